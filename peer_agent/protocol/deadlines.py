@@ -1,12 +1,10 @@
-"""Deadlines of chunks (rule 8), relative to the plan and to the other slots, never to a fixed time.
+"""Deadlines of chunks (rule 8), relative to the plan and to the other slots. Times are seconds since the plan arrived.
 
-All contributors send for about as long as the whole plan takes. So the k-th of a reducer's n chunks is planned for k/n
-of the plan's duration. Chunks sent in one batch are all planned for the moment of the batch's last chunk.
-
-A reducer waits for a chunk until its planned moment, or until enough other slots have sent the chunk, whichever is
-later. Then the reducer waits for a further fraction of the plan's duration, sigma, and closes the chunk: it averages
-what has arrived. Sigma follows from the lateness of chunks in earlier rounds. If all slots are late, because of a slow
-reducer or a wrong plan, no slot counts as late. Times are seconds since the plan arrived.
+Contributors send for as long as the whole plan takes, so the k-th of a reducer's n chunks is planned for k/n of its
+duration. A batch is planned for the moment of its last chunk. A reducer waits until this moment, or until enough other
+slots have sent the chunk, whichever is later. After a further fraction sigma of the duration, it averages what has
+arrived. Sigma follows from the lateness in earlier rounds. If all slots are late, because of a slow reducer or a wrong
+plan, no slot counts as late.
 """
 
 from collections import defaultdict
@@ -36,10 +34,10 @@ Seconds = NDArray[np.float64]
 
 
 def round_latenesses(rounds: Sequence[Mapping[PeerId, float]]) -> list[float]:
-    """Return each round's greatest lateness, leaving out the tenth of machines that are latest overall.
+    """Return each round's greatest lateness, without the tenth of machines (at least one) that are latest overall.
 
-    At least one machine is left out. A machine that is always late must not lengthen the waits. If each round's latest
-    machine were left out instead, one of several equal machines would be dropped in every round.
+    A machine that is always late must not lengthen the waits. Leaving out the latest of each round would drop one of
+    several equal machines every time.
     """
     of_each: dict[PeerId, list[float]] = defaultdict(list)
     for by in rounds:
@@ -56,10 +54,7 @@ def unknown_lateness(sigma: float) -> float:
 
 
 def sigma_of(latenesses: Collection[float], duration_s: float) -> float:
-    """Compute sigma, the fraction of the planned time to wait for a chunk, from each round's lateness.
-
-    0 means wait forever.
-    """
+    """Compute sigma, the fraction of the planned time to wait for a chunk. 0 means wait forever."""
     if duration_s < SHORTEST_S:
         return 0.0
     if not latenesses:
@@ -94,21 +89,14 @@ def planned_s(plan: PlanHead, places: NDArray[np.int64], count: int, batch: int 
 
 
 def due_s(plan: PlanHead, places: NDArray[np.int64], count: int, enough_s: Seconds, batch: int = 1) -> Seconds:
-    """Return when the chunks at `places`, among the `count` chunks of one reducer, close without missing slots.
-
-    `enough_s`: when enough slots had sent each chunk. If that took longer than the plan, sigma is a fraction of that
-    longer time.
-    """
+    """Return when these chunks of a reducer close without missing slots. `enough_s`: when enough slots sent them."""
     waiting_s = np.maximum(LEAST_S, plan.sigma * np.maximum(plan.duration_s, enough_s))
     due: Seconds = np.maximum(planned_s(plan, places, count, batch), enough_s) + waiting_s
     return due
 
 
 def lateness(plan: PlanHead, planned_s: float, came_s: Sequence[float], tokens: Sequence[int]) -> tuple[float, ...]:
-    """Return the lateness of each slot's chunk as a fraction of the plan's time.
-
-    0 means on time, infinity that the chunk never arrived.
-    """
+    """Return each slot's lateness as a fraction of the plan's time. Infinity: the chunk never arrived."""
     enough_s = _enough_s(came_s, tokens)
     since, scale = max(planned_s, enough_s), max(plan.duration_s, enough_s)
     if not np.isfinite(scale):

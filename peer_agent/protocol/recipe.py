@@ -1,8 +1,4 @@
-"""The checked, declarative description of a training job. A recipe is never code.
-
-Subclasses in `peer_agent.recipes` add model and data, and register by `objective`. All values are bounded; no value is
-a file.
-"""
+"""The checked, declarative description of a training job. A recipe is never code, and all its values are bounded."""
 
 import math
 from abc import ABCMeta, abstractmethod
@@ -25,10 +21,7 @@ Weight = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class Optimizer(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """LAMB (arXiv 1904.00962), AdamW (arXiv 1711.05101), SGD or LARC (arXiv 1708.03888).
-
-    Each step is one committed update. For SGD and LARC, `beta1` is the momentum, and there is no second moment.
-    """
+    """LAMB (arXiv 1904.00962), AdamW (1711.05101), SGD or LARC (1708.03888). SGD and LARC use `beta1` as momentum."""
 
     name: OptimizerName = "lamb"
     learning_rate: Annotated[float, Meta(gt=0, le=10)] = 0.01
@@ -118,11 +111,7 @@ class Recipe(
     kw_only=True,
     tag_field="objective",
 ):
-    """Everything that decides what is computed. All peers use the same bytes.
-
-    Each subclass describes a kind of training job without torch. `training` names the module with the torch code
-    (`recipes.training`).
-    """
+    """Everything that decides what is computed, without torch. `training` names the module with the torch code."""
 
     title: ClassVar[str]  # title of the kind of recipe, for people
     about: ClassVar[str]  # what the model does, in one sentence
@@ -164,7 +153,6 @@ class Recipe(
 
     @property
     def objective(self) -> str:
-        """The name under which this kind of recipe is registered."""
         return str(self.__struct_config__.tag)
 
     def codecs_from(self, stated: Codec) -> tuple[Codec, ...]:
@@ -213,10 +201,7 @@ class Recipe(
         """Estimate how many floats the forward pass keeps for the backward pass on `samples` samples at a time."""
 
     def recomputed_floats(self, samples: int) -> float:
-        """Estimate how many floats the forward pass keeps if the backward pass recomputes layers.
-
-        The default is the estimate of `kept_floats`.
-        """
+        """Estimate how many floats the forward pass keeps if the backward pass recomputes layers."""
         return self.kept_floats(samples)
 
     def rules(self) -> Iterable[Rule]:

@@ -13,10 +13,7 @@ def float32(value: float) -> float:
 
 
 def learning_rate(optimizer: Optimizer, step: int, target_steps: int) -> float:
-    """Return the learning rate of the update that makes `step` (counted from 1).
-
-    The rate warms up linearly, then decays to `final_ratio` of the peak.
-    """
+    """Return the learning rate of update `step` (from 1): linear warm-up, then decay to `final_ratio` of the peak."""
     if step <= optimizer.warmup_steps:
         return optimizer.learning_rate * step / optimizer.warmup_steps
     length = max(target_steps - optimizer.warmup_steps, 1)
@@ -33,10 +30,7 @@ def clip_factor(clip_norm: float, sum_squares: float) -> float:
 
 
 def scalars_of(recipe: Recipe, *, step: int, sum_squares: float, tokens: int) -> Scalars:
-    """Return the scalars of update `step`.
-
-    `sum_squares`: summed over all spans, in float64. `tokens`: the loss tokens of the round.
-    """
+    """Return the scalars of update `step`. `sum_squares`: over all spans, in float64. `tokens`: loss tokens."""
     optimizer = recipe.optimizer
     return Scalars(
         learning_rate=float32(learning_rate(optimizer, step, recipe.target_steps)),

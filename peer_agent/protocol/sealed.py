@@ -1,7 +1,4 @@
-"""Seal plans and commits for each peer, and verify and open sealed ones.
-
-Only the simulator makes opened forms itself, without verification.
-"""
+"""Seal plans and commits for each peer, and verify and open sealed ones."""
 
 from typing import Any
 
@@ -30,10 +27,7 @@ from peer_agent.protocol.log.records import (
 
 
 class OpenedPlan(Struct, frozen=True):
-    """A plan as a contributor sees it: the head, and the contributor's `slot` with its `number`.
-
-    Without a slot, `slot` is None and `number` is -1.
-    """
+    """A plan as a contributor sees it: the head, and its own slot. Without a slot, `number` is -1."""
 
     head: m.PlanHead
     number: int = -1

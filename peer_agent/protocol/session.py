@@ -1,15 +1,11 @@
-"""One end of a link without I/O (sans-I/O). It takes received bytes, and returns events and bytes to send.
+"""One end of a link without I/O (sans-I/O): it takes received bytes, and returns events and bytes to send.
 
-The same class serves control links, data links and forward links, at both ends. Bad input is a result, never an
-exception: the session sends a numbered refusal and closes.
-
-Handshake: the listening side sends a nonce as a challenge. The dialling side answers with its credential, a nonce of
-its own, and a signature over (server name, both nonces, certificate fingerprint). The listening side replies with its
-own signature and opens the link.
-
-The server's name in the signature prevents a relay from passing a challenge on to another server. The fingerprint is
-that of the listener's self-made certificate. It prevents a third party from standing between the two ends. `RECEIVABLE`
-lists the messages that each side may receive in each phase; docs/protocol.md prints the table.
+The same class serves control, data and forward links, at both ends. Bad input is never an exception: the session sends
+a numbered refusal and closes.
+Handshake: the listening side sends a nonce. The dialling side answers with its credential, a nonce of its own, and a
+signature over (server name, both nonces, certificate fingerprint). The listening side replies with its own signature.
+The server's name prevents a relay from passing a challenge on. The fingerprint of the listener's self-made certificate
+prevents a third party between the two ends. `RECEIVABLE` lists the messages that each side may receive in each phase.
 """
 
 from enum import StrEnum
@@ -80,11 +76,7 @@ FRAMES: dict[tuple[Side, Link], frozenset[Kind]] = {
 
 
 class Opened(Struct, frozen=True):
-    """The handshake succeeded.
-
-    `credential`: the other side's credential, or None if the other side is the site. `offset_s`: the other side's clock
-    minus ours.
-    """
+    """The handshake succeeded. `credential` is None for the site. `offset_s`: the other side's clock minus ours."""
 
     credential: Credential | None
     offset_s: float
@@ -250,8 +242,7 @@ class Session:
     def _listener(self, signed: Signed | None, now: float) -> Credential | Fault:
         """Return the listener's credential, or E217 if it is not for the dialled machine and our run.
 
-        Our own clock decides if the credential has expired. A listener that could set the time could extend its own
-        credential.
+        Our own clock decides if it has expired: a listener that set the time could extend its own credential.
         """
         if signed is None:
             return Fault.of("E217")

@@ -30,11 +30,7 @@ def arrivals_of(
     late: Mapping[PeerId, float] | None = None,
     held_s: Mapping[PeerId, float] | None = None,
 ) -> tuple[m.Arrival, ...]:
-    """Return the counts to report to the coordinator, by sender id. Times are seconds since the plan arrived.
-
-    `late`: each sender's lateness as a fraction of the plan's time. `held_s`: seconds in which the receiver
-    deliberately read nothing from a sender.
-    """
+    """Return the counts to report, by sender id. `late`: fractions of the plan's time. `held_s`: pauses in reading."""
     return tuple(
         m.Arrival(
             sender,

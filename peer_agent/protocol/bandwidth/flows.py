@@ -1,4 +1,4 @@
-"""Flows of bytes between two peers, and what each flow shows about the links it uses. Speeds are in bytes per second.
+"""Flows of bytes between two peers, and what they show about links. Speeds are in bytes per second.
 
 A direction is the uplink or the downlink of one peer. A pair is a sender and a receiver.
 """
@@ -83,10 +83,7 @@ class Load(Struct):
 
     @property
     def bps(self) -> float:
-        """Bytes per second, as if each flow were evenly spread, without the first and last bytes.
-
-        A last trickle of bytes therefore does not make a direction look slower.
-        """
+        """Bytes per second of evenly spread flows, without the first and last bytes, which may only trickle."""
         if not self._bps and self.received:
             times, carried = self._carried()
             first, last = np.interp([EDGE * carried[-1], (1 - EDGE) * carried[-1]], carried, times)
@@ -119,17 +116,11 @@ class Load(Struct):
 
     @property
     def is_of_averages(self) -> bool:
-        """True if these flows only carry averages, to a peer that does not reduce.
-
-        No plan ever asks such a downlink for more than one vector.
-        """
+        """True if these flows only carry averages. A plan never asks such a downlink for more than one vector."""
         return not any(flow.in_step for flow in self.flows)
 
     def bps_during(self, periods: Sequence[Flow]) -> NDArray[np.float64]:
-        """Return the bytes per second of all flows together in each period, as if each flow were evenly spread.
-
-        O((flows + periods) log flows).
-        """
+        """Return the bytes per second of all flows together in each period. O((flows + periods) log flows)."""
         times, until = self._carried()
         first, last = _lasted(periods)
         carried: NDArray[np.float64] = np.interp(last, times, until) - np.interp(first, times, until)
@@ -149,7 +140,6 @@ class Load(Struct):
 
 
 def _lasted(periods: Sequence[Flow]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return when each flow began and ended. A flow shorter than `SHORTEST_S` is extended to that length."""
     first, last = np.array([(each.first_s, each.last_s) for each in periods], np.float64).reshape(-1, 2).T
     return first, np.maximum(last, first + SHORTEST_S)
 

@@ -1,16 +1,12 @@
-"""Estimate the bandwidth of each peer's link, separately up and down, from the flows of a round (rule 31).
+"""Estimate the bandwidth of each peer's uplink and downlink from the flows of a round (rule 31).
 
-A flow is the bytes that one peer received from another in one attempt. The plan determines the flow's size; the
-receiver reports when its first and last bytes arrived. A flow uses two directions: the sender's uplink and the
-receiver's downlink.
-
-A flow that was on time only shows a lower bound for both directions. A flow that took longer than planned was delayed.
-A direction was full if delayed flows kept it busy to the end and it carried about its estimate. Then its estimate is
-corrected. A direction that carried more than its estimate gets a higher estimate.
-
-If flows were delayed although both their directions seem to have room, one direction became slower: the one that most
-of the delayed bytes share. Nothing else lowers an estimate, because a peer that gets little work shows little speed.
-Limits between two peers are found first (`pairs`).
+A flow is the bytes that one peer received from another in one attempt. The plan determines its size; the receiver
+reports when its first and last bytes arrived. A flow on time shows only a lower bound for both its directions. A
+direction was full if delayed flows kept it busy to the end and it carried about its estimate. Then the estimate is
+corrected.
+If both directions of delayed flows seem to have room, one became slower: the one that most of the delayed bytes share.
+Nothing else lowers an estimate, because a peer that gets little work shows little speed. Limits of pairs are found
+first.
 """
 
 from collections import defaultdict
@@ -97,9 +93,9 @@ def learn(
 
 
 def learn_probe(capacities: dict[Direction, Capacity], flow: Flow, at: float) -> None:
-    """Use the measurement of an idle link as a lower bound of the sender's uplink and the receiver's downlink.
+    """Use the speed of an idle link as a lower bound of both directions.
 
-    A probe never lowers an estimate: the size is one peer's claim, and the other end or the path may have been the
+    A probe never lowers an estimate: its size is one peer's claim, and the other end or the path may have been the
     limit.
     """
     bps = min(flow.received / max(flow.last_s - flow.first_s, SHORTEST_S), FASTEST_BPS)
@@ -110,21 +106,14 @@ def learn_probe(capacities: dict[Direction, Capacity], flow: Flow, at: float) ->
 
 
 def _is_in_vain(known: Capacity, load: Load, hoped_s: float) -> bool:
-    """Return True if the plan hoped that a direction is faster than its estimate, and the direction took longer.
-
-    A direction that was little used shows nothing.
-    """
+    """Return True if a direction took longer than the plan hoped. A little used direction shows nothing."""
     if not hoped_s or load.received <= known.bps * hoped_s or load.bps < BUSY * known.bps:
         return False
     return load.seconds > IN_TIME * hoped_s + PAUSE_S
 
 
 def _waited(loads: Mapping[Direction, Load], direction: Direction, senders: AbstractSet[PeerId]) -> bool:
-    """Return True if a direction waited for one of `senders`.
-
-    An uplink waited if one of `senders` owns it. Any direction waited if its peer received most of its bytes from
-    `senders`.
-    """
+    """Return True if the direction's peer is one of `senders` (an uplink), or received most of its bytes from them."""
     peer, way = direction
     if way == "up" and peer in senders:
         return True
@@ -138,11 +127,7 @@ def _raise(known: Capacity, load: Load, at: float) -> None:
 
 
 def _held_up(capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load]) -> set[Flow]:
-    """Return the flows delayed by a link.
-
-    A flow without `full_s` is left out if the sender only kept it level with a flow to another receiver whose downlink
-    was full.
-    """
+    """Return the flows delayed by a link, not those kept level with a flow to a receiver whose downlink was full."""
     slow = {flow for load in loads.values() for flow in load.flows if flow.is_held_up}
     full = {flow for flow in slow if flow.in_step and use(capacities, loads, (flow.receiver, "down")) >= FULL}
     waits_for: dict[PeerId, set[PeerId]] = defaultdict(set)
@@ -163,9 +148,8 @@ def _slowing(
 ) -> set[Direction]:
     """Return the fewest directions that explain why flows were slower than their directions allow.
 
-    In each turn, choose the direction that carried most of the slow bytes; among equals, the one used most. Skip this
-    direction if the directions at the other ends of its flows were nearly full, and fuller: shared links lose some
-    capacity. O(directions x flows).
+    O(directions x flows). Choose the direction that carried most of the slow bytes, and repeat. Skip it if the other
+    ends of its flows were nearly full, and fuller: shared links lose some capacity.
     """
     slow = {flow for flow in held_up if has_room(capacities, loads, flow)}
     found: set[Direction] = set()
@@ -187,10 +171,7 @@ def _others_are_fuller(
     direction: Direction,
     slow: AbstractSet[Flow],
 ) -> bool:
-    """Return True if most slow bytes of a direction used other directions that were nearly full, and fuller.
-
-    The other direction of a flow is the one at the flow's other end.
-    """
+    """Return True if most slow bytes of a direction had nearly full, and fuller, directions at their other end."""
     known = max(use(capacities, loads, direction), NEARLY_FULL)
     its = {flow: other for flow, other in _other_ends(loads[direction], direction) if flow in slow}
     fuller = sum(flow.received for flow, other in its.items() if use(capacities, loads, other) > known)
@@ -198,35 +179,28 @@ def _others_are_fuller(
 
 
 def _other_ends(load: Load, direction: Direction) -> Iterator[tuple[Flow, Direction]]:
-    """Yield each flow that uses this direction, with the direction that the flow uses at its other end."""
     return ((flow, next(each for each in directions_of(flow) if each != direction)) for flow in load.flows)
 
 
 def _others_have_room(
     capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], direction: Direction
 ) -> bool:
-    """Return True if most bytes of a direction had room in the direction at the flow's other end.
-
-    Then the other ends were not the limit.
-    """
+    """Return True if most bytes of a direction had room at their other ends, which were then not the limit."""
     load = loads[direction]
     free = sum(flow.received for flow, other in _other_ends(load, direction) if use(capacities, loads, other) < FULL)
     return free >= STEADY * load.received
 
 
 def is_limit(known: Capacity | None) -> bool:
-    """Return True if the estimate of a direction is its real limit, and not only a lower bound.
-
-    This is so if a round has found the limit, or needed more and did not get it.
-    """
+    """Return True if a round has found the real limit of a direction, or needed more and did not get it."""
     return known is not None and (known.is_tried or not known.is_floor)
 
 
 def hope_of(*, trains: bool) -> float:
     """Return the factor by which a plan assumes that a peer's link is faster than its lower bound.
 
-    The factor is larger for auxiliaries. With one factor for all, no round would show that an auxiliary is faster than
-    the trainers it was measured with.
+    It is larger for auxiliaries: otherwise no round would show that one is faster than the trainers it was measured
+    with.
     """
     return HOPE if trains else HOPE_OF_REDUCERS
 
@@ -234,10 +208,7 @@ def hope_of(*, trains: bool) -> float:
 def budget_bps(
     capacities: Mapping[Direction, Capacity], direction: Direction, reserve: float = 0.0, *, hope: float = 1.0
 ) -> float:
-    """Return the bytes per second that a plan may use in a direction, without the reserve. 0 means unknown.
-
-    An estimate that is only a lower bound is multiplied by `hope`.
-    """
+    """Return the bytes per second that a plan may use, without the reserve. `hope` raises lower bounds. 0: unknown."""
     known = capacities.get(direction)
     if known is None:
         return 0.0

@@ -1,11 +1,9 @@
 """Limits between two peers that neither peer's own link explains, such as a bad route between regions (rule 26).
 
-A delayed flow shows such a limit if both its directions had room while it lasted, and other flows through them were on
-time. The estimate is the speed of the flow. A limit counts only when the pair's next use confirms it, because a machine
-that was briefly busy looks the same.
-
-When a pair delivers everything on time, the next plan assumes slightly more. So a wrong limit does not last forever. A
-limit that has not been measured for a long time is forgotten.
+A delayed flow shows a limit if both its directions had room, and other flows through them were on time. The limit
+counts only when the pair's next use confirms it: a machine that was briefly busy looks the same. After a delivery on
+time, the next plan assumes slightly more, so a wrong limit does not last. A limit not measured for a long time is
+forgotten.
 """
 
 from collections.abc import Mapping
@@ -33,10 +31,7 @@ MOST_PAIRS = 2048  # most pairs remembered; the pairs measured longest ago are f
 def narrow_flows(
     capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], held_up: AbstractSet[Flow]
 ) -> set[Flow]:
-    """Return the delayed flows whose delay neither the sender's uplink nor the receiver's downlink explains.
-
-    Return none if the plan did not set a pace for every flow. O(flows log flows).
-    """
+    """Return the delayed flows that no link explains, or none if a flow has no planned pace. O(flows log flows)."""
     if not all(flow.asked_s for load in loads.values() for flow in load.flows):
         return set()
     free = {direction for direction, load in loads.items() if load.part_of(held_up) <= 1 - FREE}
@@ -59,10 +54,7 @@ def learn_pairs(
     narrow: AbstractSet[Flow],
     at: float,
 ) -> None:
-    """Update the limits of pairs. O(flows).
-
-    `late`: all delayed flows. `narrow`: the delayed flows that neither end's link explains.
-    """
+    """Update the limits of pairs. `narrow`: the flows in `late` that neither end's link explains. O(flows)."""
     full = {(flow.sender, flow.receiver) for flow in narrow}
     for pair, load in _loads_of_pairs(loads, full | pairs.keys()).items():
         known = pairs.pop(pair, None)
@@ -74,10 +66,7 @@ def learn_pairs(
 
 
 def _measured(known: Capacity | None, load: Load, *, is_full: bool, at: float) -> Capacity | None:
-    """Return the new estimate of a pair, or None if a first suspicion was not confirmed.
-
-    `is_tried` in the estimate means that the limit was found twice.
-    """
+    """Return the new estimate of a pair, or None if a first suspicion was not confirmed."""
     if known is None:
         return Capacity(load.bps, is_floor=False, measured_at=at) if is_full else None
     is_tried = known.is_tried or is_full
@@ -91,10 +80,7 @@ def _measured(known: Capacity | None, load: Load, *, is_full: bool, at: float) -
 
 
 def limits_of(pairs: Mapping[Pair, Capacity], *, hopes: bool = False) -> dict[Pair, float]:
-    """Return the pair limits that were found twice, in bytes per second.
-
-    `hopes`: raise each limit that may be too low, so that the next round tests a higher speed.
-    """
+    """Return the pair limits that were found twice, in bytes per second. `hopes`: raise those that may be too low."""
     return {
         pair: known.bps * (HOPE if hopes and known.is_floor else 1.0) for pair, known in pairs.items() if known.is_tried
     }

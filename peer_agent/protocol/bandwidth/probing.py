@@ -9,7 +9,7 @@ from peer_agent.protocol.wire import HEADER, Frame
 PROBE_S = 1.6  # seconds of sending
 LEAD_S = 0.5  # seconds at the beginning, not counted because the connection is still speeding up
 LEAST_S = 0.25  # least seconds of counted time
-HALF_S = (PROBE_S - LEAD_S) / 2  # half of the counted time
+HALF_S = (PROBE_S - LEAD_S) / 2
 EXPECTED_S = 6.0  # seconds from the coordinator's message to the last frame
 FRAME_BYTES = 32 * 1024  # bytes of a frame's payload
 MOST_BYTES = 256 * 1024 * 1024  # most bytes that one end sends
@@ -48,10 +48,9 @@ def is_expected(probes: Probes, partner: PeerId, number: int, now: float) -> boo
 
 
 def frame_came(probes: Probes, partner: PeerId, frame: Frame, now: float) -> tuple[int, float] | None:
-    """Count a probe frame. Return the measured bytes and seconds when the last frame arrives, else None.
+    """Count a probe frame. At the last one, return the measured bytes and seconds, unless the probe was too short.
 
-    The result is also None if the probe was too short. Only the slower half of a probe counts: a machine that was
-    briefly busy then reads all waiting bytes at once.
+    Only the slower half of a probe counts: a machine that was briefly busy then reads all waiting bytes at once.
     """
     if not is_expected(probes, partner, frame.step, now):
         return None

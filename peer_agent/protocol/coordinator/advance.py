@@ -1,9 +1,8 @@
-"""The coordinator: `advance(state, event, now, seed) -> commands`.
+"""The coordinator: `advance(state, event, now, seed) -> commands`, shared by site, simulator and property tests.
 
-Time and randomness are arguments; site, simulator and property tests share the function. It may change the state that
-it is given: the contract is determinism, not immutability (rule 23). The host carries out the commands in order.
-`phases` contains the table of phases; this module routes events. Frequent events (a report, a heartbeat, an offer)
-change one member. The coordinator visits all members only on clock ticks, or once a round.
+It may change the given state: the contract is determinism, not immutability (rule 23). The host carries out the
+commands in order. `phases` has the table of phases. Frequent events (a report, a heartbeat, an offer) change one
+member; only clock ticks and rounds visit all members.
 """
 
 from typing import assert_never
@@ -58,10 +57,7 @@ GAP_TICKS = 3  # ticks; after a longer pause between two events, the host itself
 
 
 def advance(state: RunState, event: e.Event, now: float, seed: int) -> list[e.Command]:
-    """Process one event, and return the commands for the host.
-
-    `now`: monotonic seconds. `seed`: an integer from the host, for random choices.
-    """
+    """Process one event. `now`: monotonic seconds. `seed`: an integer for random choices."""
     _tell_time(state, now)
     return _take(state, event, seed) + _move(state)
 
@@ -108,10 +104,7 @@ def _take(state: RunState, event: e.Event, seed: int) -> list[e.Command]:
 
 
 def _join(state: RunState, event: e.Joined) -> list[e.Command]:
-    """Add or update a member.
-
-    Make a new plan if the member is reducing: its process may be new, or may have lost messages.
-    """
+    """Add or update a member. Make a new plan if it is reducing: its process may be new, or may have lost messages."""
     known = state.members.get(event.peer)
     commands = _lose(state, event.peer, final=True) if known is not None and known.role is not event.role else []
     is_back = event.peer in state.members and awaits(state, event.peer)
@@ -167,10 +160,7 @@ def _lose(state: RunState, peer: PeerId, *, final: bool) -> list[e.Command]:
 
 
 def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
-    """Apply the organizer's settings.
-
-    The coordinator need not tell peers a new number of steps, because each record contains its learning rate.
-    """
+    """Apply the organizer's settings. Peers need not hear of new target steps: each record has its learning rate."""
     before, state.goal = state.goal, event.goal
     if event.target_steps and event.target_steps != state.recipe.target_steps:
         state.recipe = replace(state.recipe, target_steps=event.target_steps)
@@ -199,7 +189,6 @@ def _mix(state: RunState, weights: tuple[float, ...]) -> list[e.Command]:
 
 
 def _move(state: RunState) -> list[e.Command]:
-    """Make the transitions between phases that need no event."""
     match state.phase:
         case Phase.ACCUMULATE if may_cut(state) and choose_at_cut(state):
             return cut(state) + _move(state)

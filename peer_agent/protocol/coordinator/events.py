@@ -49,10 +49,7 @@ class Reserved(Struct, frozen=True):
 
 
 class Persisted(Struct, frozen=True):
-    """The database's answer to a Persist command.
-
-    `stale`: another host has the run. `failed`: nothing was written. `refused`: this record cannot be written.
-    """
+    """The database's answer to a Persist command. `stale`: another host has the run. `refused`: a bad record."""
 
     outcome: Literal["committed", "stale", "failed", "refused"]
     sealed: Entry | None = None
@@ -90,10 +87,7 @@ class Replayed(Struct, frozen=True):
 
 
 class Paged(Struct, frozen=True):
-    """The host has sent a page of the log.
-
-    The page has fewer records than the Resend command requested if they were too large.
-    """
+    """The host has sent a page of the log, with fewer records than requested if they were too large."""
 
     peer: PeerId
     last: int  # index of the last record in the page
@@ -129,10 +123,7 @@ class Send(Struct, frozen=True):
 
 
 class Announce(Struct, frozen=True):
-    """Sign the plan and send it.
-
-    `keepers` (peers that may reduce or keep the log) get all slots. Each of `peers` gets only its own slot.
-    """
+    """Sign the plan and send it: whole to `keepers` (they may reduce or keep the log), else the receiver's slot."""
 
     keepers: tuple[PeerId, ...]
     peers: tuple[PeerId, ...]
@@ -208,10 +199,7 @@ class Elected(Struct, frozen=True):
 
 
 class Admitted(Struct, frozen=True):
-    """Accept an upload with this sha256 and size (bytes) as the canonical snapshot of an entry.
-
-    A majority of persons reports this hash.
-    """
+    """Accept an upload with this sha256 and size (bytes), reported by a majority, as the snapshot of an entry."""
 
     index: int
     step: int

@@ -17,15 +17,12 @@ LATELY = 10  # persons with work in this many last commits may vote (rule 17)
 
 
 class StoredFacts(Struct, frozen=True, kw_only=True):
-    """Everything that a host needs to take over a run.
-
-    `index`, `step` and `digest` are those of the last record, or of the beginning of the log.
-    """
+    """Everything that a host needs to take over a run. `index`, `step`, `digest`: those of the last record."""
 
     run: RunId
     slug: str
     title: str
-    fence: int  # fence of this host
+    fence: int
     recipe: Recipe
     recipe_bytes: bytes
     elements: int
@@ -46,10 +43,7 @@ class StoredFacts(Struct, frozen=True, kw_only=True):
 
 
 def restored(facts: StoredFacts) -> RunState:
-    """Return the state of the run between two rounds, without members.
-
-    A round that was open when the last host stopped is void, because the database contains nothing of the round.
-    """
+    """Return the state between two rounds, without members. An open round is void: it is not in the database."""
     sizes = [facts.recipe.samples_in(shard.tokens) for shard in facts.shards]
     state = RunState(
         run=facts.run,

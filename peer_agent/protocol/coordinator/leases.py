@@ -1,9 +1,8 @@
 """Exact accounting of the data, in leased units of samples (rule 11).
 
-A unit is fresh, leased to one accumulator, or settled. Each accumulator goes through its own shards in turn, so that
-its machine fetches few shards. Near the end of an epoch, accumulators share the remaining shards. Each data source has
-its own epochs. Units come from the source that is furthest behind its weight, and only from positions below the marks
-in the database.
+A unit is fresh, leased to one accumulator, or settled. Each accumulator has its own shards, so that its machine fetches
+few; near the end of an epoch, accumulators share the rest. Units come from the source furthest behind its weight, and
+only from positions below the marks in the database.
 """
 
 import math
@@ -47,7 +46,7 @@ class LeaseBook(Struct):
     returned: list[Unit] = field(default_factory=list)  # a heap: the smallest unit is leased first
     orphans: list[Unit] = field(default_factory=list)  # ascending; below the marks after a restart, and not claimed yet
     held: dict[AccumulatorId, set[Unit]] = field(default_factory=dict)
-    held_samples: dict[AccumulatorId, int] = field(default_factory=dict)  # samples in `held`, by accumulator
+    held_samples: dict[AccumulatorId, int] = field(default_factory=dict)
     failures: dict[Unit, int] = field(default_factory=dict)
     lost_samples: int = 0  # samples of units that no update will include
 
@@ -87,10 +86,7 @@ class LeaseBook(Struct):
         return len(self.held.get(accumulator, ()))
 
     def _fresh(self, accumulator: AccumulatorId) -> Unit | None:
-        """Return a fresh unit from the source furthest behind its weight.
-
-        If nothing of this source is left below the lease marks, try the next source.
-        """
+        """Return a fresh unit below the lease marks, from the source furthest behind its weight if possible."""
         for source in sorted((each for each in self.sources if each.weight), key=lambda each: each.turn):
             if (unit := self._fresh_of(source, accumulator)) is not None:
                 source.turn += unit.samples / source.weight
@@ -109,11 +105,7 @@ class LeaseBook(Struct):
         return Unit(source.epoch, shard, start, stop)
 
     def _dealt_from(self, source: Source, accumulator: AccumulatorId) -> int | None:
-        """Return the shard from which to lease next, or None.
-
-        Prefer the accumulator's own shards that have positions below the marks. Otherwise take the begun shard with
-        most samples left. An accumulator without shards then owns this shard.
-        """
+        """Return the shard to lease from: the accumulator's own, else the begun one with most samples left."""
         own = self._own(source, accumulator)
         for shard in own:
             if self._may_deal(source.epoch, shard):
@@ -161,10 +153,7 @@ class LeaseBook(Struct):
         return [shard for shard in source.own.get(accumulator, ()) if self._rest(source.epoch, shard)]
 
     def coming(self, accumulator: AccumulatorId, machines: int) -> tuple[int, ...]:
-        """Return the shards from which the accumulator's units will come, soonest first.
-
-        If enough shards are free, give the next ones to the accumulator.
-        """
+        """Return the shards of the accumulator's next units, soonest first. If enough are free, assign more."""
         coming: list[tuple[float, int]] = []  # after how many samples of all sources the shard is needed, and the shard
         for source in (each for each in self.sources if each.weight):
             own = self._unfinished(source, accumulator)
@@ -181,10 +170,7 @@ class LeaseBook(Struct):
         return sum(self.reserved.get(place, 0) - self.granted.get(place, 0) for place in places)
 
     def wanted_marks(self, ahead: Mapping[AccumulatorId, int]) -> tuple[Mark, ...]:
-        """Return the lease marks needed to lease each accumulator about `ahead` samples.
-
-        Return none while half of these samples are still below the present marks.
-        """
+        """Return the lease marks for about `ahead` samples each; none while half of them are below the marks."""
         together = sum(source.weight for source in self.sources)
         marks, low = list[Mark](), False
         for source in self.sources:
@@ -227,7 +213,6 @@ class LeaseBook(Struct):
                 lacking -= part
 
     def _forget_others(self, source: Source, present: Mapping[AccumulatorId, int]) -> None:
-        """Free the shards of accumulators that are gone."""
         for name in [name for name in source.own if name not in present and name not in self.held]:
             shared = {shard for other, shards in source.own.items() if other != name for shard in shards}
             left = source.begun.intersection(source.own.pop(name)) - shared
@@ -243,10 +228,7 @@ class LeaseBook(Struct):
         return self.held.get(accumulator, set()).issuperset(units)
 
     def claim(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> bool:
-        """Accept units that a peer held before this host took over (rule 11).
-
-        Return False if a unit is leased to another accumulator or settled.
-        """
+        """Accept units that a peer held before this host took over (rule 11). Return False if one is taken."""
         mine = self.held.get(accumulator, set())
         unknown = sorted(set(units).difference(mine))
         orphans = list(self.orphans) if unknown else self.orphans
@@ -289,10 +271,7 @@ class LeaseBook(Struct):
         return sum(unit.samples for unit in back)
 
     def failed(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> list[Unit]:
-        """Take back units whose gradients were not finite.
-
-        Return the units that failed too often; these are left out of the run for good.
-        """
+        """Take back units whose gradients were not finite. Return those left out for good after many failures."""
         left_out = []
         for unit in sorted(self.held.get(accumulator, set()).intersection(units)):
             self.failures[unit] = self.failures.get(unit, 0) + 1
@@ -322,10 +301,9 @@ def restored(
     *,
     sources: Sequence[Source] = (),
 ) -> LeaseBook:
-    """Return the lease book of a restarted coordinator.
+    """Return the lease book of a restarted coordinator. Unsettled units below the marks are orphans until claimed.
 
-    Units below the marks that are not settled are orphans until a peer claims them. `settled` and `left_out` are units
-    or ranges of units, of all epochs, in any order.
+    `settled` and `left_out` are units or ranges of units, of all epochs, in any order.
     """
     book = LeaseBook(tuple(sizes), unit_samples, list(sources), lost_samples=sum(unit.samples for unit in left_out))
     used: dict[tuple[int, int], list[Unit]] = {}

@@ -28,10 +28,7 @@ LOST_S = 30.0  # seconds of silence after which a member counts as lost
 
 
 def join(state: RunState, event: Joined) -> list[Command]:
-    """Process a hello, new or repeated.
-
-    A hello states everything that the peer holds, so processing it twice changes nothing.
-    """
+    """Process a hello, new or repeated. It states everything that the peer holds, so repeating it changes nothing."""
     hello, known = event.hello, state.members.get(event.peer)
     member = known or _arrive(state, event)
     member.heard_at, member.hello_asked_at = state.now, None
@@ -58,10 +55,7 @@ def _arrive(state: RunState, event: Joined) -> Member:
 
 
 def _void_to(state: RunState, peer: PeerId, hello: m.Hello) -> list[Command]:
-    """Send a Void message for each attempt that ended without an update while the peer was away.
-
-    The peer learns of commits from the records (rule 4).
-    """
+    """Send a Void for each attempt that ended without an update in the peer's absence. Records show commits."""
     round_ = state.round
     open_attempts = range(round_.attempt - round_.attempts + 1, round_.attempt + 1) if round_ else range(0)
     why = "the round ended while this machine was away"
@@ -75,10 +69,7 @@ def _void_to(state: RunState, peer: PeerId, hello: m.Hello) -> list[Command]:
 
 
 def _listen(state: RunState, member: Member, hello: m.Hello) -> list[Command]:
-    """Record where other peers can dial a member, and whether it reduces or keeps the log.
-
-    Announce the change to the other members.
-    """
+    """Record where peers can dial a member, and whether it reduces or keeps the log. Announce changes."""
     before = state.listeners()
     member.url, member.fingerprint = hello.url, hello.fingerprint
     member.reduces, member.may_keep = hello.reduces, hello.keeps_log
@@ -175,7 +166,6 @@ def _resume(state: RunState, member: Member, hello: m.Hello) -> None:
 
 
 def _who(role: Role, person: str) -> str:
-    """Return how the timeline names a machine: by its person, and by its role if it does not train."""
     match role:
         case Role.RELAY:
             return f"A relay of {person}"

@@ -46,10 +46,7 @@ def _pairs(state: RunState) -> Iterator[tuple[Member, Member]]:
 
 
 def _worth(state: RunState, member: Member, listener: Member) -> tuple[bool, int, bool]:
-    """Rank a listener by what a probe may show.
-
-    Prefer a listener not measured with this member before, then a faster one, then a relay.
-    """
+    """Rank a listener for a probe: first those not yet measured with this member, then by speed, then relays."""
     bps = _least_bps(state, listener)
     steps = math.floor(math.log(bps, FASTER)) if bps else 0
     return listener.peer not in member.conduct.measured_with, steps, listener.role is Role.RELAY
@@ -85,10 +82,7 @@ def _begin(state: RunState, member: Member, listener: Member) -> list[Command]:
 
 
 def take_probed(state: RunState, member: Member, probed: m.Probed) -> list[Command]:
-    """Process the bytes that one end of a link counted in a probe, once per end.
-
-    The bytes count only if the reported time is plausible and no round began meanwhile.
-    """
+    """Process one end's count of a probe, once, if its time is plausible and no round began meanwhile."""
     found = state.probes.get(probed.number)
     if found is None or member.peer not in (found.member, found.listener) or member.peer in found.told:
         return []
@@ -105,7 +99,6 @@ def take_probed(state: RunState, member: Member, probed: m.Probed) -> list[Comma
 
 
 def _remember(state: RunState, peer: PeerId, partner: PeerId) -> None:
-    """Record that a peer's link was measured together with this partner."""
     member = state.members.get(peer)
     if member is not None and len(member.conduct.measured_with) < MOST_PROBES:
         member.conduct.measured_with.add(partner)

@@ -1,8 +1,7 @@
 """Find the listening members that other members can reach, so that they may reduce (rule 27).
 
-Relays are always reachable. Each peer claims which listeners it reaches. If a person's machines miss more than a
-quarter of the listeners, their links are bad or the claims are false. Such claims exclude no listener, so that no
-person can exclude the listeners for everybody else.
+Each peer claims which listeners it reaches; relays always count. A person whose machines miss more than a quarter of
+the listeners has bad links or lies. Such claims exclude no listener, so that no person can exclude all.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,11 +30,7 @@ def look_at_reach(state: RunState) -> None:
 
 
 def reached(listeners: Sequence[Member], trainers: Iterable[Member], keepers: Sequence[Member]) -> set[PeerId]:
-    """Return the listeners that may reduce.
-
-    At least half of the persons reach such a listener, no person whose claims count fails to reach it, and a log keeper
-    has a link to it.
-    """
+    """Return the listeners that at least half of the persons, all persons whose claims count and a log keeper reach."""
     missed = _missed({listener.peer for listener in listeners}, trainers)
     counted = [peers for peers in missed.values() if len(peers) <= max(1, len(listeners) // EXCLUDED)]
     return {

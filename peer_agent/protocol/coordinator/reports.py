@@ -21,10 +21,7 @@ def take_heartbeat(state: RunState, member: Member, heartbeat: m.Heartbeat) -> l
 
 
 def resend(state: RunState, member: Member, index: int) -> list[Command]:
-    """Send a peer the commits that it lacks, page by page.
-
-    The next page follows when the peer has acknowledged the one before.
-    """
+    """Send a peer the commits that it lacks, by pages. The next page follows the acknowledgement of the last."""
     if index > member.log_index:
         member.resent_at = state.now
     member.log_index = index
@@ -69,7 +66,7 @@ def take_report(state: RunState, member: Member, report: m.Report) -> list[Comma
 def _take_work(state: RunState, member: Member, report: m.Report) -> list[Command]:
     """Record the units that a trainer reports as computed.
 
-    The units must be leased to the trainer, and fresh enough for an offer (rule 10). Otherwise its leases are revoked.
+    Revoke its leases if a unit is not leased to it or is too old (rule 10).
     """
     units = {done.unit: done.base for done in report.done}
     if not state.leases.holds(member.accumulator, units):
@@ -86,10 +83,7 @@ def _take_work(state: RunState, member: Member, report: m.Report) -> list[Comman
 
 
 def _short(state: RunState, member: Member, report: m.Report) -> list[Command]:
-    """Ask for a hello if the trainer has reported fewer leased units than the lease book for a while.
-
-    Then a lease was lost.
-    """
+    """Ask for a hello if the trainer has reported too few leased units for a while, because a lease was lost."""
     if report.undone >= state.leases.outstanding(member.accumulator) - len(member.done):
         member.short_since = None
         return []
@@ -108,10 +102,7 @@ def _ask(state: RunState, member: Member) -> list[Command]:
 
 
 def nudge(state: RunState, member: Member) -> list[Command]:
-    """Ask a trainer for a hello, with backoff, if it should work but delivers nothing.
-
-    The message with the trainer's lease may be lost.
-    """
+    """Ask a trainer for a hello, with backoff, if it should work but delivers nothing: its lease may be lost."""
     conduct = member.conduct
     if not member.counted[0]:
         since = max(member.joined_at, member.hello_asked_at or 0.0)
@@ -126,10 +117,7 @@ def nudge(state: RunState, member: Member) -> list[Command]:
 
 
 def take_returned(state: RunState, member: Member, returned: m.UnitsReturned) -> list[Command]:
-    """Take back units that a trainer returns.
-
-    New units are leased at the next tick and not in answer, so that a peer gains no work by returning units.
-    """
+    """Take back units. New ones are leased at the next tick, so that a peer gains no work by returning units."""
     begun = state.leases.held.get(member.accumulator, set()).intersection(returned.units).difference(member.done)
     for unit in returned.units:
         member.done.pop(unit, None)

@@ -1,8 +1,7 @@
 """Roll back to a snapshot: write one log entry about it, and let a new host start from that snapshot (rule 15).
 
-The entry has the next index but a lower step. This host's rounds, votes and leases belong to undone steps, so the host
-gives the run up. The next host reads the run from the database, as after any restart, and all peers send it a hello.
-People keep their credit. Used samples stay used: they are not computed again.
+The entry has the next index but a lower step. This host's rounds, votes and leases belong to undone steps, so it gives
+the run up; the next host reads it from the database. People keep their credit, and used samples stay used.
 """
 
 from peer_agent.protocol.coordinator.events import Abdicate, Command, Persist, Persisted, Target
@@ -16,10 +15,7 @@ WHY = "its organizer rolls the run back"
 
 
 def roll_back(state: RunState, target: Target | None) -> list[Command]:
-    """Begin the rollback that the organizer wants, unless a commit is in progress.
-
-    The host repeats the organizer's wish each second, so the rollback begins after the commit.
-    """
+    """Begin the rollback that the organizer wants, but not during a commit. The host repeats the wish each second."""
     if target is None or state.rolling is not None or state.finished or state.phase is Phase.COMMIT:
         return []
     voided = void(state, Why.ROLLED_BACK, WHY) if state.round is not None else []

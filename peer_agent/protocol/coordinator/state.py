@@ -68,7 +68,7 @@ class Member(Struct):
     step: int = -1
     reconciled: bool = False  # its leases are checked; before that, it gets no leases and rounds do not wait for it
     done: dict[Unit, int] = field(default_factory=dict)  # unit -> base step
-    done_samples: int = 0  # number of samples in `done`
+    done_samples: int = 0
     quota: int = 0
     share: int = 0  # samples of the batch that the member is expected to compute
     carried: int = 0  # most tokens in chunks that earlier updates left out
@@ -123,10 +123,7 @@ class Member(Struct):
 
 
 class Departed(Struct):
-    """An accumulator whose holder's session has ended.
-
-    `rounds`: the number of rounds at that moment, because leases last some rounds longer.
-    """
+    """An accumulator whose holder's session has ended. Its leases last some rounds longer, counted from `rounds`."""
 
     accumulator: AccumulatorId
     peer: PeerId
@@ -254,10 +251,7 @@ class Chosen(Struct, frozen=True, kw_only=True):
 
 
 class RunState(Struct, kw_only=True):
-    """A run between two events.
-
-    Times are the host's `now` (monotonic seconds) minus the seconds in which the host was suspended.
-    """
+    """A run between two events. Times are the host's monotonic seconds, less those in which it was suspended."""
 
     run: RunId
     slug: str
@@ -301,11 +295,11 @@ class RunState(Struct, kw_only=True):
     measured: Measured | None = None  # the attempt planned last
     outline: Outline | None = None  # the last plan in the form that people see
     latenesses: deque[Late] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
-    capacities: dict[Direction, Capacity] = field(default_factory=dict)  # estimates of links
+    capacities: dict[Direction, Capacity] = field(default_factory=dict)
     pairs: dict[Pair, Capacity] = field(default_factory=dict)  # estimates of pairs slower than their links
     chosen: Chosen | None = None  # None if nothing was compared yet
-    probes: dict[int, LinkProbe] = field(default_factory=dict)  # by number
-    probe_number: int = 0  # number of the last probe
+    probes: dict[int, LinkProbe] = field(default_factory=dict)
+    probe_number: int = 0
     voided: Void | None = None  # the last void, and below the peers that may not know of it
     voided_for: set[PeerId] = field(default_factory=set)
     voided_again_at: float = 0.0
@@ -361,10 +355,7 @@ class RunState(Struct, kw_only=True):
         return self.step >= self.recipe.target_steps or (self.goal == "finishing" and self.round is None)
 
     def is_undone(self, index: int) -> bool:
-        """Return True if a replica or log that ends at `index` has not applied the last rollback.
-
-        A step reported together with this index means nothing.
-        """
+        """Return True if a replica or log that ends at `index` has not applied the last rollback."""
         return self.rolled_back > max(index, 0)
 
     def trainers(self) -> list[Member]:
@@ -391,11 +382,10 @@ class RunState(Struct, kw_only=True):
         return self.ready_count >= (1 if self.started else self.recipe.minimum_trainers)
 
     def reducers(self) -> list[Member]:
-        """Return the members that average parts of the plan, by id.
+        """Return the members that average parts of the plan, by id. Members in quarantine stay out if others are left.
 
-        Members in quarantine stay out, unless no other member is left. While quarantines are suspended, only members
-        whose work was refused or that blocked a round stay out. Otherwise a round that every member missed would leave
-        the whole vector to one auxiliary.
+        While quarantines are suspended, only members whose work was refused or that blocked a round stay out. Otherwise
+        a round that all missed would leave the whole vector to one auxiliary.
         """
         able = sorted((p for p in self.listening.values() if self.may_reduce(p)), key=lambda p: p.peer)
         moving = [p for p in able if self.round is None or p.peer not in self.round.hung] or able
@@ -416,10 +406,7 @@ class RunState(Struct, kw_only=True):
         return is_out and self.now - conduct.out_since < LONGEST_OUT_S
 
     def listeners(self) -> tuple[Listener, ...]:
-        """Return the members that other peers can dial, sorted by id.
-
-        They are all relays, and those of the others that joined first.
-        """
+        """Return the members that peers can dial, by id: all relays, and of the others those that joined first."""
         relays = [member for member in self.listening.values() if member.role is Role.RELAY]
         others = [member for member in self.listening.values() if member.role is not Role.RELAY]
         others.sort(key=lambda p: (p.trains, p.joined_at, p.peer))

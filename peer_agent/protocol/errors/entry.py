@@ -27,10 +27,10 @@ SAYS = {
 
 
 class Entry(Struct, frozen=True):
-    """One error of the catalogue: its title, what happened, what that means for the reader's work, and what to do.
+    """One error of the catalogue. `cause`, `means` and `remedy` are format strings.
 
-    `cause`, `remedy` and `means` are format strings. `depends_on`: numbers of errors that explain this error and hide
-    it while they are shown. `shown_after_s`: seconds that the error must last before it is shown.
+    `depends_on`: numbers of errors that explain this error and hide it. `shown_after_s`: how long it must last to be
+    shown.
     """
 
     title: str

@@ -11,11 +11,7 @@ INSIDE = {"E134": (codes.NOT_REACHED, codes.STRANGE_ANSWER)}
 
 
 def in_words(fault: Fault, translated: Translated) -> Fault:
-    """Translate a fault of the catalogue, or return it unchanged if there is no translation.
-
-    The details are parsed from the English text, so another program may have created the fault. Text after the
-    catalogue's words is kept.
-    """
+    """Translate a fault of the catalogue. Its details are parsed from its English text, which any program may make."""
     entry = CATALOGUE.get(fault.code)
     if entry is None or translated(entry.cause) == entry.cause:
         return fault
@@ -29,10 +25,7 @@ def in_words(fault: Fault, translated: Translated) -> Fault:
 
 
 def places_in(template: str, text: str) -> tuple[dict[str, str], str] | None:
-    """Match `text` against a template. Return the value of each placeholder, and the text after the match.
-
-    Return None if the text does not match.
-    """
+    """Match `text` against a template. Return the placeholders' values and the text after the match, or None."""
     flat, at, name, details = text.replace("\n", " "), 0, "", dict[str, str]()
     for literal, place, *_ in string.Formatter().parse(template.replace("\n", " ")):
         begin = flat.find(literal, at) if literal or not name else len(flat)
@@ -47,10 +40,7 @@ def places_in(template: str, text: str) -> tuple[dict[str, str], str] | None:
 
 
 def refilled(templates: Iterable[str], text: str, translated: Translated) -> str:
-    """Translate a text that one of the templates produced, with the same details.
-
-    Return the text unchanged if no template matches.
-    """
+    """Translate a text that one of the templates produced, with the same details. Leave other texts unchanged."""
     for english in templates:
         found = places_in(english, text)
         if found is not None and not found[1]:
@@ -59,7 +49,6 @@ def refilled(templates: Iterable[str], text: str, translated: Translated) -> str
 
 
 def _inside(code: str, value: str, translated: Translated) -> str:
-    """Translate the reason inside an error if the reason is the cause of another error."""
     for cause in (CATALOGUE[other].cause for other in INSIDE[code]):
         found = places_in(cause.rstrip("."), value)
         if found is not None and not found[1]:

@@ -7,7 +7,7 @@ from msgspec import Struct
 from peer_agent.protocol.errors import CATALOGUE, Fault
 from peer_agent.protocol.errors.entry import Severity
 
-MOST_TROUBLES = 32  # most errors kept at once
+MOST_TROUBLES = 32
 _WORST_FIRST = tuple(reversed(Severity))
 
 
@@ -25,10 +25,7 @@ class Troubles:
         self._lasting: dict[str, Trouble] = {}
 
     def began(self, fault: Fault, now: float) -> None:
-        """Record that an error lasts since `now`, or since an earlier call.
-
-        Beyond `MOST_TROUBLES` errors, forget the least urgent one.
-        """
+        """Record that an error lasts since `now` or an earlier call. Forget the least urgent of too many."""
         known = self._lasting.get(fault.code)
         self._lasting[fault.code] = Trouble(fault, now if known is None else known.since)
         if len(self._lasting) > MOST_TROUBLES:
@@ -41,10 +38,7 @@ class Troubles:
         return code in self._lasting
 
     def shown(self, now: float) -> list[Trouble]:
-        """Return the errors to show, worst first.
-
-        Show an error if it has lasted long enough, unless another such error explains it.
-        """
+        """Return the errors that have lasted long enough and that no other such error explains, worst first."""
         old = {code: trouble for code, trouble in self._lasting.items() if _is_old(trouble, now)}
         told = [trouble for code, trouble in old.items() if not explained_by(code, old)]
         return sorted(told, key=_rank)
@@ -58,10 +52,7 @@ def first_causes(faults: Iterable[Fault]) -> list[Fault]:
 
 
 def explained_by(code: str, present: Collection[str]) -> str:
-    """Return the error in `present` that explains the error `code`, directly or not. Return '' if there is none.
-
-    An error that itself follows from another error explains nothing: only first causes are returned.
-    """
+    """Return the first cause in `present` of the error `code`, or '' if there is none."""
     causes = [cause for cause in _causes(code) if cause in present]
     return next((cause for cause in causes if not set(_causes(cause)) & set(present)), "")
 

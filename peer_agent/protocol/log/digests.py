@@ -11,8 +11,8 @@ BLOCK = 1 << 16  # elements processed at a time, so that the int64 copies fit in
 def state_digest(*arrays: NDArray[np.float32]) -> str:
     """Return the digest of all arrays in order, as 16 hexadecimal digits.
 
-    The digest is the wrapping int64 sum of (bit pattern x an odd constant that depends on the position). A sum of
-    integers does not depend on order, so threads and vector units cannot change the digest.
+    It is the wrapping int64 sum of (bit pattern x an odd constant of the position): threads and vector units cannot
+    change it.
     """
     total, offset = 0, 0
     for array in arrays:

@@ -1,7 +1,7 @@
 """Merkle trees: commitments to a vector of chunks before any byte of the vector is revealed (rule 12).
 
-A leaf contains the sha256 of a chunk's encoded bytes and the sum of squares of its decoded values. With the leaf, a
-reducer checks a chunk on arrival, before adding values that it could not subtract again.
+A leaf contains the sha256 of a chunk's bytes and the sum of squares of its values. A reducer checks each chunk by its
+leaf before adding values that it could not subtract again.
 """
 
 import hashlib
@@ -49,10 +49,7 @@ def root_over(roots: Sequence[bytes]) -> bytes:
 
 
 def tree_of(entries: Sequence[bytes]) -> list[list[bytes]]:
-    """Return all levels of the binary tree over `entries`, from the leaves' hashes to the root.
-
-    An odd node moves up unpaired. Hash prefixes are as in RFC 6962. Without entries, the tree has one node.
-    """
+    """Return all levels of the tree, leaves first. Odd nodes move up unpaired; prefixes are as in RFC 6962."""
     level = [leaf_hash(entry) for entry in entries] or [hashlib.sha256(b"").digest()]
     levels = [level]
     while len(level) > 1:
@@ -67,10 +64,7 @@ def leaf_hash(entry: bytes) -> bytes:
 
 
 def path_of(tree: Sequence[Sequence[bytes]], position: int) -> tuple[bytes, ...]:
-    """Return the proof of the leaf at `position`: the sibling hashes from the leaf up to the root.
-
-    The proof has about 32 x log2(leaves) bytes.
-    """
+    """Return the proof of a leaf: the sibling hashes up to the root, about 32 x log2(leaves) bytes."""
     path = []
     for level in tree[:-1]:
         if position ^ 1 < len(level):

@@ -1,9 +1,8 @@
 """The commit record: one self-contained entry of a run's log (rules 13, 15, 16).
 
-The site signs the record's head, which is encoded once for all peers: scalars, spans, sums, and a Merkle root over the
-contributions. The contributions are stored beside the head. Keepers of the log have all of them; a trainer gets only
-its own, with the Merkle path. The format is canonical JSON, so that people can read, audit and replay records without
-this program.
+The site signs the head, encoded once for all peers: scalars, spans, sums, and a Merkle root over the contributions.
+Keepers of the log get all contributions, a trainer its own with the Merkle path. The format is canonical JSON, so that
+people can audit and replay records without this program.
 """
 
 import hashlib
@@ -83,11 +82,7 @@ class Scalars(Struct, frozen=True, kw_only=True):
 
 
 class Contribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The averaged work of one peer in an entry.
-
-    `credit` is in token-elements. `samples` and `tokens` are computed from the credit and rounded once, when the record
-    is made.
-    """
+    """The averaged work of one peer in an entry. `credit` is in token-elements; `samples` and `tokens` follow."""
 
     peer: Peer
     person: Short
@@ -102,7 +97,7 @@ class Contribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     included: Annotated[tuple[ChunkRange, ...], Meta(max_length=100_000)]  # where the gradient was averaged, ascending
     clipped: bool = False  # the gradient's norm was above the bound of rule 12
     stale: Annotated[tuple[Unit, ...], Meta(max_length=100_000)] = ()  # `units` computed a step early (rule 10)
-    codec: Codec  # codec of the gradient
+    codec: Codec
 
 
 class Restored(Struct, frozen=True, array_like=True):
@@ -146,7 +141,6 @@ class Record(RecordHead, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def is_whole(self) -> bool:
-        """True if every contribution is averaged in every chunk."""
         return all(is_everywhere(contribution, self) for contribution in self.contributions)
 
 
@@ -183,11 +177,9 @@ def whole(*, contributions: tuple[Contribution, ...], **facts: Any) -> Record:
 
 
 def seal(site_key: Ed25519PrivateKey, record: Record) -> Entry:
-    """Sign a record for storage.
+    """Sign a record for storage. Raises Problem E230 if reading it back would give something else.
 
-    Raises Problem E230 if reading the record back would give something else: JSON has no infinity, and a database
-    column has no integers of 64 bits or more. No replica could apply such a record, and no host could load the run
-    after it.
+    JSON has no infinity, and a database column no integers of 64 bits. No replica or host could use such a record.
     """
     try:
         head = RecordHead(**{name: getattr(record, name) for name in RecordHead.__struct_fields__})

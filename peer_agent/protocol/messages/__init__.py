@@ -1,7 +1,4 @@
-"""Every message on a link: immutable structs, sent as MessagePack maps tagged by `type`.
-
-A receiver refuses any other message.
-"""
+"""Every message on a link: immutable structs, sent as MessagePack maps tagged by `type`. Others are refused."""
 
 from peer_agent.protocol.messages.base import (
     MAX_HANDSHAKE,

@@ -75,10 +75,7 @@ class Records(Message, frozen=True, kw_only=True):
 
 
 class Forward(Message, frozen=True, kw_only=True):
-    """A request to a relay to connect this socket to the listener `to`.
-
-    The coordinator must list the listener, and the relay must be able to reach it.
-    """
+    """A request to a relay to connect this socket to the listener `to`, which the coordinator must list."""
 
     run: Run
     to: Peer

@@ -21,10 +21,7 @@ class Challenge(Message, frozen=True, kw_only=True):
 
 
 class Authenticate(Message, frozen=True, kw_only=True):
-    """The dialling side's credential, and proof that the sender holds the credential's private key.
-
-    The proof is a signature over the server's name, both nonces and the certificate's fingerprint.
-    """
+    """The dialling side's credential, and its signature over the server's name, both nonces and the fingerprint."""
 
     protocol: Small
     version: Short

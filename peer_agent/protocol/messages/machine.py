@@ -1,7 +1,4 @@
-"""Messages between a machine and its site, on the control link: the owner's settings and the machine's state.
-
-The machine sends the first message.
-"""
+"""Messages between a machine and its site on the control link. The machine sends the first message."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -38,10 +35,7 @@ class Blind(StrEnum):
 
 
 class Hours(Struct, frozen=True, array_like=True):
-    """A period of a weekly schedule, in minutes of a day (0: Monday) by the machine's clock.
-
-    A `stop` that is not after `first` is on the next day.
-    """
+    """A period of a weekly schedule, in minutes of a day (0: Monday). A `stop` not after `first` is on the next day."""
 
     day: Annotated[int, Meta(ge=0, le=6)]
     first: Annotated[int, Meta(ge=0, lt=DAY_MINUTES)]
@@ -67,10 +61,7 @@ class OwnerLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Instructions(Message, frozen=True, kw_only=True):
-    """The owner's settings. A higher `revision` replaces a lower one.
-
-    The machine carries out `finish` and `move_to` (a run's slug) once.
-    """
+    """The owner's settings. A higher `revision` replaces a lower one. `finish` and `move_to` (a run) act once."""
 
     revision: Count
     pause: bool = False
@@ -89,4 +80,4 @@ class MachineReport(Message, frozen=True, kw_only=True):
     could_not: Short = ""  # number of the error, if the machine could not join the run in `move_to`
     blind: Annotated[tuple[Blind, ...], Meta(max_length=8)] = ()
     month_bytes: Count = 0
-    threads: Small = 0  # threads in use
+    threads: Small = 0

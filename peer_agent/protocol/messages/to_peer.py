@@ -86,11 +86,7 @@ class Rehello(Message, frozen=True, kw_only=True):
 
 
 class Lease(Message, frozen=True, kw_only=True):
-    """More units for a trainer. `quota`: samples that may lie in the accumulator before the trainer rests (rule 22).
-
-    `coming`: shards from which the next units will probably come, so that the trainer can fetch these shards in
-    advance.
-    """
+    """More units for a trainer. `quota`: most samples in its accumulator (rule 22). `coming`: shards to prefetch."""
 
     run: Run
     fence: Medium
@@ -116,10 +112,10 @@ class Cut(Attempted, frozen=True, kw_only=True):
 
 
 class SitOut(Attempted, frozen=True, kw_only=True):
-    """Sent instead of a cut to a peer whose link would slow the others: this round goes on without the peer (rule 30).
+    """A notice instead of a cut: this round goes on without the peer, whose link would slow the others (rule 30).
 
-    The peer offers nothing, receives the averages and keeps its gradients. The next round cannot leave the peer out
-    again. Only runs whose recipe says `contributors: fast` send this message.
+    The peer receives the averages and keeps its gradients. The next round cannot leave it out again. Only runs with
+    `contributors: fast` send this message.
     """
 
     round: Count
@@ -127,10 +123,7 @@ class SitOut(Attempted, frozen=True, kw_only=True):
 
 
 class Slot(Struct, frozen=True, kw_only=True):
-    """One contributor in a plan: weights, commitment and scale (rule 12).
-
-    Frames name a slot by its position in the plan.
-    """
+    """One contributor in a plan: weights, commitment and scale (rule 12). Frames name a slot by its position."""
 
     peer: Peer
     weights: Annotated[tuple[Weight, ...], Meta(max_length=100_000)]
@@ -171,10 +164,7 @@ class PlanHead(Struct, frozen=True, kw_only=True):
 
 
 class Plan(PlanHead, frozen=True, kw_only=True):
-    """A plan with all its slots: which contributor sends which chunks to which reducer.
-
-    Receivers drop frames that belong to no plan.
-    """
+    """A plan with all its slots: which contributor sends which chunks to which reducer."""
 
     slots: tuple[Slot, ...]
 
@@ -182,8 +172,7 @@ class Plan(PlanHead, frozen=True, kw_only=True):
 class Planned(Message, frozen=True, kw_only=True):
     """A signed plan (MessagePack of `PlanHead`), with all slots for a reducer, or with the receiver's own slot.
 
-    `number` and `path` prove that `slot` is under the head's root. For a peer without a slot, `number` is -1 and `slot`
-    is None.
+    `number` and `path` prove that `slot` is under the head's root. Without a slot, `number` is -1.
     """
 
     plan: Signed
@@ -203,10 +192,7 @@ class Probe(Message, frozen=True, kw_only=True):
 
 
 class Uplink(Message, frozen=True, kw_only=True):
-    """The upload limit of this machine, which leaves the household its reserve.
-
-    Only machines with a reserve get this message.
-    """
+    """The upload limit of a machine with a reserve. It leaves the household this reserve."""
 
     run: Run
     bytes_per_s: Count
@@ -226,11 +212,9 @@ class Void(Attempted, frozen=True, kw_only=True):
 
 
 class Commit(Message, frozen=True, kw_only=True):
-    """The update is committed.
+    """The update is committed. `snapshot`: upload the state at this step. `hash_state`: hash it.
 
-    `snapshot`: the receiver shall upload its state at this step. `hash_state`: the receiver shall hash this state.
-    Keepers of the log get all `contributions` (canonical JSON). A contributor gets its own `contribution`, proved by
-    `position` and `path`.
+    Keepers of the log get all `contributions` (canonical JSON), a contributor its own, proved by `position` and `path`.
     """
 
     run: Run

@@ -48,11 +48,7 @@ MOST_RESERVED = 90  # percent
 
 
 class Hello(Message, frozen=True, kw_only=True):
-    """Everything that a peer holds. Repeating a hello changes nothing.
-
-    `step` is -1 if the peer has no model state. Being reachable (`url`), reducing and keeping the log are three
-    independent properties of a peer.
-    """
+    """Everything that a peer holds, so that repeating a hello changes nothing. `step`: -1 without model state."""
 
     run: Run
     accumulator: Accumulator
@@ -72,10 +68,7 @@ class Hello(Message, frozen=True, kw_only=True):
 
 
 class Report(Message, frozen=True, kw_only=True):
-    """A trainer's progress since the last commit, as totals (never a delta), and the state digest at `step`.
-
-    A report also reveals lost messages: `index` shows a missed commit, `undone` a missed lease.
-    """
+    """A trainer's total progress since the last commit. `index` reveals a missed commit, `undone` a missed lease."""
 
     run: Run
     accumulator: Accumulator
@@ -96,10 +89,7 @@ class Heartbeat(Message, frozen=True, kw_only=True):
 
 
 class StateHash(Message, frozen=True, kw_only=True):
-    """The sha256 of the canonical snapshot of this replica's state at a log entry.
-
-    The site accepts a snapshot with the hash that a majority reports.
-    """
+    """The sha256 of this replica's canonical snapshot at a log entry. The site accepts the hash of a majority."""
 
     run: Run
     index: Count
@@ -133,10 +123,7 @@ class Weight(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Offer(Attempted, frozen=True, kw_only=True):
-    """A contributor's description of its gradient sum at the cut.
-
-    `root` commits the contributor to the bytes, which follow later (rules 1 and 9).
-    """
+    """A contributor's description of its gradient sum at the cut. `root` commits it to the bytes (rules 1 and 9)."""
 
     accumulator: Accumulator
     units: Annotated[tuple[DoneUnit, ...], Meta(max_length=100_000)]
@@ -178,11 +165,10 @@ class Progress(Attempted, frozen=True, kw_only=True):
 
 
 class Arrival(Struct, frozen=True, array_like=True, gc=False):
-    """The bytes of an attempt from one sender.
+    """The bytes of an attempt from one sender. `first_s`, `last_s`: when the first and last bytes came, since the plan.
 
-    `first_s`, `last_s`: when the first and last bytes arrived, in seconds since the plan. `late`: the lateness of the
-    sender's latest gradient chunk, as a fraction of the plan's time (rule 8). `held_s`: seconds in which the reducer
-    paused reading from the sender, because the sender was ahead of others.
+    `late`: lateness of the latest gradient chunk, as a fraction of the plan's time (rule 8). `held_s`: seconds in which
+    the reducer paused reading, because the sender was ahead of others.
     """
 
     sender: Peer
@@ -201,11 +187,10 @@ class Departure(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Arrivals(Attempted, frozen=True, kw_only=True):
-    """A peer's report of all arrivals of an attempt (rule 31).
+    """A reducer's report when its last span is averaged, or a contributor's when it has all averages (rule 31).
 
-    A reducer sends the report when its last span is averaged, a contributor when it has all averages. `holds`: the
-    Merkle root over the roots of all spans in order, from a peer that has all averages (rule 5). `departures`: how fast
-    a contributor could send its own gradient. Sent once the contributor has all averages.
+    `holds`: the Merkle root over the roots of all spans, from a peer that has all averages (rule 5). `departures`: how
+    fast a contributor could send its own gradient.
     """
 
     arrivals: Annotated[tuple[Arrival, ...], Meta(max_length=65_536)]

@@ -1,8 +1,4 @@
-"""Plan a round: contributors, reducers, and the chunks that each reducer averages. Pure arithmetic for the coordinator.
-
-`choose` returns contributors (rule 30), `solve` the reducers' shares (rules 25 to 29), `spans_of` chunks, and
-`outline_of` a summary for people.
-"""
+"""Plan a round: contributors, reducers, and the chunks that each reducer averages. Pure arithmetic."""
 
 from peer_agent.protocol.plan.comparison import Candidate
 from peer_agent.protocol.plan.contributors import PATIENCE, Choice, choose

@@ -1,9 +1,8 @@
 """Solve the share program if no row contains two shares (rule 28), and break ties among optimal shares (rule 29).
 
-At a time T, every row of a reducer bounds the reducer's own share, linearly in T. T* is the least T at which the lower
-bounds leave room and the upper bounds together reach the whole vector. Bisection finds T* with single operations in a
-fixed order, so that every machine gets the same number. Arrays may have leading dimensions, to solve many programs with
-the same rows at once.
+At a time T, every row bounds one share, linearly in T. T* is the least T at which the lower bounds leave room and the
+upper bounds reach the whole vector. Bisection finds it with single operations in a fixed order, so that every machine
+gets the same number. Leading dimensions of the arrays are programs with the same rows.
 """
 
 import numpy as np
@@ -33,10 +32,7 @@ class Lines(Struct, frozen=True, eq=False):
         return np.asarray(np.minimum.reduceat(bound, self.starts, axis=-1))
 
     def lower(self, time_s: Vector | float) -> Vector:
-        """Return the smallest possible share of each reducer in this time.
-
-        A peer that reduces sends and receives less, so a peer with a slow link may have to reduce a part itself.
-        """
+        """Return the smallest possible share of each reducer. Reducing saves a slow link both sending and receiving."""
         bound = np.where(self.is_below, np.asarray(time_s)[..., None] * self.gain - self.offset, 0.0)
         return np.asarray(np.maximum.reduceat(bound, self.starts, axis=-1))
 
@@ -98,10 +94,10 @@ def _fits(lines: Lines, time_s: Vector) -> NDArray[np.bool_]:
 
 
 def fill(lower: Vector, upper: Vector, is_volunteer: Flags) -> Vector:
-    """Return shares between the bounds for one program. Relays and auxiliaries get 90 % of their bound first (rule 29).
+    """Return shares between the bounds. Relays and auxiliaries get 90 % of their bound first (rule 29).
 
-    Bounds above the whole vector stay as they are, so that the faster of several unsaturated reducers gets more. A
-    reducer without an upper bound comes before all reducers that have one.
+    Bounds above the whole vector stay, so that the faster of several unsaturated reducers gets more. A reducer without
+    an upper bound comes first.
     """
     shares = lower + _deal(1.0 - total(lower), np.where(is_volunteer, 0.0, np.maximum(FILL * upper - lower, 0.0)))
     shares = shares + _deal(1.0 - total(shares), np.maximum(upper - shares, 0.0))

@@ -36,10 +36,7 @@ class Comparison:
         self.speeds = np.where(speeds > 0, speeds, min(speeds[speeds > 0], default=1.0))
 
     def narrow(self, limits: Limits) -> None:
-        """Limit the link of each party that does not reduce to the sum of the limits of its pairs.
-
-        Do so only if every pair of the party has a limit.
-        """
+        """Limit the link of a party that does not reduce to the sum of its pairs' limits, if every pair has one."""
         reducers = [self.table.peers[place] for place in np.flatnonzero(self.table.reduces)]
         forwarded = {peer for pair in limits.forwarded for peer in pair}
         for place in np.flatnonzero(~self.table.reduces) if limits.pairs else ():
@@ -52,10 +49,7 @@ class Comparison:
                 self.table.download[place] = min(self.table.download[place], total(down))
 
     def own_times(self) -> Vector:
-        """Return the seconds that each candidate's own link needs with each codec.
-
-        The shape is (candidates, codecs). Infinity means that the candidate cannot use the codec.
-        """
+        """Return the seconds of each candidate's own link, of shape (candidates, codecs). Infinity: no such codec."""
         table, most = self.table, self.codecs
         sizes = np.array([[*c.up_bytes, *[np.inf] * (most - len(c.up_bytes))] for c in self.candidates])
         upload = table.upload[self.places, None]
@@ -76,10 +70,7 @@ class Comparison:
         return _durations(self.table, loads_of(self.table, up_bytes, waits, self.table.reduces, self.down_bytes))
 
     def steps(self, found: Codecs, durations: Vector) -> Vector:
-        """Return the seconds between steps for each choice.
-
-        With staleness 1, the batch is computed during the exchange; otherwise before it.
-        """
+        """Return the seconds between steps for each choice. With staleness 1, computing and exchange overlap."""
         computing = self.batch / self.samples_per_s(found)
         return np.maximum(computing, durations) if self.staleness else computing + durations
 
@@ -88,10 +79,7 @@ class Comparison:
 
 
 def _durations(table: Table, loads: Loads) -> Vector:
-    """Return each round's seconds, by the closed form on each reducer's rows.
-
-    The rows are: no bound, upload, download, and both together.
-    """
+    """Return each round's seconds, by the closed form on each reducer's rows: no bound, upload, download, and both."""
     nothing, reduces = np.zeros_like(loads.up_base), table.reduces
     base = np.stack([nothing, loads.up_base, loads.down_base, loads.up_base + loads.down_base], axis=-1)
     slope = np.stack([nothing, loads.up_slope, loads.down_slope, loads.up_slope + loads.down_slope], axis=-1)

@@ -1,9 +1,8 @@
 """Solve the share program with HiGHS if rows couple shares: pairs, households, relays that forward (rule 26).
 
-HiGHS returns one corner of the optimum, which may give all of the reducing to one peer. So a second step chooses among
-all optimal shares. The result is as near as the rows allow to the shares of rule 29 without the coupling. Excess over
-these shares is spread in proportion to what each reducer could take, and then again among the reducers that are still
-free (lexicographic min-max, a unique point).
+HiGHS returns one corner of the optimum, which may give all of the reducing to one peer. A second step therefore chooses
+the optimal shares nearest to rule 29 without the coupling. It spreads the excess over them in proportion to what each
+reducer could take, then again among the free reducers (lexicographic min-max, a unique point).
 """
 
 from typing import Any
@@ -33,9 +32,9 @@ class Scaled(Struct, frozen=True, eq=False):
 
 
 def coupled_shares(program: Program, lines: Lines, least_s: float) -> tuple[Vector, Vector]:
-    """Return optimal shares, and how much each row limits the time (fractions that sum to 1).
+    """Return optimal shares, and how much each row limits the time (sum 1). `least_s`: T* without the coupling.
 
-    `least_s`: T* without the coupling. If HiGHS gives up, return the shares without the coupling: feasible, but slower.
+    If HiGHS gives up, return the shares without the coupling: feasible, but slower.
     """
     parts = np.zeros(len(program.base))
     aim = _aim(program, lines, least_s)
@@ -75,10 +74,7 @@ def _aim(program: Program, lines: Lines, time_s: float) -> Vector:
 
 
 def _level(scaled: Scaled, time: float, aim: Vector, reach: Vector, shares: Vector) -> Vector:
-    """Return shares within `time` whose largest excess over `aim`, as a fraction of `reach`, is minimal.
-
-    Fix each share that cannot have a smaller excess, and repeat with the other shares.
-    """
+    """Return shares within `time` with the least excess over `aim` as a fraction of `reach` (lexicographic min-max)."""
     from scipy.sparse import csr_array, vstack
 
     settled = np.where(reach > 0, np.nan, 0.0)
@@ -100,10 +96,7 @@ def _level(scaled: Scaled, time: float, aim: Vector, reach: Vector, shares: Vect
 
 
 def _minimise(matrix: Any, column: Vector, bound: Vector, settled: Vector) -> Any:
-    """Minimise z, of any sign, with `matrix @ shares + column * z <= bound`. Return None if HiGHS gives up.
-
-    Shares are not negative and sum to 1. Shares that are not NaN in `settled` are fixed at their value there.
-    """
+    """Minimise z in `matrix @ shares + column * z <= bound`, with shares that sum to 1. None: HiGHS gave up."""
     from scipy.optimize import linprog
     from scipy.sparse import csr_array, hstack
 

@@ -1,7 +1,4 @@
-"""A plan as people see it: which peers send and average, how long the round takes, and why.
-
-The number of named peers is limited.
-"""
+"""A plan as people see it: which peers send and average, how long the round takes, and why."""
 
 from collections.abc import Callable, Container, Iterable, Sequence
 
@@ -33,10 +30,7 @@ class Averager(Struct, frozen=True):
 
 
 class Bottleneck(Struct, frozen=True):
-    """A limit that determines how long the round takes.
-
-    For a pair, `who` has the sender first. The members of a household are not named.
-    """
+    """A limit that determines how long the round takes. A pair names the sender first; a household names no member."""
 
     kind: Kind
     who: tuple[Participant, ...]

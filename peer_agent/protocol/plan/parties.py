@@ -17,10 +17,7 @@ Pair = tuple[PeerId, PeerId]  # sender, receiver
 
 
 class Party(Struct, frozen=True, kw_only=True):
-    """A peer in the round. Speeds are what the plan may use; 0 means not measured yet.
-
-    A `duplex_bps` of 0 means that both directions have full speed at the same time.
-    """
+    """A peer in the round. Speeds are what the plan may use; 0 means not measured yet (`duplex_bps`: no limit)."""
 
     peer: PeerId
     up_bytes: float = 0.0  # size of the peer's encoded gradient; 0 means that it contributes nothing
@@ -46,7 +43,7 @@ NO_LIMITS = Limits()
 
 
 class Table:
-    """The parties as arrays, sorted by id, so that the plan does not depend on the order of the list.
+    """The parties as arrays, sorted by id, so that the order of the list changes nothing.
 
     Raises ValueError for duplicate ids, and for numbers that are negative, not finite, or beyond `LARGEST`.
     """
@@ -80,10 +77,7 @@ def check_numbers(numbers: Vector) -> None:
 
 
 def of_kind(speeds: Vector, is_volunteer: Flags) -> Vector:
-    """Replace each unmeasured speed by the slowest measured speed of the same kind of peer, or infinity.
-
-    Trainers are one kind, relays and auxiliaries the other.
-    """
+    """Replace each unmeasured speed by the slowest measured one of its kind (trainers, or volunteers), or infinity."""
     filled = speeds.copy()
     for kind in (is_volunteer, ~is_volunteer):
         measured = speeds[kind & (speeds > 0)]

@@ -1,9 +1,8 @@
 """The share program of rule 26 as arrays: minimise T so that the shares sum to 1 and every row holds.
 
-A row is `base + sum(slope * share) <= capacity * T`, in bytes and bytes per second. A row for upload, download or half
-duplex contains one share, that of the row's own reducer. A pair's row contains two shares, and a household's row the
-shares of its members. The row of a forwarding relay also contains the shares of the peers that it forwards for. Memory
-grows with the rows: a pair without a limit takes none.
+A row is `base + sum(slope * share) <= capacity * T`, in bytes and bytes per second. An upload, download or duplex row
+contains its reducer's share, a pair's row two shares, and a household's row those of its members. A forwarding relay's
+row adds the shares of the peers that it forwards for. A pair without a limit takes no memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,10 +37,7 @@ class Row(Struct, frozen=True):
 
 
 class Program(Struct, frozen=True, eq=False):
-    """The rows of a program, and its entries (row, share, slope).
-
-    No row has two entries of one share. Entries ascend by row, then by share.
-    """
+    """The rows of a program, and its entries (row, share, slope), sorted by row and share, without duplicates."""
 
     reducers: tuple[PeerId, ...]  # sorted by id; shares are in the same order
     is_volunteer: NDArray[np.bool_]
@@ -132,10 +128,7 @@ class _Builder:
 
 
 def program_of(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> Program:
-    """Return the program of a round with averages of `down_bytes`.
-
-    Raises ValueError like `Table`, and if there are too many pairs.
-    """
+    """Return the program of a round. Raises ValueError like `Table`, and if there are too many pairs."""
     check_numbers(np.array([down_bytes, *limits.pairs.values(), *limits.households.values()], dtype=np.float64))
     if len(limits.pairs) + len(limits.forwarded) > MOST_PAIRS:
         raise ValueError(f"more than {MOST_PAIRS} pairs")
@@ -156,7 +149,6 @@ def program_of(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_
 
 
 def _summed(places: Indices, values: Vector, length: int) -> Vector:
-    """Return the sum of the values at each place, added in order."""
     return np.bincount(places, values, minlength=length).astype(np.float64)
 
 
@@ -166,10 +158,7 @@ def _columns(entries: Sequence[Entry]) -> tuple[Indices, Indices, Vector]:
 
 
 def _between(table: Table, down_bytes: float, share_of: dict[int, int], pair: Pair) -> list[tuple[int, float]]:
-    """Return what a pair's link carries, as (share, bytes if that share is the whole vector).
-
-    The link carries the sender's gradient, and the averages that the sender has made as a reducer.
-    """
+    """Return what a pair's link carries, as (share, bytes if that share is the whole vector)."""
     sender, receiver = (table.place.get(peer) for peer in pair)
     if sender is None or receiver is None or sender == receiver:
         return []

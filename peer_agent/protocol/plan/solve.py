@@ -17,10 +17,7 @@ MOST_NAMED = 8  # most limits that a plan names
 
 
 class Limit(Struct, frozen=True):
-    """A limit that determines how long the round takes.
-
-    `part`: if all limits were widened, the fraction of the saved time that is due to this one.
-    """
+    """A limit on the round's time. `part`: the fraction of the saved time due to this one, if all were widened."""
 
     kind: Kind
     peers: tuple[PeerId, ...]  # one peer; for a pair, sender and receiver; for a household, all members
@@ -37,11 +34,10 @@ class Shares(Struct, frozen=True):
 
 
 def solve(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> Shares:
-    """Return the optimum of the share program. If no link is measured, relays and auxiliaries get equal shares.
+    """Return the optimum of the share program. Without measured links, relays and auxiliaries get equal shares.
 
-    If no row that couples shares binds, the shares are bit-identical on every platform. Otherwise they come from HiGHS:
-    identical on one platform, and equal to nine digits on all. Raises ValueError if no party may reduce, and like
-    `Table`.
+    If no coupled row binds, the shares are bit-identical on every platform. Otherwise they come from HiGHS and agree to
+    nine digits between platforms. Raises ValueError if no party may reduce, and like `Table`.
     """
     program = program_of(parties, down_bytes, limits)
     if not program.reducers:
@@ -57,10 +53,7 @@ def solve(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMIT
 
 
 def judged(shares: Shares, parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> Shares:
-    """Return the same shares with the time that they take over the given links, and the limits of that time.
-
-    All limiting rows get equal parts.
-    """
+    """Return the same shares with their time over the given links, and the limits of that time in equal parts."""
     program = program_of(parties, down_bytes, limits)
     times = program.times(np.array(shares.shares))
     longest = times.max(initial=0.0)
@@ -71,8 +64,7 @@ def judged(shares: Shares, parties: Sequence[Party], down_bytes: float, limits: 
 def _parts(program: Program, shares: Vector) -> Vector:
     """Return how much each row limits the time if no rows are coupled. The sum is 1, or 0 if no row binds.
 
-    If rows bind at any share, they have equal parts. Otherwise, if two rows fix one share from above and below, these
-    two have parts. Otherwise all reducers reach their limits together.
+    The parts go to rows that bind at any share, else to two rows that fix one share, else to all reducers together.
     """
     times = program.times(shares)
     longest = times.max(initial=0.0)

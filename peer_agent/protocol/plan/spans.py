@@ -30,10 +30,7 @@ def spans_of(
     attempt: int,
     first_span: int = 0,
 ) -> list[PlannedSpan]:
-    """Divide the chunk ranges `missing` among the reducers in proportion to their shares, and cut them into spans.
-
-    Reducers are in id order.
-    """
+    """Divide the chunk ranges `missing` among the reducers (in id order) by their shares, and cut them into spans."""
     ranked = sorted(zip(reducers, shares, strict=True), key=lambda pair: pair[0])
     counts = largest_remainder([share for _, share in ranked], sum(stop - first for first, stop in missing))
     length = max(1, max(grid.elements * 4 // 64, SPAN_BYTES) // (grid.chunk_elements * 4))

@@ -1,7 +1,7 @@
-"""A relay of a run: `advance(state, event, now) -> actions`.
+"""A relay of a run: `advance(state, event, now) -> actions`, shared by relay, simulator and tests.
 
-Time is an argument; relay, simulator and tests share the function, which may change the given state. The shell carries
-out the actions in order, and all of them before the next event. `reducing.TRANSITIONS` lists the phases of an attempt.
+The function may change the given state. The shell carries out all actions in order before the next event.
+`reducing.TRANSITIONS` lists the phases of an attempt.
 """
 
 from typing import assert_never
@@ -94,10 +94,7 @@ def _of_the_log(
 
 
 def _hear(state: RelayState, message: Opened, now: float) -> list[e.Action]:
-    """Process a message from the coordinator.
-
-    Drop a message from an older host, except a commit, which is always true.
-    """
+    """Process a message. Drop those of an older host, except a commit, which is always true."""
     if getattr(message, "fence", state.fence) < state.fence and not isinstance(message, OpenCommit):
         return []
     match message:
@@ -274,10 +271,7 @@ def average_came(state: RelayState, peer: PeerId, frame: Frame) -> list[e.Action
 
 
 def span_received(attempt: Attempt | None, event: e.SpanReceived, now: float) -> list[e.Action]:
-    """Tell the coordinator that another reducer's span is on the disk.
-
-    The report is repeated until the attempt ends.
-    """
+    """Tell the coordinator, until the attempt ends, that another reducer's span is on the disk."""
     if attempt is None or attempt.place != event.place or event.span in attempt.received:
         return []
     message = m.Have(**named(attempt), span=event.span, root=event.root)

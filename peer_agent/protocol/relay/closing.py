@@ -1,6 +1,6 @@
 """The rule for closing a chunk: averaging what has arrived and accepting no more of the chunk (rules 7, 8).
 
-A chunk closes when each slot has sent the chunk, is dropped or is late, and enough tokens have arrived.
+A chunk closes when each slot has sent it, is dropped or is late, and enough tokens have arrived.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,10 +18,7 @@ from peer_agent.protocol.plan import QUORUM_PERCENT
 
 
 class Coverage:
-    """For the chunks of one reducer's spans, which slots have sent each chunk.
-
-    In the arrays, the columns are these chunks and the rows are the plan's slots.
-    """
+    """Which slots have sent each chunk of one reducer's spans. Arrays have the shape [slots, chunks]."""
 
     def __init__(self, slots: Sequence[Slot], spans: Iterable[PlannedSpan]) -> None:
         self.chunks = [chunk for span in spans for chunk in range(span.first, span.stop)]
@@ -75,10 +72,7 @@ class Coverage:
         return self._close(np.flatnonzero(missing).tolist())
 
     def close_late(self, plan: PlanHead, since_plan_s: float) -> list["Closing"]:
-        """Close chunks whose missing slots are all too late, if enough other slots have sent the chunk.
-
-        Return these chunks.
-        """
+        """Close and return chunks whose missing slots are all too late, if enough other slots have sent the chunk."""
         if not plan.sigma:
             return []
         places = np.flatnonzero(~self._closed & (self._enough_s < since_plan_s))
@@ -111,10 +105,10 @@ class Coverage:
         return closing
 
     def is_ahead(self, slot: int, least: float, moved_since_s: float, scheduled: float = 0.0) -> bool:
-        """Return True if a slot is ahead of the slowest moving slot by at least `least` of its chunks. O(slots).
+        """Return True if a slot is at least `least` of its chunks ahead of the slowest moving slot. O(slots).
 
-        A slot is moving if it has sent something since `moved_since_s` (seconds since the plan arrived). `scheduled`:
-        the fraction that a slot must have sent by now in any case.
+        A slot is moving if it has sent something since `moved_since_s` (seconds since the plan). `scheduled`: the
+        fraction that a slot must have sent by now in any case.
         """
         part = 1 - self._left / self._asked
         moving = part[self._moved_s >= moved_since_s]
@@ -136,15 +130,11 @@ class Coverage:
         return settled
 
     def is_complete(self, span: PlannedSpan) -> bool:
-        """Return True if every chunk of a span is closed."""
         first = self._column[span.first]
         return bool(self._closed[first : first + span.stop - span.first].all())
 
     def included(self, span: PlannedSpan) -> tuple[Included, ...]:
-        """Return the slots averaged in each range of chunks of a complete span.
-
-        A closed chunk accepts no further slot, so every chunk received is averaged.
-        """
+        """Return the slots averaged in each range of chunks of a complete span. Every chunk received is averaged."""
         ranges = []
         for slots, group in groupby(range(span.first, span.stop), key=self._slots_in):
             members = list(group)

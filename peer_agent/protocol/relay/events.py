@@ -1,7 +1,4 @@
-"""Events of a relay, and actions for its shell.
-
-An event that answers an action names the attempt, so that late answers change nothing.
-"""
+"""Events of a relay, and actions for its shell. Answers name their attempt, so that late ones change nothing."""
 
 from msgspec import Struct
 
@@ -213,10 +210,9 @@ class End(Struct, frozen=True):
 
 
 class Settle(Struct, frozen=True):
-    """Note that the update that makes `step` is committed, with these spans.
+    """Note that the update that makes `step` is committed, with these spans. After a rollback there are none.
 
-    `fence`: the fence of the attempts that averaged these spans. After a rollback there are no spans, and averages from
-    before the rollback are no longer needed.
+    `fence` is that of the attempts that averaged these spans. Averages from before a rollback are no longer needed.
     """
 
     index: int
@@ -233,10 +229,7 @@ class KeepLeaves(Struct, frozen=True):
 
 
 class AddChunk(Struct, frozen=True):
-    """Check a chunk against its leaf and add it to the sum. Answer: ChunkAdded or ChunkRefused.
-
-    `again`: only check the chunk, which has been added before.
-    """
+    """Check a chunk against its leaf and, unless `again`, add it to the sum. Answer: ChunkAdded or ChunkRefused."""
 
     slot: int
     chunk: int

@@ -8,16 +8,13 @@ from peer_agent.protocol.relay.state import Copy, Keeper, RelayState
 
 GAP_S = 2.0  # seconds between two reports of the same gap
 APPENDS_AHEAD = 256  # most records waiting for the disk; the coordinator resends further records later
-SCAN_RECORDS = 64  # records checked at once
+SCAN_RECORDS = 64
 COPIES_KNOWN, COPIES_AT_ONCE = 4096, 4
 COPY_PAUSE_S, LONGEST_COPY_PAUSE_S = 0.2, 60.0  # the first pause is short, because only one disk has the span
 
 
 def commit(state: RelayState, keeper: Keeper, event: OpenCommit, now: float) -> list[e.Action]:
-    """Append the next record.
-
-    If records are missing, report the last index held, so that the coordinator resends what follows.
-    """
+    """Append the next record. If records are missing, report the last index, so that the coordinator resends them."""
     index = event.record.index
     if keeper.index < index <= keeper.appending:
         return []  # the disk already has this record to write
@@ -70,10 +67,7 @@ def forget(state: RelayState, keeper: Keeper, keep_after: int, now: float) -> li
 
 
 def scan(state: RelayState, keeper: Keeper, now: float) -> list[e.Action]:
-    """Look for spans missing on the disk, in the records after the last check.
-
-    After a restart, this is the whole part of the log that no snapshot covers.
-    """
+    """Look for spans missing on the disk, in records that are neither checked nor covered by a snapshot."""
     actions = copy_more(state, keeper, now)
     if keeper.scanned is None or keeper.scanning or keeper.scanned >= keeper.index:
         return actions
@@ -84,7 +78,6 @@ def scan(state: RelayState, keeper: Keeper, now: float) -> list[e.Action]:
 
 
 def scanned(state: RelayState, keeper: Keeper, event: e.Scanned, now: float) -> list[e.Action]:
-    """Queue copies of the missing spans."""
     if keeper.scanned == keeper.scanning - 1:  # otherwise a greeting has moved the beginning meanwhile
         keeper.scanned = max(keeper.scanned, min(event.stop - 1, keeper.index))
     keeper.scanning = 0
@@ -95,10 +88,7 @@ def scanned(state: RelayState, keeper: Keeper, event: e.Scanned, now: float) -> 
 
 
 def copy_more(state: RelayState, keeper: Keeper, now: float) -> list[e.Action]:
-    """Request copies that are due, a few at once.
-
-    A relay that was away would otherwise have all missed spans in memory.
-    """
+    """Request copies that are due, only a few at once to limit memory."""
     actions: list[e.Action] = []
     free = COPIES_AT_ONCE - sum(copy.asking is not None for copy in keeper.copies.values())
     for (index, _), copy in keeper.copies.items() if free > 0 else ():

@@ -33,7 +33,6 @@ class OpenPlan(Struct, frozen=True):
 
     @property
     def place(self) -> Place:
-        """The attempt that this plan describes."""
         return Place(self.plan.fence, self.plan.step, self.plan.attempt)
 
     @property

@@ -63,10 +63,7 @@ def begin(state: RelayState, reducer: Reducer, plan: OpenPlan, now: float) -> li
 
 
 def _opens_outbox(reducer: Reducer, plan: OpenPlan) -> bool:
-    """Return True if the plan opens a new outbox.
-
-    All attempts at one step share one outbox, because kept spans are still being sent.
-    """
+    """Return True if the plan opens a new outbox. All attempts at one step share one, as kept spans are still sent."""
     before, reducer.outbox = reducer.outbox, (plan.plan.fence, plan.plan.step)
     return reducer.outbox != before
 
@@ -97,10 +94,7 @@ def end(reducer: Reducer, why: str, *, silent: bool) -> list[e.Action]:
 
 
 def void(reducer: Reducer, message: m.Void) -> list[e.Action]:
-    """End the voided attempt and discard its spans.
-
-    A voided attempt that is unknown here came after the present one, which is then over as well.
-    """
+    """End the voided attempt and discard its spans. An unknown voided attempt came after the present one."""
     place, attempt = Place(message.fence, message.step, message.attempt), reducer.attempt
     reducer.newest = max(reducer.newest, place)
     is_ours = attempt is not None and _is_of_round(attempt.place, place) and attempt.place <= place
@@ -192,8 +186,8 @@ def chunk_added(reducer: Reducer, event: e.ChunkAdded, now: float) -> list[e.Act
 def is_ahead(reducer: Reducer, slot: int, now: float) -> bool:
     """Return True if the shell should pause reading from this slot, under a plan with deadlines.
 
-    A chunk is averaged only when the slowest slot has sent it. Faster slots would take the slowest slot's share of the
-    downlink while the uplink is idle. No slot is held back so far that it would miss its deadlines.
+    A chunk is averaged only when the slowest slot has sent it. Faster slots would take its share of the downlink while
+    the uplink is idle. No slot is held back beyond its deadlines.
     """
     attempt = reducer.attempt
     if reducer.phase is not Phase.REDUCE or attempt is None or not 0 <= slot < len(attempt.plan.slots):
@@ -236,7 +230,6 @@ def drop(reducer: Reducer, message: m.Drop) -> list[e.Action]:
 
 
 def _may_speak(attempt: Attempt, slot: int, peer: PeerId) -> bool:
-    """Return True if the slot belongs to the peer and is not refused."""
     slots = attempt.plan.slots
     return 0 <= slot < len(slots) and slots[slot].peer == peer and slot not in attempt.refused
 

@@ -127,7 +127,7 @@ def named(attempt: Attempt) -> dict[str, Any]:
 def awaited(state: RelayState, plan: OpenPlan) -> dict[int, set[int]]:
     """Return, by span, the chunks that a keeper of the log needs from other reducers.
 
-    A relay needs only chunks of reducers without a log. A trainer that keeps the log gets all chunks of other reducers.
+    A relay needs only those of reducers without a log. A trainer that keeps the log gets all.
     """
     if state.keeper is None:
         return {}

@@ -1,8 +1,7 @@
-"""The trainer: `advance(state, event, now, seed) -> actions`.
+"""The trainer: `advance(state, event, now, seed) -> actions`, shared by agent, simulator, tests and benchmarks.
 
-Time and randomness are arguments; agent, simulator, tests and benchmarks share the function, which changes the given
-state. The shell carries out the actions in order. `transitions` lists the phases. The shell handles sockets, threads,
-files, floats and displays.
+The function changes the given state. The shell carries out the actions in order; it handles sockets, threads, files,
+floats and displays. `transitions` lists the phases.
 """
 
 from typing import assert_never
@@ -19,10 +18,7 @@ from peer_agent.protocol.trainer.transitions import Cause, ignores, move
 
 
 def advance(state: TrainerState, event: e.Event, now: float, seed: int) -> list[e.Action]:  # noqa: C901, PLR0912
-    """Process one event, and return the actions for the shell.
-
-    `now`: monotonic seconds. `seed`: 128 random bits, never used by another process, which name a new accumulator.
-    """
+    """Process one event. `now`: monotonic seconds. `seed`: 128 fresh random bits, to name an accumulator."""
     state.now = max(now, state.now)
     if state.phase is Phase.GONE:
         return []
@@ -155,10 +151,7 @@ def _hear_standing(
 
 
 def _ask(state: TrainerState, message: m.Rehello) -> list[e.Action]:
-    """Answer a host's request with a hello, even if the host is an older one.
-
-    The hello tells the older host of the newer fence.
-    """
+    """Answer a host's request with a hello. It tells an older host of the newer fence."""
     if ignores(state, Cause.ASKED):
         return []
     move(state, Cause.ASKED, state.phase)

@@ -1,7 +1,4 @@
-"""Events of a trainer, and actions for its shell. Both are data.
-
-Jobs (computing, freezing, applying, loading) have numbers, so that the trainer recognizes results of abandoned jobs.
-"""
+"""Events of a trainer, and actions for its shell. Jobs have numbers, so that results of abandoned ones are ignored."""
 
 from msgspec import Struct
 
@@ -56,10 +53,7 @@ class Computed(Struct, frozen=True):
 
 
 class NotFinite(Struct, frozen=True):
-    """The gradient of a job's units was not finite, and the shell has discarded the gradient.
-
-    `in_one_pass`: units that the device can compute in the next pass.
-    """
+    """The job's gradient was not finite and is discarded. `in_one_pass`: units that the next pass can compute."""
 
     job: int
     in_one_pass: int = 1
@@ -123,10 +117,7 @@ class Left(Struct, frozen=True):
 
 
 class Gathered(Struct, frozen=True):
-    """All averages of an attempt have arrived. No commit confirms them yet.
-
-    `holds`: the Merkle root over the roots of all spans.
-    """
+    """All averages of an attempt have arrived, not yet confirmed. `holds`: the Merkle root over all spans' roots."""
 
     attempt: int
     holds: bytes
@@ -238,10 +229,7 @@ class Load(Struct, frozen=True):
 
 
 class Compute(Struct, frozen=True):
-    """Compute the gradients of units in one pass, unless another job has replaced this one by then.
-
-    An update waits for a pass that has begun.
-    """
+    """Compute the gradients of units in one pass, unless another job has replaced this one by then."""
 
     job: int
     units: tuple[Unit, ...]
@@ -280,10 +268,7 @@ class Hold(Struct, frozen=True):
 
 
 class Send(Struct, frozen=True):
-    """Receive this attempt's averages, even if the round did not ask this machine to contribute.
-
-    If the plan has a slot for this machine, be ready to stream its gradient.
-    """
+    """Receive this attempt's averages. If the plan has a slot for this machine, be ready to stream its gradient."""
 
     plan: OpenedPlan
 
@@ -304,10 +289,7 @@ class Release(Struct, frozen=True):
 
 
 class Apply(Struct, frozen=True):
-    """Fetch the missing averages of this record and update the replica.
-
-    `patient`: if fetching fails, try again several times, because no newer snapshot could be loaded instead.
-    """
+    """Fetch this record's missing averages and update the replica. `patient`: retry, as no newer snapshot exists."""
 
     job: int
     record: OpenedRecord

@@ -9,10 +9,7 @@ from peer_agent.protocol.log.records import Contribution, RecordHead, Unit
 
 
 class OpenedPlan(Struct, frozen=True, kw_only=True):
-    """One attempt.
-
-    `own`: this trainer's slot; `number`: the slot's number. Both are None if the trainer has no slot.
-    """
+    """One attempt. `own`: this trainer's slot, and `number` its position; both None without a slot."""
 
     step: int
     fence: int
@@ -37,7 +34,7 @@ class OpenedRecord(Struct, frozen=True, kw_only=True):
     index: int
     step: int
     fence: int  # fence of the host that sent the commit
-    own: OwnPart | None  # this trainer's part, if it has one
+    own: OwnPart | None
     snapshot: bool  # True if this trainer shall upload its state at this step
     hash_state: bool  # True if this trainer shall report the sha256 of its state
     record: RecordHead

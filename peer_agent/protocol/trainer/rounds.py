@@ -28,10 +28,7 @@ EARLY_OPENS = 1000  # Open messages that wait for their plan: as many as there c
 
 
 def take_cut(state: TrainerState, cut: m.Cut) -> list[Action]:
-    """Offer the work held at the last finished micro-batch, digest first (rule 1).
-
-    Work done later waits for the next round.
-    """
+    """Offer the work held at the last finished micro-batch, digest first (rule 1)."""
     if ignores(state, Cause.CUT) or cut.step != state.step or not _is_new(state, cut):
         return []
     actions = _stop(state)
@@ -69,10 +66,7 @@ def _is_new(state: TrainerState, cut: m.Cut | m.SitOut) -> bool:
 
 
 def take_frozen(state: TrainerState, frozen: Frozen) -> list[Action]:
-    """Offer the held work, under the Merkle root of the gradient.
-
-    The held work does not change until commit or void.
-    """
+    """Offer the held work, under the gradient's Merkle root. It does not change until commit or void."""
     round_ = state.round
     if ignores(state, Cause.FROZEN) or round_ is None or frozen.job != round_.freeze:
         return []
@@ -126,10 +120,7 @@ def take_plan(state: TrainerState, plan: OpenedPlan) -> list[Action]:
 
 
 def _look_on(state: TrainerState, plan: OpenedPlan) -> list[Action]:
-    """Receive the averages of a round that did not ask this trainer to contribute.
-
-    Otherwise a slow machine would have to fetch the averages after the commit, and would stay behind.
-    """
+    """Receive the averages of a round without this trainer's work, so that it need not fetch them after the commit."""
     if (plan.step, plan.fence) != (state.step, state.fence):
         return []
     move(state, Cause.PLANNED, state.phase)
@@ -157,10 +148,7 @@ def take_drop(state: TrainerState, drop: m.Drop) -> list[Action]:
 
 
 def take_gathered(state: TrainerState, gathered: Gathered) -> list[Action]:
-    """Report that all averages have arrived (rules 5 and 31), even after the commit.
-
-    Only the trainer knows the speed of its own link.
-    """
+    """Report that all averages have arrived, even after the commit: only the trainer knows its speed (rules 5, 31)."""
     round_ = state.round
     if ignores(state, Cause.GATHERED) or round_ is None or gathered.attempt != round_.attempt:
         return []
@@ -194,10 +182,7 @@ def _place(round_: Round) -> tuple[int, int]:
 
 
 def take_void(state: TrainerState, void: m.Void) -> list[Action]:
-    """End the round if its attempt or a later one is void.
-
-    A void attempt that is unknown here came after the present one.
-    """
+    """End the round if its attempt or a later one is void. An unknown void attempt came after the present one."""
     round_ = state.round
     if ignores(state, Cause.ROUND_OVER) or round_ is None or void.step != round_.cut.step:
         return []

@@ -27,10 +27,7 @@ def hello(state: TrainerState) -> list[Action]:
 
 
 def reaches(state: TrainerState) -> list[Action]:
-    """Report the listeners with a data link, even if there are none.
-
-    The report shows that this agent supports probes.
-    """
+    """Report the listeners with a data link. An empty report still shows that this agent supports probes."""
     state.reaches_at = state.now
     return say(state, m.Reaches(run=state.run, listeners=state.reached))
 

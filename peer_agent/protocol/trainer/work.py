@@ -29,10 +29,7 @@ PASSED_OVER = 4  # after this many rounds in a row without this trainer, keep wo
 
 
 def take_lease(state: TrainerState, lease: m.Lease) -> list[Action]:
-    """Queue leased units.
-
-    Ignore a lease that arrives while a hello is unanswered: the host did not know what this trainer holds.
-    """
+    """Queue leased units, unless a hello is unanswered: the host did not know what this trainer holds."""
     if ignores(state, Cause.LEASED) or state.unanswered:
         return []
     move(state, Cause.LEASED, state.phase)
@@ -65,9 +62,8 @@ def _of_one_pass(state: TrainerState) -> tuple[Unit, ...]:
 def _is_of_use(state: TrainerState) -> bool:
     """Return True if computing may begin.
 
-    With staleness 0, the trainer must have applied all entries, and no round may be open. With staleness 1, it may also
-    compute during a round, until the round's averages have arrived (rule 10). An update waits for units in hand, so no
-    unit begins when the update waits for nothing else.
+    With staleness 0, all entries must be applied and no round open. With staleness 1, the trainer also computes during
+    a round until its averages have arrived (rule 10): the update would wait for a later unit.
     """
     if not state.overlaps or state.phase is Phase.ACCUMULATE:
         return state.phase is Phase.ACCUMULATE
@@ -90,10 +86,7 @@ def abandon(state: TrainerState) -> None:
 
 
 def take_result(state: TrainerState, result: Computed | NotFinite) -> list[Action]:
-    """Process a finished pass.
-
-    Compute the units again if the pass began too many steps ago, or if one of several units was not finite.
-    """
+    """Process a finished pass. Repeat units that began too many steps ago, or if one of several was not finite."""
     if ignores(state, Cause.RESULT) or state.in_hand is None or state.in_hand.job != result.job:
         return []
     move(state, Cause.RESULT, state.phase)
@@ -110,10 +103,7 @@ def take_result(state: TrainerState, result: Computed | NotFinite) -> list[Actio
 
 
 def _done(units: tuple[Unit, ...], result: Computed) -> dict[Unit, Done]:
-    """Return how each unit of a pass was computed.
-
-    The units share the loss of the pass in proportion to loss tokens.
-    """
+    """Return how each unit was computed. Units share the loss of the pass in proportion to loss tokens."""
     total = sum(result.loss_tokens) or 1
     return {
         unit: Done(result.base, result.loss_sum * (tokens / total), tokens)
@@ -155,11 +145,7 @@ def keep_fresh(state: TrainerState) -> None:
 
 
 def clear_included(state: TrainerState, record: OpenedRecord) -> bool:
-    """Remove the work that an update includes from the held work.
-
-    Return False if the update includes other units than this trainer offered, so that the included work cannot be
-    subtracted.
-    """
+    """Remove included work from the held work. Return False if other units than offered are included."""
     own, round_ = record.own, state.round
     if own is None or own.accumulator != state.accumulator:
         return True
@@ -176,12 +162,11 @@ def clear_included(state: TrainerState, record: OpenedRecord) -> bool:
 
 
 def do_again(state: TrainerState) -> list[Action]:
-    """After a step made without this trainer's work, compute the work again on the new parameters.
+    """After a step made without this trainer's work, compute the work again, so that steps stay exact.
 
-    So steps stay exact. The work is little, because this trainer had only just become ready. A machine that is always
-    too late keeps its work instead. The work then enters the next step one step old, and that step is not exact (rule
-    10). The coordinator would refuse older work. With staleness 1, the trainer keeps the work at once unless some of it
-    is too old.
+    The work is little, because this trainer had only just become ready. A machine that is always too late keeps its
+    work, which enters the next step one step old and not exact (rule 10). With staleness 1, the trainer keeps the work
+    at once unless some of it is too old.
     """
     if not state.fresh:
         return []
@@ -195,10 +180,7 @@ def do_again(state: TrainerState) -> list[Action]:
 
 
 def has_too_old(state: TrainerState) -> bool:
-    """Return True if the site would now refuse a part of the held work.
-
-    That part cannot be subtracted from the held sum.
-    """
+    """Return True if the site would now refuse a part of the held work. That part cannot be subtracted from the sum."""
     return _is_too_old(state, state.kept)
 
 

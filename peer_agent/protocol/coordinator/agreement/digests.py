@@ -1,7 +1,7 @@
 """Decide which state is right: by votes of persons, or by replaying the log if the vote is split (rule 17).
 
-Persons with work in one of the last ten commits may vote. A person whose machines differ abstains. More than half of
-the voting persons decide. So neither one machine nor one person with many machines can decide alone.
+Persons with work in one of the last ten commits vote, and more than half of them decide. A person whose machines differ
+abstains. So neither one machine nor one person with many machines decides alone.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from peer_agent.protocol.coordinator.state import Ballot, Member, RunState
 from peer_agent.protocol.coordinator.workers.conduct import recount
 from peer_agent.protocol.identifiers import PeerId
 
-DIGESTS_KEPT = 16  # steps whose digests are kept
+DIGESTS_KEPT = 16
 SPLIT_S = 30.0  # seconds of disagreement without a majority, before the site replays the log
 REPLAY_AGAIN_S = 600.0  # seconds before asking the site for a replay again
 
@@ -59,10 +59,7 @@ def _add(counter: Counter[str], value: str, by: int) -> None:
 
 
 def has_majority(state: RunState, ballot: Ballot, value: str) -> bool:
-    """Return True if more than half of the voting persons chose `value`.
-
-    Persons who have not voted yet count as voting.
-    """
+    """Return True if more than half of the voting persons chose `value`. Persons without a vote yet count as voting."""
     voting = max(len(ballot.persons), state.voters) - ballot.abstaining
     return 2 * ballot.counts.get(value, 0) > voting
 
@@ -77,7 +74,6 @@ def is_split(state: RunState, ballot: Ballot) -> bool:
 
 
 def may_vote(state: RunState, person: str) -> bool:
-    """Return True if the person had work in one of the last commits."""
     return state.recent.get(person, -LATELY) > state.index - LATELY
 
 
@@ -127,10 +123,7 @@ def _reload(state: RunState, peer: PeerId, step: int) -> list[Command]:
 
 
 def look_at_votes(state: RunState) -> list[Command]:
-    """Decide steps where a value now has a majority because there are fewer voters.
-
-    Ask for a replay if disagreement lasts.
-    """
+    """Decide steps that now have a majority among fewer voters. Ask for a replay if disagreement lasts."""
     call_voters(state)
     for old in [step for step in state.digests if step <= state.step - DIGESTS_KEPT]:
         if state.replay is None or state.replay[1] != old:
@@ -156,10 +149,7 @@ def _ask_the_log(state: RunState) -> list[Command]:
 
 
 def take_replayed(state: RunState, event: Replayed) -> list[Command]:
-    """Accept the replayed digest of a step as right.
-
-    Replicas that reported another digest must reload, and lose their votes on later steps.
-    """
+    """Accept the replayed digest of a step. Replicas with another one reload, and lose their votes on later steps."""
     ballot = state.digests.setdefault(event.step, Ballot())
     differ = [peer for peer, (_, value) in ballot.votes.items() if value != event.state_digest]
     commands = _decide(state, event.step, event.state_digest)

@@ -20,10 +20,7 @@ def is_due(state: RunState) -> bool:
 
 
 def elect(state: RunState, seed: int) -> tuple[list[Command], PeerId | None]:
-    """Elect the trainer that uploads this step's state, a different trainer each time.
-
-    Begin the vote on the hash of this state.
-    """
+    """Elect another trainer than before to upload this step's state. Begin the vote on the state's hash."""
     state.hashes = state.index, state.step, Ballot()
     peers = sorted(p.peer for p in state.members.values() if p.trains and p.step == state.step - 1)
     if not peers:
@@ -38,10 +35,7 @@ def _choose(state: RunState, peers: list[PeerId], seed: int) -> tuple[list[Comma
 
 
 def take_hash(state: RunState, member: Member, said: m.StateHash) -> list[Command]:
-    """Record a replica's vote on the hash of the state to upload.
-
-    The coordinator admits a hash that a majority of persons reports. It replaces a keeper whose hash differs.
-    """
+    """Record a replica's vote on the hash of the state to upload. A majority of persons admits a hash."""
     if state.hashes is None or (said.index, said.step) != state.hashes[:2] or state.admitted >= said.index:
         return []
     ballot = state.hashes[2]
@@ -103,10 +97,7 @@ def _able(state: RunState) -> list[PeerId]:
 
 
 def _ask_again(state: RunState, keeper: PeerId) -> list[Command]:
-    """Resend the last commit.
-
-    The message asks the keeper to upload its state, and the other trainers that have not voted to hash their state.
-    """
+    """Resend the last commit. It asks the keeper to upload its state, and trainers without a vote to hash theirs."""
     assert state.sealed is not None
     if state.hashes is None or state.hashes[0] != state.index:
         state.hashes = state.index, state.step, Ballot()
@@ -139,10 +130,7 @@ def take_stored(state: RunState, snapshot: Snapshot) -> list[Command]:
 
 
 def take_verified(state: RunState, event: Verified) -> list[Command]:
-    """Record that the site has replayed the log up to a snapshot.
-
-    Relays may then delete averages before this snapshot.
-    """
+    """Record that the site has replayed the log up to a snapshot, so that relays may delete averages before it."""
     if event.index <= state.verified:
         return []
     state.verified = event.index
@@ -150,20 +138,14 @@ def take_verified(state: RunState, event: Verified) -> list[Command]:
 
 
 def _tell_of_snapshot(state: RunState) -> list[Command]:
-    """Announce the snapshot, and up to which index relays may delete averages.
-
-    Averages stay while a peer that loads the previous snapshot may need them.
-    """
+    """Announce the snapshot, and up to which index no peer that loads the previous snapshot may need averages."""
     keep_after = min(state.verified, state.covered)
     message = m.Snapshotted(run=state.run, snapshot=state.snapshot, keep_after=keep_after)
     return [Send(state.everyone(), message)]
 
 
 def finish(state: RunState) -> list[Command]:
-    """Finish the run once the last model is stored.
-
-    Also called on clock ticks, because the host may have died right after the model was stored.
-    """
+    """Finish the run once the last model is stored. Clock ticks call it again, as a host may have died."""
     if not state.done or not _has_model(state) or state.finished:
         return []
     state.finished = True
@@ -171,10 +153,7 @@ def finish(state: RunState) -> list[Command]:
 
 
 def _has_model(state: RunState) -> bool:
-    """Return True if the run's final model is stored.
-
-    If the organizer ended the run early and all trainers are gone, the newest stored state is final.
-    """
+    """Return True if the run's final model is stored. After an early end without trainers, the newest is final."""
     if state.snapshot.step == state.step:
         return True
     is_waited_for = any(p.trains for p in state.members.values()) or state.now - state.ending_since < SNAPSHOT_S

@@ -1,7 +1,7 @@
 """Choose the next round's contributors and codecs, if the recipe leaves them to the plan (rules 14 and 30).
 
-The choices are compared at the cut, from measured links and delivered work, not from claims. Without measurements, the
-recipe's codecs apply.
+They are compared at the cut, by measured links and delivered work, not by claims. Without measurements, the recipe's
+codecs apply.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,10 +23,7 @@ Ladders = Mapping[PeerId, tuple[Codec, ...]]  # possible codecs of each possible
 
 
 def may_offer(member: Member) -> bool:
-    """Return True if a member may have work to offer, even work not reported yet.
-
-    If a round began without this work, the work would be one step old in the next update.
-    """
+    """Return True if a member may have work to offer. A round begun without it makes the work one step old."""
     return bool(member.done or member.carried or member.conduct.pace)
 
 
@@ -61,7 +58,6 @@ def choose_anew(state: RunState) -> None:
 
 
 def contributed(state: RunState) -> int:
-    """Return how many samples the chosen contributors have done."""
     left_out = state.chosen.left_out if state.chosen is not None else {}
     spared = (state.members[peer].counted[2] for peer in left_out if peer in state.members)
     return state.awake_samples - sum(spared)
@@ -129,8 +125,7 @@ def _candidate(state: RunState, member: Member, ladder: tuple[Codec, ...]) -> Ca
 def _chosen(state: RunState, candidates: Sequence[Candidate], others: Sequence[Party], down_bytes: float) -> Choice:
     """Choose contributors, and leave out only peers whose own links are the limit, as far as links are measured.
 
-    If all contributors wait for one reducer or one low estimate, fewer contributors would also be faster, round after
-    round.
+    If all wait for one reducer or low estimate, fewer contributors would also be faster, round after round.
     """
     batch, staleness = state.recipe.target_batch, state.recipe.staleness
     choice = choose(candidates, others, down_bytes, batch=batch, staleness=staleness)

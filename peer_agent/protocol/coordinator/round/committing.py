@@ -21,10 +21,7 @@ PERSIST_PAUSES_S = 30.0  # the longest such pause
 
 
 def commit(state: RunState) -> list[e.Command]:
-    """Ask the database to write the record, since every span is held.
-
-    Only the database decides if the update is committed (rule 3).
-    """
+    """Ask the database to write the record, as every span is held. Only the database decides about commits (rule 3)."""
     round_ = state.round
     assert round_ is not None
     round_.record = record_of(state, round_)
@@ -89,10 +86,7 @@ def _committed(state: RunState, event: e.Persisted, seed: int) -> list[e.Command
 
 
 def _tell(state: RunState, record: Record, before: int, seed: int) -> list[e.Command]:
-    """Send the commit to all members.
-
-    At a step with a snapshot, the message asks all trainers to hash their state, and one trainer to upload it.
-    """
+    """Send the commit to all members. At a snapshot step, all trainers hash their state and one uploads it."""
     assert state.sealed is not None
     is_snapshot = is_due(state)
     commands, keeper = elect(state, seed) if is_snapshot else ([], None)

@@ -32,10 +32,7 @@ def left_out(round_: Round, done: m.SpanDone) -> set[int]:
 
 
 def left_behind(state: RunState, round_: Round, done: m.SpanDone) -> set[int]:
-    """Return late slots that missed more than a batch of chunks in a row, and that the round does not need.
-
-    All chunks keep a quorum without these slots (rule 7).
-    """
+    """Return late slots that missed more than a batch of chunks in a row, if all chunks keep a quorum (rule 7)."""
     behind: set[int] = set()
     for slot in sorted(left_out(round_, done)):
         gone = round_.dropped | behind | {slot}
@@ -59,7 +56,6 @@ def _missed(round_: Round, done: m.SpanDone, slot: int) -> list[tuple[int, int]]
 
 
 def _longest_row(missed: Sequence[tuple[int, int]]) -> int:
-    """Return the length of the longest row of consecutive chunks in ascending ranges."""
     longest, began, ended = 0, -1, -1
     for first, stop in missed:
         began = began if first == ended else first
@@ -83,8 +79,7 @@ class _Share(Struct, frozen=True):
 def take_lateness(state: RunState, member: Member, message: m.Arrivals) -> None:
     """Record how late each slot was at one reducer, in the attempt planned last, once for each reducer.
 
-    Skip a plan whose links may be far faster than the plan assumes. Such a plan ends early and shows nothing about
-    later plans.
+    Skip a plan whose links may be far faster than assumed: it ends early and shows nothing about later plans.
     """
     measured = state.measured
     if measured is None or message.holds or not measured.plan.sigma or (member.peer, False) in measured.told:
@@ -127,7 +122,7 @@ def _latenesses(
 ) -> Iterator[tuple[PeerId, float]]:
     """Yield each peer's lateness: the greatest of the first chunk's, the last chunk's, and the reducer's report.
 
-    A peer with a chunk that missed its deadline counts as somewhat later, because the time of its arrival is unknown.
+    A peer that missed a deadline counts as somewhat later, because its time of arrival is unknown.
     """
     came = [arrivals.get(share.peer) for share in shares]
     whole_s, tokens = deadlines.coming_s(plan), [share.tokens for share in shares]

@@ -54,10 +54,7 @@ def _flows(plan: m.Plan, receiver: PeerId, arrivals: Iterable[m.Arrival], elapse
 
 
 def planned_sizes(plan: m.Plan, receiver: PeerId) -> dict[PeerId, int]:
-    """Return the most bytes that each sender has for a receiver.
-
-    A reducer gets gradients and averages; another receiver gets only averages.
-    """
+    """Return the most bytes that each sender has for a receiver: averages, and gradients for a reducer."""
     sizes: dict[PeerId, int] = {}
     chunks = dict[PeerId, int]()
     for span in plan.spans:
@@ -77,10 +74,7 @@ def _size(plan: m.Plan, codec: Codec, chunks: int) -> int:
 
 
 def begin_measuring(state: RunState, plan: m.Plan, hoped: float = 1.0) -> None:
-    """Begin to collect the flows of a plan.
-
-    `hoped`: the fraction of the plan's time that suffices if links are as fast as the plan hopes.
-    """
+    """Begin to collect a plan's flows. `hoped`: the fraction of its time that links as fast as hoped would need."""
     state.measured = Measured(plan, state.now, hoped * coming_s(plan))
 
 
@@ -98,9 +92,8 @@ def learn_links(state: RunState) -> None:
 def _as_asked(measured: Measured, told: Mapping[PeerId, float]) -> Iterator[Flow]:
     """Yield the flows of an attempt with their planned seconds. `told`: upload limits of senders (bytes per second).
 
-    Gradients follow the plan's pace. A gradient that was cut short counts as the part that arrived. The planned time
-    for a reducer's averages is the time in which gradients arrived at this reducer. The averages count as on time if
-    the reducer has reported no gradients.
+    Gradients follow the plan's pace; a gradient cut short counts as the part that arrived. Averages get the time in
+    which gradients arrived at their reducer, and count as on time if it has reported none.
     """
     size = Counter[PeerId]()
     for flow in (*measured.gradients, *measured.averages):
@@ -127,10 +120,7 @@ def _as_asked(measured: Measured, told: Mapping[PeerId, float]) -> Iterator[Flow
 
 
 def _came_part(plan: m.Plan, slots: Mapping[PeerId, m.Slot], chunks: Mapping[PeerId, int], flow: Flow) -> float:
-    """Return what fraction of a sender's gradient arrived at a reducer.
-
-    Only chunks in which the sender's slot has weight count.
-    """
+    """Return what fraction of a sender's gradient arrived. Only chunks in which its slot has weight count."""
     slot = slots.get(flow.sender)
     if slot is None:
         return 1.0

@@ -106,10 +106,7 @@ def _cut_of(state: RunState, round_: Round, codec: Codec) -> m.Cut:
 
 
 def offer_s(state: RunState) -> float:
-    """Return how many seconds to wait for offers, from the delays in the last rounds.
-
-    A missing offer counts as the whole wait.
-    """
+    """Return how many seconds to wait for offers, from earlier delays. A missing offer counts as the whole wait."""
     wait_s = usual_wait_s(state.arrivals, max(1.0, 0.15 * usual_s(state)))
     return wait_s * 2.0 ** min(state.late_rounds, LATE_ROUNDS)
 
@@ -169,10 +166,7 @@ def _tiles(weights: Sequence[m.Weight], chunks: int) -> bool:
 
 
 def repeat_cut(state: RunState) -> list[Command]:
-    """Halfway through the wait, send the cut again to peers that have not answered.
-
-    The cut or the offer may be lost.
-    """
+    """Halfway through the wait, send the cut again to peers that have not answered, as cut or offer may be lost."""
     round_ = state.round
     if state.phase is not Phase.OFFER or round_ is None or state.now < round_.repeat_at or not round_.waiting:
         return []
@@ -181,10 +175,7 @@ def repeat_cut(state: RunState) -> list[Command]:
 
 
 def close_offers(state: RunState) -> list[Command]:
-    """Close the offers when all peers have answered or the deadline has passed.
-
-    Then plan the round, or void the round if too little was offered.
-    """
+    """When all peers have answered or the deadline has passed, plan the round, or void it if too little was offered."""
     round_ = state.round
     assert round_ is not None
     if state.now < round_.deadline and round_.waiting:
@@ -222,7 +213,7 @@ def _is_enough(state: RunState, offers: Iterable[m.Offer]) -> bool:
 
 
 def _return_of_slow(state: RunState, round_: Round) -> list[Command]:
-    """Revoke the leases of slow peers whose carried gradients have become too large for any quorum without them.
+    """Revoke the leases of slow peers whose carried gradients are too large for any quorum without them.
 
     Do so only if the offers of the other peers are a batch.
     """
@@ -267,10 +258,7 @@ def revoked(state: RunState, accumulator: AccumulatorId, reason: str) -> m.Accum
 
 
 def scales_of(norms: Sequence[float], tokens: Sequence[int]) -> list[float]:
-    """Return for each offer the factor that limits its norm. The factor is 1 for most offers.
-
-    The largest norm allowed is 10 x median norm x max(1, sqrt(median tokens / tokens)).
-    """
+    """Return each offer's factor that limits its norm to 10 x median norm x max(1, sqrt(median tokens / tokens))."""
     typical, usual = median(norms), median(tokens)
     bounds = [GROSS * typical * max(1.0, math.sqrt(usual / own)) for own in tokens]
     return [bound / norm if norm > bound else 1.0 for norm, bound in zip(norms, bounds, strict=True)]

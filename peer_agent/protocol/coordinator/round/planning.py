@@ -51,10 +51,7 @@ def plan(state: RunState) -> list[Command]:
 
 
 def announce(plan: m.Plan, members: Iterable[Member]) -> Announce:
-    """Return the command that sends the plan.
-
-    Peers that may reduce or keep the log get all slots. Every other trainer gets only its own slot.
-    """
+    """Return the command that sends the plan: whole to peers that may reduce or keep the log, else the own slot."""
     whole, parts = list[PeerId](), list[PeerId]()
     for member in members:
         (parts if member.trains and not member.is_reachable else whole).append(member.peer)
@@ -67,10 +64,7 @@ def patience_s(state: RunState) -> float:
 
 
 def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Plan:
-    """Make the plan. Slots come from the offers, and spans that a log keeper has stay as they are.
-
-    The reducers share all other chunks in proportion to measured bandwidth.
-    """
+    """Make the plan. Spans that a log keeper has stay; the reducers share the others by measured bandwidth."""
     parties, down_bytes = _parties(state, round_, members), encoded_size(round_.codec_down, state.elements)
     limits, hoped_limits = (Limits(limits_of(state.pairs, hopes=hopes)) for hopes in (False, True))
     hoped = _parties(state, round_, members, hopes=True)
@@ -109,19 +103,15 @@ def _has_straggler(parties: Iterable[Party], down_bytes: float) -> bool:
 
 
 def _limits(dealt: Shares, judged: Shares) -> tuple[Limit, ...]:
-    """Return the limits of the planned shares.
-
-    If the links' estimates are slower than the plan hopes, add the limits that apply with the estimates.
-    """
+    """Return the limits of the planned shares, and those by the links' estimates if these are slower than hoped."""
     return dealt.limits + (judged.limits if judged.duration_s > LONGER * dealt.duration_s else ())
 
 
 def _timing(state: RunState, least_s: float, limits: Iterable[Limit], *, has_straggler: bool) -> dict[str, float]:
     """Return the plan's duration, and how strictly reducers keep to it.
 
-    If a limiting link may be faster than its estimate, senders go further ahead of the plan, and reducers wait as long
-    as in a first round. No sender slows down for a straggler: reducers drop the straggler once the other slots have
-    waited for it.
+    If a limiting link may be faster than its estimate, senders go further ahead, and reducers wait as in a first round.
+    No sender slows down for a straggler: reducers drop it once the other slots have waited for it.
     """
     duration_s = least_s and START_S + FRAMING * least_s
     sigma = sigma_of(state, duration_s)
@@ -213,10 +203,7 @@ def upload_bps(state: RunState, member: Member, *, hope: float = 1.0) -> float:
 
 
 def tell_rates(state: RunState) -> Iterator[Command]:
-    """Send members with a reserve their upload limit if it has changed.
-
-    Do so only if a link's limit has been measured: a lower bound would limit the member forever.
-    """
+    """Send members with a reserve a changed upload limit. A mere lower bound of a link would limit them forever."""
     for member in state.members.values():
         known = state.capacities.get((member.peer, "up"))
         if not member.reserve or known is None or (known.is_floor and not known.is_tried):

@@ -120,10 +120,7 @@ def _is_exact(state: RunState, round_: Round, included: Sequence[Included]) -> b
 
 
 def credit_of(slots: Sequence[Slot], included: Iterable[Included], grid: Grid) -> dict[int, int]:
-    """Return each slot's credit in token-elements.
-
-    The credit is the sum, over the included chunks, of elements x the slot's tokens in the chunk.
-    """
+    """Return each slot's credit in token-elements: over its included chunks, the sum of elements x tokens."""
     credit = dict.fromkeys(range(len(slots)), 0)
     for part in included:
         for slot in part.slots:

@@ -87,10 +87,7 @@ def _commit_when_held(state: RunState, round_: Round) -> list[Command]:
 
 
 def _has_second_copy(state: RunState, round_: Round, keepers: Mapping[m.PlannedSpan, set[PeerId]]) -> bool:
-    """Return True if every span has a second copy (rule 5).
-
-    Also return True if no copy can come in time and a relay has each span on its disk.
-    """
+    """Return True if every span has a second copy (rule 5), or none can come in time and relays have all on disk."""
     assert round_.done_at is not None
     gatherers = _gatherers(round_).intersection(state.members)
     if _rely_on_members(state, keepers):
@@ -103,10 +100,7 @@ def _has_second_copy(state: RunState, round_: Round, keepers: Mapping[m.PlannedS
 
 
 def _rely_on_members(state: RunState, keepers: Mapping[m.PlannedSpan, set[PeerId]]) -> list[PeerId]:
-    """Return the reducers of spans that no relay has on disk.
-
-    Such a span is uncertain: a member and an accomplice could both falsely claim to have it.
-    """
+    """Return the reducers of spans that no relay has on disk: a member and an accomplice could both lie about them."""
     return [span.reducer for span, peers in keepers.items() if not any(_is_relay(state, peer) for peer in peers)]
 
 
@@ -115,10 +109,7 @@ def _is_relay(state: RunState, peer: PeerId) -> bool:
 
 
 def _is_with_most(state: RunState, round_: Round, gatherers: Iterable[PeerId]) -> bool:
-    """Return True if most persons have all averages (decision 12).
-
-    A person counts who has a trainer in the run that the round asked to offer.
-    """
+    """Return True if most persons with a trainer that the round asked to offer have all averages (decision 12)."""
     here = {peer: member.person for peer, member in state.members.items() if member.trains and peer in round_.persons}
     return 2 * len({here[peer] for peer in gatherers if peer in here}) > len(set(here.values()))
 
@@ -137,10 +128,7 @@ def gathered_root(round_: Round) -> bytes:
 
 
 def commit_in_time(state: RunState) -> list[Command]:
-    """Commit if no second copy can come in time.
-
-    At the deadline, quarantine reducers whose averages most persons lack.
-    """
+    """Commit if no second copy can come in time. At the deadline, quarantine reducers whose averages most lack."""
     round_ = state.round
     if state.phase is not Phase.REDUCE or round_ is None or round_.plan is None or round_.done_at is None:
         return []
@@ -158,10 +146,7 @@ def move_on(state: RunState, round_: Round) -> None:
 
 
 def _is_sound(round_: Round, planned: m.PlannedSpan, done: m.SpanDone) -> bool:
-    """Return True if a reducer's report is valid.
-
-    It must cover exactly the span, name only slots of the plan, and have a quorum for each chunk.
-    """
+    """Return True if a reducer's report covers exactly the span, with slots of the plan and a quorum for each chunk."""
     position = planned.first
     for part in done.included:
         slots = set(part.slots)
@@ -179,10 +164,7 @@ def _is_sound(round_: Round, planned: m.PlannedSpan, done: m.SpanDone) -> bool:
 
 
 def replan(state: RunState) -> list[Command]:
-    """Plan another attempt on the same offers, without a lost reducer.
-
-    Spans that present log keepers have need no averaging again.
-    """
+    """Plan another attempt on the same offers, without a lost reducer. Spans on present log keepers stay averaged."""
     round_ = state.round
     assert round_ is not None
     if round_.plan is None:
@@ -264,10 +246,7 @@ def take_refusal(state: RunState, member: Member, refused: m.SlotRefused) -> lis
 
 
 def _asks_another(state: RunState, accuser: Member) -> bool:
-    """Return True if another reducer can average the same offers, so that one accuser cannot void a round.
-
-    Also quarantine the accuser.
-    """
+    """Quarantine the accuser. Return True if another reducer can take over, so that one accuser cannot void a round."""
     struck(state, accuser.conduct)
     assert state.round is not None
     state.round.hung.add(accuser.peer)
@@ -301,9 +280,9 @@ def _is_coming(state: RunState, round_: Round, slot: int) -> bool:
 
 
 def drop(state: RunState, slots: Sequence[int], why: str, *, is_own_doing: bool = False) -> list[Command]:
-    """Drop slots from the next open chunk on. Void the round if too few slots are left.
+    """Drop slots from the next open chunk on (`is_own_doing`: quarantine senders).
 
-    `is_own_doing`: also quarantine the senders.
+    Void the round if too few are left.
     """
     round_ = state.round
     assert round_ is not None

@@ -20,10 +20,7 @@ def is_current(state: RunState, message: m.Attempted) -> bool:
 
 
 def void(state: RunState, why: Why, text: str) -> list[Command]:
-    """End the round without an update. Trainers keep their gradients.
-
-    The timeline shows the void round, and the state counts it.
-    """
+    """End the round without an update, shown in the timeline. Trainers keep their gradients."""
     round_ = state.round
     assert round_ is not None
     message = m.Void(
@@ -48,10 +45,7 @@ def void(state: RunState, why: Why, text: str) -> list[Command]:
 
 
 def repeat_void(state: RunState) -> list[Command]:
-    """Resend the void to peers of the round that have delivered nothing since the void.
-
-    These peers may not know that the round is over.
-    """
+    """Resend the void to peers of the round that have delivered nothing since, as they may have missed it."""
     if state.round is not None or state.voided is None or state.now < state.voided_again_at:
         return []
     peers = tuple(sorted(state.voided_for.intersection(state.members)))

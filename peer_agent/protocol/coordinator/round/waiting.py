@@ -1,8 +1,7 @@
 """How long to wait for offers after a cut, and for replicas after a commit, from earlier delays.
 
-With staleness 1, a batch may be full before all replicas have applied the update. The next round waits for the trainers
-of the last one, but not forever. If a replica applies the update too late, the work that it did before would be too
-old.
+With staleness 1, a batch may be full before all replicas have applied the update. The next round waits for them, but
+not forever: earlier work of a replica that applies it too late would be too old.
 """
 
 from collections.abc import Collection
@@ -39,15 +38,11 @@ def await_replicas(state: RunState, round_: Round) -> None:
 
 
 def await_return(state: RunState) -> None:
-    """After a restart, wait for the trainers of the last update.
-
-    They may have two batches together, so that some of them could begin a round without the rest.
-    """
+    """After a restart, wait for the trainers of the last update: some may have a batch and begin without the rest."""
     state.applying_until = state.now + FIRST_S if state.applying else 0.0
 
 
 def take_replica(state: RunState, member: Member) -> None:
-    """Record that an expected replica has applied the last update."""
     if member.step == state.step and member.peer in state.applying:
         state.applying.discard(member.peer)
         if state.applying_since:

@@ -45,10 +45,7 @@ def take_progress(state: RunState, member: Member, progress: m.Progress) -> list
 
 
 def watch(state: RunState) -> list[Command]:
-    """Drop slots that have stopped, replace reducers that have stopped, and void a round that cannot finish.
-
-    Called only on clock ticks.
-    """
+    """Drop stopped slots, replace stopped reducers, and void a round that cannot finish. Called on clock ticks."""
     round_ = state.round
     if state.phase is not Phase.REDUCE or round_ is None:
         return []
@@ -103,8 +100,8 @@ def _not_begun(round_: Round) -> Iterator[int]:
 def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[PeerId]:
     """Return the reducers to replace: they have stopped, or too many of their slots have, and others can take over.
 
-    The time limit follows from the plan's time, or from the time that other reducers took. If no reducer has finished,
-    the limit is a guess. The last reducer left is not replaced before the deadline: a slow reducer is better than none.
+    The limit follows from the plan's time, or from other reducers' times; if none has finished, it is a guess. The last
+    reducer stays until the deadline: a slow reducer is better than none.
     """
     if behind := _behind_their_senders(round_):
         return behind
@@ -158,25 +155,19 @@ def _is_mute(state: RunState, round_: Round, reducer: PeerId) -> bool:
 
 
 def _behind_their_senders(round_: Round) -> set[PeerId]:
-    """Return reducers that receive nothing while their unfinished senders serve other reducers.
-
-    Return none if the plan has no deadlines.
-    """
+    """Return reducers that receive nothing while their unfinished senders serve others, if the plan has deadlines."""
     return {reducer for reducer in open_at(round_) if 0 < _standing_s(round_, {reducer}) <= _ahead_s(round_, reducer)}
 
 
 def _standing_s(round_: Round, reducers: set[PeerId]) -> float:
-    """Return for how many seconds these reducers may receive nothing. 0 if the plan has no deadlines."""
+    """Return for how many seconds these reducers may receive nothing. 0 without deadlines."""
     if round_.plan is None or not round_.plan.sigma or not reducers:
         return 0.0
     return max(HEARD_S, waiting_s(round_.plan), *(_still_s(round_, peer) for peer in reducers))
 
 
 def _still_s(round_: Round, reducer: PeerId) -> float:
-    """Return for how many seconds a slot may send a reducer nothing by plan, because chunks go in batches.
-
-    0 if the plan has no deadlines.
-    """
+    """Return for how many seconds a slot may send nothing between two batches. 0 without deadlines."""
     if round_.plan is None or not round_.plan.sigma:
         return 0.0
     batch = batch_chunks({slot.codec for slot in round_.slots}, round_.plan.chunk_elements)
@@ -184,10 +175,7 @@ def _still_s(round_: Round, reducer: PeerId) -> float:
 
 
 def _ahead_s(round_: Round, reducer: PeerId) -> float:
-    """Return how long a reducer's unfinished senders went on sending to other reducers after sending to this one.
-
-    In seconds, from the last chunk here to the last chunk there.
-    """
+    """Return for how many seconds a reducer's unfinished senders went on sending to others after its last chunk."""
     expected, here = chunks_of(round_)[reducer], round_.progress.get(reducer, {})
     slots = set(range(len(round_.slots))) - round_.dropped
     unfinished = {slot for slot in slots if slot not in here or here[slot].chunks < expected}
@@ -209,9 +197,9 @@ def _least_s(state: RunState, round_: Round) -> float:
 
 
 def _stalled(state: RunState, round_: Round) -> Iterator[tuple[PeerId, int]]:
-    """Yield stalled slots, each with the reducer that reports the stall.
+    """Yield stalled slots, each with the reducer that reports the stall. The time limit follows from its pace.
 
-    The time limit follows from the reducer's pace. A reducer that receives nothing from any slot accuses no slot.
+    A reducer that receives nothing from any slot accuses no slot.
     """
     for reducer, expected in chunks_of(round_).items():
         least_s = max(_least_s(state, round_), _still_s(round_, reducer))
@@ -223,10 +211,9 @@ def _stalled(state: RunState, round_: Round) -> Iterator[tuple[PeerId, int]]:
 
 
 def _slow(state: RunState, round_: Round) -> Iterator[int]:
-    """Yield slots that still move, but for which the finished slots have waited four times as long as they took.
+    """Yield moving slots for which the finished slots have waited four times as long as they took.
 
-    If the finished slots are below the quorum, wait until they could compute another batch, because dropping the slow
-    slots would void the round.
+    If these are below the quorum, wait until they could compute another batch: dropping the slow ones voids the round.
     """
     for reducer, expected in chunks_of(round_).items():
         slots = {slot: at for slot, at in round_.progress.get(reducer, {}).items() if slot not in round_.dropped}
@@ -243,10 +230,7 @@ def _slow(state: RunState, round_: Round) -> Iterator[int]:
 
 
 def _behind(slots: Mapping[int, Moved], last: float, planned_at: float, least_s: float) -> Iterator[int]:
-    """Yield slots that lag and have not moved for four times the usual time per chunk.
-
-    The slots with the most chunks are never among them.
-    """
+    """Yield slots without progress for four times the usual time per chunk, never those with the most chunks."""
     most = max(moved.chunks for moved in slots.values())
     paces = sorted((moved.at - planned_at) / moved.chunks for moved in slots.values() if moved.chunks)
     for slot, moved in slots.items():

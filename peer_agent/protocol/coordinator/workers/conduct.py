@@ -1,4 +1,4 @@
-"""Reliability of machines, measured from their deliveries: pace, silence, quarantine. Claimed speeds are not used.
+"""Reliability of machines, measured from their deliveries, not claims: pace, silence, quarantine.
 
 The sums over members in `RunState` are updated here member by member, so that no event visits all members.
 """
@@ -84,21 +84,14 @@ def _clock(state: RunState, member: Member) -> None:
 
 
 def _may_compute(state: RunState, member: Member) -> bool:
-    """Return True if a trainer may compute now.
-
-    With staleness 0, it must have applied all entries, and no round may be open. With staleness 1, it may be one step
-    behind.
-    """
+    """Return True if a trainer may compute now: at the head outside rounds or, with staleness 1, one step behind."""
     if not state.recipe.staleness:
         return state.phase is Phase.ACCUMULATE and member.counted[0]
     return member.trains and member.reconciled and is_close(state, member)
 
 
 def for_later(state: RunState, member: Member) -> int:
-    """Return the finished samples of a trainer that the open round does not take.
-
-    With staleness 0, these are all finished samples.
-    """
+    """Return the finished samples of a trainer that the open round does not take; all of them with staleness 0."""
     offer = state.round.offers.get(member.peer) if state.round is not None and state.recipe.staleness else None
     if offer is None or offer.accumulator != member.accumulator:
         return member.done_samples
@@ -169,18 +162,14 @@ def hush(state: RunState, member: Member) -> list[Command]:
 def missed(state: RunState, conduct: Conduct) -> None:
     """Quarantine a machine that did not offer or was dropped: for one round, then until it delivers a unit.
 
-    A delivery is only a claim. So a machine that fails again before an update includes its work stays in quarantine
-    longer.
+    A delivery is only a claim: failing again before an update includes its work extends the quarantine.
     """
     conduct.owes, conduct.proven, conduct.misses = True, 0, conduct.misses + 1
     _send_out(state, conduct, conduct.misses)
 
 
 def was_late(state: RunState, conduct: Conduct, *, is_coming: bool) -> None:
-    """Quarantine a machine whose gradient came too late, for one round.
-
-    `is_coming`: the gradient was still arriving, so only the link delayed it.
-    """
+    """Quarantine a machine with a late gradient for one round. `is_coming`: only the link delayed the gradient."""
     conduct.owes, conduct.is_slow = True, is_coming
     _send_out(state, conduct, 1)
 
@@ -212,8 +201,8 @@ def usual_s(state: RunState) -> float:
 def weigh_absence(state: RunState) -> None:
     """Suspend quarantines if the other machines cannot fill the batch within three times the usual time.
 
-    After each void round with suspended quarantines, wait longer before suspending them again. A new machine's pace
-    shows only after its first unit, and a cut makes it lose the unit that it is computing.
+    After each void round with suspended quarantines, wait longer before the next suspension: a new machine's pace shows
+    only after its first unit, which a cut makes it lose.
     """
     working = _working(state).values()
     paces = [conduct.pace for conduct in working if not _is_out(state, conduct)]
@@ -235,20 +224,14 @@ def is_close(state: RunState, member: Member) -> bool:
 
 
 def _takes_too_long(state: RunState, pace: float, whole: float) -> bool:
-    """Return True if a batch at this pace takes three times the usual time.
-
-    Before the first batch, the time with the pace `whole` of all machines counts as usual.
-    """
+    """Return True if a batch at this pace takes three times the usual time (at first: the time with pace `whole`)."""
     batch = state.recipe.target_batch
     usual = usual_s(state) or (batch / whole if whole else 0.0)
     return batch > pace * PATIENCE * usual
 
 
 def remake_s(state: RunState, round_: Round, slots: Collection[int]) -> float:
-    """Return the seconds in which the other machines could compute another batch without these slots.
-
-    Infinity means that the round cannot do without the machines of these slots.
-    """
+    """Return the seconds for another batch without these slots' machines. Infinity: the round needs them."""
     slow = {round_.slots[slot].peer for slot in slots}
     paces = {peer: conduct.pace for peer, conduct in _working(state).items() if not _is_out(state, conduct)}
     others = sum(pace for peer, pace in paces.items() if peer not in slow)

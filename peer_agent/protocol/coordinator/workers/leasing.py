@@ -40,10 +40,7 @@ def deal(state: RunState) -> None:
 
 
 def _limited(state: RunState, paced: Sequence[Member], batch: float, equal: float) -> list[tuple[Member, float]]:
-    """Return shares in proportion to pace, but none above what the machine has proven.
-
-    The other machines take the excess.
-    """
+    """Return shares in proportion to pace, but none above what the machine has proven. Others take the excess."""
     limits = {member.peer: max(equal, GROWTH * member.conduct.proven) for member in paced}
     paces = {member.peer: pace_now(state, member.conduct) for member in paced}
     order = sorted(paced, key=lambda member: (limits[member.peer] / paces[member.peer], member.peer))

@@ -17,10 +17,7 @@ def end_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit
 
 
 def fail_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit]) -> list[Command]:
-    """End the leases of units whose gradients are not finite.
-
-    Units that failed too often stay left out, even after a restart.
-    """
+    """End the leases of units whose gradients are not finite. After many failures, a unit stays left out for good."""
     left_out = state.leases.failed(accumulator, _ending(state, accumulator, units))
     return [LeftOut(tuple(left_out))] if left_out else []
 
@@ -28,8 +25,7 @@ def fail_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Uni
 def _ending(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit] | None) -> set[Unit]:
     """Return the leases that can end now. If the round has no plan yet, withdraw the offer that contains them.
 
-    An update may already include units in the open plan. These units return to the pool at the end of the round if the
-    update leaves them out.
+    An update may already include units in the open plan; the others return to the pool at the end of the round.
     """
     held = state.leases.held.get(accumulator, set())
     ending = set(held) if units is None else held.intersection(units)
@@ -59,10 +55,7 @@ def close_round(state: RunState, round_: Round) -> None:
 
 
 def settle_leases(state: RunState, record: Record, slots: tuple[Slot, ...]) -> None:
-    """End the leases of the units in an update.
-
-    Chunks that the update leaves out stay in the accumulators as carried tokens (rule 9).
-    """
+    """End the leases of the units in an update. Chunks that it leaves out stay carried tokens (rule 9)."""
     inclusions = inclusions_of(record)
     state.inclusions.append(inclusions)
     for entry in record.contributions:
