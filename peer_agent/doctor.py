@@ -43,7 +43,7 @@ VERDICTS: dict[Verdict, str] = {
     "warn": gettext_noop("warn"),
     "fail": gettext_noop("fail"),
 }
-NAMES = (  # names of the checks
+NAMES = (
     *(gettext_noop("versions"), gettext_noop("device"), gettext_noop("memory"), gettext_noop("disk")),
     *(gettext_noop("site"), gettext_noop("agent"), gettext_noop("clock"), gettext_noop("relay")),
 )

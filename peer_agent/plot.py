@@ -164,7 +164,7 @@ class Layout(NamedTuple):
     frame: Frame
     points: list[Loss]  # the points shown: finite, thinned, with the first and the last
     levels: list[float]
-    labels: list[Words]  # labels of both axes
+    labels: list[Words]
     unigram: float | None
     note: Words | None  # label of the unigram line, on a background that hides other lines
     curve: list[Place]

@@ -51,7 +51,7 @@ class View:
         self.is_moving = False
         self.is_leaving = False
         self.troubles = Troubles()
-        self.events: list[Event] = []  # the last few events
+        self.events: list[Event] = []
         self._lasting: dict[str, ShownTrouble] = {}  # faults that were already shown, by code
         self._told_at = 0.0
         self._state = ("", "")

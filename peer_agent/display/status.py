@@ -68,7 +68,7 @@ class Status(Struct, kw_only=True):
     averaged_bytes: int = 0  # bytes that an auxiliary has averaged since it began
     rank: int | None = None
     people: int = 0  # people with credit in this run
-    events: list[str] = []  # the last few events
+    events: list[str] = []
     troubles: list[ShownTrouble] = []  # the most severe fault first
     relays: list[str] = []  # addresses of the run's relays
 

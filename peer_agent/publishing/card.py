@@ -51,7 +51,7 @@ class CardFacts(Struct, frozen=True, kw_only=True):
     unnamed: int = 0  # how many other contributors there are ...
     unnamed_share: float = 0.0  # ... and their share of all tokens
     unnamed_samples: int = 0
-    points: tuple[Loss, ...] = ()  # the loss curve
+    points: tuple[Loss, ...] = ()
     data_title: str = ""
     data_licence: str = ""
     data_vouched: str = ""  # who confirmed that the data may be shared, and when

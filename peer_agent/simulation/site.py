@@ -161,7 +161,7 @@ class Peer(ABC):
         self.fence = 0
         self.hung = False  # True if a computation never ends; everything else goes on
         self.pace = 1.0  # speed of a relay's reduction: 0.1 takes ten times as long
-        self.disk_full = False  # True if writes fail
+        self.disk_full = False
         self._stalled: list[Callable[[], None]] = []  # computations that wait until the hang ends
         self._missed: list[Callable[[], None]] = []  # events that arrived while the peer was frozen
 
