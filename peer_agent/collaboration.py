@@ -36,13 +36,11 @@ from peer_agent.trainer.joining import join_run
 def collaborate(
     run_url: str, *, limits: Limits | None = None, home: Path | None = None, view: View | None = None
 ) -> Iterator[Collaboration]:
-    """Join a run for the duration of the `with` block, like `manyhands join`.
+    """Join a run for the duration of the `with` block, like `manyhands join`. Raises Problem.
 
-    A person must first approve a new machine.
-
-    When the block ends normally or by Ctrl-C, the agent finishes the current step. After any other error it leaves at
-    once. By default, `limits` are the usual limits, `home` is the usual folder of this machine's keys, and `view`
-    prints to standard output. Raises Problem.
+    A person must first approve a new machine. When the block ends normally or by Ctrl-C, the agent finishes the current
+    step. After any other error the agent leaves at once. By default, `home` is the usual folder of this machine's keys,
+    and `view` prints to standard output.
     """
     if missing := missing_packages():
         raise Problem.of("E103", missing=", ".join(missing))
@@ -85,10 +83,7 @@ class _AgentThread:
         self._began.wait()
 
     def leave(self, *, gently: bool) -> None:
-        """Ask the agent to leave, and wait until it has left.
-
-        With `gently`, first compute the units that the step still needs.
-        """
+        """Make the agent leave, and wait for it. With `gently`, first compute the units that the step still needs."""
         self._ask(now=not gently)
         try:
             if gently:

@@ -43,7 +43,7 @@ VERDICTS: dict[Verdict, str] = {
     "warn": gettext_noop("warn"),
     "fail": gettext_noop("fail"),
 }
-NAMES = (  # names of the checks
+NAMES = (
     *(gettext_noop("versions"), gettext_noop("device"), gettext_noop("memory"), gettext_noop("disk")),
     *(gettext_noop("site"), gettext_noop("agent"), gettext_noop("clock"), gettext_noop("relay")),
 )
@@ -51,10 +51,8 @@ VERDICT_COLUMNS, NAME_COLUMNS = 5, 9
 
 
 class Check(Struct, frozen=True):
-    """The result of one check.
-
-    `code`, `title` and `severity` describe a numbered error, and are empty if all is well. `site` is empty for checks
-    of this machine. `explained_by`: the code of another error that causes this error.
+    """The result of one check. `code`, `title` and `severity` are empty if all is well.
+    `site` is empty for checks of this machine. `explained_by`: the code of another error that causes this error.
     """
 
     name: str
@@ -159,8 +157,7 @@ def _write_and_remove(folder: Path) -> None:
 
 
 async def check_site(url: str) -> list[Check]:
-    """Check that the site answers, that its clock agrees with this machine's, and that it accepts this agent's version.
-    """
+    """Check that the site answers, that the clocks agree, and that the site accepts this agent's version."""
     began = time.monotonic()
     try:
         theirs = await clock_of(f"{url}/healthz")

@@ -1,7 +1,5 @@
 """The loss curve as a picture for pages, previews and model cards: layout, colours and SVG.
-
-`frontend/src/curve.ts` draws the live page by the same rules. `tests/golden/curve.json` checks that both give the same
-results.
+`frontend/src/curve.ts` draws the live page by the same rules. `tests/golden/curve.json` compares both.
 """
 
 import math
@@ -103,7 +101,6 @@ def amount_text(value: float, unit: str = "") -> str:
 
 
 def _digits(value: float) -> str:
-    """Format a number with at most three digits, without trailing zeros."""
     text = f"{value:#.3g}" if abs(value) < 1000 else f"{value:.0f}."
     return text.rstrip("0").rstrip(".")
 
@@ -167,7 +164,7 @@ class Layout(NamedTuple):
     frame: Frame
     points: list[Loss]  # the points shown: finite, thinned, with the first and the last
     levels: list[float]
-    labels: list[Words]  # labels of both axes
+    labels: list[Words]
     unigram: float | None
     note: Words | None  # label of the unigram line, on a background that hides other lines
     curve: list[Place]
@@ -185,10 +182,8 @@ def lay_out(
     as_perplexity: bool = False,
     amount: str | None = None,
 ) -> Layout | None:
-    """Lay out a curve. Return None if no point is finite. `points` must be in the order of their steps.
-
-    `as_perplexity`: label the same curve in perplexity. The perplexity grows by a constant factor from line to line.
-    `amount`: the unit of the values ("", "B") if they are amounts and not losses. Their axis begins at zero.
+    """Lay out a curve of `points`, ordered by step. Return None if no point is finite.
+    `as_perplexity`: label it in perplexity. `amount`: the unit ("", "B") of amounts, whose axis begins at zero.
     """
     shown = thinned([(step, loss) for step, loss in points if math.isfinite(loss)])
     if not shown:
@@ -304,8 +299,6 @@ def standing_svg(layout: Layout, summary: str, title: str) -> str:
 
 
 def _inked(drawing: str) -> str:
-    """Replace class names by attributes with colours."""
-
     def attributes(match: re.Match[str]) -> str:
         return " ".join(f'{name}="{value}"' for name, value in LOOKS[match[1]].items())
 

@@ -1,6 +1,5 @@
 """A round's averaged gradient, assembled from chunks as they arrive.
-
-Chunks are tentative. Only bytes whose hashes match the roots in a commit record leave this module (rule 6).
+Chunks are tentative: only bytes whose hashes match the roots in a commit record leave this module (rule 6).
 """
 
 from collections.abc import Sequence
@@ -39,11 +38,7 @@ def leaves_of_span(
 
 
 class Assembly:
-    """The averaged gradient of a live round, or of a round that is replayed from the log without a plan.
-
-    It decodes chunks as they arrive, so that at a commit a receiver only compares roots. One thread may call `fill`
-    while another thread calls `keep_chunk`.
-    """
+    """A round's averaged gradient, decoded as chunks arrive. `fill` and `keep_chunk` may run in two threads."""
 
     def __init__(self, grid: Grid, codec: Codec) -> None:
         self.grid = grid
@@ -58,10 +53,7 @@ class Assembly:
         self._lock = Lock()  # a chunk's values and its leaf change together
 
     def follow(self, plan: PlanHead) -> None:
-        """Accept the chunks of this plan from now on, and keep the chunks of spans that the last plan had too.
-
-        Raises ValueError if the plan has another grid or codec.
-        """
+        """Accept this plan's chunks, and keep chunks of spans that the last plan had too. Raises ValueError."""
         if (Grid(plan.elements, plan.chunk_elements), plan.codec_down) != (self.grid, self.codec):
             raise ValueError("this plan needs another assembly")
         spans = {span.span: span for span in plan.spans}
@@ -86,8 +78,7 @@ class Assembly:
         return True
 
     def fill(self, entry: SpanEntry, payloads: Sequence[bytes | memoryview]) -> None:
-        """Check a span from the log, then insert its chunks. Raises Problem E111 if the bytes do not match the record.
-        """
+        """Check a span from the log and insert its chunks. Raises Problem E111 if the bytes do not match."""
         leaves = leaves_of_span(self.codec, self.grid, entry, payloads)
         if leaves is None:
             raise Problem.of("E111", name=f"span {entry.span}", url="a relay's log")
@@ -105,10 +96,7 @@ class Assembly:
         return root_over([root_of([leaf for leaf in self._leaves[s.first : s.stop] if leaf]) for s in spans])
 
     def missing(self, record: RecordHead) -> list[SpanEntry]:
-        """Return the record's spans that are missing here or have other bytes.
-
-        Raises ValueError if the record has another grid or codec, or if its spans do not cover the vector.
-        """
+        """Return the record's spans that are missing here or have other bytes. Raises ValueError for another grid."""
         if (Grid(record.elements, record.chunk_elements), record.codec) != (self.grid, self.codec):
             raise ValueError("this record needs another assembly")
         if not _covers(record.spans, self.grid.chunks):
@@ -116,8 +104,7 @@ class Assembly:
         return [entry for entry in record.spans if not self._holds(entry)]
 
     def gradient(self, record: RecordHead) -> Floats | list[SpanEntry]:
-        """Return the averaged gradient [P], not a copy, if every span matches the record. Otherwise return `missing`.
-        """
+        """Return the averaged gradient [P], not a copy, if every span matches the record, otherwise `missing`."""
         return self.missing(record) or self._values
 
     def _is_planned(self, frame: Frame) -> bool:
@@ -132,10 +119,6 @@ class Assembly:
         )
 
     def _holds(self, entry: SpanEntry) -> bool:
-        """Return True if the span's leaves match the record.
-
-        Roots that matched are cached, because every chunk checks every span.
-        """
         place = (entry.first, entry.stop, entry.root)
         if place not in self._matched:
             leaves = [leaf for leaf in self._leaves[entry.first : entry.stop] if leaf]
@@ -150,7 +133,6 @@ class Assembly:
 
 
 def _covers(spans: Sequence[SpanEntry], chunks: int) -> bool:
-    """Return True if the spans cover each of the vector's chunks exactly once."""
     position = 0
     for span in sorted(spans, key=lambda span: span.first):
         if span.first != position or span.stop < span.first:

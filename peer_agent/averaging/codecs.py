@@ -1,5 +1,4 @@
-"""Codecs between chunks of float32 values and bytes.
-
+"""Codecs between chunks of float32 values and bytes. Encoding a decoded chunk again gives the same bytes.
 Every machine decodes to the same bits, because decoding is one multiplication (rule 13).
 
     fp32   the values, little-endian
@@ -7,8 +6,6 @@ Every machine decodes to the same bits, because decoding is one multiplication (
     int8   a float32 scale per block of 1024, then the integers q: x = q * scale
     int4   a float32 scale per block of 128, then ceil(n/2) bytes in two's complement: x = q * scale.
            Byte i has q of value i in its low four bits, and q of value i + ceil(n/2) in its high four bits
-
-Encoding a decoded chunk again gives the same bytes.
 """
 
 import math
@@ -50,7 +47,6 @@ def encode(codec: Codec, values: Floats) -> bytes:
 
 def encode_rows(codec: Codec, rows: Floats, payloads: Bytes) -> None:
     """Encode contiguous `rows` [chunks, n] into `payloads` [chunks, bytes]. Raises ValueError if a value is not finite.
-
     Overwrites `rows` with the decoded values. Some codecs leave only the magnitudes of these values.
     """
     with np.errstate(all="ignore"):
@@ -157,7 +153,6 @@ def _decode_halves(data: bytes | memoryview, values: Floats) -> None:
 
 
 def _factor(exponent: int) -> np.float32:
-    """Return 2^exponent. Return nan for an exponent that no encoder writes."""
     is_written = LOWEST_EXPONENT <= exponent <= HIGHEST_EXPONENT
     return np.float32(2.0**exponent if is_written else np.nan)
 

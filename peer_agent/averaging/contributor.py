@@ -1,5 +1,4 @@
-"""A contributor's gradient sums between two commits. The trainer's state machine in `protocol` tracks their weights.
-
+"""A contributor's gradient sums between two commits.
 One mechanism provides carry-over, partial inclusion and error feedback (rule 9). Each chunk has a sum S of
 token-weighted gradients over W tokens. The contributor sends enc(S/W). At the commit it subtracts W * dec(sent) from S.
 """
@@ -48,10 +47,8 @@ class Accumulator:
         return self._sending
 
     def add(self, gradient_sum: Floats) -> None:
-        """Add a gradient [P] of the summed loss.
-
-        Raises NotFinite if a value is not finite, and leaves the sums unchanged. Raises RuntimeError while an offer is
-        open.
+        """Add a gradient [P] of the summed loss. Raises NotFinite and leaves the sums unchanged if a value is not
+        finite.
         """
         if self._sending:
             raise RuntimeError("an offered accumulator is frozen until commit or void")
@@ -64,9 +61,7 @@ class Accumulator:
 
     def offer(self, codec: Codec, weights: Sequence[Weight]) -> Sending:
         """Freeze the sums, and encode them divided by the tokens in `weights`. A repeated call returns the same object.
-
-        Raises NotFinite if finite gradients have summed to infinity. Raises RuntimeError if the open offer has another
-        codec or other weights.
+        Raises NotFinite if finite gradients have summed to infinity.
         """
         if self._sending is None:
             self._sending = self._encoded(codec, tuple(weights))
@@ -75,10 +70,7 @@ class Accumulator:
         return self._sending
 
     def remove_averaged(self, included: Iterable[tuple[int, int]]) -> None:
-        """Subtract the sent values of all chunks that entered the average, and unfreeze the sums.
-
-        `included`: chunk ranges [first, stop).
-        """
+        """Subtract the sent values of the averaged chunk ranges [first, stop), and unfreeze the sums."""
         sending = self._frozen()
         tokens = _by_chunk(sending.weights)
         for chunk in {chunk for first, stop in included for chunk in range(first, stop)}:
@@ -116,10 +108,7 @@ class Accumulator:
             raise NotFinite from error
 
     def _means(self, first: int, tokens: Sequence[int]) -> Floats:
-        """Return each chunk's sum divided by its tokens, [chunks, n].
-
-        Chunks without tokens are zeros here, and their sums wait for tokens.
-        """
+        """Return each chunk's sum divided by its tokens, [chunks, n]. Chunks without tokens are zeros."""
         start, stop = self.grid.bounds(first)[0], self.grid.bounds(first + len(tokens) - 1)[1]
         sums = self._sum[start:stop].reshape(len(tokens), -1)
         means: Floats = SCRATCH.room("means", np.float32, sums.size).reshape(sums.shape)

@@ -28,7 +28,6 @@ BIAS = (127 - 15 + 1) << 10
 
 def to_halves(values: Floats, halves: Bits) -> None:
     """Round to half precision, ties to even. Write the bits to `halves` and the rounded magnitudes to `values`.
-
     Both arrays are [n] and contiguous. Magnitudes must not exceed 65504.
     """
     if _has_torch():
@@ -68,7 +67,6 @@ def _all_halves() -> Floats:
 
 def _round(values: Floats, halves: Bits) -> None:
     """Round to half precision: add a power of two so large that the sum has no bits for what a half cannot hold.
-
     The lowest bits of the sum are then the last bits of the half. The exponents of sum and half differ by a constant.
     """
     bits = values.view(np.uint32)
@@ -97,7 +95,6 @@ Level = tuple[Squares, Squares]
 
 def sums_of_squares(rows: NDArray[np.float32]) -> list[float]:
     """Return the sum of squares in float64 for each row of [chunks, n]. A sum is inf or nan if a value is not finite.
-
     Adds pairs in a fixed tree. Squares of float32 are exact in float64, so only the additions round.
     """
     count, length = rows.shape
@@ -114,10 +111,7 @@ def sums_of_squares(rows: NDArray[np.float32]) -> list[float]:
 
 
 def _tree(count: int, length: int) -> tuple[Squares, list[Level]]:
-    """Return an array for the squares.
-
-    For each level of the tree, also return its two views to add: first and last half.
-    """
+    """Return an array for the squares and, for each level of the tree, the two halves to add as views."""
     squares = SCRATCH.room("squares", np.float64, count * length).reshape(count, length)
     levels = []
     while length > 1:
@@ -136,10 +130,9 @@ SMALLEST_SCALE = np.finfo(np.float32).smallest_normal  # avoids division by zero
 
 
 def to_levels(rows: Floats, block: int, top: int) -> tuple[Floats, Levels]:
-    """Return scales [chunks, blocks] and integers [chunks, n] from -top to top.
-
-    Overwrites `rows`, which are [chunks, n] and contiguous, with the decoded values. Zeros may lose their sign. The
-    integers are valid until the next call in this thread. Raises ValueError if a value is not finite.
+    """Return scales [chunks, blocks] and integers [chunks, n] from -top to top. Raises ValueError if a value is not
+    finite.
+    Overwrites `rows` with the decoded values. The integers are valid until the next call in this thread.
     """
     scales = _scales(rows, block, top)
     levels = SCRATCH.room("levels", np.int8, rows.size).reshape(rows.shape)

@@ -36,10 +36,7 @@ class Scratch(threading.local):
         return room[:elements]
 
     def once(self, key: object, make: Callable[[], Any]) -> Any:
-        """Return the cached result of `make` for this key in this thread.
-
-        Used for constants and for views of scratch arrays.
-        """
+        """Return the cached result of `make` for this key in this thread."""
         if key not in self._made:
             if len(self._made) >= MOST:
                 self._made.clear()
@@ -63,19 +60,13 @@ Bytes = NDArray[np.uint8]
 
 
 class Memory:
-    """Blocks of memory that are free for reuse, the oldest first.
-
-    Thread-safe without a lock: a block may be given back while `array` runs.
-    """
+    """Blocks of memory that are free for reuse, the oldest first. Thread-safe without a lock."""
 
     def __init__(self) -> None:
         self._spare: dict[int, Bytes] = {}
 
     def array(self, kind: type[Scalar], elements: int) -> NDArray[Scalar]:
-        """Return a new array [elements] with arbitrary content.
-
-        Its memory is reused when the array is no longer referenced.
-        """
+        """Return a new array [elements] with arbitrary content. Its memory is reused after the last reference ends."""
         size = np.dtype(kind).itemsize * elements
         if size < LEAST_BYTES:
             return np.empty(elements, kind)
@@ -101,8 +92,7 @@ MEMORY = Memory()
 
 
 class Payloads:
-    """Memory for the payloads of consecutive chunks, in one block. The block lives as long as any view of it.
-
+    """Memory for payloads of consecutive chunks, in one block that lives as long as any view of it.
     The operating system backs large blocks with large pages. Parts that are never written use no memory.
     """
 

@@ -1,7 +1,5 @@
 """A reducer's arithmetic in one attempt: check chunks, sum them, and turn sums into averages.
-
-`protocol.relay` decides which chunks to add and when to close a chunk. Memory: one float32 sum per open chunk, for any
-number of contributors.
+Memory: one float32 sum per open chunk, for any number of contributors.
 """
 
 import math
@@ -27,9 +25,7 @@ Part = tuple[int, int, int]  # attempt, and a range of chunks [first, stop)
 
 class Residuals:
     """Error feedback for averages: what encoding lost in one update is added to the averages of the next update.
-
-    A residual is what encoding lost in one chunk, [n] float32. At most two residuals are stored for each chunk that
-    this reducer averages. Committed residuals change only at a commit. If another machine reduced a chunk, this reducer
+    At most two residuals, [n] float32, are stored for each chunk. If another machine reduced a chunk, this reducer
     drops the chunk's residual, because it does not know what that machine lost.
     """
 
@@ -52,15 +48,11 @@ class Residuals:
             np.add(average, self._kept[chunk], out=average)
 
     def keep(self, attempt: int, chunk: int, lost: Floats) -> None:
-        """Store what encoding a chunk's average lost in this attempt.
-
-        It becomes a residual when the attempt is committed.
-        """
+        """Store what encoding a chunk's average lost. It becomes a residual when the attempt is committed."""
         self._open[attempt, chunk] = lost
 
     def commit(self, index: int, fence: int, step: int, parts: Iterable[Part]) -> None:
-        """Commit the residuals of an update whose chunks in `parts` were averaged here, and drop all others.
-
+        """Commit the residuals of the chunks in `parts`, which were averaged here, and drop all others.
         A repeated `index` changes nothing. Indexes identify updates, because a rollback makes the same steps again.
         """
         if index <= self._index:
@@ -80,10 +72,7 @@ LARGEST_TERM = 2.0**111  # the sum of 2^16 such terms, one per slot, stays below
 
 
 class ClosedSpan(Struct, frozen=True):
-    """A span with all its chunks averaged. `leaves` and `payloads` are in chunk order.
-
-    `sum_squares`: the sum of squares of the decoded averages.
-    """
+    """A span with all its chunks averaged, in chunk order. `sum_squares`: of the decoded averages."""
 
     span: int
     first: int
@@ -96,10 +85,7 @@ class ClosedSpan(Struct, frozen=True):
 
 
 def received_span(plan: OpenPlan, span: PlannedSpan, payloads: Sequence[bytes]) -> ClosedSpan:
-    """Return a span that another reducer averaged.
-
-    Its root is computed from the received bytes. The coordinator compares that root with the reducer's root.
-    """
+    """Return a span that another reducer averaged. Its root is computed from the received bytes."""
     codec, values = plan.plan.codec_down, np.empty(plan.grid.chunk_elements, np.float32)
     lengths = [plan.grid.length(chunk) for chunk in range(span.first, span.stop)]
     pairs = zip(payloads, lengths, strict=True)
@@ -143,9 +129,8 @@ class Reduction:
         return None
 
     def add(self, slot: int, chunk: int, payload: bytes | memoryview, *, again: bool = False) -> Fault | None:
-        """Check a chunk and add it to its sum. With `again`, only check it.
-
-        A chunk with a fault leaves the sum unchanged.
+        """Check a chunk and add it to its sum, or only check it (`again`). A chunk with a fault leaves the sum
+        unchanged.
         """
         checked = self._checked(slot, chunk, payload)
         if isinstance(checked, Fault):
@@ -202,10 +187,7 @@ class Reduction:
         return np.empty(elements, np.float32)
 
     def _checked(self, slot: int, chunk: int, payload: bytes | memoryview) -> tuple[Floats, np.float32] | Fault:
-        """Decode and check a chunk.
-
-        Return its values, valid until the next call, and the factor scale * tokens; or a fault.
-        """
+        """Return the chunk's values, valid until the next call, and the factor scale * tokens; or a fault."""
         entry, length = self.plan.slots[slot], self.grid.length(chunk)
         if len(payload) != (expected := encoded_size(entry.codec, length)):
             return Fault.of("E207", size=len(payload), expected=expected)
@@ -224,6 +206,5 @@ class Reduction:
 
 
 def _tokens_of(weights: Sequence[Weight], chunk: int) -> int:
-    """Return how many tokens a slot has in a chunk. `weights` must be in chunk order."""
     place = bisect_right(weights, chunk, key=lambda weight: weight.first) - 1
     return weights[place].tokens if place >= 0 and chunk < weights[place].stop else 0

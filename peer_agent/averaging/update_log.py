@@ -4,9 +4,8 @@
     <run>/spans/00000007-3.span               span 3 of record 7
     <run>/tentative/6-2-1-3-<root>.span       step 6, fence 2, attempt 1, span 3: averaged, but not in a record yet
 
-Every file is complete or absent. A record is written before its spans are moved. If a crash interrupts the move,
-opening the log completes it. Records are never deleted. A record's spans are deleted once a verified snapshot covers
-them (rule 20).
+Every file is complete or absent. A record is written before its spans are moved. Opening the log completes an
+interrupted move. Records are never deleted; their spans are deleted once a verified snapshot covers them (rule 20).
 """
 
 import mmap
@@ -185,7 +184,6 @@ class UpdateLog:
 
     def append(self, sealed: Entry) -> Record:
         """Append the next record, and move its spans from the tentative ones. A repeated record changes nothing.
-
         Raises Problem E218 if the signature is wrong, E402 if it is not the next record, E106 if the disk fails.
         """
         record = open_record(sealed, self._site_key)
@@ -226,18 +224,11 @@ class UpdateLog:
         return self._stored(run, index, entry) if entry else None
 
     def missing(self, run: RunId, index: int) -> list[SpanEntry]:
-        """Return the spans of a record that this disk does not have.
-
-        Raises Problem E402 if the record is missing or damaged.
-        """
+        """Return the record's spans that this disk lacks. Raises Problem E402 if the record is missing or damaged."""
         return [entry for entry in self.record(run, index).spans if self._stored(run, index, entry) is None]
 
     def store(self, run: RunId, index: int, span: int, payloads: Sequence[bytes | memoryview]) -> None:
-        """Store a span that was fetched from another relay.
-
-        Raises Problem E111 if the bytes do not match the record, E402 if the record does not name the span, E106 if the
-        disk fails.
-        """
+        """Store a span from another relay. Raises Problem E111 (wrong bytes), E402 (not in the record), E106 (disk)."""
         record = self.record(run, index)
         entry = _entry(record, span)
         if entry is None:
@@ -248,10 +239,7 @@ class UpdateLog:
         write_span(self._span_path(run, index, span), leaves, payloads)
 
     def forget(self, run: RunId, keep_after: int) -> None:
-        """Delete the spans of all records up to index `keep_after`, because a verified snapshot covers them.
-
-        The records themselves stay.
-        """
+        """Delete the spans of all records up to index `keep_after`, because a verified snapshot covers them."""
         for path in self._at(run, "spans").glob("*.span"):
             if int(path.stem.split("-")[0]) <= keep_after:
                 path.unlink(missing_ok=True)
@@ -259,8 +247,7 @@ class UpdateLog:
     # --- private ---
 
     def _at(self, run: RunId, *names: str) -> Path:
-        """Return a path in a run's folder. Raises ValueError if `run`, which comes from the network, is not a valid id.
-        """
+        """Return a path in a run's folder. Raises ValueError if `run`, which the network sent, is not a valid id."""
         if not RUN.fullmatch(run):
             raise ValueError(f"{run!r} is not a run")
         return self._folder.joinpath(run, *names)
@@ -302,10 +289,7 @@ class UpdateLog:
             raise Problem.of("E402", reason=f"there are two different records {record.index}")
 
     def _settle(self, record: RecordHead) -> None:
-        """Move the tentative spans that the record names to its spans, and delete older tentative spans.
-
-        A tentative span's step is the step before the update. A record's step is the step after the update.
-        """
+        """Move the tentative spans that the record names to its spans, and delete older tentative spans."""
         named = {(record.step - 1, entry.attempt, entry.span, entry.root) for entry in record.spans}
         for held, path in self._tentative(record.run):
             if (held.step, held.attempt, held.span, held.root) in named:
@@ -326,10 +310,7 @@ class UpdateLog:
             self._settle(record)
 
     def _newest_whole(self, run: RunId, index: int) -> RecordHead | None:
-        """Return the last readable record up to `index`.
-
-        Delete damaged records after it, so that they are fetched again.
-        """
+        """Return the last readable record up to `index`. Delete damaged records after it, to fetch them again."""
         for candidate in range(index, 0, -1):
             try:
                 return self.record(run, candidate)

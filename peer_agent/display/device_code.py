@@ -13,10 +13,7 @@ from peer_agent.site.enrolment import Code
 
 
 def show_code(code: Code, lead: str = "") -> None:
-    """Show the code and the address where a person approves it. Open a browser if a person sits at a screen.
-
-    `lead`: the sentence before the address.
-    """
+    """Show the code and the address where a person approves it. Open a browser if a person sits at a screen."""
     lead = lead or _("To approve this machine, open")
     for line in code_in_words(code, sys.stdout, lead):
         print(line, flush=True)

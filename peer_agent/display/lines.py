@@ -51,7 +51,7 @@ class View:
         self.is_moving = False
         self.is_leaving = False
         self.troubles = Troubles()
-        self.events: list[Event] = []  # the last few events
+        self.events: list[Event] = []
         self._lasting: dict[str, ShownTrouble] = {}  # faults that were already shown, by code
         self._told_at = 0.0
         self._state = ("", "")
@@ -61,10 +61,7 @@ class View:
         print("\n".join(sanitize(line) for line in preflight.lines()), file=self.stream, flush=True)
 
     def newer(self, fault: Fault) -> None:
-        """Print that the site offers a newer agent.
-
-        The upgrade command has a line of its own, so that it can be copied.
-        """
+        """Print that the site offers a newer agent. The upgrade command has its own line, so that it can be copied."""
         print(in_readers_words(sanitize_fault(fault)).text, file=self.stream, flush=True)
 
     def say(self, text: str) -> None:
@@ -93,8 +90,7 @@ class View:
     # --- troubles -----------------------------------------------------------------------------------------------
 
     def began(self, fault: Fault) -> None:
-        """Record that a lasting fault began. The fault is shown once it has lasted as long as its catalogue entry says.
-        """
+        """Record that a lasting fault began. It is shown once it has lasted as long as its catalogue entry says."""
         self.troubles.began(sanitize_fault(fault), self.clock())
         self.look()
 
@@ -210,7 +206,6 @@ class View:
 
 
 def _of_step(record: RecordHead, mine: int) -> str:
-    """Return a line about a committed step. `mine`: samples from this machine."""
     words = ngettext(
         "step {step}: loss {loss}, {machines} machine, {mine} of {samples} samples from this machine",
         "step {step}: loss {loss}, {machines} machines, {mine} of {samples} samples from this machine",

@@ -68,7 +68,7 @@ class Status(Struct, kw_only=True):
     averaged_bytes: int = 0  # bytes that an auxiliary has averaged since it began
     rank: int | None = None
     people: int = 0  # people with credit in this run
-    events: list[str] = []  # the last few events
+    events: list[str] = []
     troubles: list[ShownTrouble] = []  # the most severe fault first
     relays: list[str] = []  # addresses of the run's relays
 
@@ -142,7 +142,6 @@ def status_lines(home: Home, facts: dict[str, Any]) -> list[str]:
 
 
 def _progress(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield phrases about the run: its step and its losses."""
     yield _("step {step} of {steps}").format(step=f"{facts['step']:,}", steps=f"{facts['target_steps']:,}")
     if facts["loss"] is not None:
         yield _("training loss {loss}").format(loss=f"{facts['loss']:.3f}")
@@ -151,7 +150,6 @@ def _progress(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _given(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield phrases about this machine's speed, traffic and credit. For an auxiliary: traffic and averaged bytes."""
     if facts["role"] == "trainer":
         yield _("{speed} samples/s").format(speed=f"{facts['samples_per_s']:.1f}")
     yield _("up {up}, down {down} Mb/s").format(up=f"{facts['up_mbps']:.1f}", down=f"{facts['down_mbps']:.1f}")

@@ -76,10 +76,7 @@ class LiveView(View):
 
     @contextlib.contextmanager
     def live(self, log_file: Path) -> Iterator[None]:
-        """Show the page until the block ends.
-
-        During the block, logs go to a file and printed text appears above the page.
-        """
+        """Show the page until the block ends. Logs go to a file, and printed text appears above the page."""
         with _logging_to(log_file), _no_echo_of_control_keys():
             picture_now, self._size = self._picture(), self.console.size
             with Live(picture_now, console=self.console, auto_refresh=False, vertical_overflow="crop") as live:
@@ -138,7 +135,6 @@ def _last_line(now: Status) -> str:
 
 
 def _bar(now: Status, width: int, blocks: tuple[str, str]) -> Text:
-    """Return the progress bar: this machine's samples out of its quota."""
     share = min(now.samples / now.quota, 1.0) if now.quota else 0.0
     words = ", ".join(_beside_bar(now))
     length = max(min(width - columns_of(words) - 2, BAR), SHORTEST_BAR)
@@ -184,10 +180,7 @@ def _one_below_the_other(figures: Sequence[tuple[str, str]]) -> Group:
 
 
 def _loss(now: Status) -> tuple[str, str]:
-    """Return name and value of the held-out loss if it is known, otherwise of the training loss.
-
-    Training loss says less, because the model has seen its data.
-    """
+    """Return name and value of the held-out loss, otherwise of the training loss, which says less."""
     if now.heldout_loss is not None:
         return _("held-out loss"), f"{now.heldout_loss:.3f}"
     return _("training loss"), "–" if now.loss is None else f"{now.loss:.3f}"
@@ -226,7 +219,6 @@ def _blocks(console: Console) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
-    """Write logs to a file until the block ends, because log lines would break the page."""
     root = logging.getLogger()
     before = root.handlers[:]
     own = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1, delay=True, encoding="utf-8")

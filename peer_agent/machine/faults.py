@@ -23,8 +23,7 @@ def faults_of(error: BaseException) -> list[Fault]:
 
 
 def sanitize_fault(fault: Fault) -> Fault:
-    """Return the fault with text that is safe to print in a terminal. Parts of the text may come from other machines.
-    """
+    """Return the fault with text that is safe to print in a terminal, because other machines may have sent the text."""
     return Fault(*(_sanitize_lines(part) for part in (fault.code, fault.cause, fault.means, fault.remedy)))
 
 

@@ -19,10 +19,7 @@ from peer_agent.protocol.identifiers import PeerId
 
 
 def try_lock(file: IO[str]) -> bool:
-    """Lock a file opened with mode `a+` until it is closed. Return False if another process holds the lock.
-
-    Raises OSError if the disk does not support locks.
-    """
+    """Lock a file opened with mode `a+` until it is closed. Raises OSError if the disk does not support locks."""
     return lock_descriptor(file.fileno(), blocking=False)
 
 
@@ -44,8 +41,7 @@ LOCK_S = 0.3
 
 
 class KnownSite(Struct, frozen=True):
-    """A site that has approved this machine. `site_key` is hexadecimal; the machine trusts it from the first login on.
-    """
+    """A site that has approved this machine. `site_key`, hexadecimal, is trusted from the first login on."""
 
     url: str
     machine: PeerId
@@ -164,9 +160,8 @@ OWN = ("status.json", "leave", "agent.log", "agent.log.1", *LISTENING)
 
 
 def forget_site(home: Home, url: str) -> int:
-    """Remove a site's identity and the cache. With the last site, remove all files.
-
-    Returns the bytes freed. Raises Problem E118 if the site is unknown, E106 if the disk fails.
+    """Remove a site's identity and the cache; with the last site, all files. Return the bytes freed.
+    Raises Problem E118 if the site is unknown, E106 if the disk fails.
     """
     home.known(url)
     before = _size(home.folder)

@@ -1,7 +1,5 @@
-"""Translation. Messages are English in the code, and are translated when they are shown.
-
-The language is MANYHANDS_LANGUAGE, or the system's language if that variable is not set. Messages without a translation
-stay English. Output for programs (`--json`, logs, links) is never translated.
+"""Translation. Messages are English in the code, and are translated when they are shown to a person.
+The language is MANYHANDS_LANGUAGE, or the system's language. Output for programs is never translated.
 """
 
 import codecs
@@ -54,10 +52,7 @@ def is_english() -> bool:
 
 
 def columns_of(text: str) -> int:
-    """Return the width of a text in a terminal, counted as most terminals and the system's C library count.
-
-    Each mark beside a letter, such as a Bengali vowel sign, takes one column here. Rich counts no column for it.
-    """
+    """Return the width of a text in a terminal. Marks such as a Bengali vowel sign take one column, unlike in Rich."""
     return sum(1 + (east_asian_width(letter) in "WF") for letter in text if category(letter) not in STACKED)
 
 

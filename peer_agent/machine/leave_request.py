@@ -18,10 +18,7 @@ FILE = "leave"  # written to the agent's home to request that it leave
 
 
 class LeaveRequest:
-    """The requests to leave that this agent has received.
-
-    `gently`: called to finish the current work and then leave. None while there is no such work.
-    """
+    """The requests to leave that this agent has received. `gently` finishes the current work; None if there is none."""
 
     def __init__(self, home: Home) -> None:
         self.home = home
@@ -30,10 +27,7 @@ class LeaveRequest:
         self.is_asked = False
 
     def ask(self, cancel: Callable[[], object], *, now: bool = False) -> None:
-        """Handle a request to leave: call `gently` to finish the work.
-
-        Calls `cancel` instead on a second request, with `now`, or if there is no work to finish.
-        """
+        """Finish the work and leave. Call `cancel` instead on a second request, with `now`, or without work."""
         if self.gently is None or self.is_asked or now:
             cancel()
         else:
@@ -66,7 +60,6 @@ class Unattended(ThreadPoolExecutor):
 
 def request_leave(home: Home, *, now: bool, patience_s: float, pause_s: float = 0.1) -> int:
     """Ask the agent in `home` to leave, and wait until it has left. Return its process id.
-
     Raises Problem E116 if no agent runs there, E117 if it has not left after `patience_s`.
     """
     holder = home.holder()
@@ -88,10 +81,7 @@ def _forget_request(path: Path) -> None:
 
 
 def on_end_of_input(leave: Callable[[], None]) -> None:
-    """Call `leave` in a thread when standard input ends. Used if standard input is a pipe from the parent process.
-
-    Nothing else may read standard input.
-    """
+    """Call `leave` in a thread when standard input, a pipe from the parent, ends. Nothing else may read that input."""
     threading.Thread(target=_wait, args=(leave,), daemon=True).start()
 
 

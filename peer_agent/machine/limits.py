@@ -18,11 +18,9 @@ DISK_GB, GIGABYTE = 20, 10**9
 class Limits(Struct, frozen=True):
     """The volunteer's limits on this machine.
 
-    `threads`: CPU threads that torch may use. `nice`: how much to lower the priority of this process, as in nice(1).
-    `at_once`: samples computed together. 0 means a whole micro-batch. `recomputes`: True to save memory by computing
-    layers again in the backward pass. `compiles`: True to compile layers if possible. `reserve_percent`: percentage of
-    the upload bandwidth that the agent leaves free. `disk_gb`: size limit of cached data. `duty_percent`: percentage of
-    the time that the agent may compute.
+    `threads`: CPU threads of torch. `nice`: as in nice(1). `at_once`: samples computed together; 0 means a whole
+    micro-batch. `recomputes`: True to save memory by computing layers again in the backward pass. `reserve_percent`:
+    percentage of the upload bandwidth left free. `duty_percent`: percentage of the time that the agent may compute.
     """
 
     threads: int

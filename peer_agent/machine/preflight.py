@@ -34,9 +34,7 @@ class Needs(Struct, frozen=True):
 
 def needs_of(recipe: Recipe, parameters: int, *, at_once: int, on_gpu: bool, recomputes: bool = False) -> Needs:
     """Return the memory that an agent needs to compute `at_once` samples at a time.
-
-    `on_gpu`: fixed parameters are also on the GPU, in 16 bits if it computes with mixed precision. The estimate ignores
-    that activations are smaller then. `recomputes`: True if layers are computed again in the backward pass.
+    `on_gpu`: fixed parameters are also on the GPU. The estimate ignores that mixed precision makes activations smaller.
     """
     vector = ELEMENT * parameters
     beside = (OF_A_ROUND + HANDED_IN + KEPT_FREE) * vector + encoded_size(recipe.codec_up, parameters)
@@ -72,10 +70,8 @@ class RunFacts(RunSizes, frozen=True, kw_only=True):
 
 class Preflight(Struct, frozen=True, kw_only=True):
     """The resources that a run needs and those that are free, in bytes. None means that the site does not report them.
-
-    `at_once`: samples computed together if they are fewer than the recipe's micro-batch, otherwise 0. `recomputes`:
-    True if the run fits only if layers are computed again in the backward pass. `up_bytes`, `down_bytes`: traffic per
-    hour at the run's recent pace, or per step if `pace_s` is None.
+    `at_once`: samples computed together if fewer than a micro-batch, otherwise 0. `recomputes`: True if the run fits
+    only if layers are computed again. `up_bytes`, `down_bytes`: traffic per hour, or per step if `pace_s` is None.
     """
 
     device: str
@@ -112,7 +108,6 @@ class Preflight(Struct, frozen=True, kw_only=True):
         )
 
     def _compromises(self) -> list[tuple[str, str]]:
-        """Return rows about the GPU, and about slower settings that make the run fit."""
         rows = [(_("GPU"), _fits(self.gpu_bytes, self.gpu_free_bytes))] if self.gpu_bytes else []
         if self.at_once:
             fewer = _("{count} at a time instead of {usual} to fit; slower, but all of them count")
@@ -139,8 +134,7 @@ def _fits(needed: int | None, free: int | None) -> str:
 
 
 def check_fit(facts: RunFacts, free: FreeResources, folder: Path, device: str, *, disk_gb: int = DISK_GB) -> Preflight:
-    """Return the fastest settings with which the run fits this machine, caching at most `disk_gb` of data.
-
+    """Return the fastest settings with which the run fits this machine.
     Raises Problem E123 if memory does not suffice, E124 for the disk, E125 for the GPU's memory.
     """
     recipe = facts.recipe
@@ -170,10 +164,8 @@ def check_fit(facts: RunFacts, free: FreeResources, folder: Path, device: str, *
 
 
 def _largest_that_fits(facts: RunFacts, free: FreeResources) -> tuple[int, bool, Needs]:
-    """Return the samples computed together, True if layers must be recomputed, and the memory needed.
-
-    Halves the micro-batch until it fits, if the recipe allows halving. If nothing fits, tries the same with
-    recomputation. Raises Problem E123, E125.
+    """Halve the micro-batch until it fits, if the recipe allows halving, then try the same with recomputation.
+    Returns the samples computed together, True if layers must be recomputed, and the memory needed.
     """
     whole = facts.recipe.micro_batch
     sizes = [whole] if facts.recipe.unit_is_whole else [whole >> halved for halved in range(whole.bit_length())]

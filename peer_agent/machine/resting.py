@@ -29,9 +29,7 @@ DETAIL = 200  # characters
 
 class Surroundings(Struct, frozen=True, kw_only=True):
     """Observations about this machine. None means unknown.
-
-    `now`: local time without a time zone. `programs`: the running programs, named as `plain_name` returns them.
-    `refused`: the reasons why the latest contributions were refused, if refused in a row.
+    `now`: local time without a time zone. `refused`: why the latest contributions, all in a row, were refused.
     """
 
     now: datetime
@@ -44,10 +42,7 @@ class Surroundings(Struct, frozen=True, kw_only=True):
 
 
 class Rest(Struct, frozen=True):
-    """The reason why this machine rests, with a program, figure or time as `detail`.
-
-    An instance counts as False if the machine works.
-    """
+    """The reason why this machine rests, with a `detail`. An instance counts as False if the machine works."""
 
     why: Why = Why.WORKS
     detail: str = ""

@@ -12,7 +12,6 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 def check_encrypted(url: str, *, secure: str, plain: str) -> None:
     """Check that a URL is encrypted, or plaintext within the local network. May query the resolver.
-
     Raises Problem E104 if the URL is invalid, E105 if the scheme is `plain` and the host is outside the local network.
     """
     try:

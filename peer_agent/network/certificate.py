@@ -1,7 +1,5 @@
 """The certificate of a listener without a domain: self-signed, and pinned by its fingerprint (rule 38).
-
-A dialler checks only the fingerprint. The listener signs a handshake that names the fingerprint, and so proves who it
-is.
+A dialler checks only the fingerprint. The listener proves its identity by signing a handshake with the fingerprint.
 """
 
 import datetime as dt

@@ -24,11 +24,9 @@ LAST_ACK = 56  # offset in Linux's `struct tcp_info` of the milliseconds since t
 
 
 class Gathering:
-    """Wakes the process once per `GATHER_BYTES` of continuous data instead of once per packet.
-
-    The system holds the bytes back (SO_RCVLOWAT), so TLS and flow control are unaffected. A timer, set from the link's
-    rate, removes SO_RCVLOWAT and so limits the delay whatever the peer does. Single short messages are not held back.
-    Only Linux wakes a reader when SO_RCVLOWAT is removed, so this class does nothing on other systems.
+    """Wakes the process once per `GATHER_BYTES` of continuous data instead of once per packet, on Linux only.
+    The system holds the bytes back (SO_RCVLOWAT), so TLS and flow control are unaffected. A timer from the link's rate
+    removes SO_RCVLOWAT and so limits the delay, whatever the peer does. Single short messages are not held back.
     """
 
     def __init__(self, system: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
@@ -38,8 +36,7 @@ class Gathering:
         self._flowed = 0  # since the last silence
 
     def came(self, size: int, *, in_message: bool) -> None:
-        """Record that `size` bytes were read. `in_message`: True if the last of them belongs to an incomplete message.
-        """
+        """Record `size` bytes as read. `in_message`: True if the last of them are part of an incomplete message."""
         now = self._loop.time()
         took_s, self._read_at = now - self._read_at, now
         self._flowed = size if took_s > SILENCE_S else self._flowed + size
@@ -71,7 +68,6 @@ def _patience_s(size: int, took_s: float) -> float:
 
 class Unsent:
     """Limits the unsent bytes in the system's buffer to what the link carries in `UNSENT_S`.
-
     Smaller buffers mean many wakeups. Bytes in the buffer can no longer be dropped, so larger buffers are worse too.
     """
 
@@ -98,20 +94,15 @@ class Unsent:
 
 
 class Silence:
-    """Detects a peer that acknowledges nothing, not even with a report that its receive window is full.
-
-    TCP_USER_TIMEOUT would also end links to slow readers, because Linux treats a window as closed until a whole segment
-    fits. A machine whose links share a download limit may keep a window closed for minutes.
+    """Detects a peer that acknowledges nothing, not even that its receive window is full.
+    TCP_USER_TIMEOUT would also end links to slow readers: Linux treats a window as closed until a whole segment fits.
     """
 
     def __init__(self, system: socket.socket, now: float) -> None:
         self._system, self._since = system, now
 
     def is_too_long(self, now: float) -> bool:
-        """Return True if the peer has acknowledged nothing for `SILENT_S`. Call this every `LOOK_S`.
-
-        Works only on Linux.
-        """
+        """Return True if the peer acknowledged nothing for `SILENT_S`. Call this every `LOOK_S`. Linux only."""
         waits, silent_s = self._unacknowledged()
         if not waits or silent_s < now - self._since:
             self._since = now

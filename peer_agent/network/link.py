@@ -52,8 +52,7 @@ class LinkLost(Exception):
 
 
 class Refused(Exception):
-    """The link ended with a numbered error. `remote`: True if the peer sent it. `retry_after_s` below 0 means no hint.
-    """
+    """The link ended with a numbered error. `remote`: the peer sent it. `retry_after_s` below 0 means no hint."""
 
     def __init__(self, fault: Fault, retry_after_s: float = -1.0, *, remote: bool = True) -> None:
         super().__init__(str(fault))
@@ -118,10 +117,7 @@ class Connection:
         return event.body
 
     async def close(self, fault: Fault | None = None, retry_after_s: float = -1.0) -> None:
-        """Send `fault`, if given, and close the link. Never raises.
-
-        Waits at most `CLOSE_S`, or twice that if forwarded.
-        """
+        """Send `fault`, if given, and close the link within `CLOSE_S`, or twice that if forwarded. Never raises."""
         if fault is not None and self._refused is None:
             self._refused = Refused(fault, retry_after_s, remote=False)
             self.session.refuse(fault, retry_after_s)
@@ -206,11 +202,9 @@ async def dial(
 ) -> Connection:
     """Open a link to `server` at `url`.
 
-    `fingerprint`: pins a self-signed certificate. Without a fingerprint, the usual authorities verify the certificate.
-    `over`: a connected socket to use. The code that carries this socket's bytes counts the traffic.
-
-    Plaintext ws:// is allowed to this machine and its local network, and the caller warns of it. Raises Problem (E104
-    not reached, E105 not encrypted, E110 another service) and Refused (E217 wrong certificate).
+    `fingerprint`: pins a self-signed certificate. `over`: a connected socket to use, whose traffic is counted
+    elsewhere. Plaintext ws:// is allowed to this machine and its local network, and the caller warns of it. Raises
+    Problem (E104 not reached, E105 not encrypted, E110 another service) and Refused (E217 wrong certificate).
     """
     with _in_words(url, timeout_s):
         async with asyncio.timeout(timeout_s):
@@ -330,9 +324,7 @@ async def keep(
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
     """Keep a link until `handle` returns. When a link ends before that, wait (rule 41) and reconnect.
-
-    `connect` opens a link, and `handle` uses it. Raises Problem if reconnecting cannot help. If `handle` raises errors
-    other than LinkLost and Refused, also in groups, they propagate.
+    Raises Problem if reconnecting cannot help, and errors of `handle` other than LinkLost and Refused.
     """
     attempt = 0
     while True:
@@ -430,10 +422,7 @@ class _Shared:
 
 
 class OwnLink(Connection):
-    """One end of a machine's link to itself.
-
-    Objects sent here arrive at the other end, without socket, handshake or copy.
-    """
+    """One end of a machine's link to itself. Objects arrive at the other end without socket, handshake or copy."""
 
     def __init__(self, coming: deque[Any], going: deque[Any], shared: _Shared) -> None:
         self.url, self.offset_s = "", 0.0

@@ -49,10 +49,7 @@ class Prober:
             self._start(link, probe.number, m.Probing(run=self.run, number=probe.number))
 
     def begun(self, peer: PeerId, probing: m.Probing, link: Connection) -> None:
-        """Prepare to send on `link` once the peer has sent everything.
-
-        Sending both ways at once would delay acknowledgements.
-        """
+        """Prepare to send on `link` once the peer has sent all. Sending both ways would delay acknowledgements."""
         if is_expected(self._probes, peer, probing.number, self._clock()):
             self._answers = {number: to for number, to in self._answers.items() if number in self._probes.open}
             self._answers[probing.number] = link
@@ -85,8 +82,7 @@ class Prober:
             await link.send(self._frame(number, b"", slot=LAST))
 
     async def _send_evenly(self, link: Connection, number: int) -> None:
-        """Spread `MOST_BYTES` over the whole time. Otherwise everything would arrive before the peer starts to count.
-        """
+        """Send `MOST_BYTES` evenly. Otherwise everything would arrive before the peer starts to count."""
         bucket, until = Bucket(), self._clock() + PROBE_S
         bucket.pace(MOST_BYTES / PROBE_S, self._clock())
         while (now := self._clock()) < until:

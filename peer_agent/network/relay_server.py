@@ -30,8 +30,7 @@ CREDENTIAL_S = 3.0  # from the opening of the socket until authentication (rule 
 
 
 class Caps(Struct, frozen=True):
-    """Limits on concurrent sockets. Authenticated peers have no limit by address, because many may share one address.
-    """
+    """Limits on concurrent sockets. Authenticated peers have no limit by address, since many may share one address."""
 
     per_credential: int = 4
     per_address: int = 32  # unauthenticated sockets
@@ -60,9 +59,7 @@ class Admission:
 
     def know(self, socket: ServerConnection, link: Connection) -> Connection | None:
         """Count an authenticated socket. Return the link that must close to make room for it, or None.
-
-        The oldest link of the credential closes: it may be dead, while the newest is certainly in use. Links to be
-        forwarded are not counted here, because the forwarder counts them.
+        The oldest link of the credential closes, because it may be dead. The forwarder counts links to be forwarded.
         """
         self._no_stranger(socket)
         if link.session.link is Link.FORWARD:
@@ -90,8 +87,7 @@ def _owner(link: Connection) -> tuple[PeerId, RunId] | None:
 
 
 class Server:
-    """A relay's listener. `handle` serves each data link until it returns. `forward`, if given, serves forward links.
-    """
+    """A relay's listener. `handle` serves each data link until it returns. `forward` serves forward links."""
 
     def __init__(
         self,
@@ -128,8 +124,7 @@ class Server:
         await self._listening.wait_closed()
 
     async def listen(self, host: str, port: int) -> None:
-        """Start listening. Raises Problem E401 if the port is in use, E407 if this machine cannot listen on the host.
-        """
+        """Start listening. Raises Problem E401 (port in use), E407 (cannot listen on this host)."""
         options = socket_options(Link.DATA) | {"max_size": MAX_HANDSHAKE}
         if self._certificate is not None:
             options["ssl"] = self._certificate.context
@@ -265,10 +260,8 @@ async def serve_data(
     forward: Handle | None = None,
 ) -> Server:
     """Start a peer's listener for data links. Raises Problem E401, E407.
-
-    `identity_of`: called for each link, because the listener's credential is renewed. `admit`: decides about an
-    authenticated peer before the peer is welcomed. `message_bytes`: length limit of messages, which `handle` may raise
-    for a link. `certificate`: for a listener that no proxy encrypts.
+    `identity_of`: called for each link, because credentials are renewed. `admit`: decides about an authenticated peer
+    before the welcome. `message_bytes`: length limit of messages, which `handle` may raise for a link.
     """
     server = Server(
         identity_of=identity_of,

@@ -1,5 +1,4 @@
-"""Sending of chunks: a contributor's chunks to several reducers over one uplink (rule 18), a reducer's averages to all.
-"""
+"""Sending of chunks: a contributor's to several reducers over one uplink (rule 18), a reducer's averages to all."""
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,10 +19,7 @@ PATIENCE_S = 1.0  # how long the others wait for a reducer whose next batch has 
 
 def interleave(queues: Mapping[PeerId, Sequence[int]]) -> Iterator[tuple[PeerId, int]]:
     """Yield a reducer and the index of its next batch, by deficit round robin in proportion to each reducer's bytes.
-
-    `queues` holds the sizes of each reducer's batches, in bytes. A reducer's batches are yielded in ascending order,
-    and all queues end at about the same time. In each turn, the largest queue gains the size of the largest batch, and
-    other queues gain in proportion to their bytes.
+    `queues` holds the sizes of each reducer's batches, in bytes. All queues end at about the same time.
     """
     totals = {peer: sum(sizes) for peer, sizes in queues.items() if sizes}
     most = max(totals.values(), default=0)
@@ -43,10 +39,8 @@ def interleave(queues: Mapping[PeerId, Sequence[int]]) -> Iterator[tuple[PeerId,
 
 def batch_bytes(chunks: Mapping[PeerId, Sequence[Frame]]) -> int:
     """Return the size of a batch to one reducer, in bytes.
-
-    A reducer averages a chunk once every contributor's chunk has arrived. So the first averages, and the last ones,
-    come later by the time that the slowest uplink needs for one batch to every reducer. With few reducers, larger
-    batches save CPU time.
+    The first and last averages wait until the slowest uplink has sent one batch to every reducer. With few reducers,
+    larger batches save CPU time.
     """
     whole = sum(size_of(frame) for frames in chunks.values() for frame in frames)
     return min(BATCH_BYTES, int(TURN * whole / max(len(chunks), 1)))
@@ -63,10 +57,9 @@ async def send_chunks(
     uplink: Uplink = UPLINK,
 ) -> dict[PeerId, LinkLost | Refused]:
     """Send each reducer its `first` message and its chunks. Return the reducers whose links failed, with the errors.
-
-    `pace`: total rate in bytes per second. 0 means no limit. `full_s`: to this dictionary, add the seconds in which
-    each reducer's link accepted no more data. `patience_s`: a reducer that does not take a batch for so long continues
-    at its own pace. The others no longer wait for it. If this coroutine is cancelled, it stops after the current batch.
+    `pace`: total bytes per second; 0 means no limit. `full_s`: gains the seconds in which each link accepted no data.
+    `patience_s`: the others stop waiting for a reducer that takes no batch for so long. If cancelled, it stops after
+    the current batch.
     """
     bucket, loop = Bucket(), asyncio.get_running_loop()
     bucket.pace(pace, loop.time())
@@ -133,17 +126,12 @@ class _Lane:
 
 class Outbox:
     """The averaged chunks that a reducer sends in one attempt, in the order of their completion.
-
     Each body is stored once, and each receiver has a cursor into the list (rule 35). A slow receiver delays no other
-    receiver, and adds only the memory for bodies that its socket is sending. Callers choose the receivers and handle
-    failed links.
+    receiver, and adds only the memory for bodies that its socket is sending.
     """
 
     def __init__(self, max_bytes: int, *, planned: int = 0, uplink: Uplink = UPLINK) -> None:
-        """Create an empty outbox for at most `max_bytes`.
-
-        `planned`: bytes to each receiver. A receiver's share of the uplink is in proportion to them.
-        """
+        """Create an empty outbox for at most `max_bytes`. `planned`: bytes to each receiver, which set its share."""
         self.planned, self._uplink = planned or max_bytes, uplink
         self._bodies: list[Message | Frame | None] = []  # None in place of a body that is no longer needed
         self._room = max_bytes
@@ -160,10 +148,7 @@ class Outbox:
         self._bodies = needed
 
     def publish(self, body: Message | Frame) -> None:
-        """Add one body, which `follow` sends to each receiver. Does nothing after `close`.
-
-        Raises ValueError if there are more bytes than the plan allows.
-        """
+        """Add one body for each receiver. Does nothing after `close`. Raises ValueError beyond the plan's bytes."""
         if self._closed:
             return
         self._room -= size_of(body)
@@ -179,8 +164,7 @@ class Outbox:
         self._wake()
 
     async def follow(self, connection: Connection, start: int = 0) -> int:
-        """Send bodies from index `start` on until `close`. Return the index of the next body. Raises LinkLost, Refused.
-        """
+        """Send bodies from index `start` on until `close`. Return the next body's index. Raises LinkLost, Refused."""
         cursor, stream = start, way_out(connection, self._uplink).stream(self.planned)
         while not self._closed:
             if cursor < len(self._bodies):
@@ -190,8 +174,7 @@ class Outbox:
         return cursor
 
     async def _send(self, connection: Connection, stream: Stream, cursor: int) -> int:
-        """Send one batch. Return its number of bodies, or 0 if the attempt ended while the batch waited for its turn.
-        """
+        """Send one batch. Return its number of bodies, or 0 if the attempt ended while the batch waited."""
         bodies = batch(self._bodies, cursor)
         await stream.turn(sum(map(size_of, bodies)))
         if self._closed:

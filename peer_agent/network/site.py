@@ -1,7 +1,6 @@
 """An HTTP client for the site: small JSON objects, and files whose transfers are resumed and checked.
-
 Every request has its own connection, because idle connections break when the site restarts. Bodies are streamed and
-never decompressed, so that size limits also limit memory. Callers give full URLs.
+never decompressed, so that size limits also limit memory.
 """
 
 import asyncio
@@ -58,10 +57,8 @@ def sign_request(key: Ed25519PrivateKey, body: bytes) -> dict[str, str]:
 async def post_json(
     url: str, body: Mapping[str, Any] | bytes, token: str | None = None, headers: Headers | None = None
 ) -> dict[str, Any]:
-    """POST a JSON object, and return the JSON object that the site answers.
-
-    `body`: the object, or its encoded bytes if they are signed. Raises Problem with the error that the site answers, or
-    E104, E105, E110.
+    """POST a JSON object, and return the JSON object that the site answers. `body`: bytes if they are signed.
+    Raises Problem with the error that the site answers, or E104, E105, E110.
     """
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return await _ask("POST", url, {"Content-Type": "application/json", **_bearer(token), **(headers or {})}, data)
@@ -73,10 +70,7 @@ async def get_json(url: str, token: str | None = None, headers: Headers | None =
 
 
 async def clock_of(url: str) -> float | None:
-    """Return the server's clock in whole UTC seconds, or None if the server does not send it.
-
-    Raises Problem like `post_json`.
-    """
+    """Return the server's clock in whole UTC seconds, or None if not sent. Raises Problem like `post_json`."""
     async with _opened("GET", url, {}) as response:
         try:
             return parsedate_to_datetime(response.headers.get("Date", "")).timestamp()
@@ -95,7 +89,6 @@ async def upload(url: str, path: Path, headers: Headers | None = None) -> dict[s
 
 async def download(url: str, path: Path, *, sha256: str, size_limit: int, headers: Headers | None = None) -> None:
     """Download a file to `path`, or resume the download, and compare the file's sha256.
-
     Raises Problem like `post_json`, E106 if the disk fails, E110 if the file is too large, E111 if its digest is wrong.
     """
     fetch = _Download(url, path, size_limit=size_limit, headers=headers or {})
@@ -109,8 +102,6 @@ async def download(url: str, path: Path, *, sha256: str, size_limit: int, header
 
 
 class _Download:
-    """A download of one file. Threads access the disk."""
-
     def __init__(self, url: str, path: Path, *, size_limit: int, headers: Headers) -> None:
         self.url, self.path, self.size_limit, self.headers = url, path, size_limit, headers
         self.partial = path.with_name(path.name + ".part")
@@ -148,10 +139,7 @@ class _Download:
             raise Problem.of("E110", url=self.url, reason=f"more than {self.size_limit} bytes")
 
     async def _append(self, file: IO[bytes], response: httpx2.Response, start: int, total: int) -> int:
-        """Append the body to `file`. Return the final length; if that exceeds the limit, the body was too long.
-
-        `total`: the expected length, for an error's text. -1 means unknown.
-        """
+        """Append the body to `file`. Return the final length; above the limit, the body was too long."""
         done = start
         try:
             async with aclosing(response.aiter_raw(BLOCK)) as blocks:
@@ -208,8 +196,7 @@ async def _opened(
 
 
 async def _send(request: httpx2.Request, stack: AsyncExitStack) -> httpx2.Response:
-    """Send a request, and return the response after redirects. Only GET follows redirects, such as to an object store.
-    """
+    """Send a request, and return the response. Only GET follows redirects, such as to an object store."""
     for _ in range(1 + REDIRECTS):
         settings = await asyncio.to_thread(_settings, request.url)
         with _proxy_in_words(request.url):
@@ -223,10 +210,7 @@ async def _send(request: httpx2.Request, stack: AsyncExitStack) -> httpx2.Respon
 
 
 def _redirected(request: httpx2.Request, following: httpx2.Request) -> httpx2.Request:
-    """Return the request after a redirect, without secrets if the origin changes.
-
-    Raises Problem E105 if the redirect leads from https to http.
-    """
+    """Return the request after a redirect, without secrets if the origin changes. Raises Problem E105."""
     if request.url.scheme == "https" and following.url.scheme == "http":
         raise Problem.of("E105", url=following.url)
     if following.url.origin != request.url.origin:
@@ -253,10 +237,7 @@ class _Sending:
         self._loop, self._given_up = loop, given_up
 
     def counted(self, file: IO[bytes], size: int) -> Iterator[bytes]:
-        """Yield the file's blocks, each when the uplink grants it. Count a block's traffic once it is sent.
-
-        Raises WriteError if the caller gives up.
-        """
+        """Yield blocks when the uplink grants them, and count sent blocks. Raises WriteError if the caller gives up."""
         stream = UPLINK.stream(size)
         while block := file.read(BLOCK):
             if self._given_up.is_set():
@@ -307,7 +288,6 @@ def _answer(url: str, said: bytes) -> dict[str, Any]:
 
 
 def _refusal(url: str, response: httpx2.Response, said: bytes) -> Problem:
-    """Return the numbered error in the site's answer. If the answer has none, return E110."""
     match _object(said):
         case {"code": str(code), "text": str(text)}:
             return Answered(Fault(code, text), max(_whole_number(response.headers.get("Retry-After", "")), 0.0))
@@ -323,7 +303,6 @@ def _object(data: bytes) -> dict[str, Any] | None:
 
 
 def _whole_number(said: str) -> int:
-    """Return the number, or -1 if the text is not a whole number."""
     return int(said) if said.isascii() and said.isdigit() and len(said) < 16 else -1
 
 
@@ -339,9 +318,7 @@ def _settings(url: httpx2.URL) -> dict[str, Any]:
 
 def _proxy(url: httpx2.URL) -> str | None:
     """Return the system's proxy for this address, or None if the address needs no proxy.
-
-    httpx2's own lookup fails if a SOCKS proxy is set for other addresses. It also ignores exceptions set in Windows and
-    macOS.
+    httpx2's lookup fails if a SOCKS proxy is set for other addresses, and ignores exceptions of Windows and macOS.
     """
     if is_loopback(url.host) or proxy_bypass(url.netloc.decode()):
         return None

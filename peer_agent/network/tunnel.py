@@ -1,7 +1,5 @@
 """Links between two machines through a relay. The relay sees only ciphertext and cannot change it.
-
-`carry` connects a link to the relay with a plain socket. The dialling machine dials over one end of a local socket
-pair. The relay's plain socket leads to the listener.
+The dialling machine dials over one end of a local socket pair. The relay's plain socket leads to the listener.
 """
 
 import asyncio
@@ -26,8 +24,6 @@ TUNNEL_BYTES = 2 * 1024 * 1024
 
 
 class _Moved:
-    """The time at which the last byte passed, in either direction."""
-
     def __init__(self) -> None:
         self.at = time.monotonic()
 
@@ -39,7 +35,6 @@ async def carry(
     link: Connection, plain: socket.socket, run: RunId, *, idle_s: float = FOR_EVER, traffic: Traffic = TRAFFIC
 ) -> None:
     """Carry bytes both ways until one end closes, or until no byte passes for `idle_s`. Closes only the plain socket.
-
     Stores one piece per direction. It reads the next piece when the other side has taken the last one (rule 35).
     """
     moved = _Moved()
@@ -111,9 +106,8 @@ async def dial_through(
     clock: Callable[[], float] = time.time,
 ) -> Connection:
     """Open a data link to a listener through a relay, and pin the listener's certificate.
-
-    `relay`: an open forward link, which closes together with the data link. Raises Problem, Refused, LinkLost and
-    TimeoutError. Errors of the forward link do not come from the listener.
+    The forward link `relay` closes with the data link, and its errors do not come from the listener. Raises Problem,
+    Refused, LinkLost and TimeoutError.
     """
     try:
         await _ask(relay, run, listener)

@@ -19,8 +19,7 @@ Body = TypeVar("Body", bound=Message | Frame | None)
 
 
 class Bucket:
-    """A rate limit in bytes per second; 0 means no limit. In any time t it grants rate * (t + CREDIT_S) plus one batch.
-    """
+    """A rate limit in bytes per second; 0 means no limit. In time t it grants rate * (t + CREDIT_S) plus one batch."""
 
     def __init__(self) -> None:
         self._rate = 0.0
@@ -44,10 +43,7 @@ class Bucket:
 
 
 class Stream:
-    """One sender on the uplink. `planned`: all its bytes.
-
-    `done`: the fraction sent, which is its place in virtual time.
-    """
+    """One sender on the uplink, with `planned` bytes. `done`: the fraction sent, its place in virtual time."""
 
     def __init__(self, uplink: "Uplink", planned: int) -> None:
         self._uplink, self.planned = uplink, max(planned, 1)
@@ -59,11 +55,9 @@ class Stream:
 
 
 class Uplink:
-    """Grants turns to senders in proportion to their planned bytes.
-
+    """Grants turns to senders in proportion to their planned bytes. Without a rate limit no sender waits.
     Fair queueing by start times: the sender that has sent the smallest fraction goes first. A sender that was blocked
-    by a full socket does not catch up later. Without a rate limit no sender waits, and the system divides the
-    bandwidth.
+    by a full socket does not catch up later.
     """
 
     def __init__(self) -> None:
@@ -87,9 +81,8 @@ class Uplink:
         self._give()
 
     async def unpaced(self, size: int) -> None:
-        """Wait until a bandwidth probe may send `size` bytes.
-
-        Only the owner's limit applies, since a probe may raise the pace.
+        """Wait until a bandwidth probe may send `size` bytes. Only the owner's limit applies: a probe may raise the
+        pace.
         """
         now = asyncio.get_running_loop().time()
         self._limited.take(size, now)
@@ -113,7 +106,6 @@ class Uplink:
             self._waiting.pop(stream, None)
 
     def _give(self) -> None:
-        """Grant all turns that are due, and schedule the next turn."""
         loop = asyncio.get_running_loop()
         while self._waiting and self._free_at() <= loop.time():
             self._grant(loop.time())
@@ -165,8 +157,7 @@ def size_of(body: Message | Frame | None) -> int:
 
 
 def batch(bodies: Sequence[Body], start: int, most_bytes: int = BATCH_BYTES) -> Sequence[Body]:
-    """Return the bodies from index `start` on to send together: at most `most_bytes`, but at least one body.
-
+    """Return the bodies from `start` on to send together: at most `most_bytes`, but at least one body.
     Batches are limited because a `drop` message cannot recall bytes that were handed to the socket.
     """
     size, stop = 0, start

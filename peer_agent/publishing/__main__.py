@@ -1,8 +1,4 @@
-"""Commands of a volunteer's machine besides training: make a shard, send a snapshot to the Hub.
-
-If a command succeeds, the last line of its output is a JSON object of facts. If it fails, its status is 1 and its last
-line of error output is a numbered error.
-"""
+"""Commands of a volunteer's machine besides training: make a shard, send a snapshot to the Hub."""
 
 import argparse
 import os

@@ -51,7 +51,7 @@ class CardFacts(Struct, frozen=True, kw_only=True):
     unnamed: int = 0  # how many other contributors there are ...
     unnamed_share: float = 0.0  # ... and their share of all tokens
     unnamed_samples: int = 0
-    points: tuple[Loss, ...] = ()  # the loss curve
+    points: tuple[Loss, ...] = ()
     data_title: str = ""
     data_licence: str = ""
     data_vouched: str = ""  # who confirmed that the data may be shared, and when
@@ -103,9 +103,8 @@ def write_card(recipe: Recipe, facts: CardFacts, *, parameters: int) -> str:
 
 def plain(text: str) -> str:
     """Return a user's text on one line, escaped for Markdown and HTML.
-
-    Removes marks that change the writing direction. Isolates right-to-left text, so that it cannot reorder the text
-    around it.
+    Removes marks that change the writing direction. Isolates right-to-left text, so that it cannot reorder its
+    surroundings.
     """
     kept = "".join(c for c in " ".join(text.split()) if c in JOINERS or unicodedata.category(c) not in UNSEEN)
     escaped = re.sub(r"([\\`*_\[\]<>|#~!&$:@])", r"\\\1", kept)
@@ -164,8 +163,7 @@ def _nats(recipe: Recipe, value: float | None) -> str:
 
 
 def _heldout(recipe: Recipe, facts: CardFacts) -> str:
-    """Return the held-out loss for the card. Add its step unless that is the last, and the best loss if that differs.
-    """
+    """Return the held-out loss for the card, with its step if not the last, and the best loss if it differs."""
     is_last = facts.heldout_step in (None, facts.steps)
     told = _nats(recipe, facts.heldout_loss) + ("" if is_last else f", at step {facts.heldout_step:,}")
     if facts.best_heldout_loss is None or facts.best_heldout_step == facts.heldout_step:

@@ -1,5 +1,4 @@
 """Commands of `python -m peer_agent.publishing` as child processes, and the format of their output.
-
 Facts are a JSON object in the last line of output. An error is a JSON object in the last line of error output, with
 status 1.
 """
@@ -76,9 +75,7 @@ async def run_child(
     arguments: Sequence[str], *, secret: str = "", came: Callable[[int], Awaitable[None]] | None = None
 ) -> dict[str, Any]:
     """Run a command in a child process during training, and return its facts. Raises Problem with the command's error.
-
-    `secret`: passed to the command on standard input. `came`: awaited with the number of bytes that the command reports
-    as received. The command waits meanwhile.
+    `secret`: passed on standard input. `came`: awaited with the number of bytes received, while the command waits.
     """
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "peer_agent.publishing", *arguments),
@@ -100,7 +97,6 @@ async def run_child(
 
 
 async def _answered(child: Process, came: Callable[[int], Awaitable[None]]) -> tuple[bytes, bytes]:
-    """Answer each report of received bytes. Return the last line of output, and the error output."""
     assert child.stdin is not None
     assert child.stdout is not None
     assert child.stderr is not None
@@ -117,10 +113,7 @@ async def _answered(child: Process, came: Callable[[int], Awaitable[None]]) -> t
 
 
 def _environment() -> dict[str, str]:
-    """Return this process's environment without Hub tokens.
-
-    Limit the child to one thread, because training uses the others.
-    """
+    """Return the environment without Hub tokens, for one thread, because training uses the others."""
     kept = {name: value for name, value in os.environ.items() if name not in ("HF_TOKEN", "HF_HUB_OFFLINE")}
     return {**kept, "OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
 

@@ -1,7 +1,6 @@
 """Documents cut from a text or from rows with texts. Each has about 2,000 characters, and is read by its number.
-
-A source is a file, or a folder whose files are read in the order of their names. It is read once. Memory holds only the
-position of each document, so the text may be larger than memory.
+A source is a file, or a folder whose files are read in the order of their names. Memory holds only the position of each
+document, so the text may be larger than memory.
 """
 
 import codecs
@@ -42,9 +41,8 @@ class Documents:
         scratch: Path | None = None,
     ) -> None:
         """Open documents. `offsets`: the start of each document, and the end of the last one.
-
-        `source`: the file or folder that was opened. `note`: a sentence about the rows for people. `field`: the field
-        of the rows that holds the text. `scratch`: a file to delete on close.
+        `note`: a sentence about the rows for people. `field`: the rows' text field. `scratch`: a file to delete on
+        close.
         """
         self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._offsets = offsets
@@ -80,12 +78,10 @@ class Documents:
 
 
 def open_documents(path: Path, scratch: Path, writer: Writer | None = None, *, field: str = "") -> Documents:
-    """Check a source and cut it into documents. Raises Problem E302 if a text is not UTF-8, E303 if it is empty.
-
-    Also raises E395 if the rows unpack to too much text, and E381, E382, E393, E394 (see `rows`). Texts of rows are
-    stored in `scratch`. A document holds text of one row only. `writer`: renders conversations as text. Only a very
-    long conversation is cut. `field`: the name of the text field, if it is known. The caller has then already checked
-    the unpacked size.
+    """Check a source and cut it into documents, of one row's text each. Only a very long conversation is cut.
+    Texts of rows are stored in `scratch`. `writer`: renders conversations. `field`: the text field, if the caller knows
+    it and has checked the unpacked size. Raises Problem E302 (not UTF-8), E303 (empty), E395 (too much text), and those
+    of `rows`.
     """
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     if not files:
@@ -137,7 +133,6 @@ def _of_texts(source: Path, files: Sequence[Path], scratch: Path) -> Documents:
 
 
 def _begin(file: IO[bytes]) -> int:
-    """Skip a byte order mark. Return the position at which the text begins."""
     begin = len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
     file.seek(begin)
     return begin

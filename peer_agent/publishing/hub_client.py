@@ -1,7 +1,5 @@
-"""The client of the Hugging Face Hub with our settings and a token. Converts the client's errors to numbered errors.
-
-While the Hub fails for a moment, requests are retried. Only separate processes import this module, and only they hold a
-token.
+"""The client of the Hugging Face Hub with our settings and a token. Raises numbered errors, after retries.
+Only separate processes import this module, and only they hold a token.
 """
 
 import functools
@@ -31,15 +29,11 @@ AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 
 class PatientClient(httpx2.Client):
     """An HTTP client that retries with backoff while the Hub is busy, broken or unreachable.
-
-    It may send a request twice. So callers must accept an answer such as "already exists".
+    It may send a request twice, so callers must accept an answer such as "already exists".
     """
 
     def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request, with retries.
-
-        A body that is read from a file is sent once: the Hub's own client retries that itself.
-        """
+        """Send a request, with retries. The Hub's own client retries bodies that are read from a file."""
         for usual_s in PAUSES_S if isinstance(request.stream, httpx2.ByteStream) else ():
             try:
                 response = super().send(request, **options)
@@ -60,7 +54,6 @@ def patient_client() -> PatientClient:
 
 
 def _asked_for_s(response: httpx2.Response) -> float:
-    """Return the seconds in the header `Retry-After`, or 0 without that header."""
     said = response.headers.get("Retry-After", "")
     return min(float(said), LONGEST_PAUSE_S) if said.isascii() and said.isdigit() else 0.0
 
@@ -131,7 +124,6 @@ def _be_patient() -> None:
 
 
 def _writable(said: Mapping[str, Any]) -> list[str]:
-    """Return the namespaces in which a token may write. `said`: the Hub's answer to `whoami`."""
     access = (said.get("auth") or {}).get("accessToken") or {}
     everywhere = [said["name"], *(org["name"] for org in said.get("orgs") or [])]
     if access.get("role") in WRITING:

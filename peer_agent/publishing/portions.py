@@ -1,8 +1,6 @@
 """Datasets whose texts stay on the Hub, in portions. A portion is some row groups of a file there.
-
-A machine builds a shard from a portion. The sizes in the file's footer may be false. So the shard's number of tokens is
-fixed in advance, and a machine cuts or repeats the tokens to match. All machines then build the same shard, and none
-must first count the tokens.
+A machine builds a shard from a portion. Sizes in the file's footer may be false, so the shard's number of tokens is
+fixed in advance, and a machine cuts or repeats the tokens to match. All machines then build the same shard.
 """
 
 import io
@@ -43,10 +41,8 @@ RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
 class RangeFile(io.RawIOBase):
     """A file of a public dataset on the Hub, read by byte ranges from one commit.
-
-    It is seekable, read-only and unbuffered. Reading raises Problem E346, E347, E397, and E414 if the file has changed.
-    `size`: the file's bytes, as the Hub listed them. `most`: the most bytes that may be read in all. `tell`: called
-    with the number of bytes received, before more are read.
+    `size`: the file's bytes, as the Hub listed them. `most`: the most bytes to read in all. `tell`: called with the
+    number of bytes received. Reading raises Problem E346, E347, E397, and E414 if the file has changed.
     """
 
     def __init__(
@@ -107,7 +103,6 @@ class RangeFile(io.RawIOBase):
         return bytes(found)
 
     def _go_on(self, found: bytearray, wanted: int) -> None:
-        """Read as much as arrives over one connection."""
         import httpx2
 
         first, last = self._at + len(found), self._at + wanted - 1
@@ -180,8 +175,7 @@ def listing_of(source: Path) -> Listing | None:
 
 
 def portions_of(listing: Listing, column: str, found: int, cutting: Cutting) -> list[Portion]:
-    """Return portions of all row groups that were not sampled, shuffled so that neighbouring portions are separated.
-
+    """Return portions of all row groups that were not sampled, shuffled so that neighbours are separated.
     `found`: the number of tokens in the sampled row groups, from which the others are estimated.
     """
     sampled, left = listing.sampled_bytes(column), listing.left_bytes(column)
@@ -242,10 +236,7 @@ def _runs(tokens: list[int], most: int) -> Iterator[tuple[int, int]]:
 
 
 def make_shard(portion: Portion, rows: Path, tokenizer: Tokenizer, out: Path) -> None:
-    """Write the shard of a portion to `out`. `rows`: a Parquet file with the portion's row groups and one column.
-
-    The caller has already limited the size of `rows`.
-    """
+    """Write the shard of a portion. `rows`: Parquet with its row groups and one column, of limited size."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     scratch = out.with_name(out.name + ".rows")
@@ -284,7 +275,6 @@ def make_portion(
     file: Path, tokenizer: Path, out: Path, endpoint: str, tell: Callable[[int], None] = lambda _: None
 ) -> DataFile:
     """Build the shard that the portion in `file` describes, and write it to `out`. `tell`: see `RangeFile`.
-
     Raises Problem E106 (disk), E346, E347, E397, E414, and E416 if this machine lacks memory or a feature.
     """
     portion = portion_in(file)

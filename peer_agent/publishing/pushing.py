@@ -1,8 +1,6 @@
 """Push a folder of files to the Hugging Face Hub as one commit, with the Hub's own client.
-
-A repeated push sends nothing twice, because files that are equal are skipped. Files of other people are not replaced
-without permission. Requests are retried while the Hub fails for a moment. If the answer to a commit was lost, the next
-try finds the commit. Runs in its own process, and only that process holds the token.
+A repeated push skips equal files, and finds a commit whose answer was lost. Files of other people are not replaced
+without permission. Runs in its own process, and only that process holds the token.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +24,6 @@ NAMES_SHOWN = 3
 
 class Destination(Struct, frozen=True, kw_only=True):
     """A repository `NAMESPACE/NAME` on a Hub, and a branch. `known`: our last commit there, or "".
-
     `private`: make a new repository private. `replace`: True if the push may replace other people's files.
     """
 
@@ -63,9 +60,8 @@ Tell = Callable[[Progress], None]
 
 
 def push(folder: Path, names: tuple[str, ...], to: Destination, token: str, *, message: str, tell: Tell) -> Pushed:
-    """Push files as one commit, and compare what the Hub then holds. Raises Problem E343 to E350.
-
-    A push may be repeated. `message`: a text about the run, a comma, and the step.
+    """Push files as one commit, and compare what the Hub then holds. May be repeated. Raises Problem E343 to E350.
+    `message`: a text about the run, a comma, and the step.
     """
     check_name(to.repository)
     tell(Progress(stage="asking the Hub"))
@@ -93,7 +89,6 @@ def teller(path: Path | None) -> Tell:
 
 
 def _make(api: "HfApi", to: Destination) -> None:
-    """Create the repository and the branch if they do not exist."""
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
@@ -106,10 +101,7 @@ def _make(api: "HfApi", to: Destination) -> None:
 
 
 def _commit(api: "HfApi", ours: Mapping[str, Path], to: Destination, message: str, tell: Tell) -> str:
-    """Commit on top of the branch. If someone else commits first, read the branch and try again.
-
-    Returns the commit. Raises Problem E345, E349.
-    """
+    """Commit on top of the branch, again if someone else commits first. Raises Problem E345, E349."""
     from huggingface_hub.errors import HfHubHTTPError
 
     additions: list[CommitOperationAdd] = []
@@ -134,8 +126,7 @@ def _commit(api: "HfApi", ours: Mapping[str, Path], to: Destination, message: st
 
 
 def _may_change(api: "HfApi", to: Destination, parent: str | None, message: str) -> bool:
-    """Return True if the push may replace the branch's files: if the user allows it, or if the last commit is ours.
-
+    """Return True if the user lets the push replace the branch's files, or if the last commit is ours.
     If the answer to our commit was lost, its title shows that it is ours.
     """
     if to.replace or (to.known and to.known == parent):

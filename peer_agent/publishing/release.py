@@ -21,7 +21,6 @@ FRAME = Frame(720, 300, left=44, right=16, top=28, bottom=32)
 
 def loss_curve(points: Sequence[Loss], unigram: float | None, *, unit: str = "token") -> str:
     """Return an SVG of the loss curve. `points` are ordered by step, and at least one is finite.
-
     `unigram`: a loss to draw as a dotted line. `unit`: the unit in "nats per unit", such as "token".
     """
     layout = lay_out(points, unigram, FRAME, note="token frequencies alone:")
@@ -44,10 +43,7 @@ class ReleasedFile(Struct, frozen=True):
 
 
 class Released(Struct, frozen=True, kw_only=True):
-    """A finished release. `files` includes the `archive`, which contains the other files.
-
-    `sample`: a text by the model.
-    """
+    """A finished release. `files` includes the `archive`, which contains the other files."""
 
     files: list[ReleasedFile]
     archive: str
@@ -55,8 +51,7 @@ class Released(Struct, frozen=True, kw_only=True):
 
 
 def make_release(*, recipe: Recipe, snapshot: Path, data: Path, out: Path, facts: CardFacts) -> Released:
-    """Write a release to the folder `out`. `data`: the folder with the run's prepared data. Raises Problem E106, E310.
-    """
+    """Write a release to the folder `out`. `data`: the run's prepared data. Raises Problem E106, E310."""
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         model = model_from(recipe, snapshot, data / MODEL_FILES)
@@ -104,10 +99,7 @@ def _described(path: Path) -> ReleasedFile:
 
 
 def _archive(files: list[Path], archive: Path) -> Path:
-    """Zip the files into a folder named like the archive.
-
-    No compression: weights do not shrink, and compressors differ.
-    """
+    """Zip the files without compression: weights do not shrink, and compressors differ."""
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as zipped:
         for path in files:
             entry = zipfile.ZipInfo(f"{archive.stem}/{path.name}", EPOCH)

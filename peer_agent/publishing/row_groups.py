@@ -1,5 +1,4 @@
 """Row groups of a Parquet file on the Hub: read their sizes, and copy some of them to a small local file.
-
 The sizes in a footer may be false. So the bytes written are counted, and the limit is the same on all machines.
 """
 
@@ -57,10 +56,7 @@ class Group(Struct, frozen=True, array_like=True):
 
 
 class Groups:
-    """The row groups of a Parquet file, as its footer lists them.
-
-    Raises Problem E381 if the file is not Parquet, and whatever errors the file raises.
-    """
+    """The row groups in a Parquet file's footer. Raises Problem E381 (not Parquet), and errors of the file."""
 
     def __init__(self, file: IO[bytes]) -> None:
         try:
@@ -99,9 +95,8 @@ class Groups:
 
     def copy(self, numbers: Iterable[int], columns: Sequence[str], path: Path) -> None:
         """Copy these columns of these row groups to a new Parquet file, up to WRITTEN_BYTES.
-
-        If part of a row group is unreadable, the copy skips the rest of that row group. Raises OSError, MemoryError,
-        pyarrow's errors in OF_THIS_MACHINE, and whatever errors the file raises.
+        Skips the rest of a row group after an unreadable part. Raises OSError, MemoryError, pyarrow's errors in
+        OF_THIS_MACHINE, and errors of the file.
         """
         wanted = set(columns)
         schema = pa.schema([field for field in self._file.schema_arrow if field.name in wanted]).remove_metadata()
@@ -118,10 +113,7 @@ class Groups:
                     writer.write_batch(batch.replace_schema_metadata(None))
 
     def _packed_bytes(self, number: int, wanted: set[str]) -> int:
-        """Return the packed bytes of a row group's wanted columns.
-
-        Return more than the limit if the row group does not exist.
-        """
+        """Return the packed bytes of a row group's wanted columns, or more than the limit if there is no such group."""
         if number >= self._file.metadata.num_row_groups:
             return GROUP_BYTES + 1
         about = self._file.metadata.row_group(number)

@@ -1,7 +1,5 @@
 """Texts from JSON lines and Parquet: one field of each row, with limits on its size.
-
 Rows that are broken, too long or without text are counted and skipped. Which rows these are depends only on the file.
-If a writer can render conversations, a field with conversations is preferred to a field with text.
 """
 
 import contextlib
@@ -47,10 +45,7 @@ class ChatTemplate(Struct, frozen=True):
 
 
 class Writer:
-    """Renders conversations as text, in a process that starts with the first conversation.
-
-    Use it in a `with` statement.
-    """
+    """Renders conversations as text, in a process that starts with the first conversation."""
 
     def __init__(self, template: ChatTemplate) -> None:
         self.template = template
@@ -71,8 +66,7 @@ class Writer:
         return bool(self.template.source)
 
     def write(self, conversation: Sequence[Message]) -> str | None:
-        """Render a conversation. Return None if the template refuses the conversation.
-
+        """Render a conversation. Return None if the template refuses it.
         Raises Problem E393 if there is no template, E394 if the template is unusable.
         """
         answer = json.loads(self._asked(_line(conversation)))
@@ -123,10 +117,7 @@ def _line(said: Any) -> bytes:
 
 
 def main(questions: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer requests of a `Writer` in the child process. The first line is the template.
-
-    Each further line is a conversation, and is answered with its text or a refusal.
-    """
+    """Answer a `Writer` in the child process: a line with the template, then a line for each conversation."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     source, special = json.loads(questions.readline())
@@ -171,9 +162,8 @@ UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError)
 
 def rows_of(path: Path, field: str, *, lists: Collection[str], longest: int) -> Iterator[dict[str, Any] | None]:
     """Yield the texts and lists of each row by column, or None for a broken row. Raises Problem E381 if not Parquet.
-
-    `field`: the only column to read; "" means all text columns. `lists`: columns in which lists are read too, if they
-    have at most `MOST_LISTED` items. `longest`: longer texts are left out.
+    `field`: the only column to read; "" means all text columns. `lists`: columns whose lists are read too, up to
+    `MOST_LISTED` items. `longest`: longer texts are left out.
     """
     try:
         file = parquet.ParquetFile(path)
@@ -279,9 +269,8 @@ def kind_of(path: Path) -> Kind:
 
 def texts_of(files: Sequence[Path], writer: Writer | None = None, known: str = "") -> Texts:
     """Return the texts of all rows in order: from a text field, or from conversations that `writer` renders.
-
-    `known`: the text field, if the caller knows it. Raises Problem E381 if a file is not Parquet, E382 if no row has a
-    text, and the errors of `writer`.
+    `known`: the text field, if the caller knows it. Raises Problem E381 (not Parquet), E382 (no text), and those of
+    `writer`.
     """
     rows, counted = partial(_rows, files), Counter[str]()
     field, conversations = (known, False) if known else _field_of(rows(lists=writer is not None), writer)
@@ -306,9 +295,7 @@ def _written(rows: Iterable[Row], field: str, writer: Writer, counted: Counter[s
 
 def _field_of(rows: Iterable[Row], writer: Writer | None) -> tuple[str, bool]:
     """Return the field to read, and True if the field holds conversations.
-
-    Conversations are chosen if most rows have them or no field has text. If fields have text, a chat template must also
-    exist.
+    Conversations are chosen if no field has text, or if most rows have them and a chat template exists.
     """
     letters, conversations, looked_at = Counter[str](), Counter[str](), 0
     for row in islice(rows, LOOKED_AT):
@@ -371,8 +358,7 @@ def _json_rows(file: IO[bytes], field: str = "", *, lists: bool = False) -> Iter
 
 
 def _json_row(line: bytes, field: str, *, lists: bool) -> Row:
-    """Return the texts in a line, of one field or all, and conversations if `lists`. Return None if the line is broken.
-    """
+    """Return the texts in a line, and conversations if `lists`. Return None if the line is broken."""
     try:
         values = _objects.decode(line)
         wanted = {field: values[field]} if field in values else {} if field else values
@@ -395,7 +381,6 @@ def _parquet(path: Path, field: str = "", *, lists: bool = False) -> Iterator[Ro
 
 
 def _conversations(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row's conversations. Ignore lists of anything else."""
     found = {}
     for name in CONVERSATIONS:
         with contextlib.suppress(msgspec.ValidationError):

@@ -12,10 +12,7 @@ from peer_agent.protocol.recipe import KINDS, Preparation
 
 
 class DataFile(Struct, frozen=True):
-    """A file that preparation has written. `digest`: sha256 in hexadecimal. `size`: in the recipe's unit of data.
-
-    `source`: the number of the source that the data come from.
-    """
+    """A file that preparation has written. `digest`: sha256 in hexadecimal. `size`: in the recipe's unit of data."""
 
     digest: str
     size: int

@@ -36,14 +36,10 @@ HELD_OUT = Place(RunId("0" * 32), 0, 0)  # the place of held-out samples, the sa
 
 
 class Training(Protocol):
-    """The functions that the module named in `Recipe.training` defines.
-
-    Callers pass only recipes of that module's kind.
-    """
+    """The functions that the module named in `Recipe.training` defines, for recipes of that module's kind."""
 
     def build_model(self, recipe: Any, *files: Path) -> "torch.nn.Module":
         """Return a new model in fp32, the same on every machine. No downloads, no remote code, no dropout.
-
         `files`: the folder with `<digest>.safetensors`, passed only if the recipe names files. Parameters that are not
         trained have `requires_grad` False.
         """
@@ -69,22 +65,15 @@ class Training(Protocol):
         self, recipe: Any, model: "torch.nn.Module", heldout: Shard, loss: float, most: int
     ) -> Mapping[str, float]:
         """Return named figures of the model's quality, measured on the first `most` held-out samples.
-
-        `loss`: the mean held-out loss, already measured. A figure whose name ends in "accuracy" is a fraction. Use
-        small batches, because the site's CPU computes them.
+        `loss`: the mean held-out loss. A figure whose name ends in "accuracy" is a fraction. Use small batches: the
+        site's CPU computes them.
         """
 
     def written(self, recipe: Any, model: "torch.nn.Module", data: Path, prompts: Sequence[str]) -> list[str]:
-        """Return the model's continuation of each prompt. Called only if the recipe `writes`.
-
-        `data`: the prepared data.
-        """
+        """Return the model's continuation of each prompt. Called only if the recipe `writes`."""
 
     def save_model(self, recipe: Any, model: "torch.nn.Module", data: Path, out: Path) -> Sequence[str]:
-        """Write a release that transformers can load, and return its file names.
-
-        `data`: the folder with the prepared data.
-        """
+        """Write a release that transformers can load, and return its file names. `data`: the prepared data."""
 
     def sample_of(self, folder: Path) -> str:
         """Return a short text that a released model writes, or "" if the model does not write."""

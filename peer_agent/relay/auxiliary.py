@@ -32,10 +32,8 @@ LOOK_S, LEAVE_LOOK_S = 1.0, 0.05
 async def run_auxiliary(
     access: RunAccess, owner: MachineControl, leave_request: LeaveRequest, view: View, *, place: Place
 ) -> None:
-    """Average until the run is finished or the machine is asked to leave. Raises Problem.
-
-    While `owner` wants the machine to rest, the machine leaves the run. Returns also if `owner` wants it to move to
-    another run.
+    """Average until the run is finished or the machine must leave. Raises Problem.
+    Returns if `owner` moves the machine to another run. While `owner` wants it to rest, the machine leaves the run.
     """
     view.say(translated(SEEN))
     view.say(_("This machine averages for the others and needs no GPU."))
@@ -140,7 +138,6 @@ class Auxiliary:
                     self._committed(read_record(Entry(body.record, body.contributions)))
 
     def _greeted(self, greeting: m.Greeting) -> None:
-        """Store the run's position without showing earlier steps. Show a rollback."""
         if greeting.step < self.view.made:
             self.view.say(f"The run was rolled back to step {greeting.step:,}.")
         self._index, self.view.made = max(self._index, greeting.index), greeting.step
@@ -206,7 +203,6 @@ class Auxiliary:
             await asyncio.sleep(LOOK_S)
 
     def _doing(self) -> str:
-        """Return what the auxiliary is doing, as a key of `status.SENTENCES`."""
         if self.view.run_state == "finished":
             return "finished"
         if self._leaving is not None:

@@ -1,5 +1,4 @@
 """Forwarding by a relay: it connects a dialler to a listener that the dialler cannot reach itself (rule 27).
-
 A relay forwards only to listeners that the coordinator lists and that the relay itself reaches. It sees only
 ciphertext.
 """
@@ -22,9 +21,8 @@ Find = Callable[[RunId, PeerId], m.Listener | None]
 
 class Limits(Struct, frozen=True):
     """Limits on concurrent links, and timeouts.
-
-    `per_listener` is below the limit that listeners set on unauthenticated sockets per address. So one relay cannot use
-    up that limit for other relays at its address.
+    `per_listener` is below the listeners' limit on unauthenticated sockets per address. So one relay cannot use up that
+    limit for other relays at its address.
     """
 
     per_credential: int = 8
@@ -57,7 +55,6 @@ class Forwarder:
             self.links.pop(link, None)
 
     def _enter(self, link: Connection) -> None:
-        """Count a link, even before its request. Raises Problem if there are too many."""
         same = sum(_owner(other) == _owner(link) for other in self.links)
         if same >= self.limits.per_credential or len(self.links) >= self.limits.in_all:
             raise _refusal("yet unnamed", "it forwards as much as it can")
@@ -98,10 +95,7 @@ class Forwarder:
         await carry(link, plain, asked.run, idle_s=self.limits.idle_s)
 
     def _replace(self, link: Connection, to: PeerId) -> None:
-        """Replace the dialler's older links to this listener, which may be dead.
-
-        Raises Problem if the listener has too many.
-        """
+        """Replace the dialler's older, perhaps dead links to this listener. Raises Problem if it has too many."""
         for other in [other for other, at in self.links.items() if at == to and _owner(other) == _owner(link)]:
             del self.links[other]
             other.abort()

@@ -22,8 +22,7 @@ class Place(Struct, frozen=True):
     advertise: int = 0
 
     def url(self, port: int) -> str:
-        """Return the address to publish for a listening port. The site replaces the host by the address that it sees.
-        """
+        """Return the address to publish for a port. The site replaces the host by the address that it sees."""
         return f"wss://{bracketed(self.host)}:{self.advertise or port}/"
 
 

@@ -42,8 +42,7 @@ def _nothing(_: object) -> None:
 
 
 class Watch(Struct, frozen=True):
-    """Callbacks: a changed link to the site, a message from the site, the listening port, an open link, instructions.
-    """
+    """Callbacks: a changed link to the site, a message from it, the listening port, an open link, instructions."""
 
     linked: Callable[[Connected | Waiting], None] = _nothing
     heard: Callable[[m.TO_PEER], None] = _nothing
@@ -85,10 +84,7 @@ class Relay:
         self._broken: asyncio.Queue[Problem] = asyncio.Queue()
 
     async def run(self) -> None:
-        """Listen, and keep a link to the site, until cancelled.
-
-        Raises Problem, or a group of them, if continuing cannot help.
-        """
+        """Listen, and keep a link to the site, until cancelled. Raises Problem, or a group, if going on cannot help."""
         await self.access.renew()
         server = await serve_data(
             self.host,
@@ -182,8 +178,7 @@ class Relay:
         self.watch.heard(body)
 
     async def _hear(self, run: RelayedRun, body: m.TO_PEER) -> None:
-        """Verify a message and pass it to its run. Skip a plan that is invalid. An invalid commit closes the run here.
-        """
+        """Verify a message and pass it to its run. Skip an invalid plan. An invalid commit closes the run here."""
         large = isinstance(body, m.Planned | m.Commit) and _size(body) > INLINE_BYTES
         try:
             opened = await asyncio.to_thread(open_message, body, self.access.site_key) if large else None
@@ -206,8 +201,7 @@ class Relay:
         return run in self.aside
 
     def _has_nothing(self, run: RunId, body: m.TO_PEER) -> bool:
-        """Return True for a snapshot notice about a run without data here. The site sends notices of all finished runs.
-        """
+        """Return True for a snapshot notice about a run without data here. The site sends one for all finished runs."""
         return isinstance(body, m.Snapshotted) and run not in self.runs and not self.log.last_index(run)
 
     async def _guarded(self, run: RunId, do: Callable[[RelayedRun], Awaitable[None]]) -> None:
@@ -244,10 +238,7 @@ class Relay:
         return any(run.reduction is not None for run in self.runs.values())
 
     def _forwards_to(self, run: RunId, peer: PeerId) -> m.Listener | None:
-        """Return a listed member that this relay has itself authenticated, or None.
-
-        Other addresses must not be dialled.
-        """
+        """Return a listed member that this relay has itself authenticated, or None. Never dial other addresses."""
         listed = (listener for listener in self._addresses.get(run, ()) if listener.peer == peer)
         return next((each for each in listed if each.fingerprint and peer in self.others.direct), None)
 
@@ -313,10 +304,7 @@ class Relay:
             await link.send(m.SpanMissing(run=body.run, index=body.index, span=body.span))
 
     async def _hear_listener(self, peer: PeerId, body: m.AnyMessage | Frame) -> None:
-        """Pass an average, received from a peer that this machine dialled, to the run in its header.
-
-        Averages that relays made arrive later, from their logs.
-        """
+        """Pass an average from a member that this machine dialled to its run. Relays' averages come from their logs."""
         if isinstance(body, Frame) and body.run in self.runs:
             await self._guarded(body.run, lambda run: run.hear_average(peer, body))
 

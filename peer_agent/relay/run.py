@@ -1,7 +1,6 @@
 """One run in a relay's process: passes events to `protocol.relay` and carries out the resulting actions.
-
-It connects `averaging` with `network` and makes no decisions. Events are handled one at a time, with all their actions.
-Disk and network actions run in background tasks, with writes in order. Their outcomes are new events.
+Events are handled one at a time, with all their actions. Disk and network actions run in background tasks, with writes
+in order. Their outcomes are new events.
 """
 
 import asyncio
@@ -51,7 +50,6 @@ Speak = Callable[[], Awaitable[Any]]
 
 class Around(Struct, frozen=True):
     """Callbacks to the process. `say` sends to the coordinator and may drop messages.
-
     `ask` fetches a span from another relay's log. `failed` receives errors of background tasks.
     """
 
@@ -62,10 +60,7 @@ class Around(Struct, frozen=True):
 
 
 class RelayedRun:
-    """One run in this process. `update_log` stores all runs.
-
-    `gets_all`: True in a trainer's process, which receives all averages and stores the log only if asked.
-    """
+    """One run in this process. `gets_all`: True in a trainer's process, which receives all averages."""
 
     def __init__(
         self,
@@ -151,10 +146,7 @@ class RelayedRun:
                 self._beside(partial(self.handle, e.Unlinked(peer)))
 
     async def _hold_back(self, frame: Frame) -> None:
-        """Stop reading from a slot that is ahead of other slots.
-
-        The slot's sender then waits, which frees this machine's downlink.
-        """
+        """Stop reading from a slot that is ahead. Its sender then waits, which frees this machine's downlink."""
         place = place_of(frame)
         while (
             (reducer := self.state.reducer) is not None
@@ -178,10 +170,7 @@ class RelayedRun:
         return True
 
     async def hear_average(self, peer: PeerId, frame: Frame) -> None:
-        """Handle an average from a peer that this machine dialled.
-
-        Store it until its plan arrives, up to `EARLY_BYTES`.
-        """
+        """Handle an average from a peer that this machine dialled. Store up to `EARLY_BYTES` until its plan arrives."""
         reducer = self.state.reducer
         if reducer is None or frame.run != self.run:
             return
@@ -240,7 +229,6 @@ class RelayedRun:
             self._replace(self._followers, peer, partial(self.outbox.follow, link))
 
     def _replace(self, tasks: dict[PeerId, asyncio.Task[None]], peer: PeerId, speak: Speak) -> None:
-        """Start a task that sends to a peer. Cancel the peer's earlier task of the same kind."""
         if before := tasks.pop(peer, None):
             before.cancel()
         tasks[peer] = asyncio.create_task(_quietly(speak))
@@ -356,10 +344,7 @@ class RelayedRun:
     # --- the disk -----------------------------------------------------------------------------------------------
 
     def _taken(self, action: Write) -> Any:
-        """Return the data that a write needs.
-
-        They are removed from the reduction, which may end before the write starts.
-        """
+        """Return a write's data, removed from the reduction, which may end before the write starts."""
         if isinstance(action, e.WriteSpan):
             assert self.reduction is not None
             return self.reduction.plan.place, self.reduction.take_span(action.span, action.included)
@@ -399,9 +384,8 @@ class RelayedRun:
         return None
 
     def _append(self, action: e.Append) -> e.Event:
-        """Append an entry to the log.
-
-        If the log has another entry at this index, it keeps that one, and a person must resolve the conflict.
+        """Append an entry to the log. If the log has another entry there, keep that: a person must resolve the
+        conflict.
         """
         try:
             return e.Appended(self.log.append(action.sealed).index)

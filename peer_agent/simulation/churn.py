@@ -13,8 +13,7 @@ NIGHT_S = 8 * 3600.0
 
 
 class Spell(Struct, frozen=True):
-    """How often a kind of fault happens to one victim, as the mean virtual seconds between two, and how long it lasts.
-    """
+    """How often a kind of fault happens to one victim, as mean virtual seconds between two, and how long it lasts."""
 
     every_s: float
     shortest_s: float
@@ -98,10 +97,7 @@ def _spells(spells: Mapping[Kind, Spell], kinds: set[Kind], churn: float) -> dic
 
 
 def inject(world: World, conditions: Conditions) -> Callable[[], None]:
-    """Start injecting faults. Return a function that stops new faults.
-
-    A fault that has begun ends by itself or by `effects.heal`.
-    """
+    """Inject faults. Return a function that stops new faults. A fault ends by itself or by `effects.heal`."""
     over: list[bool] = []
     for victims, spells in ((world.trainers, conditions.trainers), (world.relays, conditions.relays)):
         for kind, spell in spells.items():

@@ -1,5 +1,4 @@
 """A virtual database: the site's rows, written in one transaction per commit and read back as bytes.
-
 It may fail, lose answers or become unreachable. It decides about writes as `coordination.store` does (rule 3).
 """
 
@@ -47,8 +46,7 @@ class LedgerRow(Struct, frozen=True):
 
 
 class Database:
-    """The stored data of one run: head of the log, log, ledger, lease marks, coverage, snapshot, and the host's claim.
-    """
+    """The stored data of one run: log and its head, ledger, lease marks, coverage, snapshot, the host's claim."""
 
     def __init__(self, run: RunId, seed: int, failure_rates: FailureRates, faults: Faults | None = None) -> None:
         self.run = run
@@ -118,10 +116,7 @@ class Database:
         return "committed", self.log[-1]
 
     def _write(self, sealed: Entry) -> bool:
-        """Write head, log, ledger and coverage from the signed bytes.
-
-        Return False, writing nothing, if the record does not fit.
-        """
+        """Write head, log, ledger and coverage from the signed bytes. Return False if the record does not fit."""
         record = read_record(sealed)
         step = self.step if record.kind == "rollback" else record.step - 1
         place = record.index - 1, step, record.previous, record.fence
@@ -141,10 +136,7 @@ class Database:
         return True
 
     def _go_back(self, record: Record, digest: str) -> bool:
-        """Carry out the requested rollback, and move the snapshot to this entry.
-
-        Return False if no such request exists.
-        """
+        """Carry out a requested rollback, and move the snapshot to this entry. Return False without such a request."""
         target = self.back_to
         if target is None or record.restored is None or record.restored.index != target.index:
             return False
@@ -190,8 +182,5 @@ def cover(ranges: Ranges, start: int, stop: int) -> None:
 
 
 def state_digest(log: str, *, spoiled_by: PeerId | None = None) -> str:
-    """Return a made-up digest of the state after a log entry. `log`: the entry's digest.
-
-    `spoiled_by`: the peer whose replica is corrupt; its digest differs.
-    """
+    """Return a made-up digest of the state after a log entry. It differs for the corrupt replica of `spoiled_by`."""
     return hashlib.sha256(f"{log} {spoiled_by}".encode()).hexdigest()[:16]

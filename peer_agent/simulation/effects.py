@@ -1,5 +1,4 @@
-"""The effect of each kind of fault on the simulated world, and how the fault ends. `churn` decides when faults occur.
-"""
+"""The effect of each kind of fault on the simulated world, and its end. `churn` decides when faults occur."""
 
 from collections.abc import Callable
 from functools import partial
@@ -114,7 +113,6 @@ def _hang(target: Target) -> End:
 
 
 def _part(target: Target) -> End:
-    """Make the last relay unreachable for the victim."""
     pair = target.peer, list(target.world.relays)[-1]
     target.world.unreachable.add(pair)
     return lambda: target.world.unreachable.discard(pair)
@@ -173,7 +171,6 @@ def _night(target: Target) -> End | None:
 
 
 def _go(world: World, way: Callable[[], None]) -> None:
-    """Call `way` unless the night has already ended."""
     if world.clock.now < world.night_until:
         way()
 

@@ -1,7 +1,6 @@
-"""Faults in a simulation. Each fault has a kind, and is counted when it happens.
-
-A fault is ordered for a peer and a round, or happens by chance (`odds`). A test can order a fault and assert that it
-happened, as with torchft's `EventInjector`. The code that carries out a fault asks here whether it happens now.
+"""Faults in a simulation: ordered for a peer and a round, or by chance (`odds`), and counted when they happen.
+A test can order a fault and assert that it happened, as with torchft's `EventInjector`. The code that carries out a
+fault asks here whether it happens now.
 """
 
 import random
@@ -28,8 +27,7 @@ NOBODY = PeerId("")  # in place of a peer, if a fault is the site's
 
 
 class Ordered(Struct, frozen=True):
-    """A fault ordered for a peer and a round. `of`: the only type of message affected, or "". `lasts_s`: the duration.
-    """
+    """A fault ordered for a peer and a round. `of`: the only type of message affected, or "" for all types."""
 
     kind: Kind
     peer: PeerId
@@ -69,10 +67,7 @@ class Faults:
         return False
 
     def due(self, kinds: frozenset[str], round_: int) -> list[Ordered]:
-        """Remove and return the faults of these kinds that are ordered for this round.
-
-        The caller injects and counts them.
-        """
+        """Remove and return the faults ordered for this round. The caller injects and counts them."""
         due = [fault for fault in self.waiting.get(round_, ()) if fault.kind in kinds]
         for fault in due:
             self._remove(fault)

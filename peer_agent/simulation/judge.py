@@ -1,7 +1,4 @@
-"""Judges a simulated run by messages, database rows and true state, not by what the coordinator believes.
-
-In a sound run, the judge counts no faults.
-"""
+"""Judges a simulated run by messages, database rows and true state, not by what the coordinator believes."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -25,10 +22,7 @@ Attempt = tuple[int, int, int]  # step, fence, attempt
 
 
 class Planned(Struct):
-    """A plan that the coordinator announced, with the offers in the plan.
-
-    `included`: by span, which slots' chunks the average includes, as the reducer reported.
-    """
+    """A plan with its offers. `included`: by span, the slots whose chunks the reducer reported as averaged."""
 
     plan: Plan
     offers: dict[PeerId, m.Offer]
@@ -126,7 +120,6 @@ class Judge:
         self._planned.clear()
 
     def _count_positions(self, world: Surroundings, record: Record) -> None:
-        """Count samples that are in two updates."""
         for unit in (unit for entry in record.contributions for unit in entry.units):
             used = self._used.setdefault((unit.epoch, unit.shard), bytearray(world.shards[unit.shard]))
             twice = sum(map(bool, used[unit.start : unit.stop]))
@@ -153,8 +146,7 @@ class Judge:
             self._blame("doubled", unearned, f"{machine[:6]} is credited for nothing at step {record.step}")
 
     def _averaged(self, grid: Grid, planned: Planned) -> dict[PeerId, Fraction]:
-        """Return how many samples of each contributor the average contains, from the offers and the reducers' reports.
-        """
+        """Return how many samples of each contributor the average contains, by offers and reducers' reports."""
         elements = self._included_elements(grid, planned)
         averaged = {}
         for number, slot in enumerate(planned.plan.slots):
@@ -190,8 +182,7 @@ class Judge:
     # --- after draining
 
     def divergent(self, world: World) -> list[PeerId]:
-        """Return the living replicas that are corrupt, behind the log, or last reported another digest than the log's.
-        """
+        """Return living replicas that are corrupt, behind the log, or last reported another digest than the log's."""
         last = {peer: report for peer, report in self.reports.items() if world.trainers[peer].alive}
         at_head = [report.digest for report in last.values() if report.index == world.database.index]
         right = world.database.index, Counter(at_head).most_common(1)[0][0] if at_head else ""
@@ -203,9 +194,7 @@ class Judge:
 
     def unsettled(self, world: World) -> list[Unit]:
         """Return leased units that are neither in an update nor free again. Call this when every peer has left.
-
-        Samples that the host recorded as lost are subtracted. The host may still believe some units leased, but no peer
-        holds them.
+        Samples that the host recorded as lost are subtracted. The host may still believe some units leased.
         """
         assert world.host is not None
         book = world.host.state.leases
@@ -231,7 +220,6 @@ def _elements(grid: Grid, first: int, stop: int) -> int:
 
 
 def _joined(included: dict[int, tuple[Included, ...]]) -> list[tuple[int, int, tuple[int, ...]]]:
-    """Return ranges of neighbouring chunks that average the same slots."""
     parts = sorted((part.first, part.stop, part.slots) for span in included.values() for part in span)
     runs: list[tuple[int, int, tuple[int, ...]]] = []
     for first, stop, slots in parts:
@@ -283,10 +271,7 @@ class Progress:
 
 
 def usual_round_s(world: World) -> float | None:
-    """Return the usual seconds of a round with the trainers that can work now.
-
-    Return None if they cannot fill the batch.
-    """
+    """Return the usual seconds of a round with the trainers that can work now, or None if no round can be committed."""
     host, now = world.host, world.clock.now
     if host is None or host.frozen or now < world.layer_back_at or not world.database.answers(now):
         return None

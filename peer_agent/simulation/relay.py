@@ -135,8 +135,7 @@ class Relay(Peer):
         self.after(POLL_S, lambda: self._poll(plan))
 
     def _collect(self, attempt: Attempt, number: int, slot: m.Slot) -> None:
-        """Add a slot's chunks that arrived since the last poll. Refuse the first chunk of a sender with damaged memory.
-        """
+        """Add a slot's chunks that arrived since the last poll. Refuse a sender with damaged memory."""
         sender, chunks = self.trainers[slot.peer], attempt.coverage.chunks
         if number in attempt.refused or not sender.sends(attempt.plan.plan, slot):
             return

@@ -26,8 +26,7 @@ MOST_REASONS = 20
 
 class Figures(Struct, frozen=True, kw_only=True):
     """The figures of a finished simulation. From `stuck_rounds` to `doubled_samples`, they are 0 in a sound run.
-
-    `committed_rounds`, `void_rounds`: rounds before the drain. `seconds`: real time. `advance_cpu_s`: CPU time in the
+    `committed_rounds`, `void_rounds`: before the drain. `seconds`: real time. `advance_cpu_s`: CPU time in the
     coordinator. `fairness`: Jain's index over the trainers of samples credited per sample computed.
     """
 

@@ -161,7 +161,7 @@ class Peer(ABC):
         self.fence = 0
         self.hung = False  # True if a computation never ends; everything else goes on
         self.pace = 1.0  # speed of a relay's reduction: 0.1 takes ten times as long
-        self.disk_full = False  # True if writes fail
+        self.disk_full = False
         self._stalled: list[Callable[[], None]] = []  # computations that wait until the hang ends
         self._missed: list[Callable[[], None]] = []  # events that arrived while the peer was frozen
 
@@ -275,11 +275,9 @@ DOWN: tuple[Kind, Kind, Kind] = ("lost down", "twice down", "late down")
 
 
 class Socket:
-    """A peer's link to the site, and the channel layer behind it, which loses, repeats and delays messages.
-
+    """A peer's link to the site, and the channel layer behind it, which loses, repeats and delays messages silently.
     It simulates `coordination.sockets.consumer`. It learns the host from announcements and from the database, and both
-    may be stale. Messages stay in order, as with TCP and the layer. Losses are silent. A later socket has a higher
-    `number`.
+    may be stale. Messages stay in order, as with TCP and the layer.
     """
 
     def __init__(self, world: Surroundings, peer: "Peer", number: int) -> None:
@@ -353,7 +351,6 @@ class Socket:
         return [delay_s, delay_s] if world.strikes(twice, self.peer.peer, of) else [delay_s]
 
     def _delay(self, way: str, held_s: float = 0.0) -> float:
-        """Return a random latency that keeps messages in order."""
         now = self.world.clock.now
         delay_s = held_s + self.peer.latency_s * self.world.chance.uniform(0.8, 1.5)
         self._free_at[way] = max(now + delay_s, self._free_at[way])
@@ -377,8 +374,7 @@ CAPACITY = 10_000  # Messages that a frozen process's channel stores. More are d
 
 
 class Host:
-    """A process that has claimed the run. It rebuilds its state from the database, and learns of sockets from messages.
-    """
+    """A process that has claimed the run. It rebuilds its state from the database, and finds sockets by messages."""
 
     def __init__(self, world: Surroundings) -> None:
         self.world = world
@@ -447,10 +443,8 @@ class Host:
     # --- messages
 
     def receive(self, socket: "Socket", message: m.TO_SITE) -> None:
-        """Handle a peer's message if it came on the peer's current socket.
-
-        The current socket is the newest one with a hello. If the host does not know the peer, it is the socket of this
-        message.
+        """Handle a message if it came on the peer's newest socket with a hello. For an unknown peer, any socket will
+        do.
         """
         peer = socket.peer
         known = self.sockets.get(peer.peer)

@@ -108,10 +108,7 @@ class Trainer(Peer):
         return (ours.step, ours.fence, ours.attempt) == (plan.step, plan.fence, plan.attempt)
 
     def gather(self, place: Place, span: m.PlannedSpan, root: bytes) -> None:
-        """Store the root of a span's averages, if the span is in the current plan.
-
-        When all are there, report to the state machine.
-        """
+        """Store the root of a span's averages in the current plan. When all are there, report to the state machine."""
         round_ = self.core.round
         if not self.alive or round_ is None or round_.plan is None:
             return
@@ -235,7 +232,6 @@ class Trainer(Peer):
         self.handle(e.Hashed(action.index, action.step, hashlib.sha256(content).hexdigest(), len(content)))
 
     def _digest(self, log: str) -> str:
-        """Return the digest of this replica's state. `log`: the digest of the log entry."""
         return state_digest(log, spoiled_by=self.peer if self.corrupt else None)
 
 

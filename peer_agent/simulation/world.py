@@ -134,7 +134,6 @@ class World(Surroundings):
         socket.close()
 
     def _look_up(self) -> None:
-        """Let each socket whose host is silent look up the host in the database."""
         for socket in list(self.sockets.values()):
             if socket.is_forsaken:
                 socket.look_up()
@@ -154,8 +153,7 @@ class World(Surroundings):
             peer.after(NOTICE_S + self.chance.random(), peer.connect)
 
     def start_host(self) -> None:
-        """Start the site, and its host from the database. Tell open sockets of the host, except if "unheard" strikes.
-        """
+        """Start the site, and its host from the database. Tell sockets of the host, except if "unheard" strikes."""
         self.is_up = True
         if self.host is not None:
             return
@@ -172,10 +170,7 @@ class World(Surroundings):
         self.clock.after(away_s, self.start_host)
 
     def replace_host(self, ended: Host, away_s: float = TAKE_S) -> None:
-        """Let another process take over the run after its host has ended.
-
-        Sockets are in other processes, and stay open.
-        """
+        """Let another process take over the run. Sockets are in other processes, and stay open."""
         ended.alive = False
         if self.host is ended:
             self.host = None
@@ -183,10 +178,7 @@ class World(Surroundings):
             self.clock.after(away_s, self.start_host)
 
     def overtake_host(self, asleep_s: float) -> None:
-        """Suspend the host for longer than its claim lasts.
-
-        Another host takes the run, and this one wakes without knowing it.
-        """
+        """Suspend the host beyond its claim. Another host takes the run, and this one wakes without knowing it."""
         host = self.host
         if host is None:
             return
@@ -236,8 +228,7 @@ class World(Surroundings):
     # --- running
 
     def run(self, until: Callable[[], bool], limit_s: float = 3600.0) -> bool:
-        """Advance virtual time until `until()` is True. Return False if that takes more than `limit_s` virtual seconds.
-        """
+        """Advance virtual time until `until()` is True. Return False after `limit_s` virtual seconds."""
         end = self.clock.now + limit_s
         while not until():
             if self.clock.now > end or not self.clock.step():

@@ -70,10 +70,7 @@ def run_of(url: str) -> str:
 
 
 def understood(answer: dict[str, Any], kind: type[Answer], url: str) -> Answer:
-    """Convert the site's answer to a struct.
-
-    Raises Problem E110 if it does not fit, since another service may have answered.
-    """
+    """Convert the site's answer to a struct. Raises Problem E110 if another service seems to have answered."""
     try:
         return msgspec.convert(answer, kind)
     except msgspec.ValidationError as error:
@@ -146,10 +143,8 @@ class RunAccess:
 
     async def may_dial(self, listener: Listener) -> bool:
         """Return True if this machine may dial a listener.
-
-        A member must not be able to make this machine dial into this machine's own local network. Relays may be
-        anywhere, because the operator places them. Members may also be anywhere if the site itself is in the local
-        network.
+        A member must not make this machine dial into its own local network. Relays may be anywhere, because the
+        operator places them. Members may also be anywhere if the site itself is in the local network.
         """
         if not listener.fingerprint or is_public(urlsplit(listener.url).hostname or ""):
             return True
@@ -161,8 +156,7 @@ class RunAccess:
         return await self._dial(listener, Link.DATA, timeout_s)
 
     async def dial_through(self, relay: Listener, listener: Listener) -> Connection:
-        """Open a data link to a listener through a relay.
-
+        """Open a data link through a relay.
         Raises Problem E104 for any error, because a relay must not decide whether this machine retries.
         """
         await self.renew()

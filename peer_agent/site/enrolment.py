@@ -1,5 +1,4 @@
-"""Enrolment of this machine at a site: with a stored identity, a one-time token, or a person's approval in the browser.
-"""
+"""Enrolment of this machine at a site: with a stored identity, a one-time token, or a person's approval."""
 
 import asyncio
 import platform
@@ -49,9 +48,8 @@ async def get_approved(
     monotonic: Callable[[], float] = time.monotonic,
 ) -> KnownSite:
     """Request approval at the site of `url`, `show` the code, and wait until a person approves the machine.
-
-    Raises Problem E115 if no person answers, the site's error if a person declines or the code expires, and E104, E105,
-    E110.
+    Raises Problem E115 if no person answers, E104, E105, E110, and the site's error if a person declines or the code
+    expires.
     """
     site = site_of(url)
     code = await _ask(home, site, kind, run)
@@ -109,7 +107,6 @@ ASK_AGAIN = {
 
 class Enrolment(Struct, frozen=True):
     """How to enrol a machine. `show` shows a person the code to approve. `say` shows a sentence.
-
     `run`: the slug of the run to join. `token`: a one-time token to use instead of an approval, or "".
     """
 
@@ -120,10 +117,7 @@ class Enrolment(Struct, frozen=True):
     token: str = ""
 
     async def enrol(self, home: Home, url: str) -> KnownSite:
-        """Enrol this machine at the site of `url`, with a token if there is one, else by a person's approval.
-
-        Raises Problem.
-        """
+        """Enrol this machine with a token if there is one, else by a person's approval. Raises Problem."""
         kind = KINDS[self.role]
         if token := self.token or token_of_environment():
             return await log_in(home, url, token, kind=kind, name="relay" if self.role is Role.RELAY else "")

@@ -1,5 +1,4 @@
 """Input of a one-time token, hidden from other users of this computer.
-
 A token is never an argument, because `ps` shows arguments to every account. It comes from the environment or a file.
 """
 
@@ -40,10 +39,7 @@ def refuse_argument(value: str) -> str:
 
 
 def token_in(path: str) -> str:
-    """Return the token in the first line of a file or of standard input, or "" if `path` is empty.
-
-    Raises Problem E133 if that line is no token.
-    """
+    """Return the token in the first line of a file or of standard input. Raises Problem E133 if it is no token."""
     if not path:
         return ""
     where = _("Standard input") if path == STANDARD_INPUT else _("The file {path}").format(path=path)

@@ -1,7 +1,5 @@
-"""The owner's instructions for this machine, set on its page at the site.
-
-They arrive on the control link, are applied, and are answered with a report. A process has one `MachineControl`, which
-outlives links and runs.
+"""The owner's instructions for this machine, set on its page at the site and answered with a report.
+A process has one `MachineControl`, which outlives links and runs.
 """
 
 import asyncio
@@ -56,19 +54,13 @@ class Refusal(NamedTuple):
 
 
 def credible(refused: tuple[Refusal, ...]) -> tuple[str, ...]:
-    """Return the reasons if a relay or at least two members refused.
-
-    A single member must not be able to stop a machine.
-    """
+    """Return the reasons if a relay or two members refused. A single member must not be able to stop a machine."""
     is_one_members = len({refusal.by for refusal in refused}) < 2 and not any(each.is_relays for each in refused)
     return () if is_one_members else tuple(sanitize(refusal.reason) for refusal in refused)
 
 
 class MachineControl:
-    """Applies the owner's instructions.
-
-    `on_change` is called when `rest`, `limits`, `is_to_finish` or `move_to` may have changed.
-    """
+    """Applies the owner's instructions. `on_change` is called when an instruction or limit may have changed."""
 
     def __init__(self, home: Home, limits: Limits, tell: Callable[[str, str], None] = _nothing) -> None:
         """Begin with the command line's `limits`. `tell` shows an event and a sentence to a person at the machine."""
@@ -183,7 +175,6 @@ class MachineControl:
 
 
 def _is_like(one: MachineReport, other: MachineReport | None) -> bool:
-    """Return True if the reports differ at most in traffic."""
     return other is not None and replace(one, month_bytes=0) == replace(other, month_bytes=0)
 
 
@@ -193,7 +184,6 @@ MOST_REPORTS = 100  # Reports queued for a slow link. More are dropped; reports 
 
 async def stay_on_hold(access: RunAccess, control: MachineControl, show: Callable[[str], Awaitable[None]]) -> None:
     """Wait, outside the run, until the owner wants the machine to work, to leave or to move to another run.
-
     `show` is called with the reason every second. Raises Problem.
     """
     try:

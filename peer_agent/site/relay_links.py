@@ -1,7 +1,4 @@
-"""A peer's links to a run's listeners.
-
-They are dialled when a listener appears, and are not replaced during a round (rule 41).
-
+"""A peer's links to a run's listeners, dialled when a listener appears, and not replaced during a round (rule 41).
 Most listeners are relays. A listening member has its own certificate, whose fingerprint the site names. If a member
 cannot be dialled, a relay forwards the link, and the member does not count as reached.
 """
@@ -33,10 +30,7 @@ Serve = Callable[[Connection], Awaitable[None]]
 
 
 class Dialling:
-    """Connects to a listener directly, or through one of the open `relays` (rule 27).
-
-    `is_busy` returns True while a round is open.
-    """
+    """Connects to a listener directly, or through one of the open `relays` (rule 27)."""
 
     def __init__(
         self,
@@ -123,8 +117,7 @@ Hear = Callable[[PeerId, m.AnyMessage | Frame], Awaitable[None]]
 
 
 class _Wanted:
-    """A span requested from a relay's log. If a chunk has more than `largest` bytes, the span counts as missing there.
-    """
+    """A span requested from a relay's log. With a chunk above `largest` bytes, the span counts as missing."""
 
     def __init__(self, entry: SpanEntry, largest: int) -> None:
         self.entry, self.largest = entry, largest
@@ -249,10 +242,7 @@ class DataLinks:
         return False
 
     async def ask(self, peer: PeerId, record: RecordHead, entry: SpanEntry) -> list[bytes] | None:
-        """Request a span of the log from one relay.
-
-        Return its chunks in order, or None if the relay does not send them.
-        """
+        """Request a span from one relay's log. Return its chunks in order, or None if the relay does not send them."""
         run, index, span = record.run, record.index, entry.span
         link, place = self.open.get(peer), (peer, run, index, span)
         if link is None or place in self._wanted:

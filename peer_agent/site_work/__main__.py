@@ -1,7 +1,4 @@
-"""Commands for the site's long work, in addition to the commands of `peer_agent.publishing`.
-
-The output format is the same.
-"""
+"""Commands for the site's long work, with the output format of the commands of `peer_agent.publishing`."""
 
 import argparse
 import contextlib

@@ -67,10 +67,7 @@ class ModelFiles(ABC):
         """Yield each file's path, valid until the next one. Raises Problem E388 if a file is missing."""
 
     def read(self, name: str, most: int = MOST_JSON) -> bytes | None:
-        """Return a small file's content, or None if the file is missing.
-
-        Raises Problem E388 if it is larger than `most`.
-        """
+        """Return a small file's content, or None if it is missing. Raises Problem E388 above `most` bytes."""
         if name not in self.names:
             return None
         if self.size_of(name) > most:
@@ -175,7 +172,6 @@ class Read(NamedTuple):
 
 def read_base(model: Path, out: Path) -> Read:
     """Read a model from a folder or a zip. Write parameters and tokenizer to `out`/model and `out`/tokenizer.
-
     Raises Problem E388 (not a model), E389 (pickled), E390 (unknown kind, or custom code), E391 (parameters or
     tokenizer do not match the configuration).
     """
@@ -202,7 +198,6 @@ def _config_of(files: ModelFiles) -> dict[str, Any]:
 
 
 def _base_of(config: Mapping[str, Any]) -> Base:
-    """Return the base model's shape from its configuration. Raises Problem E391."""
     kind = config["model_type"]
     try:
         read: Any = CONFIG_MAPPING[kind](**{name: value for name, value in config.items() if name != "model_type"})
@@ -311,8 +306,7 @@ def _write_tokenizer(
 
 
 def _template_of(files: ModelFiles, settings: Mapping[str, Any]) -> str:
-    """Return the chat template: from its own file, or from the settings. If these have several, return the default one.
-    """
+    """Return the chat template from its own file, or the default one from the settings."""
     alone = files.read(TEMPLATE)
     if alone is not None:
         return alone.decode(errors="replace")
@@ -324,7 +318,6 @@ def _template_of(files: ModelFiles, settings: Mapping[str, Any]) -> str:
 
 
 def _end_of(tokenizer: Tokenizer, special: Mapping[str, Any], config: Mapping[str, Any]) -> int:
-    """Return the end-of-text token that the tokenizer or the model names. Raises Problem E391 if neither names one."""
     named = special.get("eos_token")
     found = tokenizer.token_to_id(named) if isinstance(named, str) else None
     told = config.get("eos_token_id")
@@ -345,10 +338,8 @@ def prepare(
     text: Path, out: Path, preparation: AdaptedText, further: Sequence[Path] = (), *, base: Path | None = None
 ) -> PreparedAdapted:
     """Write `out`/model, `out`/tokenizer, `out`/shards and `out`/heldout.safetensors.
-
-    `text`, `further`: sources of text. `base`: the base model's folder or a zip of it. Its chat template renders
-    conversations. Raises Problem E387 without a base model, and the errors of `read_base`, `prepare` and
-    `open_documents`.
+    `text`, `further`: sources of text. `base`: the base model's folder or zip; its chat template renders conversations.
+    Raises Problem E387 without a base model, and the errors of `read_base`, `prepare` and `open_documents`.
     """
     del preparation  # has no values, because everything follows from the base model
     if base is None:

@@ -43,9 +43,8 @@ def evaluate(
     prompts: Sequence[str] = (),
 ) -> Evaluated:
     """Return the held-out loss and figures of a snapshot. Raises Problem E107, E111, E310, E360, E361.
-
-    `most`: at most so many loss units are used. `data`: the prepared data of a recipe that writes, with the tokenizer
-    for the prompts. If the model is too slow for this CPU, half of the samples are used, or a quarter, and so on.
+    `most`: at most so many loss units are used. `data`: the prepared data, with the tokenizer for the prompts. If the
+    model is too slow for this CPU, half of the samples are used, or a quarter, and so on.
     """
     shard = training_of(recipe).load_shard(heldout)
     with memory_or_problem():
@@ -63,8 +62,7 @@ def evaluate(
 
 
 def _written(recipe: Recipe, model: torch.nn.Module, data: Path, prompts: Sequence[str]) -> list[str]:
-    """Return the model's continuations of the prompts. Return none after an error, because the loss is already known.
-    """
+    """Return the model's continuations. Return none after an error, because the loss is already known."""
     try:
         return training_of(recipe).written(recipe, model, data, prompts)
     except (OSError, RuntimeError, ValueError):
@@ -73,10 +71,7 @@ def _written(recipe: Recipe, model: torch.nn.Module, data: Path, prompts: Sequen
 
 
 def affordable(model: torch.nn.Module, recipe: Recipe, shard: Shard) -> tuple[int, float]:
-    """Return how many samples fit the time budget, and their loss units.
-
-    If all samples fit, the loss units are infinite. Raises ValueError if there are no samples.
-    """
+    """Return how many samples fit the time budget, and their loss units, infinite if all fit. Raises ValueError."""
     kind = training_of(recipe)
     whole, batch = recipe.samples_in(kind.size_of(shard)), next(heldout_batches(recipe, shard), None)
     if batch is None:

@@ -1,7 +1,5 @@
-"""Inspect a model, tokenizer or dataset on the Hub, then fetch it into a folder.
-
+"""Inspect a model, tokenizer or dataset on the Hub, then fetch it into a folder. Code from the Hub never runs.
 A fetch resumes an earlier one, even if that process was killed. Files are compared with the digests that the Hub lists.
-No code from the repository runs.
 """
 
 import hashlib
@@ -74,7 +72,6 @@ def tokenizer_files(names: Collection[str]) -> list[str]:
 
 def text_files(names: Collection[str], pattern: str, repository: str) -> list[str]:
     """Return the files of a dataset that have rows or texts, in one format. By default: those for training.
-
     `pattern`: a folder, or a pattern like `data/train-*`. Empty means all files. Raises Problem E396 if the user must
     choose, E398 if no file is readable.
     """
@@ -119,8 +116,7 @@ LICENCE = 200  # characters of the licence that are stored
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """A repository on the Hub. `files`: for a dataset, a pattern such as `data/train-*`; empty means the default files.
-    """
+    """A repository on the Hub. `files`: a pattern such as `data/train-*`; empty means the default files."""
 
     repository: str
     endpoint: str
@@ -130,9 +126,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 class Found(Struct, frozen=True, kw_only=True):
     """The content of a repository at `commit`. `size`: in bytes. `licence`: from the repository's card, or "".
-
-    `streamed`: True if the dataset is larger than the limit. Then only a sample is fetched, and machines read the rest
-    on the Hub.
+    `streamed`: True if the dataset is too large: only a sample is fetched, and machines read the rest on the Hub.
     """
 
     commit: str
@@ -166,13 +160,11 @@ def look(wanted: Wanted, token: str, *, most: int) -> Found:
 
 
 def _is_for_all(info: Any) -> bool:
-    """Return True if a machine without a token may read the repository."""
     return not getattr(info, "gated", False) and not getattr(info, "private", False)
 
 
 def fetch(wanted: Wanted, commit: str, folder: Path, token: str, *, most: int) -> Fetched:
     """Fetch a commit's chosen files into a folder. Keep what an earlier fetch has brought.
-
     Raises Problem like `look`, E106 if the disk fails, E399 if bytes differ.
     """
     check_name(wanted.repository)
@@ -202,10 +194,7 @@ def _told(wanted: Wanted) -> Any:
 
 
 def _chosen(api: "HfApi", wanted: Wanted, commit: str) -> tuple[str, dict[str, Any]]:
-    """Return the commit and its chosen files by name.
-
-    If a dataset has no readable files, use the Hub's Parquet conversion.
-    """
+    """Return the commit and its chosen files by name; for unreadable datasets, the Hub's Parquet conversion."""
     held = held_files(api, wanted.repository, commit, kind=wanted.kind, most=MOST_LISTED)
     if wanted.kind != "dataset":
         return commit, _files(held, (model_files if wanted.kind == "model" else tokenizer_files)(held))
@@ -233,14 +222,12 @@ def _converted(api: "HfApi", wanted: Wanted) -> str | None:
 
 
 def _licence_of(info: Any) -> str:
-    """Return the licence on the repository's card, as the Hub names it, or ""."""
     said = getattr(info.card_data, "license", None) if getattr(info, "card_data", None) is not None else None
     names = said if isinstance(said, list) else [said]
     return ", ".join(name for name in names if isinstance(name, str))[:LICENCE]
 
 
 def _name_of(number: int, name: str, wanted: Wanted) -> str:
-    """Return a file's local name. Files of a dataset are numbered in order; other files keep their names."""
     return f"{number:05}" if wanted.kind == "dataset" else name
 
 

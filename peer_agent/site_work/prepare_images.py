@@ -1,7 +1,4 @@
-"""Preparation of images: from tar archives to shards of pixels and a held-out part.
-
-Memory does not grow with the archives.
-"""
+"""Preparation of images: from tar archives to shards of pixels and a held-out part, in constant memory."""
 
 import hashlib
 import io
@@ -56,10 +53,8 @@ class Header(tarfile.TarInfo):
 
 
 def members_of(path: Path) -> Iterator[Member]:
-    """Yield the files in an archive's folders.
-
-    Raises Problem E378 if the archive is incomplete, E379 if a member's path leads out of the archive or is no plain
-    file.
+    """Yield the files in an archive's folders. Raises Problem E378 if the archive is incomplete.
+    Raises Problem E379 if a member's path leads out of the archive or is no plain file.
     """
     try:
         with path.open("rb") as file, tarfile.open(fileobj=file, mode="r|*", tarinfo=Header) as archive:
@@ -102,10 +97,7 @@ MOST_PIXELS = 64 * 1024 * 1024  # pixels of an image that is decoded
 
 
 def pixels_of(content: bytes, side: int) -> Pixels | None:
-    """Decode an image to RGB [side, side, 3], or return None if it is no image.
-
-    The shorter side is scaled to `side`, and the longer side is cropped.
-    """
+    """Decode an image to RGB [side, side, 3], scaled and cropped to a square, or return None if it is no image."""
     try:
         with warnings.catch_warnings(), Image.open(io.BytesIO(content), formats=FORMATS) as image:
             warnings.simplefilter("ignore")  # about strange metadata; the size is checked below
@@ -143,10 +135,7 @@ class PreparedImages(Prepared, frozen=True, kw_only=True):
 
 
 class Read(Struct):
-    """The content of all archives. A file holds the pixels, image after image.
-
-    `ends`: the number of images after each archive.
-    """
+    """The content of all archives. A file holds the pixels. `ends`: the number of images after each archive."""
 
     ends: list[int] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
@@ -156,9 +145,7 @@ class Read(Struct):
 
 def prepare(archive: Path, out: Path, preparation: ImagePreparation, further: Sequence[Path] = ()) -> PreparedImages:
     """Write `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E301, E303, E378, E379, E380.
-
-    `further` archives are separate sources with their own shards and held-out parts. Folders with equal names are one
-    class.
+    `further` archives have their own shards and held-out parts. Folders with equal names are one class.
     """
     side, archives = preparation.side, (archive, *further)
     with disk_errors(out):

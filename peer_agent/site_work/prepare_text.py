@@ -1,5 +1,4 @@
-"""Preparation of texts: from uploads to a tokenizer, shards and a held-out part. Memory does not grow with the texts.
-"""
+"""Preparation of texts: from uploads to a tokenizer, shards and a held-out part, in constant memory."""
 
 import hashlib
 import json
@@ -64,8 +63,7 @@ class Brought(NamedTuple):
 
 
 def take_tokenizer(brought: Path, out: Path, *, sentences: bool) -> Brought:
-    """Read a tokenizer.json, alone or in a folder with settings, and write the tokenizer to `out`. Raises Problem E372.
-    """
+    """Read a tokenizer.json, alone or in a folder with settings, and write it to `out`. Raises Problem E372."""
     path = brought / TOKENIZER if brought.is_dir() else brought
     values = _values(path)
     values |= {"truncation": None, "padding": None, "post_processor": None}
@@ -104,7 +102,6 @@ def _values(path: Path) -> dict[str, Any]:
 
 
 def _named(brought: Path) -> dict[str, str]:
-    """Return special tokens by role, from the tokenizer's settings if there are any."""
     found: dict[str, str] = {}
     for name in (SPECIAL, TOKENIZER_CONFIG) if brought.is_dir() else ():
         if (brought / name).is_file():
@@ -115,10 +112,7 @@ def _named(brought: Path) -> dict[str, str]:
 
 
 def _end(tokenizer: Tokenizer, named: Mapping[str, str]) -> dict[str, str]:
-    """Return the special tokens by role.
-
-    The end-of-text token also begins a text, because no other token is ever between two texts.
-    """
+    """Return the special tokens by role. End-of-text also begins a text: no other token is between two texts."""
     end = _first(tokenizer, (named.get("eos_token", ""), *ENDS))
     if end is None:
         raise Problem.of("E372", reason=f"no token of it ends a text, as {ENDS[0]} does")
@@ -174,10 +168,8 @@ def prepare(
     text: Path, out: Path, preparation: TextPreparation, further: Sequence[Path] = (), *, base: Path | None = None
 ) -> PreparedText:
     """Write `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E30x, E372, E381, E382.
-
-    `further` texts are separate sources with their own shards and held-out parts. `base`: an uploaded tokenizer. None:
-    train one tokenizer on all texts. If part of a source stays on the Hub, its shards are portions: they describe where
-    the texts are.
+    `further` texts have their own shards and held-out parts. `base`: an uploaded tokenizer. None: train one on all
+    texts. If part of a source stays on the Hub, its shards are portions: they describe where the texts are.
     """
     vocab = preparation.vocab
     if base is None and not SMALLEST_VOCAB <= vocab <= LARGEST_VOCAB:
@@ -206,9 +198,8 @@ def _prepare_by(base: Path, texts: Sequence[Documents], out: Path, preparation: 
 def cut(
     texts: Sequence[Documents], out: Path, tokenizer: Tokenizer, *, sentences: bool = False, end: int = END_OF_TEXT_ID
 ) -> PreparedText:
-    """Write shards and the held-out part. Raises Problem E415.
-
-    `end`: the token after each document, unless `sentences`.
+    """Write shards and the held-out part. `end`: the token after each document, unless `sentences`. Raises Problem
+    E415.
     """
     orders = [documents.order() for documents in texts]
     tokenizer.no_truncation()  # some tokenizer files request truncation
@@ -242,10 +233,7 @@ def cut(
 def _portions_of(
     documents: Documents, found: int, tokenizer: Path, end: int, *, sentences: bool
 ) -> tuple[list[Portion], str]:
-    """Return the portions of a source that stay on the Hub, and a note for people.
-
-    `found`: how many tokens the source's local part has.
-    """
+    """Return the portions of a source on the Hub, and a note for people. `found`: tokens in the local part."""
     listing = listing_of(documents.source)
     if listing is None:
         return [], ""
@@ -278,7 +266,6 @@ def _learned_from(documents: Documents, order: list[int], most_bytes: int) -> It
 
 
 def _set_aside(documents: Documents, order: list[int], encoded: Iterator[Encoded]) -> list[Encoded]:
-    """Remove the held-out documents from the front of `encoded`, and return them."""
     held: list[Encoded] = []
     size = tokens = 0
     for number in order:
@@ -302,7 +289,6 @@ def _write_shards(
 
 
 def _piece(document: str) -> str:
-    """Return the beginning of a document, cut after a word."""
     words = " ".join(document.split())
     if len(words) <= PIECE:
         return words

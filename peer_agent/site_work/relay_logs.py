@@ -1,5 +1,4 @@
 """Averaged bytes from relays' logs, fetched over data links. A span is requested by its place and verified by its root.
-
 The site's replay uses this, in a process without an event loop. A relay that sent wrong bytes is asked last. Memory
 holds one span at a time.
 """
@@ -28,10 +27,7 @@ MOST_RELAYS = 32
 
 
 class Reach(Struct, frozen=True):
-    """How to reach relays: their addresses, and a credential.
-
-    The site writes a new `Reach` before the credential expires.
-    """
+    """Relays' addresses, and a credential. The site writes a new `Reach` before the credential expires."""
 
     run: Run
     peer: Peer
@@ -80,10 +76,7 @@ class RelayLogs:
         self._runner.close()
 
     def fetch(self, index: int, span: int, first: int, sizes: Sequence[int], take: Take) -> bool:
-        """Fetch a span from one relay after another until `take` accepts the bytes. Return True if it does.
-
-        `first`: the span's first chunk. `sizes`: the chunks' bytes.
-        """
+        """Fetch a span from one relay after another until `take` accepts the bytes. Return True if it does."""
         known = read_reach(self._reach).relays
         for relay in sorted(known, key=lambda relay: self._failures[relay.peer]):
             payloads = self._runner.run(self._ask(relay, index, span, first, sizes))
@@ -95,9 +88,8 @@ class RelayLogs:
     async def _ask(
         self, relay: m.Listener, index: int, span: int, first: int, sizes: Sequence[int]
     ) -> list[bytes] | None:
-        """Return a span's payloads from one relay.
-
-        Return None if it does not answer, lacks the span or sends something else.
+        """Return a span's payloads from one relay, or None if it does not answer, lacks the span or sends something
+        else.
         """
         for _ in range(2):  # a link that was open may have ended
             is_old = relay.peer in self._links

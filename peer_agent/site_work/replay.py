@@ -1,7 +1,5 @@
 """Replay of a run's log from a snapshot. The site computes the state itself instead of trusting an upload.
-
-Bytes come from relays' files on this disk, which are only read, and otherwise from relays over the network. The caller
-chooses the records.
+Bytes come from relays' files on this disk, which are only read, and otherwise from relays over the network.
 """
 
 import contextlib
@@ -63,10 +61,7 @@ class Replayed(Struct, frozen=True, kw_only=True):
 
 
 class Logs(Struct, frozen=True):
-    """Sources of averaged bytes: first the folders, then relays over the network.
-
-    `folders`: the run's folder in the log of each relay on this disk.
-    """
+    """Sources of averaged bytes: first the folder in each local relay's log, then relays over the network."""
 
     folders: Sequence[Path] = ()
     relays: RelayLogs | None = None
@@ -86,11 +81,9 @@ def replay(
     files: Path = NO_FILES,
 ) -> Replayed:
     """Apply signed records to a snapshot, and write the result to `<out>/<file>.safetensors`.
-
     `records`: a folder whose files are applied in the order of their names. `begins`: the snapshot's sha256, or "" to
-    skip this check. `expected`: the sha256 of a state that already exists. If the result is this state, it is not
-    written. `tell`: called with each step. Raises Problem E341 if no source has the bytes, E342 if a record does not
-    follow, E218, E310, E106.
+    skip this check. `expected`: the sha256 of a state that need not be written again. Raises Problem E341 if no source
+    has the bytes, E342 if a record does not follow, E218, E310, E106.
     """
     replica = Replica(recipe, files=files)
     replica.load(snapshot)
@@ -148,10 +141,7 @@ def _is_fetched(assembly: Assembly, record: RecordHead, entry: SpanEntry, logs: 
 
 
 def _is_filled(assembly: Assembly, entry: SpanEntry, path: Path) -> bool:
-    """Insert a span from a file.
-
-    Return False if the bytes do not match, because another relay may have the right bytes.
-    """
+    """Insert a span from a file. Return False if the bytes do not match: another relay may have the right ones."""
     file = read_span(path)
     if file is None:
         return False
@@ -162,7 +152,6 @@ def _is_filled(assembly: Assembly, entry: SpanEntry, path: Path) -> bool:
 
 
 def _places(log: Path, record: RecordHead, entry: SpanEntry) -> list[Path]:
-    """Return the paths at which a relay may store a span, committed or still tentative."""
     held = f"{record.step - 1}-*-{entry.attempt}-{entry.span}-{entry.root}.span"
     return [log / "spans" / f"{record.index:08d}-{entry.span}.span", *sorted((log / "tentative").glob(held))]
 

@@ -1,7 +1,5 @@
 """Datasets on the Hub that are too large to fetch: list all their row groups, and fetch a random sample.
-
-Positions and sizes of row groups are in the files' footers. The sample is prepared like any other text. The rest stays
-on the Hub, where machines read it (`publishing.portions`).
+The sample is prepared like any other text. The rest stays on the Hub, where machines read it (`publishing.portions`).
 """
 
 import hashlib
@@ -31,7 +29,6 @@ PARTS = ".parts"  # suffix of the folder's name for unfinished files
 
 def fetch_sample(wanted: Wanted, commit: str, folder: Path, *, most: int) -> Fetched:
     """Fetch a sample into a folder, one file per row group. Write a list of all row groups beside the folder.
-
     `most`: limit of the sample in bytes. Resumes an earlier try. Raises Problem E106 (disk), E382 (no text column),
     E396 (too many row groups), E414, E416, E417 (all row groups too large), and the errors of `fetching.fetch`.
     """
@@ -58,10 +55,7 @@ def fetch_sample(wanted: Wanted, commit: str, folder: Path, *, most: int) -> Fet
 
 
 def _listed(wanted: Wanted, commit: str, parts: Path) -> list[RemoteFile]:
-    """Return the row groups of each file.
-
-    Lists that are finished are stored, because a dataset may have a thousand files.
-    """
+    """Return the row groups of each file. Store finished lists, because a dataset may have a thousand files."""
     held: Mapping[str, Any] = chosen_files(wanted, commit)
     found, read = list[RemoteFile](), 0
     for number, (name, file) in enumerate(held.items()):
@@ -80,10 +74,7 @@ def _listed(wanted: Wanted, commit: str, parts: Path) -> list[RemoteFile]:
 
 
 def _sampled(files: list[RemoteFile], most: int) -> list[tuple[int, int]]:
-    """Return random row groups in a fixed order, of about `most` bytes together.
-
-    If each row group is larger than that, return the smallest one.
-    """
+    """Return random row groups in a fixed order, of about `most` bytes. If all are larger, return the smallest."""
     sizes = {
         (number, at): sum(group.sizes.values())
         for number, file in enumerate(files)
@@ -128,7 +119,6 @@ def _remote(wanted: Wanted, commit: str, name: str, size: int, most: int) -> Any
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file atomically."""
     part = path.with_name("part")
     with disk_errors(path):
         part.write_bytes(content)

@@ -1,5 +1,4 @@
 """A trainer's agent: sockets, threads and messages around the state machine in `protocol.trainer`, called the core.
-
 The core receives events in order and returns actions. Gradients, optimizer, encoding and files run in threads (`Jobs`).
 Only `Follower` changes parameters, because a peer never takes a step alone.
 """
@@ -63,10 +62,7 @@ class Agent:
     def __init__(
         self, home: Home, access: RunAccess, owner: MachineControl, view: View, place: Place | None = None
     ) -> None:
-        """Prepare an agent that follows its owner's instructions.
-
-        `place`: where others can dial this machine, or None if they may not.
-        """
+        """Prepare an agent. `place`: where others can dial this machine, or None if they may not."""
         self.home, self.access, self.owner, self.view, self.place = home, access, owner, view, place
         self.links = DataLinks(access, self._hear_relay, self._reached, lambda: self.round is not None)
         self.prober = Prober(access.run, self._say)
@@ -155,7 +151,6 @@ class Agent:
     # --- listening ----------------------------------------------------------------------------------------------
 
     async def _listen(self, place: Place) -> None:
-        """Open this trainer's listener. Raises Problem E401, E407."""
         self.listening = Listening(self.access, self.links, self._say, self._stop_listening)
         await self.listening.open(place)
         self.core.url, self.core.fingerprint = self.listening.url, self.listening.fingerprint
@@ -230,7 +225,6 @@ class Agent:
 
     def _hear_refusal(self, peer: PeerId, body: m.SlotRefused, round_: OpenRound | None) -> None:
         """Show that a relay or member refused this machine's slot.
-
         The refusal counts only while its round is open. Otherwise a peer could repeat it at will.
         """
         fault = Fault.of("E141", chunk=body.chunk, reason=body.code)
@@ -250,8 +244,7 @@ class Agent:
             await self._arrived(round_)
 
     async def _arrived(self, round_: OpenRound) -> None:
-        """Handle a new average. When all averages are there, report this to the coordinator, even if some may be wrong.
-        """
+        """Handle a new average. When all are there, tell the coordinator, even if some may be wrong."""
         round_.arrived.set()
         gathered = round_.gathered()
         if gathered is not None and round_ is self.round:
@@ -312,10 +305,7 @@ class Agent:
                 self.jobs.add(self.jobs.change, action)
 
     def _round_of(self, plan: m.PlanHead) -> OpenRound:
-        """Return the open round of a plan.
-
-        If this machine was not asked to take part, open a round that only receives averages.
-        """
+        """Return the open round of a plan. If there is none, open a round that only receives averages."""
         is_its = self.round is not None and (self.round.cut.step, self.round.cut.fence) == (plan.step, plan.fence)
         return self.round if self.round is not None and is_its else self._open_round(plan)
 
@@ -338,10 +328,7 @@ class Agent:
             round_.task = self.start(contribute(round_, self.links))
 
     def _say(self, message: m.Message) -> None:
-        """Queue a message to the coordinator.
-
-        While the link is down, messages are dropped: the next hello replaces them.
-        """
+        """Queue a message to the coordinator. While the link is down, drop messages: the next hello replaces them."""
         with contextlib.suppress(asyncio.QueueFull):
             self._words.put_nowait(message)
         if isinstance(message, m.Report) and self.jobs.accumulation is not None:
@@ -356,7 +343,6 @@ class Agent:
             self._words.task_done()
 
     def _forget_words(self) -> None:
-        """Drop messages that were queued for a link that has ended."""
         while not self._words.empty():
             self._words.get_nowait()
             self._words.task_done()
@@ -391,7 +377,6 @@ class Agent:
 
 async def finish_step(agent: "Agent") -> None:
     """Wait until the current step is committed, if this machine has work in it.
-
     Meanwhile the machine keeps taking part in the round, because other machines count on it.
     """
     if not agent.core.has_state or not _has_something(agent):

@@ -1,5 +1,4 @@
 """The connection between an agent and the training loop that computes its units.
-
 The loop is the agent's own, `compute_units`, or another program's loop that uses `peer_agent.collaboration`.
 """
 
@@ -29,9 +28,7 @@ class Asked(Struct, frozen=True):
 
 class Collaboration:
     """Work for one training loop: take units from `units()`, compute the gradient of each, and call `step()`.
-
-    A loop computes this machine's part of an update. The update combines all machines' parts, so parameters change
-    between units, and the loop must not change them.
+    The update combines all machines' parts, so parameters change between units, and the loop must not change them.
     """
 
     def __init__(self) -> None:
@@ -45,10 +42,8 @@ class Collaboration:
     # --- the loop's side ----------------------------------------------------------------------------------------
 
     def units(self) -> "Iterator[UnitInHand]":
-        """Yield units until this machine has left the run.
-
-        A loop that stopped during a unit gets the same unit when it starts again. Raises the error that ended the run
-        here, and Problem E107, E111 of a unit.
+        """Yield units until this machine has left the run. Raises the run's error, and Problem E107, E111 of a unit.
+        A loop that stopped during a unit gets the same unit when it starts again.
         """
         while self._has_one() or self._waits_for_one():
             assert self._asks is not None

@@ -104,7 +104,6 @@ def _save(state: "State", path: Path) -> None:
 
 
 async def _upload(access: RunAccess, path: Path, step: int) -> bool:
-    """Upload a file, with retries. Return True if the site accepted it."""
     for attempt in range(HAND_IN_TRIES):
         try:
             await access.renew()

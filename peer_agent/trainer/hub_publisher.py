@@ -1,7 +1,6 @@
 """Publishing by the organizer's agent: one commit on the Hub after each snapshot step, during training.
-
-A child process packs and uploads, so training goes on. Errors are shown and never stop the agent. During an upload,
-only the newest later snapshot waits. While the Hub is unreachable, the newest snapshot is retried with backoff.
+A child process packs and uploads. Errors are shown and never stop the agent. During an upload, only the newest later
+snapshot waits. While the Hub is unreachable, the newest snapshot is retried with backoff.
 """
 
 import asyncio
@@ -101,10 +100,7 @@ class HubPublisher:
         return str(made["url"])
 
     async def _facts(self, record: RecordHead, target_steps: int) -> CardFacts:
-        """Fetch the run's facts at this step from the site.
-
-        If the site does not answer, return the few facts known here.
-        """
+        """Fetch the run's facts at this step from the site. Without an answer, return the few known here."""
         where = f"{self.access.site.url}/api/v1/runs/{self.access.slug}/facts?step={record.step}"
         try:
             await self.access.renew()
@@ -117,7 +113,6 @@ class HubPublisher:
         return facts if record.step == target_steps else unfinished(facts)
 
     async def _fetch_data(self, recipe: Recipe) -> None:
-        """Fetch the files that a release needs besides the model."""
         if recipe.prepares.beside == "tokenizer":
             await self._fetch_tokenizer()
             return
@@ -145,7 +140,6 @@ class HubPublisher:
             )
 
     async def _child(self) -> dict[str, Any]:
-        """Pack and upload a release in a child process. Raises Problem with the child's error."""
         known = [f"--known={commit}"] if (commit := self._known().get(self.repository)) else []
         where = ("--endpoint", self.endpoint, "--repository", self.repository, *known)
         return await run_child(["hub-snapshot", str(self.folder), *where], secret=self._token)

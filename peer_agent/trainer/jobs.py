@@ -1,7 +1,4 @@
-"""Jobs that a trainer's core requests.
-
-They run in order, and the core decides by job number whether a result still counts.
-"""
+"""Jobs that a trainer's core requests, run in order. The core decides by job number whether a result still counts."""
 
 import asyncio
 import logging
@@ -50,7 +47,6 @@ PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 
 class Follower:
     """Lets a replica follow the log: it loads a snapshot or applies a record. Nothing else changes the replica.
-
     `busy` is locked while parameters are read for gradients, and while they change. A new state is reported only when
     its digest is known. Otherwise a gradient on the old parameters could be reported as one on the new parameters.
     """
@@ -60,10 +56,7 @@ class Follower:
         self.busy = asyncio.Lock()
 
     async def load(self, snapshot: m.Snapshot) -> str:
-        """Load a snapshot into the replica, and return the state's digest.
-
-        Raises Problem E111 or E310 if the file is wrong, E106, E110.
-        """
+        """Load a snapshot, and return the state's digest. Raises Problem E111 or E310 (wrong file), E106, E110."""
         path = await fetch_snapshot(self.home, self.access, snapshot)
         try:
             async with self.busy:
@@ -83,10 +76,7 @@ class Follower:
             return await asyncio.to_thread(self.replica.digest)
 
     async def gather(self, record: RecordHead, assembly: Assembly, *, patient: bool) -> Floats | None:
-        """Return the record's averages [P], or None if no relay has them. Fetch missing spans from relays' logs.
-
-        `patient`: True to try several times.
-        """
+        """Return the record's averages [P], or None if no relay has them. Fetch missing spans from relays' logs."""
         for attempt in range(FETCH_TRIES if patient else 1):
             for entry in assembly.missing(record):
                 await self.links.fetch(record, entry, partial(_fill, assembly, entry))
@@ -98,7 +88,6 @@ class Follower:
 
 
 async def _fill(assembly: Assembly, entry: SpanEntry, payloads: list[bytes]) -> bool:
-    """Insert a fetched span. Return True if its bytes match the record."""
     try:
         await asyncio.to_thread(assembly.fill, entry, payloads)
     except Problem as problem:
@@ -113,7 +102,6 @@ LONGEST_REST_S = 300.0  # longest rest after one unit, for any duty cycle
 
 class Accumulation:
     """One replica's gradients: it computes units, and stores the sum that was never offered and the offered sum.
-
     The core decides what happens to these sums. They take the 8 bytes per parameter of rule 9: one sum may grow while
     the other is frozen. The replica does not change while a unit is computed (`busy`).
     """
@@ -121,10 +109,7 @@ class Accumulation:
     def __init__(
         self, trainer: "Trainer", grid: Grid, busy: asyncio.Lock, collaboration: Collaboration | None = None
     ) -> None:
-        """Prepare the sums. `collaboration`: for another program's loop.
-
-        None: the agent's own loop computes in a thread.
-        """
+        """Prepare the sums. `collaboration`: another program's loop. None: the agent's own loop, in a thread."""
         self.trainer, self.grid, self.busy = trainer, grid, busy
         self.accumulator = Accumulator(grid)
         self.speed = 0.0  # samples per second
@@ -140,9 +125,8 @@ class Accumulation:
             self.collaboration.end()
 
     async def compute(self, action: e.Compute, is_wanted: Callable[[int], bool]) -> e.Computed | e.NotFinite | None:
-        """Compute units, after the rest that the duty cycle requires. Return None if they are no longer wanted.
-
-        Raises Problem E107, E111.
+        """Compute units, after the rest of the duty cycle. Return None if unwanted meanwhile. Raises Problem E107,
+        E111.
         """
         while (rest_s := self._rests_until - time.monotonic()) > 0:
             await asyncio.sleep(min(rest_s, LOOK_S))
@@ -267,10 +251,7 @@ class Jobs:
     # --- state --------------------------------------------------------------------------------------------------
 
     async def load(self, action: e.Load) -> None:
-        """Load a snapshot, and first make the replica if there is none.
-
-        Raises Problem E206, and those of `Follower.load`.
-        """
+        """Load a snapshot, into a new replica if there is none. Raises Problem E206, and those of `Follower.load`."""
         if self.follower is None:
             self.follower, self.accumulation = await self.become_replica(action.greeting)
         try:
@@ -337,10 +318,7 @@ class Jobs:
             self.shards.close()
 
     async def fetch(self, action: e.Apply, round_: OpenRound | None) -> None:
-        """Gather an update's averages in the background, then queue its application.
-
-        `round_`: the open round, whose averages are used if they belong to this update.
-        """
+        """Gather an update's averages in the background, from the open round or logs, then queue the update."""
         follower, _ = self._there()
         record = action.record.record
         if round_ is not None and round_.is_of(record):

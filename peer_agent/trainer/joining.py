@@ -59,7 +59,6 @@ async def join_run(
     collaboration: Collaboration | None = None,
 ) -> None:
     """Join a run and train until the run ends or the machine must leave. Raises Problem.
-
     If the owner moves the machine to another run, it trains there next.
     """
     owner = MachineControl(leave_request.home, limits, view.tell)
@@ -79,7 +78,6 @@ async def join_run(
 
 async def prepare(run_url: str, enrolment: Enrolment, home: Home, view: View, *, disk_gb: int | None) -> Prepared:
     """Check whether this machine may join a run. Raises Problem.
-
     `disk_gb`: limit of cached data. None: the machine will not train, so it needs no preflight.
     """
     await compare_versions(run_url, view)
@@ -126,11 +124,9 @@ async def run_trainer(
     place: Place | None = None,
     collaboration: Collaboration | None = None,
 ) -> None:
-    """Train until the run is finished or the machine is asked to leave. Raises Problem.
-
-    While `owner` wants the machine to rest, the machine leaves the run. Returns also if `owner` wants it to move to
-    another run. `publish`: the repository on the Hub in which to publish, or "". `place`: where others may dial this
-    machine. `collaboration`: set if another program's loop computes.
+    """Train until the run is finished or the machine must leave. Raises Problem.
+    Returns if `owner` moves the machine to another run. While `owner` wants it to rest, the machine leaves the run.
+    `publish`: the repository on the Hub in which to publish, or "". `place`: where others may dial this machine.
     """
     if place is not None:
         view.say(translated(SEEN))

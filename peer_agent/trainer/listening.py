@@ -1,5 +1,4 @@
 """The part of a trainer that others dial. It reduces in the agent's process, like a relay.
-
 This machine's own chunks and averages pass over a link to itself, so it is one contributor among others. It stores the
 log only if the site has no relay and asks for it. The trainer's core sends the hellos, because it knows more.
 """
@@ -34,10 +33,7 @@ OF_A_LISTENER = m.SpanDone | m.Have | m.Progress | m.Arrivals | m.SlotRefused | 
 
 
 class Listening:
-    """Serves the links of others to this trainer.
-
-    `say` sends to the coordinator. `failed` receives the error that ends serving.
-    """
+    """Serves the links of others to this trainer. `failed` receives the error that ends serving."""
 
     def __init__(
         self,

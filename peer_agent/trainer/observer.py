@@ -134,10 +134,7 @@ class Observer:
             await asyncio.sleep(LEADERBOARD_S)
 
     async def _ask_how_it_learns(self) -> None:
-        """Ask the site regularly for the held-out loss and the warning about training.
-
-        They change with snapshots, minutes apart.
-        """
+        """Ask the site for the held-out loss and the warning about training, which change minutes apart."""
         access = self.agent.access
         url = f"{access.site.url}/api/v1/runs/{access.slug}"
         while True:

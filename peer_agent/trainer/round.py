@@ -46,10 +46,7 @@ class OpenRound:
         return is_next and self.plan is not None and record.codec == self.assembly.codec
 
     def follow(self, plan: m.PlanHead, slot: int | None) -> None:
-        """Follow a new plan: accept its averages, including those that came early.
-
-        `slot`: this machine's slot, if it has one.
-        """
+        """Follow a new plan: accept its averages, including those that came early."""
         self.stop_sending()
         self.plan, self.slot = plan, slot
         self._planned_at, self._arrived, self.full_s = time.monotonic(), {}, {}
@@ -75,8 +72,7 @@ class OpenRound:
         return is_new
 
     def gathered(self) -> Gathered | None:
-        """Return the event that all averages of this attempt are there, with timings. Return None while one is missing.
-        """
+        """Return the event that all averages of this attempt are there, with timings, or None while one is missing."""
         holds = self.assembly.holds() if self.plan is not None else None
         if self.plan is None or holds is None:
             return None
@@ -99,10 +95,7 @@ class OpenRound:
                 return
 
     def material(self) -> tuple[Sending, m.PlanHead, int]:
-        """Return what to send, under which plan, and in which slot.
-
-        Raises RuntimeError if this machine contributes nothing.
-        """
+        """Return what to send, its plan and slot. Raises RuntimeError if this machine contributes nothing."""
         if self.sending is None or self.plan is None or self.slot is None:
             raise RuntimeError("this machine contributes nothing to the round")
         return self.sending, self.plan, self.slot
@@ -123,9 +116,8 @@ class OpenRound:
 
 async def contribute(round_: OpenRound, links: DataLinks) -> None:
     """Send chunks to each reducer that requests them, even late or after a lost link, until cancelled.
-
-    A late reducer is served at once, because it would otherwise suspect this trainer. The writers are plain tasks, not
-    a TaskGroup: its errors would keep the round's data in memory until garbage collection.
+    A late reducer is served at once, because it would otherwise suspect this trainer. The writers are plain tasks,
+    because a TaskGroup's errors would keep the round's data in memory until garbage collection.
     """
     writers: set[asyncio.Task[None]] = set()
     try:
@@ -141,10 +133,7 @@ async def contribute(round_: OpenRound, links: DataLinks) -> None:
 
 
 async def _gathered(round_: OpenRound) -> dict[PeerId, m.Open]:
-    """Wait for the first reducer that is ready.
-
-    Return all that are ready within `GATHER_S`, or when the plan has no others.
-    """
+    """Return all reducers that are ready within `GATHER_S` of the first, or when the plan has no others."""
     ready = dict([await round_.opens.get()])
     wanted = {span.reducer for span in round_.material()[1].spans if not span.root}
     with contextlib.suppress(TimeoutError):
@@ -164,10 +153,7 @@ async def _send(round_: OpenRound, links: DataLinks, ready: dict[PeerId, m.Open]
 
 
 def _pace(sending: Sending, plan: m.PlanHead) -> float:
-    """Return this machine's pace in bytes per second. 0 means no limit.
-
-    A sender that is faster than planned would delay senders that the plan knows to be slow.
-    """
+    """Return this machine's pace in bytes per second. 0 means no limit. A faster sender would delay the slow ones."""
     chunks = (chunk for span in plan.spans if not span.root for chunk in range(span.first, span.stop))
     seconds = coming_s(plan)
     return plan.pace * sum(len(sending.payloads[chunk]) for chunk in chunks) / seconds if seconds else 0.0

@@ -42,10 +42,7 @@ class Portions:
                 path.unlink()
 
     async def made(self, path: Path) -> Path:
-        """If the file is a portion, replace it by the shard that it describes. Return `path`.
-
-        Raises Problem E106, E397, E414, E416.
-        """
+        """If the file is a portion, replace it by its shard. Return `path`. Raises Problem E106, E397, E414, E416."""
         async with self._making:
             portion = await asyncio.to_thread(portion_in, path)
             if portion is not None:
@@ -101,10 +98,7 @@ OPEN_BYTES = 1 << 30  # limit of shards in memory, by the size of their files; t
 
 
 class Shards:
-    """A run's shards by number.
-
-    Memory and disk each have a limit, and the shards not used for the longest time go first.
-    """
+    """A run's shards by number. Memory and disk have limits: the least recently used shards go first."""
 
     def __init__(
         self,
@@ -117,10 +111,7 @@ class Shards:
         disk_bytes: int,
         view: View | None = None,
     ) -> None:
-        """Prepare the shards of a run. `view` shows a fault while the Hub is unreachable.
-
-        `disk_bytes`: limit of all shards in this home, including those of other runs.
-        """
+        """Prepare a run's shards. `disk_bytes`: limit of all shards in this home, including those of other runs."""
         self.home, self.access, self.recipe, self.shards, self.loop = home, access, recipe, shards, loop
         self.disk_bytes = disk_bytes
         self._portions = Portions(home, access, view)
@@ -133,10 +124,7 @@ class Shards:
         self._fetcher: asyncio.Task[None] | None = None  # the task that prefetches them
 
     def __getitem__(self, shard: int, /) -> Any:
-        """Return a shard's content, fetching it if necessary. Raises Problem.
-
-        Call this only from the thread that makes batches.
-        """
+        """Return a shard, fetching it if necessary. Call this only from the thread that makes batches."""
         if shard not in self._open:
             path = self._waited_for(asyncio.run_coroutine_threadsafe(self._fetched(shard), self.loop))
             try:
@@ -150,10 +138,7 @@ class Shards:
         return self._open[shard][0]
 
     async def ready(self, shards: Iterable[int], is_wanted: Callable[[], bool]) -> bool:
-        """Fetch the files of these shards. Return False as soon as `is_wanted` does. Raises Problem.
-
-        Call from the event loop.
-        """
+        """Fetch these shards' files. Return False as soon as `is_wanted` does. Call this from the event loop."""
         for shard in dict.fromkeys(shards):
             fetched = asyncio.create_task(self._fetched(shard)) if shard not in self._open else None
             while fetched is not None and not (await asyncio.wait([fetched], timeout=LOOK_S))[0]:
@@ -175,10 +160,7 @@ class Shards:
         return fetched.result()
 
     def prefetch(self, coming: Iterable[int]) -> None:
-        """Begin to fetch the first missing shards, one after the other, so that none delays an earlier one.
-
-        Call this from the event loop.
-        """
+        """Fetch the first missing shards one by one, so that none delays an earlier one. Call from the event loop."""
         known = (shard for shard in dict.fromkeys(coming) if shard < len(self.shards))  # the site may name any number
         self._ahead = list(islice((shard for shard in known if shard not in self._open), AHEAD))
         if self._ahead and (self._fetcher is None or self._fetcher.done()):

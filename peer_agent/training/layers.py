@@ -10,10 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 def recompute_layers(model: nn.Module) -> bool:
-    """Make each layer keep only its input for the backward pass, and compute the rest again. The results stay the same.
-
-    Returns False if the model has no layers.
-    """
+    """Make each layer keep only its input for the backward pass. Return False if the model has no layers."""
     layers = list(layers_of(model))
     for layer in layers:
         again = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
@@ -29,9 +26,8 @@ def layers_of(module: nn.Module) -> Iterator[nn.Module]:
 
 class CompiledLayers:
     """A model's layers, compiled at first use, and again for another number of samples.
-
-    Compiled gradients differ only by rounding. Updates are never compiled, because replicas would no longer have equal
-    bits (rule 13). `error`: why compilation failed, or "".
+    Compiled gradients differ only by rounding. Updates are never compiled: replicas must have equal bits (rule 13).
+    `error`: why compilation failed, or "".
     """
 
     def __init__(self, model: torch.nn.Module, backend: str | Callable[..., Any] = "inductor") -> None:
@@ -42,8 +38,7 @@ class CompiledLayers:
             layer.forward = self._either(layer.forward)
 
     def give_up(self, error: Exception) -> bool:
-        """Stop compiling from now on. Return False if it was already stopped, because then the error has another cause.
-        """
+        """Stop compiling. Return False if it was already stopped, because then the error has another cause."""
         if self.error:
             return False
         cause = getattr(error, "inner_exception", error)  # torch wraps the compiler's error

@@ -30,10 +30,7 @@ class Mean(Struct, frozen=True):
 def mean_loss(
     model: torch.nn.Module, recipe: Recipe, shard: Shard, device: torch.device, *, most: float = math.inf
 ) -> Mean:
-    """Return the mean loss of the first samples, until they have `most` loss units.
-
-    Raises ValueError if there are none.
-    """
+    """Return the mean loss of the first samples, up to `most` loss units. Raises ValueError if there are none."""
     kind = training_of(recipe)
     loss_sum, loss_units = 0.0, 0
     with torch.no_grad():
@@ -48,16 +45,12 @@ def mean_loss(
 
 
 def pick_device() -> torch.device:
-    """Return a CUDA device or the CPU. Apple's GPU is not used, because its optimizer results would differ (rule 13).
-    """
+    """Return a CUDA device or the CPU, never Apple's GPU: its optimizer results would differ (rule 13)."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 class Trainer:
-    """Sums gradients of one replica on the replica's device.
-
-    Call one method at a time, and none while the replica applies an update.
-    """
+    """Sums gradients of one replica. Call one method at a time, and none while the replica applies an update."""
 
     def __init__(
         self,
@@ -70,11 +63,9 @@ class Trainer:
         recomputes: bool = False,
         compiles: bool = False,
     ) -> None:
-        """Prepare to train `replica`.
-
-        `threads`: CPU threads of torch. 0 means unchanged. `at_once`: samples computed together. 0 means a whole pass.
-        `recomputes`: True to compute layers again in the backward pass. If memory runs out, the trainer lowers
-        `at_once` and then recomputes. `compiles`: True to try to compile layers.
+        """Prepare to train `replica`. `threads`: of torch; 0 means unchanged.
+        `at_once`: samples computed together; 0 means a whole pass. `recomputes`: True to compute layers again in the
+        backward pass. If memory runs out, the trainer lowers `at_once` and then recomputes.
         """
         self.threads, self._threads_now = threads, 0
         self._use_threads()
@@ -98,18 +89,12 @@ class Trainer:
 
     @property
     def most_units(self) -> int:
-        """The most units in one pass.
-
-        On a CPU it is 1: trying more could exhaust memory, and the system kills the process (decision 28).
-        """
+        """The most units in one pass: 1 on a CPU, where the system kills processes without memory (decision 28)."""
         is_alone = self.replica.device.type != "cuda" or self.replica.recipe.unit_is_whole
         return 1 if is_alone else MOST_UNITS
 
     def _use_threads(self) -> None:
-        """Set torch's number of threads.
-
-        Call this in the computing thread, because torch ignores changes by other threads.
-        """
+        """Set torch's threads. Call this in the computing thread, because torch ignores changes by other threads."""
         if self.threads and self.threads != self._threads_now:
             torch.set_num_threads(self.threads)
             self._threads_now = self.threads
@@ -124,8 +109,7 @@ class Trainer:
         self._loss_tokens, self._loss_sum = 0, 0.0
 
     def begin(self, *units: Unit) -> "UnitInHand":
-        """Begin one pass over these units: make their batch, and set the gradient to zero. Raises Problem E107, E111.
-        """
+        """Make a batch of these units, and set the gradient to zero. Raises Problem E107, E111."""
         self._use_threads()
         with memory_or_problem():
             self._tie()  # an earlier loop may have replaced the gradients
@@ -133,16 +117,14 @@ class Trainer:
             return UnitInHand(self, units)
 
     def compute(self, *units: Unit) -> Computed | NonFinite:
-        """Compute the gradient of these units in one pass. `keep` then adds it to the sum. Raises Problem E107, E111.
-        """
+        """Compute these units' gradient in one pass. `keep` then adds it to the sum. Raises Problem E107, E111."""
         in_hand = self.begin(*units)
         in_hand.backward()
         return in_hand.finish()
 
     def gradient(self, recipe: Recipe, batch: Batch) -> float | None:
         """Fill the gradient buffer for a batch. Return the loss, or NaN if loss or gradient is not finite.
-
-        Returns None if the caller shall retry: the trainer has reduced memory or stopped compiling. Raises Problem E107
+        Returns None if the caller must retry: the trainer has reduced memory or stopped compiling. Raises Problem E107
         if memory cannot be reduced further.
         """
         try:
@@ -177,7 +159,6 @@ class Trainer:
 
     def is_sound(self, recipe: Recipe, loss_sum: float) -> bool:
         """Return True if the loss and gradients that another program's loop left are finite.
-
         Frozen parameters do not count. Raises ValueError if the loop left no gradient.
         """
         for piece, parameter in parameters_of(self.replica.model, self.replica.layout):
@@ -193,10 +174,7 @@ class Trainer:
         return math.isfinite(loss_sum) and are_finite(self._fresh)
 
     def _takes_less(self, recipe: Recipe, samples: int) -> bool:
-        """Halve the samples computed together, or else recompute layers.
-
-        Return False if memory cannot be reduced further.
-        """
+        """Halve the samples computed together, or else recompute layers. Return False if neither is possible."""
         at_once = min(self.at_once or samples, samples)
         if at_once > 1 and not recipe.unit_is_whole:
             self.at_once = at_once // 2
@@ -207,7 +185,6 @@ class Trainer:
         return self.recomputes
 
     def _leave_out(self, frozen: Collection[str]) -> None:
-        """Set the gradients of frozen parameters to zero, so that they do not affect the norm."""
         for piece in self.replica.layout.pieces:
             if piece.name in frozen:
                 piece.of(self._fresh).zero_()
@@ -249,17 +226,13 @@ class Trainer:
         self._forget()
 
     def evaluate(self, heldout: Shard) -> float:
-        """Return the mean loss in nats on held-out data.
-
-        Raises Problem E107, or ValueError if the data have no loss units.
-        """
+        """Return the mean loss in nats on held-out data. Raises Problem E107, or ValueError without loss units."""
         with memory_or_problem(), self._precision():
             return mean_loss(self.replica.model, self.replica.recipe, heldout, self.replica.device).loss
 
 
 class UnitInHand:
-    """Leased units and their batch, between `begin` and `finish`. With another program's loop, it is always one unit.
-    """
+    """Leased units and their batch, between `begin` and `finish`. Another program's loop always gets one unit."""
 
     def __init__(self, trainer: Trainer, units: tuple[Unit, ...]) -> None:
         replica = trainer.replica
@@ -273,7 +246,6 @@ class UnitInHand:
 
     def summed_loss(self) -> torch.Tensor:
         """Return the loss in nats. The loop must call `backward()` on it once.
-
         Here memory is not limited, and fp16 losses are not scaled.
         """
         loss = self._trainer.loss(self._recipe, self.batch)
@@ -291,8 +263,7 @@ class UnitInHand:
         return sum(self._loss_units)
 
     def backward(self) -> None:
-        """Run forward and backward pass, in parts if memory is short. Raises Problem E107 if memory does not suffice.
-        """
+        """Run forward and backward pass, in parts if memory is short. Raises Problem E107 if that is not enough."""
         loss_sum = None
         while loss_sum is None:
             loss_sum = self._trainer.gradient(self._recipe, self.batch)

@@ -66,8 +66,7 @@ def update(
     frozen: Collection[str] = (),
     unit_rows: Collection[str] = (),
 ) -> None:
-    """Update the flat state vectors in place. `frozen` parameters stay. Rows of parameters in `unit_rows` get length 1.
-    """
+    """Update the flat state vectors in place. Rows of parameters in `unit_rows` get length 1."""
     move = _move_of(optimizer)
     with torch.no_grad():
         for piece in layout.pieces:
@@ -93,8 +92,7 @@ def _move_of(optimizer: Optimizer) -> Move:
 
 
 def square_root(values: torch.Tensor) -> torch.Tensor:
-    """Take square roots in place, correctly rounded. On CPUs, a fifth of torch's own results are wrong in the last bit.
-    """
+    """Take square roots in place, correctly rounded. On CPUs, a fifth of torch's own are wrong in the last bit."""
     if values.device.type == "cpu":
         np.sqrt(values.numpy(), out=values.numpy())
         return values
@@ -124,7 +122,6 @@ def _normalize_rows(matrix: torch.Tensor) -> None:
 
 
 def _direction(optimizer: Optimizer, scalars: Scalars, views: Moving, gradient: torch.Tensor) -> torch.Tensor:
-    """Update both moments, and return the direction u."""
     _decay_towards(views.moment1, gradient, optimizer.beta1)
     _decay_towards(views.moment2, gradient.mul(gradient), optimizer.beta2)
     denominator = square_root(views.moment2.mul(scalars.inverse_bias_2)).add_(float32(optimizer.epsilon))
@@ -178,5 +175,4 @@ def _norm(values: torch.Tensor) -> torch.Tensor:
 
 
 def _are_both(norms: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """Return True where neither of two norms is 0."""
     return (norms[0] > 0) & (norms[1] > 0)

@@ -1,5 +1,4 @@
 """Mixed precision on devices that are faster with it: gradients are computed in bf16, or in fp16 with loss scaling.
-
 Parameters, gradients and their sums stay float32 (arXiv 1710.03740).
 """
 
@@ -36,8 +35,7 @@ def kept_in(recipe: Recipe, device: torch.device) -> torch.dtype | None:
 
 @cache
 def is_faster_in_bf16() -> bool:
-    """Return True if a trial shows that this CPU is faster in bf16. Some CPUs are three times as fast, others slower.
-    """
+    """Return True if a trial shows that this CPU is faster in bf16. Some are three times as fast, others slower."""
     whole = min(_product_s(torch.float32) for _ in range(TRIES))
     return any(_product_s(torch.bfloat16) * PAYS < whole for _ in range(TRIES))
 
@@ -51,9 +49,7 @@ def _product_s(dtype: torch.dtype) -> float:
 
 def narrow_fixed(model: torch.nn.Module, half: torch.dtype) -> None:
     """Store a model's fixed matrices in 16 bits, in place. Autocast would convert them anyway.
-
-    Vectors, such as norms and biases, stay in float32. Outputs of embeddings are converted to float32, so that residual
-    sums keep their precision.
+    Vectors stay in float32. Outputs of embeddings are converted to float32, so that residual sums keep their precision.
     """
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
@@ -69,8 +65,7 @@ def _widened(module: torch.nn.Module, given: Sequence[Any], found: torch.Tensor)
 
 
 def widen_attention(model: torch.nn.Module) -> None:
-    """Make this model's transformers compute attention in float32 for short samples, even under autocast.
-
+    """Make a model compute attention of short samples in float32, even under autocast.
     On CPUs, torch's attention in bf16 takes up to five times as long, mostly in the backward pass.
     """
     for module in model.modules():
@@ -95,8 +90,7 @@ def _attention(
 
 
 class LossScale:
-    """A power of two that scales losses, so that small gradients do not become zero in fp16. It is 1 for other types.
-    """
+    """A power of two that scales losses, so that small gradients do not become zero in fp16; 1 for other types."""
 
     def __init__(self, half: torch.dtype | None) -> None:
         self.value = FIRST if half is torch.float16 else LEAST

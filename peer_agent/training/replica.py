@@ -25,7 +25,6 @@ SIGNED_POSITION = POSITION - 2**64  # the same 64 bits, signed, because torch ha
 
 def state_digest(*vectors: torch.Tensor) -> str:
     """Return a digest of flat vectors as 16 hexadecimal digits.
-
     The digest is the wrapping sum of each bit pattern times an odd constant of its position.
     """
     total, offset = 0, 0
@@ -44,10 +43,8 @@ class OutOfOrder(ValueError):
 
 
 class Replica:
-    """Parameters and two moments, as flat float32 vectors on one device.
-
-    The model's parameters are views of the parameter vector. `step` and `index` count committed updates and log
-    entries. `log_digest`: the digest of the last record.
+    """Parameters and two moments, as flat float32 vectors on one device. The model's parameters are views of the first.
+    `step` and `index` count committed updates and log entries. `log_digest`: the digest of the last record.
     """
 
     def __init__(self, recipe: Recipe, device: torch.device | str = "cpu", files: Path = NO_FILES) -> None:
@@ -72,10 +69,7 @@ class Replica:
             parameter.data = view
 
     def apply(self, record: RecordHead, digest: str, gradient: NDArray[np.float32]) -> None:
-        """Apply an update's averaged gradient. Raises OutOfOrder if the record does not follow this state.
-
-        `digest`: the digest of the signed record.
-        """
+        """Apply an update's averaged gradient. Raises OutOfOrder if the record does not follow this state."""
         self._check_follows(record)
         if gradient.shape != (self.layout.elements,):
             raise ValueError(f"a gradient of {gradient.shape} for {self.layout.elements} parameters")
@@ -101,10 +95,7 @@ class Replica:
         return state_digest(self.parameters, self.moment1, self.moment2)
 
     def state_hash(self) -> tuple[str, int]:
-        """Return sha256 and size of the snapshot that `save` would write, without a copy.
-
-        Meanwhile the state must not change.
-        """
+        """Return sha256 and size of the snapshot that `save` would write. Meanwhile the state must not change."""
         return hash_of(self._canonical_blocks())
 
     def _canonical_blocks(self) -> Iterator[bytes | memoryview]:

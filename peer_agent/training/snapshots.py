@@ -1,8 +1,6 @@
 """A replica's state as a file: safetensors with `parameters`, `moment1`, `moment2` (flat float32) and metadata.
-
-A file named by its digest needs the same bytes from every writer, but the safetensors library writes metadata in random
-order. So this module writes canonical bytes itself. Replicas hash these bytes (`StateHash`), and keepers upload them.
-They contain nothing that depends on the machine, such as device, time or name.
+The file is named by its digest, so every writer must write the same bytes. The safetensors library writes metadata in
+random order, so this module writes canonical bytes itself. They contain nothing that depends on the machine.
 """
 
 import hashlib

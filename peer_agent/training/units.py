@@ -53,10 +53,7 @@ class Batches:
         return Made(recipe, units, self._thread.submit(self._joined, recipe, units))
 
     def _joined(self, recipe: Recipe, units: tuple[Unit, ...]) -> Joined:
-        """Join the batches of several units.
-
-        Each is made separately, so that randomness stays keyed by its samples (rule 33).
-        """
+        """Join the units' batches, made separately so that randomness stays keyed by a unit's samples (rule 33)."""
         batches = [self._make(recipe, unit) for unit in units]
         whole = batches[0] if len(batches) == 1 else tuple(map(np.concatenate, zip(*batches, strict=True)))
         return Joined(whole, tuple(map(self._loss_units_in, batches)))
@@ -76,10 +73,7 @@ def batch_of(recipe: Recipe, unit: Unit, *, run: RunId, shard: Shard) -> Batch:
 
 
 def samples_of(unit: Unit, *, run: RunId, of: int) -> Samples:
-    """Return the numbers of a unit's samples in a shard of `of` samples.
-
-    Raises ValueError if the unit is beyond the shard.
-    """
+    """Return the numbers of a unit's samples in a shard of `of` samples. Raises ValueError beyond the shard."""
     if not 0 <= unit.start < unit.stop <= of:
         raise ValueError(f"samples {unit.start} to {unit.stop} of a shard of {of}")
     return order_of(run, unit.epoch, unit.shard, of)[unit.start : unit.stop]

@@ -1,5 +1,4 @@
-"""The recipe of a causal language model, which predicts each token of a sample, except the first, from those before it.
-"""
+"""The recipe of a causal language model, which predicts each token of a sample from those before it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -34,10 +33,7 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def inside(self) -> int:
-        """The width inside the gated feed-forward.
-
-        Its three matrices are each a third smaller than the two without a gate.
-        """
+        """The width inside the gated feed-forward: its three matrices are a third smaller than two without a gate."""
         return -(-self.width // 3) * 8
 
     @property
@@ -82,10 +78,7 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
         return self.model.context
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:
-        """Return the least and the most loss units: all tokens but each sample's first.
-
-        A shard's last sample may be shorter.
-        """
+        """Return the least and the most loss units: all tokens but each sample's first. A last sample may be short."""
         each = self.model.context - 1
         return (samples - 1) * each + 1, samples * each
 

@@ -1,5 +1,4 @@
 """The recipe for low-rank adapters of an existing language model's matrices (LoRA, arXiv 2106.09685).
-
 The base model never changes. Only adapters are trained, sent and averaged. A release merges them into the base model.
 """
 
@@ -22,8 +21,7 @@ Shape = tuple[int, int]  # inputs and outputs of a matrix
 
 
 class Base(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The base model's shape, which the site reads from the model's files. `file` is None until a base model is added.
-    """
+    """The base model's shape, which the site reads from the model's files. `file` is None until there is a model."""
 
     file: ModelFile | None = None
     name: Annotated[str, Meta(max_length=120)] = ""  # shown to people

@@ -7,8 +7,7 @@ from peer_agent.recipes.text.preparation import TextPreparation
 
 
 class AdaptedText(Preparation, frozen=True, tag="adapted_text"):
-    """Shards of tokens from the base model's tokenizer. Files beside the shards hold this tokenizer and the parameters.
-    """
+    """Shards of tokens from the base model's tokenizer. This tokenizer and the parameters lie beside the shards."""
 
     material: ClassVar[Material] = TextPreparation.material._replace(
         takes=None,

@@ -51,8 +51,7 @@ def build_model(recipe: FinetuneLoRA, files: Path) -> PeftModel:
 
 
 def base_model(recipe: FinetuneLoRA, files: Path) -> PreTrainedModel:
-    """Load the base model in fp32, with one copy in memory. Raises Problem E111 if the file does not match the recipe.
-    """
+    """Load the base model in fp32, with one copy in memory. Raises Problem E111 if the file does not match."""
     assert recipe.base.file is not None
     path = files / f"{recipe.base.file.digest}.safetensors"
     try:
@@ -73,10 +72,7 @@ def base_model(recipe: FinetuneLoRA, files: Path) -> PreTrainedModel:
 
 
 def empty_model(config: Mapping[str, Any]) -> PreTrainedModel:
-    """Return a model of transformers' own classes for a configuration, without dropout.
-
-    Raises KeyError or ValueError if the configuration is unusable.
-    """
+    """Return a model of transformers' own classes, without dropout. Raises KeyError or ValueError."""
     settings = {**config, **{name: 0.0 for name in DROPOUTS if name in config}}
     kind = CONFIG_MAPPING[settings.pop("model_type")]
     made: Any = AutoModelForCausalLM

@@ -1,5 +1,4 @@
-"""The recipe of SwAV (arXiv 2006.09882): a ResNet learns from unlabelled images what crops of one image have in common.
-"""
+"""The recipe of SwAV (arXiv 2006.09882): a ResNet learns what crops of one unlabelled image have in common."""
 
 from collections.abc import Iterable
 from typing import Annotated, ClassVar, Self
@@ -35,7 +34,6 @@ class Multicrop(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 @register
 class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
     """A ResNet with a head of two layers, and prototypes. A sample is an image, seen in several crops.
-
     Images are assigned to prototypes within a unit, so `micro_batch` affects what the model learns. Schedules depend
     only on committed steps, and a unit needs no result of an earlier unit (rule 33).
     """

@@ -47,10 +47,7 @@ WIDE = 3  # in sigmas: a blur has no visible effect farther away
 
 
 def cut(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Tensor:
-    """Cut each crop [n, columns] from its image [n, 3, s, s]. Return [n, 3, side, side].
-
-    Input values are from 0 to 1, output values from -1 to 1.
-    """
+    """Cut crops [n, columns] from images [n, 3, s, s] in 0 to 1. Return [n, 3, side, side] in -1 to 1."""
     with torch.autocast(images.device.type, enabled=False):  # so that crops do not depend on the device's precision
         return _coloured(_boxes(images, crops, side), crops, side) * 2 - 1
 
@@ -102,7 +99,6 @@ class Labelled(NamedTuple):
 
 def probe_accuracy(learned: Labelled, held: Labelled) -> float:
     """Return the accuracy on `held` of a softmax regression that was trained on `learned`. The result is deterministic.
-
     Features are standardized with the mean and deviation in `learned`. The time is proportional to images x features x
     classes, for at most MOST_STEPS steps. Raises ValueError if either set is empty.
     """
@@ -159,10 +155,7 @@ class SwAV(nn.Module):
         self.prototypes = nn.Linear(recipe.projection, recipe.prototypes, bias=False)
 
     def forward(self, crops: list[torch.Tensor]) -> torch.Tensor:
-        """Return the scores [n, prototypes] of crops. `crops`: one tensor [crops, 3, side, side] for each size.
-
-        The trunk normalizes each size as a separate batch.
-        """
+        """Return scores [n, prototypes] of crops, one [crops, 3, side, side] per size, each normalized as a batch."""
         features = [self.trunk(pixel_values=of_a_size).pooler_output.flatten(1) for of_a_size in crops]
         scores: torch.Tensor = self.prototypes(functional.normalize(self.head(torch.cat(features))))
         return scores
@@ -178,7 +171,6 @@ def build_model(recipe: ImageSSL) -> SwAV:
 
 def _initialise_projection(head: nn.Sequential, seed: int) -> None:
     """Initialise the head's linear layers, biases too, with torch's standard deviation.
-
     Biases may not start at zero: their norm would be 0, and LARC's step would have no limit.
     """
     for name, values in head.named_parameters(prefix="head"):
@@ -188,19 +180,13 @@ def _initialise_projection(head: nn.Sequential, seed: int) -> None:
 
 
 def batch_of(recipe: ImageSSL, shard: Images, samples: Samples, place: Place) -> Batch:
-    """Return images and crops of the samples: [samples, 1 + queue, side, side, 3], [samples, crops + queue, columns].
-
-    Each sample's own image comes first, then its queued images.
-    """
+    """Return images [samples, 1 + queue, side, side, 3], own first, and crops [samples, crops + queue, columns]."""
     drawn = [_drawn(recipe, int(sample), len(shard.labels), place) for sample in samples]
     return shard.pixels[np.stack([images for images, _ in drawn])], np.stack([crops for _, crops in drawn])
 
 
 def _drawn(recipe: ImageSSL, sample: int, images: int, place: Place) -> tuple[Samples, Crops]:
-    """Return the numbers of a sample's own image and queued images, and its crops.
-
-    The crops are the large ones, the small ones, then one for each queued image.
-    """
+    """Return the numbers of a sample's own image and queued images, and its crops: large, small, queued."""
     chance, of, looks = chance_of(place, sample), recipe.crops, recipe.looks
     large = drawn_crops(chance, LARGE, of.large_least, of.large_most, looks)
     small = drawn_crops(chance, of.small, of.small_least, of.small_most, looks)
@@ -235,7 +221,6 @@ def summed_loss(recipe: ImageSSL, model: SwAV, batch: Batch, device: torch.devic
 
 def _cut(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Tensor:
     """Cut crops [n, c, columns] of images [n, 3, s, s].
-
     Return [c * n, 3, side, side]: the first crops of all images, then the second crops, and so on.
     """
     count = crops.shape[1]
@@ -253,9 +238,8 @@ def _queue(recipe: ImageSSL, model: SwAV, images: torch.Tensor, crops: torch.Ten
 
 @torch.no_grad()
 def assignments(recipe: ImageSSL, scores: torch.Tensor) -> torch.Tensor:
-    """Assign each row to prototypes, so that all prototypes have equal totals (arXiv 2006.09882, listing 1).
-
-    `scores`: [rows, prototypes]. Uses Sinkhorn's algorithm.
+    """Assign each row of `scores` [rows, prototypes] to prototypes, so that all prototypes have equal totals.
+    Uses Sinkhorn's algorithm (arXiv 2006.09882, listing 1).
     """
     rows, columns = scores.shape
     found = ((scores - scores.max()) / recipe.sharpness).exp()
@@ -268,8 +252,7 @@ def assignments(recipe: ImageSSL, scores: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def figures_of(recipe: ImageSSL, model: SwAV, heldout: Images, loss: float, most: int) -> Mapping[str, float]:
-    """Return a linear probe's accuracy. Every other held-out image trains the probe. Return {} if there is one class.
-    """
+    """Return a linear probe's accuracy, trained on every other held-out image, or {} if there is one class."""
     del loss
     if heldout.labels.max() == heldout.labels.min():
         return {}

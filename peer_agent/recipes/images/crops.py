@@ -35,7 +35,6 @@ class Looks(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 def drawn_crops(chance: np.random.Generator, count: int, least: float, most: float, looks: Looks) -> Crops:
     """Draw random crops [count, columns], like torchvision's RandomResizedCrop.
-
     Colours always change in the same order. `least`, `most`: limits of a crop's area, as fractions of the image.
     """
     numbers = chance.random((count, DRAWS))

@@ -54,10 +54,7 @@ def as_floats(pixels: Pixels) -> NDArray[np.float32]:
 
 
 def moved(image: Pixels, chance: np.random.Generator, *, by: int, may_flip: bool) -> Pixels:
-    """Shift an image [side, side, 3] at random by up to `by` pixels in each direction, and repeat its edge.
-
-    `may_flip`: True to mirror the image with probability 0.5.
-    """
+    """Shift an image [side, side, 3] by up to `by` pixels, and repeat its edge. May mirror with probability 0.5."""
     down, right = (int(chance.random() * (2 * by + 1)) for _ in range(2))
     is_flipped = may_flip and chance.random() < 0.5
     side = len(image)

@@ -7,9 +7,7 @@ from peer_agent.protocol.recipe import Material, Preparation
 
 class ImagePreparation(Preparation, frozen=True, tag="images"):
     """Shards of square RGB images with `side` pixels a side, one byte per colour, and the class of each image.
-
-    The shorter side is scaled to `side`, and the centre of the longer side is kept. `fewest_classes`: the least number
-    of classes, and so of folders, that a recipe needs.
+    The shorter side is scaled to `side`, and the centre of the longer side is kept.
     """
 
     material: ClassVar[Material] = Material(

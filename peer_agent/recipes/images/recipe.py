@@ -21,10 +21,8 @@ LARC = Optimizer(name="larc", learning_rate=2.4, beta1=0.9, epsilon=1e-8, clip_n
 
 
 class ImageRecipe(Recipe, frozen=True, kw_only=True):
-    """A recipe on images. The model normalizes by batch statistics.
-
-    On every machine, the batch is one whole unit. So every unit has `micro_batch` samples, except in a small shard,
-    which is a single smaller unit.
+    """A recipe on images. The model normalizes by batch statistics, and the batch is one whole unit on every machine.
+    So every unit has `micro_batch` samples, except in a small shard, which is a single smaller unit.
     """
 
     prepares: ClassVar[type[Preparation]] = ImagePreparation
@@ -36,10 +34,7 @@ class ImageRecipe(Recipe, frozen=True, kw_only=True):
     side: Annotated[int, Meta(ge=8, le=512)] = 32  # pixels
 
     def samples_in(self, size: int) -> int:
-        """Return how many samples of a shard are used: whole units only.
-
-        A small shard of two or more images is one unit.
-        """
+        """Return how many samples of a shard are used: whole units only. A small shard of two or more is one unit."""
         if size < self.micro_batch:
             return size if size >= 2 else 0
         return size - size % self.micro_batch

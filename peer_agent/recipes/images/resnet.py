@@ -54,15 +54,13 @@ def _norms_of(model: torch.nn.Module) -> list[_BatchNorm]:
 
 
 def whole_images(recipe: ImageRecipe, images: Images, most: int) -> Iterator[torch.Tensor]:
-    """Yield the first held-out images in whole units, [micro batch, 3, side, side]. Each unit has its own statistics.
-    """
+    """Yield the first held-out images in whole units, [micro batch, 3, side, side], with separate statistics."""
     for start in range(0, min(recipe.samples_in(len(images.labels)), JUDGED, most), recipe.micro_batch):
         yield torch.from_numpy(as_floats(images.pixels[start : start + recipe.micro_batch]))
 
 
 def recalibrate(model: PreTrainedModel, shards: Iterable[Images]) -> None:
     """Set running statistics, so that the model works on single images.
-
     They are means over fixed batches, so that repeated calls agree except for rounding.
     """
     for norm in _norms_of(model):

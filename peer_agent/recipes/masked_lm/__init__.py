@@ -33,8 +33,7 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 @register
 class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
     """ALBERT or BERT trained from scratch: predict masked words and, optionally, the order of two parts.
-
-    A sample is as much text as fits with the special tokens. All samples have the same number of masked words. So a
+    A sample is as much text as fits with the special tokens. All samples have the same number of masked words, so a
     mean over masked words and a mean over samples are in the same ratio on every machine.
     """
 
@@ -84,16 +83,12 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
         return max(1, round(self.masked * tokens))
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:
-        """Return the least and the most masked words.
-
-        A shard's last sample may be short, but has at least one masked word.
-        """
+        """Return the least and the most masked words. A shard's short last sample has at least one masked word."""
         each = self.masked_of(self.stretch)
         return (samples - 1) * each + 1, samples * each
 
     def parameters(self) -> int:
-        """Return the model's parameters: embeddings, and about 12 width^2 per layer. ALBERT has one layer's parameters.
-        """
+        """The model's parameters: embeddings, and about 12 width^2 per layer. ALBERT has one layer's parameters."""
         model = self.model
         if model.family == "bert":
             return (self.vocab + model.context) * model.width + (12 * model.layers + 2) * model.width**2

@@ -98,17 +98,13 @@ class Sample(NamedTuple):
 
 
 def batch_of(recipe: MaskedLM, shard: Sentences, samples: Samples, place: Place) -> Batch:
-    """Return ids, labels, kinds and mask, [samples, context] each, and for each sample whether its parts are swapped.
-    """
+    """Return ids, labels, kinds and mask, [samples, context] each, and for each sample True if parts are swapped."""
     rows = [_sample(recipe, shard, int(sample), place) for sample in samples]
     return tuple(np.stack(column).astype(np.int64) for column in zip(*rows, strict=True))
 
 
 def _sample(recipe: MaskedLM, shard: Sentences, sample: int, place: Place) -> Sample:
-    """Return one sample as `[CLS] A [SEP] B [SEP]`. Parts A and B are swapped half of the time.
-
-    The text is cut into its two parts at the start of a sentence.
-    """
+    """Return one sample as `[CLS] A [SEP] B [SEP]`, cut at a sentence. A and B are swapped half of the time."""
     chance = chance_of(place, sample)
     padding, _, cls, sep, _ = recipe.special
     start = sample * recipe.stretch
@@ -132,8 +128,7 @@ def _sample(recipe: MaskedLM, shard: Sentences, sample: int, place: Place) -> Sa
 
 
 def _cut(shard: Sentences, start: int, size: int, chance: np.random.Generator) -> int:
-    """Return where the second part begins: at a random sentence of the sample, or anywhere if no sentence begins there.
-    """
+    """Return where the second part begins: at a random sentence of the sample, or anywhere if there is none."""
     first, stop = np.searchsorted(shard.starts, [start + 1, start + size])
     if stop > first:
         return int(shard.starts[first + int(chance.random() * (stop - first))]) - start
@@ -144,7 +139,6 @@ def _masked(
     recipe: MaskedLM, ids: NDArray[np.int64], places: NDArray[np.int64], chance: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Mask words: most become [MASK], some become a random word, some stay (arXiv 1810.04805, section 3.1).
-
     Returns the changed ids, and labels with the original tokens.
     """
     hidden = np.sort(places[np.argsort(chance.random(len(places)))[: recipe.masked_of(len(places))]])
@@ -159,7 +153,6 @@ def _masked(
 
 
 def _word(recipe: MaskedLM, number: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the tokens with these numbers, counted without the special tokens."""
     for special in sorted(recipe.special):
         number = number + (number >= special)
     return number
@@ -174,7 +167,6 @@ def loss_units_in(batch: Batch) -> int:
 
 def summed_loss(recipe: MaskedLM, model: torch.nn.Module, batch: Batch, device: torch.device) -> torch.Tensor:
     """Return the summed loss of masked words, plus each sample's order loss times its number of masked words.
-
     Divided by the number of masked words, this is the sum of the two mean losses, as in the paper.
     """
     found = _found(recipe, model, batch, device)
@@ -196,10 +188,7 @@ class _Found(NamedTuple):
 
 
 def _found(recipe: MaskedLM, model: Any, batch: Batch, device: torch.device) -> _Found:
-    """Run the model on a batch.
-
-    Compute logits only for masked words, since all logits would cost a layer's time or more.
-    """
+    """Run the model. Compute logits only for masked words: all logits would cost a layer's time or more."""
     ids, labels, kinds, mask, _ = (torch.from_numpy(part).to(device) for part in batch)
     is_albert = recipe.model.family == "albert"
     encoder = model.albert if is_albert else model.bert

@@ -52,10 +52,7 @@ def sample_of(folder: Path) -> str:
 
 
 def written(recipe: Any, model: Any, data: Path, prompts: Sequence[str]) -> list[str]:
-    """Return a deterministic continuation of each prompt, or of fewer prompts if the model is slow.
-
-    `data`: the folder with the tokenizer.
-    """
+    """Return a deterministic continuation of each prompt, or of fewer prompts if the model is slow."""
     del recipe
     tokenizer: Any = AutoTokenizer.from_pretrained(data / "tokenizer", local_files_only=True)
     context, until, texts = model.config.max_position_embeddings, time.monotonic() + WRITING_S, list[str]()
@@ -68,10 +65,7 @@ def written(recipe: Any, model: Any, data: Path, prompts: Sequence[str]) -> list
 
 
 def continuation(folder: Path, prompt: str, *, most: int, seconds: float, seed: int) -> tuple[str, bool]:
-    """Return a model's continuation of a prompt, and False if the prompt was too long and only its end was read.
-
-    Takes at most about `seconds`.
-    """
+    """Return a continuation within about `seconds`, and False if the prompt was too long and only its end was read."""
     model: Any = AutoModelForCausalLM.from_pretrained(folder, **SAFELY, use_safetensors=True)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, **SAFELY)
     context = model.config.max_position_embeddings
@@ -94,7 +88,6 @@ def _continued(
     seed: int = SAMPLE_SEED,
     max_time: float | None = None,
 ) -> str:
-    """Return the text after `ids`: at most `most` tokens, within the model's context."""
     begins = torch.tensor([list(ids)])
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)

@@ -1,7 +1,5 @@
 """Shards whose texts stay on the Hub. A portion describes row groups of a file there, and how to tokenize them.
-
-A portion's file is safetensors without tensors, with the description as JSON in its metadata. A machine builds the
-shard from it.
+A portion's file is safetensors without tensors, with the description as JSON in its metadata.
 """
 
 from pathlib import Path
@@ -34,7 +32,6 @@ class Cutting(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Portion(Struct, frozen=True, forbid_unknown_fields=True):
     """One part of one column, in row groups `first` to `first + groups` of a file.
-
     The documents there are dealt into `parts`. `size`: the file's bytes. `tokens`: the shard's length, regardless of
     how many tokens the rows give.
     """
@@ -53,10 +50,7 @@ class Portion(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def portion_in(path: Path) -> Portion | None:
-    """Return the portion that a shard's file describes. Return None if the file is a built shard or malformed.
-
-    Raises Problem E414 if the description is invalid.
-    """
+    """Return the portion in a shard's file, or None if the file is a built shard or malformed. Raises Problem E414."""
     try:
         with safe_open(path, framework="numpy") as file:
             said = (file.metadata() or {}).get(METADATA)

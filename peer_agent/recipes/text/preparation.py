@@ -10,9 +10,8 @@ Language = Literal["any", "bengali"]
 
 class TextPreparation(Preparation, frozen=True, tag="text"):
     """Shards of tokens. The tokenizer, with at most `vocab` tokens, is trained on the text itself.
-
     `bpe` works on bytes and is lossless. `unigram` is for models that do not write, and normalizes text for the
-    language. `sentences`: True if shards also record where sentences begin.
+    language.
     """
 
     material: ClassVar[Material] = Material(

@@ -20,10 +20,7 @@ def samples_in(tokens: int, context: int) -> int:
 
 
 def shard_bytes(tokens: int, *, sentences: bool = False) -> int:
-    """Return the most bytes that a shard can take.
-
-    With sentences, each token may begin one, and each start takes 4 bytes.
-    """
+    """Return the most bytes that a shard can take. With sentences, each token may begin one, which takes 4 bytes."""
     return HEADER_BYTES + tokens * (2 + 4 * sentences)
 
 
@@ -86,7 +83,6 @@ class Shape(Protocol):
 
 def kept_floats(shape: Shape, *, vocab: int, samples: int, a_layer: float, predicted: float = 1.0) -> float:
     """Estimate the floats kept for the backward pass. `a_layer`: per layer, token and unit of width.
-
     `predicted`: the fraction of tokens that have logits. Nothing grows with the square of the context, because torch's
     attention kernels keep no such matrix.
     """
@@ -94,10 +90,7 @@ def kept_floats(shape: Shape, *, vocab: int, samples: int, a_layer: float, predi
 
 
 def recomputed_floats(shape: Shape, *, vocab: int, samples: int, a_layer: float, predicted: float = 1.0) -> float:
-    """Estimate the floats kept for the backward pass if layers are computed again.
-
-    These are the input of every layer, and all values of one layer at a time.
-    """
+    """Estimate the floats kept if layers are computed again: every layer's input, and all values of one layer."""
     return samples * shape.context * (shape.width * (shape.layers + a_layer) + predicted * vocab * KEPT_LOGITS)
 
 
