@@ -10,7 +10,7 @@ from scripts.prose import docstrings, faults_of_docstring, faults_of_subject
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("Whether it counts.", "Whether"),
+        ("Whether the machine counts.", "Whether"),
         ("What pages show of a round.", "What"),
         ("It is.", "says nothing"),
         ("Drop slots that nobody waits for.", "nobody"),

@@ -279,7 +279,7 @@ def test_what_overlaps_the_rounds_is_made_again_from_the_records(
     export = tmp_path / "export"
     final, digests = train(site, export, english[:LESS_THAN_IS_TRAINED], steps=STEPS, staleness="1")
     records = [to_json(from_lines(path.read_bytes())) for path in (export / "records").iterdir()]
-    stale = {record["step"] for record in records if any("stale" in part for part in record["contributions"])}
+    stale = {record["step"] for record in records if any(part.get("stale") for part in record["contributions"])}
     assert len(stale) > STEPS // 2
     assert stale == {record["step"] for record in records if not record["exact"]}
     losses = [record["loss"] for record in sorted(records, key=lambda record: int(record["step"]))]

@@ -203,7 +203,7 @@ def reads_every_chart(reader: Reader) -> None:
     assert re.fullmatch(r"[\d.]+ [kM]B averaged", told["Data per step"])
     assert reader.page.url.endswith("?chart=bytes")
     reader.page.click("[data-live=charts] a:has-text('Loss')")
-    assert reader.text("summary").startswith("Loss ")
+    assert reader.text("summary").startswith("Training loss ")
 
 
 def test_a_finished_run_shows_its_model_without_a_reload(tmp_path: Path, english: str) -> None:

@@ -31,7 +31,7 @@ def on_the_runs_page(swarm: Swarm, reader: Reader) -> None:
     reader.page.evaluate("window.mark = 'the same page'")
     reader.page.fill("textarea[name=prompt]", MARKUP)
     reader.page.click("[data-try] button")
-    reader.page.wait_for_selector("[data-trial] a:has-text('address')", timeout=120_000)
+    reader.page.wait_for_selector("[data-trial] a:has-text('Link to this text')", timeout=120_000)
     shown = reader.page.inner_text("[data-trial] blockquote")
     assert shown.startswith(MARKUP)
     assert len(shown) > len(MARKUP)
