@@ -24,7 +24,7 @@ def _participant(state: RunState, round_: Round, peer: PeerId) -> Participant:
     member = state.members.get(peer)
     if member is not None:
         return Participant(member.person, member.machine, peer, member.role.value)
-    person, machine = round_.persons.get(peer, ("somebody", "a machine"))
+    person, machine = round_.persons.get(peer, ("a volunteer", "a machine"))
     return Participant(person, machine, peer, "")
 
 
