@@ -67,7 +67,7 @@ DOMAINS = (
 
 
 def found_in(domain: Domain) -> Catalog:
-    """Return every message of a domain with its files. Line numbers are left out, because they change with every edit."""
+    """Return every message of a domain with its files, without line numbers, which change with every edit."""
     found = Catalog(project="Manyhands", charset="utf-8")
     paths = (path for pattern in domain.sources for path in sorted(ROOT.glob(pattern)))
     for path in paths:

@@ -147,7 +147,7 @@ def is_ready(profile: str, torch_build: str) -> bool:
 
 
 def python_runs() -> bool:
-    """Return True if the environment's Python starts, has pip, and has the version of the Python that runs this file."""
+    """Return True if the environment's Python starts, has pip and has this Python's version."""
     check = f"import pip, sys; sys.exit(sys.version != {sys.version!r})"
     try:
         return subprocess.run([PYTHON, "-c", check], check=False, capture_output=True).returncode == 0
