@@ -31,4 +31,4 @@ MUTATIONS: tuple[Mutation, ...] = (
     *STREAMED_TEXTS,
 )
 # mutations that no test of `make test` catches, because its simulations and searches are short; at most a fifth of all
-ONLY_IN_CHECK: frozenset[str] = frozenset()
+ONLY_IN_CHECK: frozenset[str] = frozenset({"what rows unpack to has no end"})

@@ -110,7 +110,7 @@ HOSTING: tuple[Mutation, ...] = (
         "hosts/quarantine",
         " and now - before.until < FORGET_S else 0",
         " else 0",
-        "sockets/test_limits.py",
+        "hosts/test_quarantine.py",
     ),
     fault(
         "strangers wait without end",

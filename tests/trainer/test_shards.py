@@ -160,9 +160,9 @@ async def test_one_that_cannot_be_had_stops_no_other(tmp_path: Path, access: Run
 
 
 async def test_what_there_is_not_is_not_fetched(tmp_path: Path, access: RunAccess, site: Site) -> None:
-    """A site may announce shards that do not exist."""
+    """A site may announce shards that do not exist: they take no place of those that do."""
     shards = shards_of(tmp_path, access)
-    shards.prefetch([10**9, 10**9 + 1, 1])
+    shards.prefetch([*range(10**9, 10**9 + AHEAD), 1])
     await quiet(shards)
     assert site.given == [1]
 
