@@ -152,7 +152,7 @@ MONITORS = (  # commands that ask a desktop for its idle time in milliseconds
 
 
 class Senses:
-    """Observes this machine, as far as the owner's limits need it. `blind`: what this machine cannot observe."""
+    """Observes what the owner's limits need of this machine. `blind`: what this machine cannot observe."""
 
     def __init__(self) -> None:
         self.blind: tuple[Blind, ...] = ()

@@ -66,7 +66,7 @@ KEPT_LOGITS = 3.2  # floats per token and vocabulary entry: logits, their logari
 
 
 class Shape(Protocol):
-    """The shape of a transformer, as far as estimates need it."""
+    """The facts of a transformer's shape that estimates need."""
 
     @property
     def layers(self) -> int: ...

@@ -47,3 +47,8 @@ def test_a_page_sets_title_cause_meaning_and_remedy_apart() -> None:
     assert "E306" in shown
     assert NO_RUN.means not in page(asked("/runs/none/", NO_RUN)), "a reader of a missing page has started nothing"
     assert f"<h1>{HEADLINES[404]}</h1>" in page(asked("/nothing/", Fault("404", "Look elsewhere."), 404))
+
+
+@pytest.mark.parametrize("code", ["E340", "E387", "E413"])
+def test_what_a_state_forbids_is_a_conflict(code: str) -> None:
+    assert asked("/api/v1/me", Fault.of(code, most="7", step="7", reason="it changed")).status_code == 409
