@@ -525,9 +525,9 @@ def test_snapshots_stand_there_with_the_best_one_marked() -> None:
 def test_it_is_asked_once_with_what_it_means(trained: Run) -> None:
     text = page(as_("Amina").get(ASK))
     assert "Roll back to step 2?" in text
-    assert "The 3 steps after step 2 are undone." in text
+    assert "Rolling back will discard the 3 steps after step 2." in text
     assert "Everyone keeps their credit." in text
-    assert "Machines load the snapshot again" in text
+    assert "Every machine reloads the snapshot of step 2" in text
     trained.refresh_from_db()
     assert trained.rollback_index is None
     assert as_("Amina").post(ASK)["Location"] == ROLLED
@@ -537,7 +537,7 @@ def test_it_is_asked_once_with_what_it_means(trained: Run) -> None:
 
 
 def test_one_step(trained: Run) -> None:
-    assert "The step after step 4 is undone." in page(as_("Amina").get("/runs/proverbs/rollback/4/"))
+    assert "Rolling back will discard the step after step 4." in page(as_("Amina").get("/runs/proverbs/rollback/4/"))
 
 
 @pytest.mark.parametrize("index", ["3", "99", "9" * 30])

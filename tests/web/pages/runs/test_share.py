@@ -198,7 +198,7 @@ class TestImage:
         assert measured > 50
         assert levelled > 200
 
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=20)
     @given(
         st.lists(st.floats(0, 20) | st.just(math.nan), max_size=40),
         st.none() | st.floats(0, 20),

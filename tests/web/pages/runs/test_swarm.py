@@ -74,7 +74,7 @@ def test_nobody_is_here(client: Client, run: Run) -> None:
     text = page(client.get("/runs/proverbs/swarm/"))
     assert "No machines are online right now." in text
     assert "No steps yet." in text
-    assert "Nothing was left out of a step in the last 24 hours." in text
+    assert "No contribution was left out in the last 24 hours." in text
     assert 'href="/runs/proverbs/swarm/"' in page(client.get("/runs/proverbs/"))
 
 
@@ -94,7 +94,7 @@ def test_visitors_see_only_leaderboard_names_and_no_links(
     ]
     text = page(answer)
     assert "1 person on 2 machines is online: 1 trains, 1 averages only, 1 relay." in text
-    assert "in step 1; 25 % by machines that have left" in text
+    assert "in step 1. Machines that have since left averaged 25 %" in text
     for secret in ("srv-17", "Ines", "not yet told", "Mb/s", laptop.machine.peer_id):
         assert secret not in text, secret
 
@@ -132,7 +132,7 @@ def test_the_last_twenty_steps_are_timed(client: Client, run: Run, laptop: Owned
     assert (facts["again"], facts["heights"][-1], len(facts["heights"])) == ("1 step", swarm.TALLEST, 20)
     text = page(client.get("/runs/proverbs/swarm/"))
     assert 'aria-label="Times of the last 20 steps: median 12 s, longest 22 s"' in text
-    assert "averaging was retried in 1 step" in text
+    assert "Averaging was retried in 1 step" in text
 
 
 def test_what_was_left_out_is_counted_by_reason(client: Client, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
