@@ -218,13 +218,14 @@ def _return_of_slow(state: RunState, round_: Round) -> list[Command]:
     Do so only if the offers of the other peers are a batch.
     """
     commands: list[Command] = []
-    for peer in [peer for peer in sorted(round_.offers) if peer in state.members]:
+    slow = [peer for peer in sorted(round_.offers.keys() & state.members) if state.members[peer].conduct.is_slow]
+    for peer in slow:
         member, offer = state.members[peer], round_.offers[peer]
         others = [other for of, other in round_.offers.items() if of != peer]
         most = max((weight.tokens for weight in offer.weights), default=0)
         whole = most + sum(other.loss_tokens for other in others)
         is_needed = 100 * (whole - most) < QUORUM_PERCENT * whole
-        if member.conduct.is_slow and is_needed and _is_enough(state, others):
+        if is_needed and _is_enough(state, others):
             del round_.offers[peer]
             member.conduct.is_slow = False
             commands += revoke(state, member, "it was too slow before, and holds more than the others can do without")
