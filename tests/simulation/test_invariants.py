@@ -77,7 +77,7 @@ def _calm(world: World) -> None:
         peer.connect()
 
 
-@settings(max_examples=length(200, 30), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=length(200, 30), suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 1000),
     size=st.tuples(st.integers(1, 4), st.integers(1, 3)),

@@ -125,7 +125,7 @@ class MixedBook(Book):
                 assert used == [SIZES[shard]] * source.epoch
 
 
-SETTINGS = settings(max_examples=60, stateful_step_count=30, deadline=None)
+SETTINGS = settings(max_examples=60, stateful_step_count=30)
 TestBook = Book.TestCase
 TestBook.settings = SETTINGS
 TestMixedBook = MixedBook.TestCase

@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -84,7 +84,6 @@ def claims(draw: st.DrawFn) -> list[Party]:
     ]
 
 
-@settings(deadline=None)  # this test may be the first to load scipy
 @given(claims(), numbers, st.dictionaries(st.tuples(*[st.sampled_from([peer(i) for i in range(6)])] * 2), numbers))
 def test_whatever_is_claimed_there_is_a_plan(
     parties: list[Party], down: float, pairs: dict[tuple[PeerId, PeerId], float]

@@ -290,7 +290,7 @@ class AnyOrderOverlapping(AnyOrder):
     staleness = 1
 
 
-ANY_ORDER = settings(max_examples=length(150, 30), stateful_step_count=40, deadline=None)
+ANY_ORDER = settings(max_examples=length(150, 30), stateful_step_count=40)
 TestAnyOrderOverlapping = AnyOrderOverlapping.TestCase
 TestAnyOrderOverlapping.settings = ANY_ORDER
 TestAnyOrder = AnyOrder.TestCase

@@ -33,7 +33,7 @@ def sent(upload: Upload, text: bytes, *cuts: int) -> Upload:
     return upload
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.sets(st.integers(1, len(TEXT) - 1), max_size=6))
 def test_a_text_is_whole_however_it_was_cut(organizer: Person, cuts: set[int]) -> None:
     upload = sent(begun(organizer), TEXT, *sorted(cuts))

@@ -111,7 +111,7 @@ class TestContract:
         assert known.given["hand 3"] == [0] * 12
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 @given(rounds=ROUNDS)
 def test_totals_are_the_sums_of_the_ledger(
     machines: list[Machine], data_folder: Any, rounds: list[dict[int, int]]

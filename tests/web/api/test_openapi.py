@@ -44,7 +44,6 @@ EXAMPLES = settings(
     max_examples=12,
     derandomize=True,
     database=None,
-    deadline=None,
     phases=[Phase.explicit, Phase.generate],  # no shrinking: a failure is shown as found
     suppress_health_check=list(HealthCheck),
 )

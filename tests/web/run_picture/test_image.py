@@ -38,7 +38,7 @@ def test_short_titles_are_larger() -> None:
     assert (size, len(lines)) == (46, 2)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.text(st.characters(min_codepoint=33, max_codepoint=126) | st.just(" "), min_size=1, max_size=120))
 def test_whatever_it_says_it_fits(text: str) -> None:
     size, lines = fitted(text, ROOM)
