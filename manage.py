@@ -1,4 +1,4 @@
-"""The site's command line. It puts `platform/` first on the path, so that Django finds the packages there."""
+"""The site's command line. It puts `platform/` first on the import path, so that Django finds the packages there."""
 
 import os
 import sys

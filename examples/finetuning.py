@@ -1,4 +1,4 @@
-"""Code that both scripts share: fine-tune from a run's weights and from fresh ones, and compare."""
+"""Code shared by both scripts: fine-tune a run's weights and fresh weights, and compare the results."""
 
 import argparse
 import copy
@@ -21,7 +21,7 @@ POOL = 16  # so many batches are cut from one set of rows sorted by length
 
 @dataclass(frozen=True)
 class Row:
-    """A sample: its token ids, and one label or a label per token.
+    """A sample: its token ids, and either one label or one label per token.
 
     `words`: for each token, the index of the word that begins there, or None.
     """
@@ -71,14 +71,14 @@ def open_text(path: Path) -> Iterator[str]:
 
 
 def set_aside(rows: Sequence[Row], seed: int) -> tuple[list[Row], list[Row]]:
-    """Split off a random tenth of the rows. Return the rest, and the tenth."""
+    """Split off a random tenth of the rows. Return the remaining rows and that tenth."""
     mixed = random.Random(seed).sample(list(rows), len(rows))
     tenth = max(1, len(rows) // 10)
     return mixed[tenth:], mixed[:tenth]
 
 
 def of_like_length(rows: Sequence[Row], size: int, chance: random.Random) -> list[list[Row]]:
-    """Return all rows in batches, in random order. Rows of a batch have similar lengths, so that padding is short."""
+    """Group rows of similar length into batches, which limits padding. Return the batches in random order."""
     mixed = chance.sample(list(rows), len(rows))
     found = []
     for start in range(0, len(mixed), POOL * size):
@@ -105,7 +105,7 @@ def batches(rows: Sequence[Row], size: int, padding: int, device: torch.device) 
 def model_for(kind: Any, name: str, labels: int, *, is_fresh: bool) -> Any:
     """Return the released model with a new last layer for `labels` labels.
 
-    If `is_fresh`, its other weights are new too.
+    If `is_fresh`, all its other weights are random too.
     """
     config = AutoConfig.from_pretrained(name, num_labels=labels)
     return kind.from_config(config) if is_fresh else kind.from_pretrained(name, config=config)
@@ -129,7 +129,7 @@ def _finetuned(
 ) -> tuple[float, dict[str, torch.Tensor]]:
     """Train at one learning rate, with AdamW and linear decay.
 
-    Return the lowest loss on `dev`, and the weights that had it.
+    Return the lowest loss on `dev`, and the weights that achieved it.
     """
     padding = model.config.pad_token_id or 0
     (rate,) = settings.learning_rates
@@ -166,7 +166,7 @@ def _mean_loss(model: Any, rows: Sequence[Row], settings: Settings, padding: int
 
 @torch.no_grad()
 def answers(model: Any, rows: Sequence[Row], settings: Settings) -> Iterator[Any]:
-    """Yield the model's label for each row, or its labels for the row's tokens."""
+    """Yield the model's answer for each row: one label, or one label per token."""
     model.eval()
     padding = model.config.pad_token_id or 0
     for start in range(0, len(rows), settings.batch):
@@ -177,7 +177,7 @@ def answers(model: Any, rows: Sequence[Row], settings: Settings) -> Iterator[Any
 
 
 def compared(name: str, seeds: int, score: Callable[[bool, int], float]) -> None:
-    """Print each seed's figure for the run's weights and for fresh weights. The last line is a JSON object."""
+    """Print each seed's score for released and for fresh weights, then the means, then all scores as JSON."""
     found: dict[str, list[float]] = {"released": [], "fresh": []}
     for seed in range(seeds):
         for way, scores in found.items():

@@ -48,15 +48,15 @@ def rows_of(sentences: Iterable[Sentence], numbers: dict[str, int], tokenizer: A
 
 
 def tags_by(row: Row, found: Sequence[int], words: int, tags: Sequence[str]) -> list[str]:
-    """Return a tag for each word, from the label of its first token. Words that were cut off get "O"."""
+    """Return each word's tag, taken from the label of its first token. Words that were cut off get "O"."""
     labels = {word: tags[label] for word, label in zip(row.words, found, strict=True) if word is not None}
     return [labels.get(word, "O") for word in range(words)]
 
 
 def entities(tags_of_all: Iterable[Sequence[str]]) -> set[Entity]:
-    """Return whole entities, delimited as in CoNLL's own program.
+    """Return whole entities, delimited by the rules of CoNLL's program.
 
-    An entity begins at a B tag, or at an I tag that follows another type.
+    An entity begins at a B tag, or at an I tag that follows a tag of another type.
     """
     found: set[Entity] = set()
     for sentence, tags in enumerate(tags_of_all):

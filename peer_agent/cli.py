@@ -1,4 +1,4 @@
-"""The `manyhands` command. Exit status 0 means done; 1 means a numbered error."""
+"""The `manyhands` command. It exits with status 0 on success, and with 1 after a numbered error."""
 
 import contextlib
 import logging
@@ -343,7 +343,7 @@ async def _until_asked(work: Coroutine[Any, Any, Any], leave_request: "LeaveRequ
 
 
 def main() -> None:
-    """Run the command. An error that has a number is printed as one sentence."""
+    """Run the command. Print a numbered error as one sentence."""
     take_variable(os.environ)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(SanitizingFormatter())

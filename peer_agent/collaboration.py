@@ -1,4 +1,4 @@
-"""An API for your own training loop, which computes units of a run.
+"""An API for your own training loop that computes units of a run.
 
 The agent handles data, averaging, updates and catching up.
 
@@ -36,11 +36,11 @@ from peer_agent.trainer.joining import join_run
 def collaborate(
     run_url: str, *, limits: Limits | None = None, home: Path | None = None, view: View | None = None
 ) -> Iterator[Collaboration]:
-    """Join a run for the duration of the `with` block, like `manyhands join`. Raises Problem.
+    """Join a run for the duration of the `with` block, as `manyhands join` does. Raises Problem.
 
-    A person must first approve a new machine. When the block ends normally or by Ctrl-C, the agent finishes the current
-    step. After any other error the agent leaves at once. By default, `home` is the usual folder of this machine's keys,
-    and `view` prints to standard output.
+    A person must first approve a new machine. When the block ends normally or is interrupted by Ctrl-C, the agent
+    finishes the current step. After any other error, it leaves at once. `home` defaults to the agent's folder on this
+    machine, and `view` to plain lines on standard output.
     """
     if missing := missing_packages():
         raise Problem.of("E103", missing=", ".join(missing))
@@ -77,13 +77,13 @@ class _AgentThread:
         self._cancel: Callable[[], object] = lambda: None
 
     def start(self) -> None:
-        """Lower this process's priority as `limits` says, and start the agent."""
+        """Lower this process's priority according to `limits`, and start the agent."""
         apply_limits(self.limits)
         self._thread.start()
         self._began.wait()
 
     def leave(self, *, gently: bool) -> None:
-        """Make the agent leave, and wait for it. With `gently`, first compute the units that the step still needs."""
+        """Make the agent leave, and wait until it has. If `gently`, first compute the units that the step needs."""
         self._ask(now=not gently)
         try:
             if gently:

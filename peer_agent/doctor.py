@@ -1,4 +1,4 @@
-"""The checks of `manyhands doctor`: what could keep this machine from training, as one line per check."""
+"""The checks of `manyhands doctor`: one line for each thing that could keep this machine from training."""
 
 import asyncio
 import importlib.metadata
@@ -82,12 +82,12 @@ def bad(name: str, fault: Fault) -> Check:
 
 
 def found(name: str, fault: Fault | None, text: str) -> Check:
-    """Return a failed check if there is a fault, otherwise a good check with `text`."""
+    """Return a failed check if there is a fault, otherwise a passed check with `text`."""
     return good(name, text) if fault is None else bad(name, fault)
 
 
 async def examine(home: Home, site: str = "") -> list[Check]:
-    """Run all checks, those of this machine first. `site`: a site's address; "" means all known sites."""
+    """Run all checks, starting with this machine. `site`: a site's address; "" means all known sites."""
     sites = [site] if site else sorted(home.sites())
     here = await asyncio.gather(*(asyncio.to_thread(check) for check in (check_versions, check_device, check_memory)))
     checks = [*here, await asyncio.to_thread(check_disk, home)]
@@ -117,7 +117,7 @@ def _is_there(name: str) -> bool:
 
 
 def check_device(seen: Callable[[], str] = gpu_name) -> Check:
-    """Check the device. `seen` returns the system's GPU, even if torch cannot use it."""
+    """Check that torch can use the GPU, if any. `seen` returns the GPU's name, even if torch cannot use it."""
     gpu, threads = seen(), usual_limits().threads
     cpu = ngettext("the CPU, {threads} thread", "the CPU, {threads} threads", threads).format(threads=threads)
     if not _is_there("torch"):
@@ -149,7 +149,7 @@ def check_disk(home: Home, free: Callable[[Path], int] = lambda path: shutil.dis
 
 
 def _write_and_remove(folder: Path) -> None:
-    """Write a file and delete it. Only a write shows that a quota is used up or that the file system is read-only."""
+    """Write a file and delete it. Only a write reveals an exhausted quota or a read-only file system."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(TRIAL_BYTES))
         file.flush()

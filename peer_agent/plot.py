@@ -1,5 +1,5 @@
-"""The loss curve as a picture for pages, previews and model cards: layout, colours and SVG.
-`frontend/src/curve.ts` draws the live page by the same rules. `tests/golden/curve.json` compares both.
+"""The loss curve as an SVG for pages, previews and model cards, with its layout and colours. `frontend/src/curve.ts`
+draws the live curve by the same rules. Tests compare both with `tests/golden/curve.json`.
 """
 
 import math
@@ -115,7 +115,7 @@ def perplexity_text(loss: float) -> str:
 
 
 def note_side(near: Sequence[float], level: float, room: float) -> Literal["above", "below"]:
-    """Return the side of the unigram line on which fewer points of the curve lie within `room`. y grows downwards."""
+    """Return the side of the unigram line with fewer curve points within `room` of it. y grows downwards."""
     above = sum(y <= level and level - y < room for y in near)
     below = sum(y > level and y - level < room for y in near)
     return "below" if above > below else "above"
@@ -128,7 +128,7 @@ Anchor = Literal["start", "middle", "end"]
 
 
 class Frame(NamedTuple):
-    """The size of a drawing, with margins for labels at the left and below."""
+    """The size of a drawing, with margins for labels on the left and at the bottom."""
 
     width: int
     height: int
@@ -140,17 +140,17 @@ class Frame(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The right end of the plotted area."""
+        """The x position of the plot's right edge."""
         return self.width - self.right
 
     @property
     def foot(self) -> int:
-        """The lower end of the plotted area."""
+        """The y position of the plot's lower edge."""
         return self.height - self.bottom
 
 
 class Words(NamedTuple):
-    """A text on a drawing. `y` is the height of its baseline."""
+    """A label in a drawing. `y` is the position of its baseline."""
 
     text: str
     x: float
@@ -159,7 +159,7 @@ class Words(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The positions of everything in a drawing. `levels` and `unigram` are heights of horizontal lines."""
+    """The layout of a drawing. `levels` and `unigram` are the y positions of horizontal lines."""
 
     frame: Frame
     points: list[Loss]  # the points shown: finite, thinned, with the first and the last
@@ -182,8 +182,8 @@ def lay_out(
     as_perplexity: bool = False,
     amount: str | None = None,
 ) -> Layout | None:
-    """Lay out a curve of `points`, ordered by step. Return None if no point is finite.
-    `as_perplexity`: label it in perplexity. `amount`: the unit ("", "B") of amounts, whose axis begins at zero.
+    """Lay out a curve of `points`, ordered by step. Return None if no point is finite. `as_perplexity`: label losses
+    as perplexity. `amount`: plot amounts in this unit ("" or "B"), from zero.
     """
     shown = thinned([(step, loss) for step, loss in points if math.isfinite(loss)])
     if not shown:
@@ -241,7 +241,7 @@ def _note(text: str, level: float, curve: Sequence[Place], frame: Frame) -> Word
 
 
 def _legend(level: float | None, frame: Frame) -> tuple[Place, Words]:
-    """Place the legend below the start of the curve, which is empty while the loss falls. Avoid the unigram line."""
+    """Place the legend below the start of the curve, where space is free if the loss falls. Avoid the unigram line."""
     space = 5 / 6 * frame.letter
     x, y = frame.left + space, frame.foot - float(frame.letter)
     if level is not None and level > y - 2 * space:

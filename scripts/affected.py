@@ -66,7 +66,7 @@ def import_graph() -> grimp.ImportGraph:
 
 
 def tests_of_modules(modules: Iterable[str], graph: grimp.ImportGraph) -> Iterator[str]:
-    """Yield the test modules that import one of these modules, and those that are among them."""
+    """Yield the test modules that are among these modules, and those that import one of them."""
     for module in modules:
         if module in graph.modules:
             yield from (found for found in {module, *graph.find_downstream_modules(module)} if is_test(found))

@@ -64,7 +64,7 @@ def build(root: Path, download: Path) -> Path:
 
 
 def clean_copy(root: Path, target: Path) -> Path:
-    """Copy only the sources. Their permissions do not depend on the checkout."""
+    """Copy only the sources, with permissions that do not depend on the checkout."""
     shutil.copytree(root / PACKAGE, target / PACKAGE, ignore=IGNORED)
     for name in BESIDE:
         shutil.copyfile(root / name, target / name)
@@ -74,7 +74,7 @@ def clean_copy(root: Path, target: Path) -> Path:
 
 
 def make_wheel(source: Path, target: Path) -> Path:
-    """Build a wheel with pip, without network. Of the installed packages, the build uses only setuptools."""
+    """Build a wheel with pip, without network access. Setuptools is the only installed package that it uses."""
     options = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--no-cache-dir", "--wheel-dir", target)
     command: list[str | Path] = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", *options, source]
     subprocess.run(command, check=True, cwd=source, env={**os.environ, "SOURCE_DATE_EPOCH": EPOCH})

@@ -180,7 +180,7 @@ def read(path: Path, language: str) -> Catalog:
 
 
 def without_dates(written: bytes) -> bytes:
-    """Remove headers that change, so that equal messages give equal files."""
+    """Remove volatile headers, so that equal messages give equal files."""
     return re.sub(rb'"(POT-Creation-Date|PO-Revision-Date|Last-Translator|Generated-By)[^"]*"\n', b"", written)
 
 
@@ -219,7 +219,7 @@ def words_of(catalogue: Catalog) -> dict[str, str | list[str]]:
 def pseudo(found: Catalog) -> Catalog:
     """Return a pseudo-translation with accents and brackets.
 
-    Text on a page without them was never marked for translation.
+    Page text that lacks them was never marked for translation.
     """
     made = Catalog("en", project="Manyhands", charset="utf-8")
     for message in found:

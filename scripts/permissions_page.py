@@ -1,4 +1,4 @@
-"""The page docs/permissions.md: each requester's answer at each address, from the table that the tests check."""
+"""The page docs/permissions.md: the answer to each requester at each address, from the table that tests check."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby

@@ -119,7 +119,7 @@ def main() -> None:
 
 
 def begun(swarm: Swarm) -> dict[str, str]:
-    """Prepare runs in all states, and three people with machines. Return addresses by name."""
+    """Prepare runs in all states, and three people with machines. Return the page addresses by name."""
     swarm.start_site()
     people = {name: swarm.sign_up(name) for name in PEOPLE}
     amina, places = people["Amina"], {}

@@ -147,7 +147,7 @@ def is_ready(profile: str, torch_build: str) -> bool:
 
 
 def python_runs() -> bool:
-    """Return True if the environment's Python starts, has pip and has this Python's version."""
+    """Return True if the environment's Python starts, has pip and has the same version as this Python."""
     check = f"import pip, sys; sys.exit(sys.version != {sys.version!r})"
     try:
         return subprocess.run([PYTHON, "-c", check], check=False, capture_output=True).returncode == 0
@@ -256,9 +256,9 @@ def torch_records() -> Iterator[Path]:
 
 
 def install_torch(torch_build: str) -> None:
-    """Install torch's CPU build, before and apart from all other packages.
+    """Install torch's CPU build on its own, before all other packages.
 
-    Its index would otherwise be asked for every package too. A plain `torch` on Linux would bring several GB of CUDA
+    Otherwise pip would query its index for every package. On Linux, a plain `torch` would bring several GB of CUDA
     libraries.
     """
     pinned = pinned_version("torch", (ROOT / "requirements.txt").read_text())
@@ -306,7 +306,7 @@ def ensure_browser() -> None:
 
 
 def browser_commands(*, is_root: bool, is_debian: bool) -> list[list[str]]:
-    """Return commands that install Chromium: Debian's package if root, otherwise Playwright's build.
+    """Return commands that install Chromium: Debian's package for root on Debian, else Playwright's build.
 
     Ubuntu's package is a snap, so it is not used.
     """
@@ -328,7 +328,7 @@ def is_debian() -> bool:
 
 
 def browser_starts() -> bool:
-    """Return True if Playwright can drive the browser on the path, or without one, Playwright's own browser."""
+    """Return True if Playwright can drive the browser on the path, or its own browser if there is none."""
     script = (
         "import sys; from playwright.sync_api import sync_playwright\n"
         "with sync_playwright() as p:\n"
@@ -396,7 +396,7 @@ def installed_lock() -> str:
 
 
 def ensure_npm() -> str:
-    """Return the path of an npm whose node is recent: the environment's, the system's, or one that is installed now."""
+    """Return the path of an npm with a recent Node: the environment's, the system's, or one installed now."""
     own = VENV / "bin" / "npm"
     if own.exists() and node_version(str(own.with_name("node"))) >= OLDEST_NODE:
         return str(own)
@@ -434,7 +434,7 @@ def run(
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Wait until no other setup works in this folder, and keep others out until the block ends."""
+    """Wait until no other setup runs in this folder, and lock out others until the block ends."""
     import fcntl  # imported after machine_complaint(), because Windows has no such module
 
     (ROOT / "var").mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Fixtures for all tests. Every process started here ends with the test process, even if that is killed."""
+"""Fixtures for all tests. Every process started here ends with the test process, even if a signal kills the latter."""
 
 import gc
 import os
@@ -38,7 +38,7 @@ SERVERS = ("postgres", "redis")  # tests that use a fixture or case with such a 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what only `make check` runs: the folders above, and tests that use a server."""
+    """Mark the tests that only `make check` runs: the folders above, and tests that use a server."""
     here = Path(__file__).parent
     for item in items:
         place = item.path.relative_to(here).parts[0]
@@ -53,7 +53,7 @@ def pytest_collection_finish() -> None:
 
 
 def engines_of(item: pytest.Item) -> list[str]:
-    """Return the names of a test's fixtures, and those of its parameters that are text."""
+    """Return the names of a test's fixtures, and the values of its text parameters."""
     cases = item.callspec.params.values() if hasattr(item, "callspec") else ()
     return [*getattr(item, "fixturenames", ()), *(case for case in cases if isinstance(case, str))]
 
@@ -93,7 +93,7 @@ def redis_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def warm() -> Iterator[Warm | None]:
-    """Yield a process that has loaded torch and forks for each request. None on systems other than Linux."""
+    """Yield a process that has loaded torch and forks for each request, or None on systems other than Linux."""
     if sys.platform != "linux":
         yield None
         return

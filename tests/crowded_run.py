@@ -159,7 +159,7 @@ def _of_steps(run: Run, steps: int) -> None:
 
 
 def _here(run: Run, machines: list[Machine]) -> None:
-    """Show all machines as training, with measured links and a plan as large as pages draw."""
+    """Show all machines as training, with measured links and the largest plan that pages draw."""
     shown = {"role": "trainer", "state": "ready", "done": 3, "samples_per_s": 2.0}
     members = [{"peer": machine.peer_id, "name": machine.person.username, **shown} for machine in machines]
     link = Link("trainer", Carried(2_500_000, is_floor=False), Carried(12_500_000, is_floor=True))

@@ -207,7 +207,7 @@ def _contribution(machine: Machine, slot: int, unit: Unit) -> Contribution:
 
 
 def _ledger(crew: Crew, steps: int) -> None:
-    """Write the totals of one step. The database derives a ledger row for each entry from them."""
+    """Write each machine's totals of one step. The database derives all ledger rows from them."""
     counted: set[int] = set()
     totals = []
     for machine in crew.machines:

@@ -58,7 +58,7 @@ def find_redis() -> Path:
 
 
 def wheel_folder(package: str, inside: str) -> Path | None:
-    """Return a folder of an installed wheel without importing the wheel."""
+    """Return a folder inside an installed wheel, without importing the wheel."""
     spec = importlib.util.find_spec(package)
     folder = Path(spec.origin).parent / inside if spec and spec.origin else None
     return folder if folder and folder.exists() else None
@@ -121,7 +121,7 @@ def free_port() -> int:
 
 
 def reachable(programs: Path, folder: Path, user: str) -> Path:
-    """Return the programs, copied if the user may not enter the checkout (as in /root)."""
+    """Return the programs' folder. Copy them first if the user may not enter the checkout (as in /root)."""
     try:
         run_quietly([programs / "initdb", "--version"], folder, user)
     except PermissionError:

@@ -32,8 +32,9 @@ PLACE = re.compile(r"\{\w+\}")
 
 
 def faults(source: str, *, of_trainer: bool = False) -> Iterator[str]:
-    """Yield lines that look up anything except a literal or a constant. `of_trainer`: `Tell` also looks up its
-    argument."""
+    """Yield lines that look up anything except a literal or a constant. With `of_trainer`, `Tell` also looks up its
+    argument.
+    """
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call):
             continue
@@ -48,15 +49,16 @@ def faults(source: str, *, of_trainer: bool = False) -> Iterator[str]:
 
 
 def is_words(node: ast.expr) -> bool:
-    """Return True for a literal whose placeholders contain only names. Formatting belongs in the arguments of
-    `format`."""
+    """Return True if the node is a literal whose placeholders contain only names. Formatting belongs in the arguments
+    of `format`.
+    """
     if not (isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value):
         return False
     return "{" not in PLACE.sub("", node.value)
 
 
 def is_constant(node: ast.expr) -> bool:
-    """Return True for a constant that is marked where it is defined: NAME, NAME[key], module.NAME."""
+    """Return True if the node is a constant that is marked where it is defined: NAME, NAME[key], module.NAME."""
     while isinstance(node, ast.Subscript):
         node = node.value
     name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")

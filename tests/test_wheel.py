@@ -160,7 +160,7 @@ def test_a_build_that_fails_leaves_the_old_wheel(checkout: Path, tmp_path: Path)
 
 
 def test_setup_builds_it_in_every_profile() -> None:
-    """The wheel is built even if a setup has nothing else to do, and after the translations that it contains."""
+    """Setup builds the wheel even if it does nothing else, and only after the translations that the wheel contains."""
     code = (
         "from scripts import setup\n"
         "setup.is_ready = lambda *_: True\n"

@@ -1,4 +1,4 @@
-"""How much of a test runs: `make check` sets MANYHANDS_CHECK, which selects full lengths."""
+"""The length of tests: `make check` sets MANYHANDS_CHECK, which selects full lengths."""
 
 import os
 

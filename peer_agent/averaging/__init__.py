@@ -1,3 +1,1 @@
-"""The arithmetic of a round on arrays: codecs, reducer, contributor and update log. Needs no torch, so relays can run
-it.
-"""
+"""Array arithmetic for a round: codecs, reducer, contributor and update log. Needs no torch, so relays can run it."""

@@ -20,14 +20,14 @@ from peer_agent.protocol.wire import Frame, Kind
 
 
 def spans_match(entry: SpanEntry, leaves: Sequence[Leaf]) -> bool:
-    """Return True if these leaves hash to the root in the record."""
+    """Return True if these leaves hash to the root in the span's record entry."""
     return len(leaves) == entry.stop - entry.first and root_of(leaves).hex() == entry.root
 
 
 def leaves_of_span(
     codec: Codec, grid: Grid, entry: SpanEntry, payloads: Sequence[bytes | memoryview]
 ) -> list[Leaf] | None:
-    """Return the leaf of each chunk, or None if the bytes do not match the root in the record."""
+    """Return each chunk's leaf, or None if the payloads do not match the root in the record."""
     lengths = [grid.length(chunk) for chunk in range(entry.first, entry.stop)]
     if [len(payload) for payload in payloads] != [encoded_size(codec, length) for length in lengths]:
         return None
@@ -38,7 +38,7 @@ def leaves_of_span(
 
 
 class Assembly:
-    """A round's averaged gradient, decoded as chunks arrive. `fill` and `keep_chunk` may run in two threads."""
+    """A round's averaged gradient, decoded as chunks arrive. `fill` and `keep_chunk` may run in different threads."""
 
     def __init__(self, grid: Grid, codec: Codec) -> None:
         self.grid = grid
@@ -53,7 +53,7 @@ class Assembly:
         self._lock = Lock()  # a chunk's values and its leaf change together
 
     def follow(self, plan: PlanHead) -> None:
-        """Accept this plan's chunks, and keep chunks of spans that the last plan had too. Raises ValueError."""
+        """Switch to this plan, and keep chunks of unchanged spans. Raises ValueError if the grid or codec differs."""
         if (Grid(plan.elements, plan.chunk_elements), plan.codec_down) != (self.grid, self.codec):
             raise ValueError("this plan needs another assembly")
         spans = {span.span: span for span in plan.spans}
@@ -78,7 +78,7 @@ class Assembly:
         return True
 
     def fill(self, entry: SpanEntry, payloads: Sequence[bytes | memoryview]) -> None:
-        """Check a span from the log and insert its chunks. Raises Problem E111 if the bytes do not match."""
+        """Insert the chunks of a span from the log. Raises Problem E111 if the bytes do not match the span's root."""
         leaves = leaves_of_span(self.codec, self.grid, entry, payloads)
         if leaves is None:
             raise Problem.of("E111", name=f"span {entry.span}", url="a relay's log")
@@ -89,14 +89,14 @@ class Assembly:
                 self._matched.clear()
 
     def holds(self) -> bytes | None:
-        """Return the root over the roots of the plan's spans, or None while a chunk is missing."""
+        """Return the Merkle root over the roots of the plan's spans, or None while a chunk is missing."""
         if self._plan is None or None in self._leaves:
             return None
         spans = sorted(self._spans.values(), key=lambda span: span.first)
         return root_over([root_of([leaf for leaf in self._leaves[s.first : s.stop] if leaf]) for s in spans])
 
     def missing(self, record: RecordHead) -> list[SpanEntry]:
-        """Return the record's spans that are missing here or have other bytes. Raises ValueError for another grid."""
+        """Return the record's spans that are missing or different here. Raises ValueError if the grids differ."""
         if (Grid(record.elements, record.chunk_elements), record.codec) != (self.grid, self.codec):
             raise ValueError("this record needs another assembly")
         if not _covers(record.spans, self.grid.chunks):
@@ -104,7 +104,7 @@ class Assembly:
         return [entry for entry in record.spans if not self._holds(entry)]
 
     def gradient(self, record: RecordHead) -> Floats | list[SpanEntry]:
-        """Return the averaged gradient [P], not a copy, if every span matches the record, otherwise `missing`."""
+        """Return the averaged gradient [P] itself if every span matches the record. Otherwise return `missing`."""
         return self.missing(record) or self._values
 
     def _is_planned(self, frame: Frame) -> bool:

@@ -1,5 +1,5 @@
-"""Codecs between chunks of float32 values and bytes. Encoding a decoded chunk again gives the same bytes.
-Every machine decodes to the same bits, because decoding is one multiplication (rule 13).
+"""Codecs that convert chunks of float32 values to bytes and back. Re-encoding a decoded chunk gives the same bytes.
+Every machine decodes to the same bits, because decoding is a single multiplication (rule 13).
 
     fp32   the values, little-endian
     fp16   int16 exponent e, then halves h: x = h * 2^e (rule 34)
@@ -46,8 +46,8 @@ def encode(codec: Codec, values: Floats) -> bytes:
 
 
 def encode_rows(codec: Codec, rows: Floats, payloads: Bytes) -> None:
-    """Encode contiguous `rows` [chunks, n] into `payloads` [chunks, bytes]. Raises ValueError if a value is not finite.
-    Overwrites `rows` with the decoded values. Some codecs leave only the magnitudes of these values.
+    """Encode contiguous `rows` [chunks, n] into `payloads` [chunks, bytes]. Overwrites `rows` with the decoded values,
+    or with their magnitudes for some codecs. Raises ValueError if a value is not finite.
     """
     with np.errstate(all="ignore"):
         match codec:
@@ -65,7 +65,7 @@ def encode_rows(codec: Codec, rows: Floats, payloads: Bytes) -> None:
 
 
 def encode_with_leaves(codec: Codec, rows: Floats, payloads: Bytes) -> list[Encoded]:
-    """Encode like `encode_rows`. Return each chunk's payload, as a view, with its leaf."""
+    """Encode like `encode_rows`. Return a view of each chunk's payload, together with its leaf."""
     encode_rows(codec, rows, payloads)
     views = [memoryview(payload) for payload in payloads]
     return [(view, leaf_of(view, total)) for view, total in zip(views, sums_of_squares(rows), strict=True)]
@@ -139,7 +139,7 @@ def _scale(rows: Floats, factors: Sequence[float]) -> None:
 
 
 def _exponent(peak: float) -> int:
-    """Return the exponent that scales `peak` to [2^14, 2^15), limited to exponents with a normal float32 factor."""
+    """Return the exponent that scales `peak` into [2^14, 2^15), clamped so that the factor is a normal float32."""
     fraction, exponent = math.frexp(peak)
     # Rounded to eleven bits, such a fraction becomes 1. The decoded peak is then the next power of two.
     rounds_up = fraction >= 1 - 2**-12

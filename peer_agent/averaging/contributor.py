@@ -35,7 +35,7 @@ class Sending(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Accumulator:
-    """The gradient sums [P], and the open offer. While an offer is open, the sums are frozen."""
+    """The gradient sums [P], and the open offer, if any. The sums are frozen while an offer is open."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -60,8 +60,8 @@ class Accumulator:
             self._sum += gradient_sum
 
     def offer(self, codec: Codec, weights: Sequence[Weight]) -> Sending:
-        """Freeze the sums, and encode them divided by the tokens in `weights`. A repeated call returns the same object.
-        Raises NotFinite if finite gradients have summed to infinity.
+        """Freeze the sums, divide them by the tokens in `weights`, and encode the quotients. Repeated calls return the
+        same object. Raises NotFinite if the sums have overflowed.
         """
         if self._sending is None:
             self._sending = self._encoded(codec, tuple(weights))
@@ -70,7 +70,7 @@ class Accumulator:
         return self._sending
 
     def remove_averaged(self, included: Iterable[tuple[int, int]]) -> None:
-        """Subtract the sent values of the averaged chunk ranges [first, stop), and unfreeze the sums."""
+        """Subtract the values sent for the averaged chunk ranges [first, stop), and unfreeze the sums."""
         sending = self._frozen()
         tokens = _by_chunk(sending.weights)
         for chunk in {chunk for first, stop in included for chunk in range(first, stop)}:

@@ -39,7 +39,7 @@ def to_halves(values: Floats, halves: Bits) -> None:
 
 
 def from_halves(halves: Bits, values: Floats) -> None:
-    """Decode `halves` [n], which may include inf and nan, into `values` [n], contiguous."""
+    """Decode `halves` [n], which may include inf and nan, into the contiguous array `values` [n]."""
     if _has_torch():
         aligned = SCRATCH.room("halves", np.uint16, values.size)
         np.copyto(aligned, halves)  # torch reads only native byte order and even addresses
@@ -66,8 +66,8 @@ def _all_halves() -> Floats:
 
 
 def _round(values: Floats, halves: Bits) -> None:
-    """Round to half precision: add a power of two so large that the sum has no bits for what a half cannot hold.
-    The lowest bits of the sum are then the last bits of the half. The exponents of sum and half differ by a constant.
+    """Round to half precision by adding a power of two large enough to shift out the bits that a half cannot store.
+    The lowest bits of the sum are then those of the half, and their exponents differ by a constant.
     """
     bits = values.view(np.uint32)
     smallest = SCRATCH.once("smallest", lambda: np.full(BLOCK, SMALLEST_NORMAL).view(np.uint32))
@@ -94,8 +94,8 @@ Level = tuple[Squares, Squares]
 
 
 def sums_of_squares(rows: NDArray[np.float32]) -> list[float]:
-    """Return the sum of squares in float64 for each row of [chunks, n]. A sum is inf or nan if a value is not finite.
-    Adds pairs in a fixed tree. Squares of float32 are exact in float64, so only the additions round.
+    """Return the float64 sum of squares of each row of `rows` [chunks, n]. A row with non-finite values gives inf or
+    nan. Adds pairs in a fixed tree. Squares of float32 values are exact in float64, so only the additions round.
     """
     count, length = rows.shape
     if not length:
@@ -111,7 +111,7 @@ def sums_of_squares(rows: NDArray[np.float32]) -> list[float]:
 
 
 def _tree(count: int, length: int) -> tuple[Squares, list[Level]]:
-    """Return an array for the squares and, for each level of the tree, the two halves to add as views."""
+    """Return an array for the squares and, for each tree level, views of the two halves to add."""
     squares = SCRATCH.room("squares", np.float64, count * length).reshape(count, length)
     levels = []
     while length > 1:
@@ -152,7 +152,7 @@ def multiply(rows: Floats, scales: Floats, block: int) -> None:
 
 
 def _blocks(rows: Floats, scales: Floats, block: int) -> Iterator[tuple[Floats, Floats]]:
-    """Yield views of the whole blocks with their scales, then of the shorter last blocks with theirs."""
+    """Yield views of the full blocks with their scales, then views of the shorter last blocks with their scales."""
     count, length = rows.shape
     whole = length // block
     if whole:

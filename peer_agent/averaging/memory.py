@@ -1,4 +1,4 @@
-"""Reusable memory: a thread's scratch arrays, large arrays, and arrays for the payloads of many chunks."""
+"""Reusable memory: scratch arrays for each thread, large arrays, and arrays for the payloads of many chunks."""
 
 import threading
 import weakref
@@ -21,14 +21,14 @@ Room = NDArray[Any]
 
 
 class Scratch(threading.local):
-    """Scratch arrays by name. An array's content is valid until the same thread asks for the same name again."""
+    """Named scratch arrays for each thread. An array's contents are valid until the thread requests that name again."""
 
     def __init__(self) -> None:
         self._rooms: dict[str, Room] = {}
         self._made: dict[object, Any] = {}
 
     def room(self, name: str, kind: type[np.generic], elements: int) -> Room:
-        """Return this thread's scratch array `name` as [elements], with arbitrary content."""
+        """Return this thread's scratch array `name` with shape [elements] and arbitrary contents."""
         room = self._rooms.get(name)
         if room is None or room.size < elements:
             self._made.clear()  # they may include views of the smaller array
@@ -60,13 +60,13 @@ Bytes = NDArray[np.uint8]
 
 
 class Memory:
-    """Blocks of memory that are free for reuse, the oldest first. Thread-safe without a lock."""
+    """A pool of free memory blocks, oldest first. Thread-safe without a lock."""
 
     def __init__(self) -> None:
         self._spare: dict[int, Bytes] = {}
 
     def array(self, kind: type[Scalar], elements: int) -> NDArray[Scalar]:
-        """Return a new array [elements] with arbitrary content. Its memory is reused after the last reference ends."""
+        """Return an array [elements] with arbitrary contents. Its memory is reused once no reference to it remains."""
         size = np.dtype(kind).itemsize * elements
         if size < LEAST_BYTES:
             return np.empty(elements, kind)
@@ -92,8 +92,8 @@ MEMORY = Memory()
 
 
 class Payloads:
-    """Memory for payloads of consecutive chunks, in one block that lives as long as any view of it.
-    The operating system backs large blocks with large pages. Parts that are never written use no memory.
+    """One block of memory for the payloads of consecutive chunks. It lives as long as any view of it. The operating
+    system backs large blocks with large pages. Parts that are never written use no memory.
     """
 
     def __init__(self, codec: Codec, grid: Grid, first: int, stop: int) -> None:
@@ -101,7 +101,7 @@ class Payloads:
         self._room = MEMORY.array(np.uint8, sum(encoded_size(codec, grid.length(c)) for c in range(first, stop)))
 
     def rows(self, first: int, count: int) -> NDArray[np.uint8]:
-        """Return [count, bytes] for `count` chunks of equal length, beginning with chunk `first`."""
+        """Return an array [count, bytes] for `count` equally long chunks, starting at chunk `first`."""
         start = (first - self._first) * encoded_size(self._codec, self._grid.chunk_elements)
         size = encoded_size(self._codec, self._grid.length(first))
         return self._room[start : start + count * size].reshape(count, size)

@@ -1,5 +1,5 @@
-"""A reducer's arithmetic in one attempt: check chunks, sum them, and turn sums into averages.
-Memory: one float32 sum per open chunk, for any number of contributors.
+"""A reducer's arithmetic in one attempt: check chunks, sum them, and compute averages. It keeps one float32 sum per
+open chunk, regardless of the number of contributors.
 """
 
 import math
@@ -24,9 +24,9 @@ Part = tuple[int, int, int]  # attempt, and a range of chunks [first, stop)
 
 
 class Residuals:
-    """Error feedback for averages: what encoding lost in one update is added to the averages of the next update.
-    At most two residuals, [n] float32, are stored for each chunk. If another machine reduced a chunk, this reducer
-    drops the chunk's residual, because it does not know what that machine lost.
+    """Error feedback for averages: the encoding error of one update is added to the averages of the next. At most two
+    residuals, [n] float32, are stored per chunk. If another machine reduced a chunk, its encoding error is unknown
+    here, so this reducer drops the chunk's residual.
     """
 
     def __init__(self) -> None:
@@ -37,23 +37,23 @@ class Residuals:
         self._open: dict[tuple[int, int], Floats] = {}  # by attempt and chunk
 
     def begin(self, place: Place) -> None:
-        """Prepare for an attempt. Drop uncommitted residuals if `place` names another step or another host."""
+        """Prepare for an attempt. Drop uncommitted residuals if the step or the host has changed."""
         if self._round != (place.fence, place.step):
             self._round = place.fence, place.step
             self._open = {}
 
     def add_to(self, step: int, chunk: int, average: Floats) -> None:
-        """Add the residual of the last update to a chunk's average, if the chunk has a residual for this step."""
+        """Add the previous update's residual to a chunk's average, if one is stored for this step."""
         if step == self._step and chunk in self._kept:
             np.add(average, self._kept[chunk], out=average)
 
     def keep(self, attempt: int, chunk: int, lost: Floats) -> None:
-        """Store what encoding a chunk's average lost. It becomes a residual when the attempt is committed."""
+        """Store the encoding error of a chunk's average. It becomes a residual when the attempt is committed."""
         self._open[attempt, chunk] = lost
 
     def commit(self, index: int, fence: int, step: int, parts: Iterable[Part]) -> None:
-        """Commit the residuals of the chunks in `parts`, which were averaged here, and drop all others.
-        A repeated `index` changes nothing. Indexes identify updates, because a rollback makes the same steps again.
+        """Commit the residuals of the chunks in `parts`, which were averaged here, and drop all others. A repeated
+        `index` changes nothing. Updates are identified by index, because steps repeat after a rollback.
         """
         if index <= self._index:
             return
@@ -72,7 +72,7 @@ LARGEST_TERM = 2.0**111  # the sum of 2^16 such terms, one per slot, stays below
 
 
 class ClosedSpan(Struct, frozen=True):
-    """A span with all its chunks averaged, in chunk order. `sum_squares`: of the decoded averages."""
+    """A span whose chunks are all averaged, in chunk order. `sum_squares` is taken over the decoded averages."""
 
     span: int
     first: int
@@ -85,7 +85,7 @@ class ClosedSpan(Struct, frozen=True):
 
 
 def received_span(plan: OpenPlan, span: PlannedSpan, payloads: Sequence[bytes]) -> ClosedSpan:
-    """Return a span that another reducer averaged. Its root is computed from the received bytes."""
+    """Return a span that another reducer averaged, with the root computed from the received bytes."""
     codec, values = plan.plan.codec_down, np.empty(plan.grid.chunk_elements, np.float32)
     lengths = [plan.grid.length(chunk) for chunk in range(span.first, span.stop)]
     pairs = zip(payloads, lengths, strict=True)
@@ -99,7 +99,7 @@ class Reduction:
     """One attempt's open sums, and its averages until `take_span` returns them. Not thread-safe."""
 
     def __init__(self, opened: OpenPlan, residuals: Residuals | None = None) -> None:
-        """Start an attempt. `residuals`: what encoding lost in earlier updates on this machine."""
+        """Start an attempt. `residuals` are the encoding errors of earlier updates on this machine."""
         self.plan, self.grid = opened, opened.grid
         self._residuals = residuals or Residuals()
         self._residuals.begin(opened.place)
@@ -111,7 +111,7 @@ class Reduction:
         self._averages: dict[int, Encoded] = {}  # by chunk
 
     def leaves(self, slot: int, data: bytes) -> Fault | None:
-        """Check and store a contributor's leaves, which commit the contributor to its chunks before it sends them."""
+        """Check and store a contributor's leaves, which commit it to its chunks before they are sent."""
         try:
             leaves = unpack_leaves(data)
         except ValueError as error:
@@ -129,9 +129,7 @@ class Reduction:
         return None
 
     def add(self, slot: int, chunk: int, payload: bytes | memoryview, *, again: bool = False) -> Fault | None:
-        """Check a chunk and add it to its sum, or only check it (`again`). A chunk with a fault leaves the sum
-        unchanged.
-        """
+        """Check a chunk and add it to its sum. With `again`, only check it. A faulty chunk leaves the sum unchanged."""
         checked = self._checked(slot, chunk, payload)
         if isinstance(checked, Fault):
             return checked
@@ -155,7 +153,7 @@ class Reduction:
         return encoded[0]
 
     def _encoded(self, chunk: int, average: Floats) -> Encoded:
-        """Encode the average plus the chunk's residual, and store what this encoding lost. Overwrites `average`."""
+        """Encode the average plus the chunk's residual, and store the new encoding error. Overwrites `average`."""
         codec, place = self.plan.plan.codec_down, self.plan.place
         self._residuals.add_to(place.step, chunk, average)
         lost = average.copy() if codec in FED_BACK else None
@@ -167,7 +165,7 @@ class Reduction:
         return encoded
 
     def take_span(self, span: PlannedSpan, included: Iterable[Included]) -> ClosedSpan:
-        """Return a span whose chunks are all closed, and free its memory here."""
+        """Return a span whose chunks are all closed, and remove it from this reduction."""
         payloads, leaves = zip(*(self._averages.pop(chunk) for chunk in range(span.first, span.stop)), strict=True)
         del self._payloads[span.span]
         total = sum(leaf.sum_squares for leaf in leaves)
@@ -187,7 +185,7 @@ class Reduction:
         return np.empty(elements, np.float32)
 
     def _checked(self, slot: int, chunk: int, payload: bytes | memoryview) -> tuple[Floats, np.float32] | Fault:
-        """Return the chunk's values, valid until the next call, and the factor scale * tokens; or a fault."""
+        """Return a chunk's values and its factor scale * tokens, or a fault. The next call overwrites the values."""
         entry, length = self.plan.slots[slot], self.grid.length(chunk)
         if len(payload) != (expected := encoded_size(entry.codec, length)):
             return Fault.of("E207", size=len(payload), expected=expected)

@@ -49,7 +49,7 @@ TEMPORARY = ".tmp"
 
 
 class SpanFile(Struct, frozen=True, eq=False):
-    """The content of a span's file. The payloads are memory-mapped, so the disk is read only on access."""
+    """The contents of a span file. The payloads are memory-mapped, so the disk is read only on access."""
 
     leaves: tuple[Leaf, ...]
     payloads: tuple[memoryview, ...]
@@ -85,7 +85,7 @@ def _parsed(data: memoryview) -> SpanFile:
 
 
 def write_durably(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Write a file atomically and durably: it survives a power failure. Raises Problem E106."""
+    """Write a file atomically, and make sure that it survives a power failure. Raises Problem E106."""
     with disk_errors(path):
         _write_and_rename(path, parts)
 
@@ -121,14 +121,14 @@ FOLDERS = ("records", "spans", "tentative")
 
 
 class Head(Struct, frozen=True):
-    """Index and digest of the newest record on this disk. Indexes start at 1; 0 means no record."""
+    """The index and digest of the newest record on this disk. Indexes start at 1; 0 means no record."""
 
     index: int = 0
     digest: str = GENESIS
 
 
 class Held(Struct, frozen=True):
-    """The fields in the name of a tentative file."""
+    """The fields encoded in a tentative file's name."""
 
     step: int
     fence: int
@@ -147,7 +147,7 @@ class Held(Struct, frozen=True):
 
 
 class StoredSpan(Struct, frozen=True, eq=False):
-    """A span in a record. The payloads are memory-mapped, so the disk is read only on access."""
+    """A span named by a record. The payloads are memory-mapped, so the disk is read only on access."""
 
     entry: SpanEntry
     leaves: tuple[Leaf, ...]
@@ -175,7 +175,7 @@ class UpdateLog:
         write_span(self._at(run, "tentative") / held.name, span.leaves, span.payloads)
 
     def void(self, run: RunId, step: int, fence: int, attempt: int) -> None:
-        """Delete the tentative spans of a void round. `attempt` is its last attempt."""
+        """Delete the tentative spans of a void round. `attempt` is the round's last attempt."""
         for held, path in self._tentative(run):
             if (held.step, held.fence) == (step, fence) and held.attempt <= attempt:
                 path.unlink(missing_ok=True)
@@ -183,8 +183,8 @@ class UpdateLog:
     # --- records ---
 
     def append(self, sealed: Entry) -> Record:
-        """Append the next record, and move its spans from the tentative ones. A repeated record changes nothing.
-        Raises Problem E218 if the signature is wrong, E402 if it is not the next record, E106 if the disk fails.
+        """Append the next record, and move its spans out of the tentative folder. A repeated record changes nothing.
+        Raises Problem E218 if the signature is wrong, E402 if the record is not the next one, E106 if the disk fails.
         """
         record = open_record(sealed, self._site_key)
         head = self._head(record.run)
@@ -239,7 +239,7 @@ class UpdateLog:
         write_span(self._span_path(run, index, span), leaves, payloads)
 
     def forget(self, run: RunId, keep_after: int) -> None:
-        """Delete the spans of all records up to index `keep_after`, because a verified snapshot covers them."""
+        """Delete the spans of all records up to index `keep_after`, which a verified snapshot covers."""
         for path in self._at(run, "spans").glob("*.span"):
             if int(path.stem.split("-")[0]) <= keep_after:
                 path.unlink(missing_ok=True)
@@ -247,7 +247,7 @@ class UpdateLog:
     # --- private ---
 
     def _at(self, run: RunId, *names: str) -> Path:
-        """Return a path in a run's folder. Raises ValueError if `run`, which the network sent, is not a valid id."""
+        """Return a path in a run's folder. Raises ValueError if `run`, received from the network, is invalid."""
         if not RUN.fullmatch(run):
             raise ValueError(f"{run!r} is not a run")
         return self._folder.joinpath(run, *names)
@@ -289,7 +289,7 @@ class UpdateLog:
             raise Problem.of("E402", reason=f"there are two different records {record.index}")
 
     def _settle(self, record: RecordHead) -> None:
-        """Move the tentative spans that the record names to its spans, and delete older tentative spans."""
+        """Move the tentative spans that the record names to the spans folder, and delete older tentative spans."""
         named = {(record.step - 1, entry.attempt, entry.span, entry.root) for entry in record.spans}
         for held, path in self._tentative(record.run):
             if (held.step, held.attempt, held.span, held.root) in named:
@@ -310,7 +310,7 @@ class UpdateLog:
             self._settle(record)
 
     def _newest_whole(self, run: RunId, index: int) -> RecordHead | None:
-        """Return the last readable record up to `index`. Delete damaged records after it, to fetch them again."""
+        """Return the newest readable record up to `index`. Delete damaged newer ones so that they are refetched."""
         for candidate in range(index, 0, -1):
             try:
                 return self.record(run, candidate)

@@ -1,1 +1,1 @@
-"""Output for people and programs: lines, a page in the terminal, JSON, figures."""
+"""Output for people and programs: plain lines, a page in the terminal, JSON and figures."""

@@ -13,7 +13,7 @@ from peer_agent.site.enrolment import Code
 
 
 def show_code(code: Code, lead: str = "") -> None:
-    """Show the code and the address where a person approves it. Open a browser if a person sits at a screen."""
+    """Show the code and the address for approving this machine. If there is a screen, also open a browser."""
     lead = lead or _("To approve this machine, open")
     for line in code_in_words(code, sys.stdout, lead):
         print(line, flush=True)
@@ -22,7 +22,7 @@ def show_code(code: Code, lead: str = "") -> None:
 
 
 def code_in_words(code: Code, stream: TextIO, lead: str) -> list[str]:
-    """Return the text around a code as lines for a terminal of 80 columns. `lead`: the sentence before the address."""
+    """Return the approval message as lines for an 80-column terminal. `lead`: the sentence before the address."""
     large = in_large_letters(code.user_code, "█" if _writes(stream, "█") else "#") if stream.isatty() else []
     minutes = round(code.expires_in / 60)
     waiting = ngettext(
@@ -47,7 +47,7 @@ def code_in_words(code: Code, stream: TextIO, lead: str) -> list[str]:
 
 
 def has_screen() -> bool:
-    """Return True if a person uses this terminal on a screen that can show a browser."""
+    """Return True if this terminal is interactive and its screen can show a browser."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or "SSH_CONNECTION" in os.environ:
         return False
     if sys.platform in {"win32", "darwin"}:

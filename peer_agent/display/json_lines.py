@@ -66,7 +66,7 @@ class JsonLinesView(View):
 
     @contextlib.contextmanager
     def hears_errors(self) -> Iterator[None]:
-        """Print an error that ends the command as the last event."""
+        """If an error ends the command, print it as the last event."""
         try:
             yield
         except Exception as error:

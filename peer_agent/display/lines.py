@@ -1,4 +1,4 @@
-"""Plain lines about the agent's work for a person, and the current figures for other displays."""
+"""A view that prints the agent's work as plain lines. Other views inherit its current figures."""
 
 import sys
 import time
@@ -57,11 +57,11 @@ class View:
         self._state = ("", "")
 
     def preflight(self, preflight: Preflight) -> None:
-        """Print what the work will use on this machine, before the work begins."""
+        """Print the resources that the run will use on this machine, before it begins."""
         print("\n".join(sanitize(line) for line in preflight.lines()), file=self.stream, flush=True)
 
     def newer(self, fault: Fault) -> None:
-        """Print that the site offers a newer agent. The upgrade command has its own line, so that it can be copied."""
+        """Print that the site offers a newer agent, with the upgrade command on its own line for copying."""
         print(in_readers_words(sanitize_fault(fault)).text, file=self.stream, flush=True)
 
     def say(self, text: str) -> None:
@@ -82,7 +82,7 @@ class View:
         self.show(str(event))
 
     def warn(self, text: str) -> None:
-        """Set the site's warning about training. Show the warning only when it begins."""
+        """Set the site's warning about training. Show it only if no warning was set before."""
         begins, self.now.warning = text and not self.now.warning, text
         if begins:
             self.tell("warning", text)
@@ -90,12 +90,12 @@ class View:
     # --- troubles -----------------------------------------------------------------------------------------------
 
     def began(self, fault: Fault) -> None:
-        """Record that a lasting fault began. It is shown once it has lasted as long as its catalogue entry says."""
+        """Record the start of a lasting fault. Show it once it has lasted for the time in its catalogue entry."""
         self.troubles.began(sanitize_fault(fault), self.clock())
         self.look()
 
     def ended(self, *codes: str) -> None:
-        """Record that these faults ended, if they were present."""
+        """Record the end of these faults. Ignore any that were not present."""
         for code in codes:
             self.troubles.ended(code)
         self.look()
@@ -123,7 +123,7 @@ class View:
         print(line, file=self.stream, flush=True)
 
     def refresh(self) -> None:
-        """Do nothing, because printed lines cannot show changes of `now`."""
+        """Do nothing, because printed lines cannot be updated."""
 
     def state(self, state: str, reason: str) -> None:
         if (state, reason) == self._state:
@@ -139,7 +139,7 @@ class View:
 
     @property
     def run_state(self) -> str:
-        """The run's state in the site's last report."""
+        """The run's state, as last reported by the site."""
         return self._state[0]
 
     def progress(self, step: int, samples: int, speed: float) -> None:

@@ -1,4 +1,4 @@
-"""The wait, and its display, while the owner keeps this machine on hold."""
+"""Keeps this machine waiting while it is on hold, and shows the reason."""
 
 import asyncio
 import time

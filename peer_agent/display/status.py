@@ -22,7 +22,7 @@ EVENTS = 3
 
 
 class ShownTrouble(Struct, frozen=True):
-    """A current fault, worded as in the error catalogue, in English."""
+    """A current fault, in the English words of the error catalogue."""
 
     code: str
     title: str
@@ -41,7 +41,7 @@ class ShownTrouble(Struct, frozen=True):
 
 
 class Status(Struct, kw_only=True):
-    """The status of this machine in one run. `step` is the current step. Times are in UTC seconds."""
+    """This machine's status in one run. `step` is the current step. Times are Unix timestamps."""
 
     pid: int = msgspec.field(default_factory=os.getpid)
     at: float = 0.0
@@ -104,7 +104,7 @@ def write_status(home: Home, status: Status, now: float) -> None:
 
 
 def read_status(home: Home) -> Status | None:
-    """Return the status of the agent that runs in this home. Return None if no agent runs or no status is readable."""
+    """Return the status of the agent running in this home. Return None if there is no agent or no readable status."""
     holder = home.holder()
     try:
         status = msgspec.json.decode((home.folder / FILE).read_bytes(), type=Status)
@@ -114,7 +114,7 @@ def read_status(home: Home) -> Status | None:
 
 
 def status_facts(home: Home, now: float) -> dict[str, Any]:
-    """Return what `manyhands status --json` prints: `running`, and the agent's status if there is one."""
+    """Return the output of `manyhands status --json`: `running`, and the agent's status if it is available."""
     holder, status = home.holder(), read_status(home)
     if status is None:
         return {"running": holder is not None, "pid": holder}
@@ -163,5 +163,5 @@ def _given(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def is_stale(status: Status, now: float) -> bool:
-    """Return True if the status is too old for an agent that is awake."""
+    """Return True if the status is too old to come from an agent that is awake."""
     return abs(now - status.at) > STALE_S

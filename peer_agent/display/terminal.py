@@ -39,7 +39,7 @@ HINT = gettext_noop("Press Ctrl-C to finish this step and leave; press it again 
 
 
 class LiveView(View):
-    """Shows the page while `live()` is active. Prints plain lines before and afterwards."""
+    """Shows a terminal page while `live()` is active. Before and after that, it prints plain lines."""
 
     def __init__(self, stream: TextIO = sys.stdout) -> None:
         super().__init__(stream)
@@ -116,7 +116,7 @@ def picture(now: Status, events: Sequence[Event], console: Console) -> Renderabl
 
 
 def _whole(words: str, width: int, style: str = "") -> Text:
-    """Return the words on as many lines as they need. If the terminal wrapped a line itself, the page would break."""
+    """Return the words as text that wraps at `width`. If the terminal wrapped a line instead, the page would break."""
     return Text(textwrap.fill(words, width) if has_spacing_marks(words) else words, style=style)
 
 
@@ -180,7 +180,7 @@ def _one_below_the_other(figures: Sequence[tuple[str, str]]) -> Group:
 
 
 def _loss(now: Status) -> tuple[str, str]:
-    """Return name and value of the held-out loss, otherwise of the training loss, which says less."""
+    """Return the name and value of the held-out loss if it is known, otherwise of the training loss."""
     if now.heldout_loss is not None:
         return _("held-out loss"), f"{now.heldout_loss:.3f}"
     return _("training loss"), "–" if now.loss is None else f"{now.loss:.3f}"
@@ -195,7 +195,7 @@ def _rank(now: Status) -> str:
 
 
 def _troubles(now: Status, width: int) -> list[Text]:
-    """Return the current faults in whole sentences, because each remedy is at the end."""
+    """Return the current faults without cutting their text, because the remedy comes last."""
     shown = [_whole(trouble.line, width, BROKEN) for trouble in now.troubles[:MOST_TROUBLES]]
     more = len(now.troubles) - len(shown)
     words = ngettext("{count} more: see `manyhands status`.", "{count} more: see `manyhands status`.", more)
@@ -233,7 +233,7 @@ def _logging_to(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_echo_of_control_keys() -> Iterator[None]:
-    """Stop the terminal from writing ^C into the page. Terminals on Windows do not write it."""
+    """Stop the terminal from echoing ^C into the page. Terminals on Windows do not echo it."""
     if sys.platform == "win32" or not sys.stdin.isatty():
         yield
         return

@@ -1,4 +1,4 @@
-"""This machine's hardware and free resources, and numbered errors if they do not suffice."""
+"""This machine's hardware and free resources, and numbered errors if they are insufficient."""
 
 import importlib.metadata
 import importlib.util
@@ -37,7 +37,7 @@ def gpu_name() -> str:
 
 
 def gpu_memory() -> int | None:
-    """Return the free memory of the GPU that torch would use, in bytes. None if `nvidia-smi` does not report it."""
+    """Return the free bytes on the GPU that torch would use, or None if `nvidia-smi` does not report them."""
     mebibytes = _of_gpu("memory.free")
     return int(mebibytes) << 20 if mebibytes.isascii() and mebibytes.isdigit() else None
 
@@ -96,21 +96,21 @@ CLOCK_WARN_S = 60
 
 
 def of_memory(free: int) -> Fault | None:
-    """Return E120 or E137 if little memory is free, otherwise None."""
+    """Return E120 if too little memory is free, E137 if memory is low, otherwise None."""
     if free < LEAST_MEMORY:
         return Fault.of("E120", free=in_bytes(free), needed=in_bytes(LEAST_MEMORY))
     return Fault.of("E137", free=in_bytes(free)) if free < GOOD_MEMORY else None
 
 
 def of_disk(free: int, folder: Path) -> Fault | None:
-    """Return E121 or E138 if little space is free on the disk of `folder`, otherwise None."""
+    """Return E121 if too little space is free on the disk of `folder`, E138 if space is low, otherwise None."""
     if free < LEAST_DISK:
         return Fault.of("E121", free=in_bytes(free), path=folder, needed=in_bytes(LEAST_DISK))
     return Fault.of("E138", free=in_bytes(free), path=folder) if free < GOOD_DISK else None
 
 
 def of_clock(offset_s: float) -> Fault | None:
-    """Return E204 or E139 if the site's clock differs too much from this machine's clock, otherwise None."""
+    """Return E204 if the site's clock is far from this machine's, E139 if it is slightly off, otherwise None."""
     apart_s = abs(offset_s)
     if apart_s > CLOCK_TOLERANCE_S:
         return Fault.of("E204", minutes=round(apart_s / 60))
@@ -118,7 +118,7 @@ def of_clock(offset_s: float) -> Fault | None:
 
 
 def of_disk_in_use(free: int, folder: Path) -> Fault | None:
-    """Return E121 if the disk is almost full. While the agent runs, the warning E138 is not repeated."""
+    """Return E121 if the disk is almost full, otherwise None. While the agent runs, do not repeat the warning E138."""
     return of_disk(free, folder) if free < LEAST_DISK else None
 
 
@@ -130,5 +130,5 @@ def of_relays(missing: Collection[str], answering: Collection[str]) -> Fault | N
 
 
 def not_reached(fault: Fault) -> Fault:
-    """Return E134, with the cause of an attempt to reach the site that failed."""
+    """Return E134 with the cause of a failed attempt to reach the site."""
     return Fault.of("E134", reason=fault.cause.rstrip("."))

@@ -19,7 +19,7 @@ from peer_agent.protocol.identifiers import PeerId
 
 
 def try_lock(file: IO[str]) -> bool:
-    """Lock a file opened with mode `a+` until it is closed. Raises OSError if the disk does not support locks."""
+    """Try to lock a file, opened in mode `a+`, until it is closed. Raises OSError if the disk cannot lock files."""
     return lock_descriptor(file.fileno(), blocking=False)
 
 
@@ -41,7 +41,7 @@ LOCK_S = 0.3
 
 
 class KnownSite(Struct, frozen=True):
-    """A site that has approved this machine. `site_key`, hexadecimal, is trusted from the first login on."""
+    """A site that has approved this machine. The first login pins its `site_key`, in hexadecimal."""
 
     url: str
     machine: PeerId
@@ -59,11 +59,11 @@ class Home:
 
     @property
     def cache(self) -> Path:
-        """The folder of shards and snapshots. Its files may be deleted at any time."""
+        """The folder for cached shards and snapshots. Its files may be deleted at any time."""
         return self.folder / "cache"
 
     def key(self) -> Ed25519PrivateKey:
-        """Return this machine's private key. The first call creates it. Only the owner of the file can read it."""
+        """Return this machine's private key, creating it on the first call. Only the file's owner can read it."""
         path = self.folder / "machine.key"
         if not path.exists():
             self._write_privately(path, Ed25519PrivateKey.generate().private_bytes_raw().hex().encode())
@@ -89,7 +89,7 @@ class Home:
         return site
 
     def forget(self, url: str) -> None:
-        """Remove a site. With the last site, also remove the machine's key."""
+        """Remove a site. If it was the last one, also remove the machine's key."""
         left = {address: site for address, site in self.sites().items() if address != url}
         self._write_privately(self.folder / "sites.json", msgspec.json.format(msgspec.json.encode(left), indent=2))
         if not left:
@@ -112,7 +112,7 @@ class Home:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock this home against other agents. The lock ends with the process at the latest. Raises Problem E102."""
+        """Lock this home against other agents until the block or the process ends. Raises Problem E102."""
         with self._lock_file() as file:
             if not self._lock_patiently(file):
                 raise Problem.of("E102", pid=read_holder(file) or "unknown", home=self.folder)
@@ -120,7 +120,7 @@ class Home:
             yield
 
     def holder(self) -> int | None:
-        """Return the id of the process that uses this home: 0 if the id is unknown, None if no process uses it."""
+        """Return the id of the process using this home, 0 if its id is unknown, or None if the home is free."""
         with self._lock_file() as file:
             return None if self._try_lock(file) else read_holder(file)
 
@@ -130,7 +130,7 @@ class Home:
             return path.open("a+")
 
     def _lock_patiently(self, file: IO[str]) -> bool:
-        """Lock the home, and retry for a moment because `holder` in another process locks it briefly."""
+        """Lock the home, retrying briefly because `holder` in another process may have locked it for a moment."""
         until = time.monotonic() + LOCK_S
         while not self._try_lock(file):
             if time.monotonic() > until:
@@ -144,7 +144,7 @@ class Home:
 
 
 def home_folder(environment: dict[str, str]) -> Path:
-    """Return MANYHANDS_HOME, or the usual folder on this platform."""
+    """Return MANYHANDS_HOME, or this platform's default folder."""
     if chosen := environment.get("MANYHANDS_HOME"):
         return Path(chosen)
     if sys.platform == "win32":
@@ -160,8 +160,8 @@ OWN = ("status.json", "leave", "agent.log", "agent.log.1", *LISTENING)
 
 
 def forget_site(home: Home, url: str) -> int:
-    """Remove a site's identity and the cache; with the last site, all files. Return the bytes freed.
-    Raises Problem E118 if the site is unknown, E106 if the disk fails.
+    """Remove a site's identity and the cache. After the last site, remove all files. Return the bytes freed. Raises
+    Problem E118 if the site is unknown, E106 if the disk fails.
     """
     home.known(url)
     before = _size(home.folder)

@@ -1,5 +1,5 @@
-"""Translation. Messages are English in the code, and are translated when they are shown to a person.
-The language is MANYHANDS_LANGUAGE, or the system's language. Output for programs is never translated.
+"""Translation of messages. They are in English in the code, and are translated when shown to a person. The language is
+MANYHANDS_LANGUAGE or the system's language. Output for programs is never translated.
 """
 
 import codecs
@@ -52,7 +52,7 @@ def is_english() -> bool:
 
 
 def columns_of(text: str) -> int:
-    """Return the width of a text in a terminal. Marks such as a Bengali vowel sign take one column, unlike in Rich."""
+    """Return a text's width in terminal columns. Unlike Rich, count marks such as Bengali vowel signs as one column."""
     return sum(1 + (east_asian_width(letter) in "WF") for letter in text if category(letter) not in STACKED)
 
 
@@ -72,7 +72,7 @@ def _catalogue() -> NullTranslations:
 
 
 def language_of(environment: Mapping[str, str]) -> str:
-    """Return the wanted language, such as `bn_BD`. Return English if no language is named or if the name is `C`."""
+    """Return the requested language, such as `bn_BD`, or English if none is set or the setting is `C`."""
     named = next((environment[name] for name in VARIABLES if environment.get(name)), "") or _of_system()
     found = NAME.fullmatch(named)
     if found is None:
@@ -82,7 +82,7 @@ def language_of(environment: Mapping[str, str]) -> str:
 
 
 def _of_system() -> str:
-    """Return the system's language, or "". Used if the environment names no language, which is usual on Windows."""
+    """Return the system's language, or "". Used if the environment sets none, as is typical on Windows."""
     try:
         if sys.platform == "win32":
             import ctypes
@@ -94,7 +94,7 @@ def _of_system() -> str:
 
 
 def catalogue_of(language: str) -> NullTranslations:
-    """Return the translations for a language, with or without its region. Empty if no compiled catalogue exists."""
+    """Return a language's translations, if need be without its region. They are empty if no catalogue exists."""
     from importlib.resources import files
 
     for name in dict.fromkeys((language, language.partition("_")[0])):
@@ -126,7 +126,7 @@ JOINERS = "\u200c\u200d"  # used in Persian, Hindi and some emoji
 
 
 def sanitize(text: str) -> str:
-    """Make text from others safe for a terminal: remove control of cursor, colour and text direction."""
+    """Make untrusted text safe for a terminal. Remove characters that control the cursor, colour or text direction."""
     return "".join(letter if letter.isprintable() or letter in JOINERS else " " * letter.isspace() for letter in text)
 
 

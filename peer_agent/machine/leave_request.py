@@ -18,7 +18,7 @@ FILE = "leave"  # written to the agent's home to request that it leave
 
 
 class LeaveRequest:
-    """The requests to leave that this agent has received. `gently` finishes the current work; None if there is none."""
+    """Handles requests that this agent leave. `gently` finishes the current work, and is None if there is none."""
 
     def __init__(self, home: Home) -> None:
         self.home = home
@@ -27,7 +27,7 @@ class LeaveRequest:
         self.is_asked = False
 
     def ask(self, cancel: Callable[[], object], *, now: bool = False) -> None:
-        """Finish the work and leave. Call `cancel` instead on a second request, with `now`, or without work."""
+        """Finish the work and leave. If asked again, if `now`, or if there is no work, call `cancel` instead."""
         if self.gently is None or self.is_asked or now:
             cancel()
         else:
@@ -81,7 +81,7 @@ def _forget_request(path: Path) -> None:
 
 
 def on_end_of_input(leave: Callable[[], None]) -> None:
-    """Call `leave` in a thread when standard input, a pipe from the parent, ends. Nothing else may read that input."""
+    """Call `leave` in a thread when the parent closes the pipe to standard input. Nothing else may read that input."""
     threading.Thread(target=_wait, args=(leave,), daemon=True).start()
 
 

@@ -26,15 +26,15 @@ KEPT_FREE = 1  # vectors: memory freed after reading a snapshot or updates, but 
 
 
 class Needs(Struct, frozen=True):
-    """The bytes of memory that an agent needs. `gpu` is 0 if the agent computes on the CPU."""
+    """The memory that an agent needs, in bytes. `gpu` is 0 if the agent computes on the CPU."""
 
     memory: int
     gpu: int
 
 
 def needs_of(recipe: Recipe, parameters: int, *, at_once: int, on_gpu: bool, recomputes: bool = False) -> Needs:
-    """Return the memory that an agent needs to compute `at_once` samples at a time.
-    `on_gpu`: fixed parameters are also on the GPU. The estimate ignores that mixed precision makes activations smaller.
+    """Return the memory that an agent needs to compute `at_once` samples at a time. `on_gpu`: the GPU computes, and
+    also stores the fixed parameters. The estimate ignores that mixed precision shrinks activations.
     """
     vector = ELEMENT * parameters
     beside = (OF_A_ROUND + HANDED_IN + KEPT_FREE) * vector + encoded_size(recipe.codec_up, parameters)
@@ -134,8 +134,8 @@ def _fits(needed: int | None, free: int | None) -> str:
 
 
 def check_fit(facts: RunFacts, free: FreeResources, folder: Path, device: str, *, disk_gb: int = DISK_GB) -> Preflight:
-    """Return the fastest settings with which the run fits this machine.
-    Raises Problem E123 if memory does not suffice, E124 for the disk, E125 for the GPU's memory.
+    """Return the fastest settings with which the run fits this machine. Raises Problem E123 if memory is insufficient,
+    E124 if disk space is, E125 if GPU memory is.
     """
     recipe = facts.recipe
     at_once, recomputes, needs = _largest_that_fits(facts, free)
@@ -164,8 +164,8 @@ def check_fit(facts: RunFacts, free: FreeResources, folder: Path, device: str, *
 
 
 def _largest_that_fits(facts: RunFacts, free: FreeResources) -> tuple[int, bool, Needs]:
-    """Halve the micro-batch until it fits, if the recipe allows halving, then try the same with recomputation.
-    Returns the samples computed together, True if layers must be recomputed, and the memory needed.
+    """Halve the micro-batch until it fits, if the recipe allows it. If no size fits, try again with recomputation.
+    Returns the samples to compute together, True if layers must be recomputed, and the memory needed.
     """
     whole = facts.recipe.micro_batch
     sizes = [whole] if facts.recipe.unit_is_whole else [whole >> halved for halved in range(whole.bit_length())]

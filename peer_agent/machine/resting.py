@@ -1,4 +1,4 @@
-"""The decision whether this machine may work now, from its owner's instructions and from observations."""
+"""Decides if this machine may work now, based on its owner's instructions and on observations."""
 
 import contextlib
 import ctypes
@@ -28,8 +28,8 @@ DETAIL = 200  # characters
 
 
 class Surroundings(Struct, frozen=True, kw_only=True):
-    """Observations about this machine. None means unknown.
-    `now`: local time without a time zone. `refused`: why the latest contributions, all in a row, were refused.
+    """Observations of this machine. None means unknown. `now`: local time without a time zone. `refused`: the reasons
+    why the latest contributions in a row were refused.
     """
 
     now: datetime
@@ -42,7 +42,7 @@ class Surroundings(Struct, frozen=True, kw_only=True):
 
 
 class Rest(Struct, frozen=True):
-    """The reason why this machine rests, with a `detail`. An instance counts as False if the machine works."""
+    """The reason why this machine is resting, with a `detail`. It is falsy if the machine is working."""
 
     why: Why = Why.WORKS
     detail: str = ""
@@ -76,14 +76,14 @@ WORDS_OF_BLIND = {
 
 
 def in_words(rest: Rest, translated: Callable[[str], str] = str) -> str:
-    """Return a sentence about a rest for the owner. `translated` translates it."""
+    """Return a sentence that tells the owner why the machine rests. `translated` translates it."""
     day, _, time = rest.detail.partition(" ")
     detail = f"{translated(day)} {time}" if rest.why is Why.HOURS and day in DAYS else rest.detail
     return translated(WORDS[rest.why]).format(detail=detail)
 
 
 def reason_to_rest(wanted: Instructions, around: Surroundings) -> Rest:
-    """Return the first reason to rest. The owner's pause comes before any observation."""
+    """Return the first reason to rest that applies. A pause by the owner comes before any observation."""
     return next(_reasons(wanted, around), Rest())
 
 
@@ -113,7 +113,7 @@ def _of_people(limits: OwnerLimits, around: Surroundings) -> Iterator[Rest]:
 
 
 def plain_name(program: str) -> str:
-    """Return a program's name in lower case, without Windows' ending `.exe`."""
+    """Return a program's name in lower case, without the Windows suffix `.exe`."""
     return program.strip().casefold().removesuffix(".exe")
 
 
@@ -152,7 +152,7 @@ MONITORS = (  # commands that ask a desktop for its idle time in milliseconds
 
 
 class Senses:
-    """Observes what the owner's limits need of this machine. `blind`: what this machine cannot observe."""
+    """Observes this machine as far as the owner's limits require. `blind`: observations that are impossible here."""
 
     def __init__(self) -> None:
         self.blind: tuple[Blind, ...] = ()
@@ -275,17 +275,17 @@ KEEP_S = 30.0  # between two writes; a crash loses at most this much
 
 
 class Moved(Struct, frozen=True):
-    """Bytes sent and received in one month of the local clock."""
+    """The number of bytes sent and received in one month of local time."""
 
     month: str
     bytes: int
 
 
 class Month:
-    """This machine's traffic in the current month, for all runs. A small file in the home keeps it."""
+    """This machine's traffic in the current month, across all runs. It is stored in a small file in the home."""
 
     def __init__(self, home: Home, *, since: int, month: str = "") -> None:
-        """Count from now on. `since`: bytes that this process has already moved."""
+        """Start counting. `since`: bytes that this process has already sent and received."""
         self.home, self._seen = home, since
         self._kept_at = time.monotonic()
         self.moved = self._read(month or this_month())
@@ -298,7 +298,7 @@ class Month:
         return Moved(month, 0)
 
     def add(self, total: int, *, month: str = "") -> int:
-        """Record the total bytes that this process has moved. Return this machine's bytes in the month."""
+        """Record the total bytes that this process has transferred. Return this machine's total for the month."""
         month = month or this_month()
         more, self._seen = max(total - self._seen, 0), total
         before = self.moved.bytes if self.moved.month == month else 0

@@ -1,3 +1,3 @@
-"""Sockets: links to the site and to relays, the listening side of relays, and files over HTTP.
-Nothing here decides about rounds. Only messages that a `protocol` session has accepted are trusted.
+"""Networking: links to the site and to relays, the relays' listener, and file transfers over HTTP. This package makes
+no decisions about rounds. It trusts only messages that a `protocol` session has accepted.
 """

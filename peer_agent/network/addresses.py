@@ -1,4 +1,4 @@
-"""Classification of addresses: plaintext allowed, never proxied, public."""
+"""Classification of addresses: local (plaintext allowed), loopback (never proxied) and public."""
 
 import ipaddress
 import socket
@@ -11,8 +11,8 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def check_encrypted(url: str, *, secure: str, plain: str) -> None:
-    """Check that a URL is encrypted, or plaintext within the local network. May query the resolver.
-    Raises Problem E104 if the URL is invalid, E105 if the scheme is `plain` and the host is outside the local network.
+    """Check that a URL is encrypted, or plaintext within the local network. May query the resolver. Raises Problem
+    E104 if the URL is invalid, E105 if a plaintext URL leads outside the local network.
     """
     try:
         parts = urlsplit(url)
@@ -26,7 +26,7 @@ def check_encrypted(url: str, *, secure: str, plain: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if this host name or address always means this machine. Does not query the resolver."""
+    """Return True if this host name or address always refers to this machine. Does not query the resolver."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     address = _literal(host)
@@ -34,7 +34,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Return True if a host is this machine or in its local network. A name must have only local addresses."""
+    """Return True if the host is this machine or on its local network. A name must resolve only to local addresses."""
     if is_loopback(host):
         return True
     literal = _literal(host)
@@ -47,7 +47,7 @@ def bracketed(host: str) -> str:
 
 
 def is_public(host: str) -> bool:
-    """Return True if a host is an address on the public internet. A name is not, because its address may change."""
+    """Return True if the host is a public internet address. Names never count, because their addresses may change."""
     address = _literal(host)
     return address is not None and address.is_global and not address.is_multicast
 

@@ -1,5 +1,5 @@
-"""The certificate of a listener without a domain: self-signed, and pinned by its fingerprint (rule 38).
-A dialler checks only the fingerprint. The listener proves its identity by signing a handshake with the fingerprint.
+"""The self-signed certificate of a listener without a domain, pinned by its fingerprint (rule 38). A dialler checks
+only the fingerprint. The listener proves its identity by signing a handshake that includes the fingerprint.
 """
 
 import datetime as dt
@@ -27,12 +27,12 @@ class Certificate(Struct, frozen=True, eq=False):
 
 
 def new_certificate() -> Certificate:
-    """Make a key and certificate, and leave no file on disk. Each call returns a new fingerprint."""
+    """Create a key and certificate without leaving a file on disk. Each call gives a new fingerprint."""
     return certificate_of(new_pem())
 
 
 def new_pem() -> bytes:
-    """Make a certificate and its key in PEM. A listener that stores them keeps its fingerprint."""
+    """Create a certificate and its key in PEM format. A listener that stores both keeps its fingerprint."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "manyhands")])
     certificate = (
@@ -56,7 +56,7 @@ def certificate_of(pem: bytes) -> Certificate:
 
 
 def _context(pem: bytes) -> ssl.SSLContext:
-    """Return a server's TLS context. `ssl` reads keys only from files, so the key is briefly in a private folder."""
+    """Return a server's TLS context. The key is briefly written to a private folder, because `ssl` reads only files."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     with tempfile.TemporaryDirectory() as folder:  # only the owner can read this folder
@@ -67,7 +67,7 @@ def _context(pem: bytes) -> ssl.SSLContext:
 
 
 def fingerprint_of(certificate: bytes) -> str:
-    """Return the sha256, in hexadecimal, of a certificate in DER."""
+    """Return the hexadecimal sha256 of a DER-encoded certificate."""
     return hashlib.sha256(certificate).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""WebSockets that read and write in large pieces, because on slow links wakeups take most CPU time."""
+"""WebSockets that read and write in large pieces, because wakeups take most of the CPU time on slow links."""
 
 import asyncio
 import socket
@@ -24,9 +24,9 @@ LAST_ACK = 56  # offset in Linux's `struct tcp_info` of the milliseconds since t
 
 
 class Gathering:
-    """Wakes the process once per `GATHER_BYTES` of continuous data instead of once per packet, on Linux only.
-    The system holds the bytes back (SO_RCVLOWAT), so TLS and flow control are unaffected. A timer from the link's rate
-    removes SO_RCVLOWAT and so limits the delay, whatever the peer does. Single short messages are not held back.
+    """Wakes the process once per `GATHER_BYTES` of continuous data instead of once per packet, on Linux only. The
+    system holds the bytes back (SO_RCVLOWAT), so TLS and flow control are unaffected. A timer based on the link's rate
+    resets SO_RCVLOWAT, which limits the delay whatever the peer does. Single short messages are not held back.
     """
 
     def __init__(self, system: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
@@ -36,7 +36,7 @@ class Gathering:
         self._flowed = 0  # since the last silence
 
     def came(self, size: int, *, in_message: bool) -> None:
-        """Record `size` bytes as read. `in_message`: True if the last of them are part of an incomplete message."""
+        """Record `size` bytes as read. `in_message` is True if they end in the middle of a message."""
         now = self._loop.time()
         took_s, self._read_at = now - self._read_at, now
         self._flowed = size if took_s > SILENCE_S else self._flowed + size
@@ -61,14 +61,14 @@ class Gathering:
 
 
 def _patience_s(size: int, took_s: float) -> float:
-    """Return how long to wait for `GATHER_BYTES` if `size` bytes took `took_s`. After a silence: the shortest wait."""
+    """Return how long to wait for `GATHER_BYTES` if `size` bytes took `took_s`, or the shortest wait after silence."""
     is_known = took_s <= SILENCE_S
     return min(max(SLACK * took_s * GATHER_BYTES / size, SHORTEST_S), LONGEST_S) if is_known else SHORTEST_S
 
 
 class Unsent:
-    """Limits the unsent bytes in the system's buffer to what the link carries in `UNSENT_S`.
-    Smaller buffers mean many wakeups. Bytes in the buffer can no longer be dropped, so larger buffers are worse too.
+    """Limits the unsent bytes in the system's buffer to what the link can send in `UNSENT_S`. Smaller buffers cause
+    many wakeups. Larger buffers are bad too, because buffered bytes can no longer be dropped.
     """
 
     def __init__(self, system: socket.socket) -> None:
@@ -94,15 +94,16 @@ class Unsent:
 
 
 class Silence:
-    """Detects a peer that acknowledges nothing, not even that its receive window is full.
-    TCP_USER_TIMEOUT would also end links to slow readers: Linux treats a window as closed until a whole segment fits.
+    """Detects a dead peer. It acknowledges nothing, whereas a slow reader still reports a full receive window.
+    TCP_USER_TIMEOUT would also end links to slow readers, as Linux treats a window as closed until a full segment
+    fits.
     """
 
     def __init__(self, system: socket.socket, now: float) -> None:
         self._system, self._since = system, now
 
     def is_too_long(self, now: float) -> bool:
-        """Return True if the peer acknowledged nothing for `SILENT_S`. Call this every `LOOK_S`. Linux only."""
+        """Return True if the peer has acknowledged nothing for `SILENT_S`. Call this every `LOOK_S`. Linux only."""
         waits, silent_s = self._unacknowledged()
         if not waits or silent_s < now - self._since:
             self._since = now
@@ -144,7 +145,7 @@ class WideSocket(Socket, asyncio.BufferedProtocol):
             self._gathering, self._unsent = Gathering(system, self.loop), Unsent(system)
 
     def end_in_silence(self) -> None:
-        """Abort the connection when the peer no longer acknowledges what this end sends."""
+        """Abort the connection if the peer stops acknowledging what this end sends."""
         if (system := self.transport.get_extra_info("socket")) is not None:
             self.loop.call_later(LOOK_S, self._look, Silence(system, self.loop.time()))
 

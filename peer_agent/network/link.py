@@ -52,7 +52,7 @@ class LinkLost(Exception):
 
 
 class Refused(Exception):
-    """The link ended with a numbered error. `remote`: the peer sent it. `retry_after_s` below 0 means no hint."""
+    """A numbered error ended the link. `remote`: the peer sent it. A negative `retry_after_s` means no hint."""
 
     def __init__(self, fault: Fault, retry_after_s: float = -1.0, *, remote: bool = True) -> None:
         super().__init__(str(fault))
@@ -60,7 +60,7 @@ class Refused(Exception):
 
 
 class Connection:
-    """One open link. Many coroutines may send, but only one may receive. The content of messages is not interpreted."""
+    """One open link. Several coroutines may send, but only one may receive. Message contents are not interpreted."""
 
     beneath: "asyncio.Task[None] | None" = None  # the task that carries the link if a relay forwards it
 
@@ -90,7 +90,7 @@ class Connection:
         return self.session.peer
 
     async def shake_hands(self, admit: Callable[[Credential], Fault | None] = lambda _: None) -> None:
-        """Shake hands, after which the link is open. `admit` may refuse a peer that has authenticated."""
+        """Perform the handshake that opens the link. `admit` may refuse an authenticated peer."""
         self.session.start(self._clock())
         await self._flush()
         event = await self._next_event()
@@ -117,7 +117,7 @@ class Connection:
         return event.body
 
     async def close(self, fault: Fault | None = None, retry_after_s: float = -1.0) -> None:
-        """Send `fault`, if given, and close the link within `CLOSE_S`, or twice that if forwarded. Never raises."""
+        """Send `fault`, if given. Close the link within `CLOSE_S`, or twice that if it is forwarded. Never raises."""
         if fault is not None and self._refused is None:
             self._refused = Refused(fault, retry_after_s, remote=False)
             self.session.refuse(fault, retry_after_s)
@@ -137,7 +137,7 @@ class Connection:
         protocol.max_message_size = max(protocol.max_message_size or 0, min(message_bytes, MAX_MESSAGE))
 
     def abort(self) -> None:
-        """Cut the socket at once. Does nothing if the socket has ended."""
+        """Abort the socket immediately. Does nothing if it is already closed."""
         with suppress(AttributeError):  # a closed transport of Python's proactor has no loop
             self._socket.transport.abort()
 
@@ -162,7 +162,7 @@ class Connection:
         raise self._refused
 
     def _hold(self, most_bytes: int) -> None:
-        """Limit the system's receive buffer. With a large buffer, a rate limit takes effect only after megabytes."""
+        """Limit the system's receive buffer. A large buffer would absorb megabytes before a rate limit takes effect."""
         system: socket.socket | None = self._socket.transport.get_extra_info("socket")
         if most_bytes != self._held and system is not None:
             self._held = most_bytes
@@ -184,7 +184,7 @@ class Connection:
 
 
 def _is_overlong(closed: ConnectionClosed) -> bool:
-    """Return True if the library refused a message for its length before the session saw the message."""
+    """Return True if the WebSocket library rejected a message as too long before the session saw it."""
     return any(part is not None and part.code == CloseCode.MESSAGE_TOO_BIG for part in (closed.rcvd, closed.sent))
 
 
@@ -202,9 +202,9 @@ async def dial(
 ) -> Connection:
     """Open a link to `server` at `url`.
 
-    `fingerprint`: pins a self-signed certificate. `over`: a connected socket to use, whose traffic is counted
-    elsewhere. Plaintext ws:// is allowed to this machine and its local network, and the caller warns of it. Raises
-    Problem (E104 not reached, E105 not encrypted, E110 another service) and Refused (E217 wrong certificate).
+    `fingerprint` pins a self-signed certificate. `over` is a connected socket to use; its traffic is counted
+    elsewhere. Plaintext ws:// is allowed to this machine and its local network, and the caller warns about it. Raises
+    Problem (E104 not reached, E105 not encrypted, E110 unexpected answer) and Refused (E217 wrong certificate).
     """
     with _in_words(url, timeout_s):
         async with asyncio.timeout(timeout_s):
@@ -323,8 +323,8 @@ async def keep(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Keep a link until `handle` returns. When a link ends before that, wait (rule 41) and reconnect.
-    Raises Problem if reconnecting cannot help, and errors of `handle` other than LinkLost and Refused.
+    """Keep a link open until `handle` returns. If the link ends before that, wait (rule 41) and reconnect. Raises
+    Problem if reconnecting cannot help. Errors from `handle` other than LinkLost and Refused propagate.
     """
     attempt = 0
     while True:
@@ -348,7 +348,7 @@ async def _once(
     handle: Callable[[Connection], Awaitable[None]],
     on_state: Callable[[Connected | Waiting], None],
 ) -> Refused | None:
-    """Open one link and run `handle` on it. Return None if `handle` finished, otherwise why the link ended."""
+    """Open one link and run `handle` on it. Return None if `handle` finished, otherwise the reason the link ended."""
     try:
         connection = await connect()
     except Problem as problem:
@@ -371,7 +371,7 @@ async def _once(
 
 
 async def _reason(connection: Connection, error: BaseException) -> Refused:
-    """Return why a link ended: the refusal in `error`, or a refusal that the peer sent but that is unread, or E104."""
+    """Return the reason a link ended: the refusal in `error`, an unread refusal from the peer, or E104."""
     if (refused := _find_refusal(error)) is not None:
         return refused
     try:
@@ -392,7 +392,7 @@ def _find_refusal(error: BaseException) -> Refused | None:
 
 
 def heals(fault: Fault) -> bool:
-    """Return True if reconnecting may help. Most errors of this machine itself last until the owner acts."""
+    """Return True if reconnecting may help. Most of this machine's own errors persist until its owner acts."""
     return fault.code not in CANNOT_HEAL
 
 
@@ -402,7 +402,7 @@ def _delay_s(attempt: int, hint_s: float, random: Random) -> float:
 
 
 class _Shared:
-    """State that both ends of a machine's link to itself share: whether the link has ended, and a change event."""
+    """State shared by both ends of a machine's link to itself: whether the link has ended, and a change event."""
 
     def __init__(self) -> None:
         self.has_ended = False
@@ -422,7 +422,7 @@ class _Shared:
 
 
 class OwnLink(Connection):
-    """One end of a machine's link to itself. Objects arrive at the other end without socket, handshake or copy."""
+    """One end of a machine's link to itself. Passes objects to the other end without a socket, handshake or copy."""
 
     def __init__(self, coming: deque[Any], going: deque[Any], shared: _Shared) -> None:
         self.url, self.offset_s = "", 0.0
@@ -464,7 +464,7 @@ FREE = Uplink()  # never paced, because data for this machine itself uses no upl
 
 
 def way_out(connection: Connection, uplink: Uplink) -> Uplink:
-    """Return the uplink with which this connection shares bandwidth."""
+    """Return the uplink whose bandwidth this connection uses."""
     return FREE if isinstance(connection, OwnLink) else uplink
 
 
@@ -474,7 +474,7 @@ def own_link() -> tuple[OwnLink, OwnLink]:
 
 
 async def until_one_ends(*parts: Coroutine[Any, Any, Any]) -> None:
-    """Run coroutines until the first one ends, then cancel the others. Raises the error of the first one."""
+    """Run coroutines until one ends, then cancel the others. Raises the error of the one that ended first, if any."""
     tasks = [asyncio.create_task(part) for part in parts]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

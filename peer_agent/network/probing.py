@@ -40,7 +40,7 @@ class Prober:
         self._answers: dict[int, Connection] = {}
 
     def hear(self, probe: m.Probe, link: Connection | None) -> None:
-        """Prepare the measurement that the coordinator requests on `link`. The end that dialled the link begins."""
+        """Prepare a measurement on `link` at the coordinator's request. The end that dialled the link sends first."""
         if link is None or not link.is_direct:
             return
         expect(self._probes, probe, self._clock())
@@ -49,7 +49,9 @@ class Prober:
             self._start(link, probe.number, m.Probing(run=self.run, number=probe.number))
 
     def begun(self, peer: PeerId, probing: m.Probing, link: Connection) -> None:
-        """Prepare to send on `link` once the peer has sent all. Sending both ways would delay acknowledgements."""
+        """Prepare to send on `link` once the peer has finished. Sending both ways at once would delay
+        acknowledgements.
+        """
         if is_expected(self._probes, peer, probing.number, self._clock()):
             self._answers = {number: to for number, to in self._answers.items() if number in self._probes.open}
             self._answers[probing.number] = link
@@ -82,7 +84,7 @@ class Prober:
             await link.send(self._frame(number, b"", slot=LAST))
 
     async def _send_evenly(self, link: Connection, number: int) -> None:
-        """Send `MOST_BYTES` evenly. Otherwise everything would arrive before the peer starts to count."""
+        """Send up to `MOST_BYTES` at an even rate. A burst would arrive before the peer starts counting."""
         bucket, until = Bucket(), self._clock() + PROBE_S
         bucket.pace(MOST_BYTES / PROBE_S, self._clock())
         while (now := self._clock()) < until:

@@ -30,7 +30,7 @@ CREDENTIAL_S = 3.0  # from the opening of the socket until authentication (rule 
 
 
 class Caps(Struct, frozen=True):
-    """Limits on concurrent sockets. Authenticated peers have no limit by address, since many may share one address."""
+    """Limits on concurrent sockets. Authenticated peers have no per-address limit, as many may share one address."""
 
     per_credential: int = 4
     per_address: int = 32  # unauthenticated sockets
@@ -51,15 +51,15 @@ class Admission:
         self.links: dict[ServerConnection, Connection] = {}
 
     def enter(self, socket: ServerConnection, address: str) -> bool:
-        """Count an unauthenticated socket until `know` or `leave`. Return False if there are too many of them."""
+        """Count an unauthenticated socket until `know` or `leave`. Return False if too many of them are open."""
         self._address_of[socket] = address
         self._at[address] += 1
         self.strangers.add(socket)
         return self._at[address] <= self._caps.per_address and len(self.strangers) <= self._caps.unauthenticated
 
     def know(self, socket: ServerConnection, link: Connection) -> Connection | None:
-        """Count an authenticated socket. Return the link that must close to make room for it, or None.
-        The oldest link of the credential closes, because it may be dead. The forwarder counts links to be forwarded.
+        """Count an authenticated socket. If its credential has too many links, return the oldest to close, because it
+        may be dead. Otherwise return None. Forward links are counted by the forwarder instead.
         """
         self._no_stranger(socket)
         if link.session.link is Link.FORWARD:
@@ -259,9 +259,9 @@ async def serve_data(
     clock: Callable[[], float] = time.time,
     forward: Handle | None = None,
 ) -> Server:
-    """Start a peer's listener for data links. Raises Problem E401, E407.
-    `identity_of`: called for each link, because credentials are renewed. `admit`: decides about an authenticated peer
-    before the welcome. `message_bytes`: length limit of messages, which `handle` may raise for a link.
+    """Start a peer's listener for data links. Raises Problem E401, E407. `identity_of` is called for each link,
+    because credentials are renewed. `admit` accepts or refuses an authenticated peer before the welcome.
+    `message_bytes` limits the length of messages, and `handle` may raise this limit for a link.
     """
     server = Server(
         identity_of=identity_of,

@@ -1,4 +1,4 @@
-"""Sending of chunks: a contributor's to several reducers over one uplink (rule 18), a reducer's averages to all."""
+"""Chunk sending: from a contributor to several reducers over one uplink (rule 18), from a reducer to all receivers."""
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,8 +18,8 @@ PATIENCE_S = 1.0  # how long the others wait for a reducer whose next batch has 
 
 
 def interleave(queues: Mapping[PeerId, Sequence[int]]) -> Iterator[tuple[PeerId, int]]:
-    """Yield a reducer and the index of its next batch, by deficit round robin in proportion to each reducer's bytes.
-    `queues` holds the sizes of each reducer's batches, in bytes. All queues end at about the same time.
+    """Yield pairs of a reducer and the index of its next batch. Deficit round robin weights reducers by their total
+    bytes, so all queues end at about the same time. `queues` holds each reducer's batch sizes in bytes.
     """
     totals = {peer: sum(sizes) for peer, sizes in queues.items() if sizes}
     most = max(totals.values(), default=0)
@@ -38,9 +38,8 @@ def interleave(queues: Mapping[PeerId, Sequence[int]]) -> Iterator[tuple[PeerId,
 
 
 def batch_bytes(chunks: Mapping[PeerId, Sequence[Frame]]) -> int:
-    """Return the size of a batch to one reducer, in bytes.
-    The first and last averages wait until the slowest uplink has sent one batch to every reducer. With few reducers,
-    larger batches save CPU time.
+    """Return the size in bytes of a batch to one reducer. The first and last averages wait until the slowest uplink
+    has sent one batch to every reducer, so batches stay small. With few reducers, larger batches save CPU time.
     """
     whole = sum(size_of(frame) for frames in chunks.values() for frame in frames)
     return min(BATCH_BYTES, int(TURN * whole / max(len(chunks), 1)))
@@ -56,10 +55,10 @@ async def send_chunks(
     patience_s: float = PATIENCE_S,
     uplink: Uplink = UPLINK,
 ) -> dict[PeerId, LinkLost | Refused]:
-    """Send each reducer its `first` message and its chunks. Return the reducers whose links failed, with the errors.
-    `pace`: total bytes per second; 0 means no limit. `full_s`: gains the seconds in which each link accepted no data.
-    `patience_s`: the others stop waiting for a reducer that takes no batch for so long. If cancelled, it stops after
-    the current batch.
+    """Send each reducer its `first` message and its chunks. Return the error of each reducer whose link failed. `pace`
+    limits the total bytes per second; 0 means no limit. `full_s` accumulates the seconds in which each link accepted
+    no data. If a reducer takes no batch for `patience_s`, the others stop waiting for it. On cancellation, sending
+    stops after the current batch.
     """
     bucket, loop = Bucket(), asyncio.get_running_loop()
     bucket.pace(pace, loop.time())
@@ -125,13 +124,13 @@ class _Lane:
 
 
 class Outbox:
-    """The averaged chunks that a reducer sends in one attempt, in the order of their completion.
-    Each body is stored once, and each receiver has a cursor into the list (rule 35). A slow receiver delays no other
-    receiver, and adds only the memory for bodies that its socket is sending.
+    """The averaged chunks that a reducer sends in one attempt, in order of completion. Each body is stored once, and
+    each receiver has a cursor into the list (rule 35). A slow receiver does not delay the others, and adds only the
+    memory for the bodies that its socket is sending.
     """
 
     def __init__(self, max_bytes: int, *, planned: int = 0, uplink: Uplink = UPLINK) -> None:
-        """Create an empty outbox for at most `max_bytes`. `planned`: bytes to each receiver, which set its share."""
+        """Create an empty outbox for at most `max_bytes`. A receiver's `planned` bytes set its share of the uplink."""
         self.planned, self._uplink = planned or max_bytes, uplink
         self._bodies: list[Message | Frame | None] = []  # None in place of a body that is no longer needed
         self._room = max_bytes
@@ -142,13 +141,13 @@ class Outbox:
         return len(self._bodies)
 
     def begin_attempt(self, kept: Collection[int]) -> None:
-        """Begin another attempt. `kept`: the spans of earlier attempts to keep sending. Drop all other chunks."""
+        """Begin another attempt. Keep sending the earlier spans in `kept`, and drop all other chunks."""
         needed = [body if not isinstance(body, Frame) or body.span in kept else None for body in self._bodies]
         self._room += sum(map(size_of, self._bodies)) - sum(map(size_of, needed))
         self._bodies = needed
 
     def publish(self, body: Message | Frame) -> None:
-        """Add one body for each receiver. Does nothing after `close`. Raises ValueError beyond the plan's bytes."""
+        """Add a body for all receivers. Does nothing after `close`. Raises ValueError above the plan's total bytes."""
         if self._closed:
             return
         self._room -= size_of(body)
@@ -158,13 +157,13 @@ class Outbox:
         self._wake()
 
     def close(self) -> None:
-        """End the attempt and free its bodies. Receivers that still miss bodies fetch them from the log."""
+        """End the attempt and free its bodies. Receivers that still lack bodies fetch them from the log."""
         self._closed = True
         self._bodies.clear()
         self._wake()
 
     async def follow(self, connection: Connection, start: int = 0) -> int:
-        """Send bodies from index `start` on until `close`. Return the next body's index. Raises LinkLost, Refused."""
+        """Send bodies from index `start` until `close`. Return the index of the next body. Raises LinkLost, Refused."""
         cursor, stream = start, way_out(connection, self._uplink).stream(self.planned)
         while not self._closed:
             if cursor < len(self._bodies):

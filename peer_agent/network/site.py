@@ -1,6 +1,6 @@
-"""An HTTP client for the site: small JSON objects, and files whose transfers are resumed and checked.
-Every request has its own connection, because idle connections break when the site restarts. Bodies are streamed and
-never decompressed, so that size limits also limit memory.
+"""An HTTP client for the site. It exchanges small JSON objects, uploads files, and resumes and verifies downloads.
+Every request uses its own connection, because idle connections break when the site restarts. Bodies are streamed and
+never decompressed, so size limits also limit memory.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ Headers = Mapping[str, str]
 
 
 class Answered(Problem):
-    """A numbered error that the site answered. `retry_after_s`: how long the site asks to wait, or 0."""
+    """A numbered error in the site's answer. `retry_after_s` is the wait that the site requests, or 0."""
 
     def __init__(self, fault: Fault, retry_after_s: float = 0.0) -> None:
         super().__init__(fault)
@@ -57,8 +57,8 @@ def sign_request(key: Ed25519PrivateKey, body: bytes) -> dict[str, str]:
 async def post_json(
     url: str, body: Mapping[str, Any] | bytes, token: str | None = None, headers: Headers | None = None
 ) -> dict[str, Any]:
-    """POST a JSON object, and return the JSON object that the site answers. `body`: bytes if they are signed.
-    Raises Problem with the error that the site answers, or E104, E105, E110.
+    """POST a JSON object, and return the JSON object in the site's answer. Pass `body` as bytes if it is signed.
+    Raises Problem with the site's error, or with E104, E105 or E110.
     """
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return await _ask("POST", url, {"Content-Type": "application/json", **_bearer(token), **(headers or {})}, data)
@@ -70,7 +70,7 @@ async def get_json(url: str, token: str | None = None, headers: Headers | None =
 
 
 async def clock_of(url: str) -> float | None:
-    """Return the server's clock in whole UTC seconds, or None if not sent. Raises Problem like `post_json`."""
+    """Return the server's time in whole UTC seconds, or None if it sends no date. Raises Problem like `post_json`."""
     async with _opened("GET", url, {}) as response:
         try:
             return parsedate_to_datetime(response.headers.get("Date", "")).timestamp()
@@ -79,7 +79,7 @@ async def clock_of(url: str) -> float | None:
 
 
 async def upload(url: str, path: Path, headers: Headers | None = None) -> dict[str, Any]:
-    """PUT a file, and return the JSON object in the answer, or {}. Raises Problem like `post_json`, and E106."""
+    """PUT a file. Return the JSON object in the answer, or {} if empty. Raises Problem like `post_json`, or E106."""
     given_up, loop = threading.Event(), asyncio.get_running_loop()
     try:
         return await asyncio.to_thread(_put, url, path, headers or {}, _Sending(loop, given_up))
@@ -88,8 +88,8 @@ async def upload(url: str, path: Path, headers: Headers | None = None) -> dict[s
 
 
 async def download(url: str, path: Path, *, sha256: str, size_limit: int, headers: Headers | None = None) -> None:
-    """Download a file to `path`, or resume the download, and compare the file's sha256.
-    Raises Problem like `post_json`, E106 if the disk fails, E110 if the file is too large, E111 if its digest is wrong.
+    """Download a file to `path`, resuming a partial download, and check its sha256. Raises Problem like `post_json`,
+    E106 if the disk fails, E110 if the file is too large, E111 if its digest is wrong.
     """
     fetch = _Download(url, path, size_limit=size_limit, headers=headers or {})
     for _ in range(2):  # an earlier attempt may have left damaged bytes; the second attempt starts afresh
@@ -107,7 +107,7 @@ class _Download:
         self.partial = path.with_name(path.name + ".part")
 
     async def complete(self) -> bool:
-        """Download what the partial file lacks. Return True if the partial file already had some bytes."""
+        """Download the rest of the partial file. Return True if it already had some bytes."""
         with disk_errors(self.partial):
             have = await asyncio.to_thread(_bytes_there, self.partial)
         headers = {**self.headers, "Range": f"bytes={have}-"} if have else self.headers
@@ -119,7 +119,7 @@ class _Download:
         return have > 0
 
     async def kept(self, sha256: str) -> bool:
-        """Return True and move the partial file into place if it has this digest. Otherwise delete it."""
+        """Move the partial file into place and return True if its digest matches `sha256`. Otherwise delete it."""
         with disk_errors(self.path):
             is_right = await asyncio.to_thread(_sha256, self.partial) == sha256
             if is_right:
@@ -139,7 +139,7 @@ class _Download:
             raise Problem.of("E110", url=self.url, reason=f"more than {self.size_limit} bytes")
 
     async def _append(self, file: IO[bytes], response: httpx2.Response, start: int, total: int) -> int:
-        """Append the body to `file`. Return the final length; above the limit, the body was too long."""
+        """Append the body to `file`. Return the final length, which exceeds the limit if the body is too long."""
         done = start
         try:
             async with aclosing(response.aiter_raw(BLOCK)) as blocks:
@@ -220,7 +220,7 @@ def _redirected(request: httpx2.Request, following: httpx2.Request) -> httpx2.Re
 
 
 async def _body(response: httpx2.Response, limit: int) -> bytes:
-    """Return the body without decoding it. If it is longer than `limit`, return a little more than `limit`."""
+    """Return the body without decoding it. If it is longer than `limit`, stop reading shortly after `limit` bytes."""
     body = bytearray()
     async with aclosing(response.aiter_raw()) as blocks:
         async for block in blocks:
@@ -231,13 +231,13 @@ async def _body(response: httpx2.Response, limit: int) -> bytes:
 
 
 class _Sending:
-    """An upload in a thread. It shares the uplink with this process's links, and stops when its caller gives up."""
+    """An upload in a thread. It shares the uplink with the process's links, and stops if its caller is cancelled."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, given_up: threading.Event) -> None:
         self._loop, self._given_up = loop, given_up
 
     def counted(self, file: IO[bytes], size: int) -> Iterator[bytes]:
-        """Yield blocks when the uplink grants them, and count sent blocks. Raises WriteError if the caller gives up."""
+        """Yield blocks as the uplink grants them, and count them. Raises WriteError if the caller is cancelled."""
         stream = UPLINK.stream(size)
         while block := file.read(BLOCK):
             if self._given_up.is_set():
@@ -256,7 +256,7 @@ class _Sending:
 
 
 def _put(url: str, path: Path, headers: Headers, sending: _Sending) -> dict[str, Any]:
-    """PUT a file, in a thread. An event loop would lose the answer of a site that refuses and closes early."""
+    """PUT a file from a thread. An async client would lose the answer if the site refuses and closes early."""
     with _in_words(url), disk_errors(path), path.open("rb") as file:
         size = path.stat().st_size
         about = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
@@ -317,8 +317,8 @@ def _settings(url: httpx2.URL) -> dict[str, Any]:
 
 
 def _proxy(url: httpx2.URL) -> str | None:
-    """Return the system's proxy for this address, or None if the address needs no proxy.
-    httpx2's lookup fails if a SOCKS proxy is set for other addresses, and ignores exceptions of Windows and macOS.
+    """Return the system's proxy for this address, or None if the address needs no proxy. httpx2's own lookup fails if
+    a SOCKS proxy is set for other addresses, and ignores the proxy exceptions set in Windows and macOS.
     """
     if is_loopback(url.host) or proxy_bypass(url.netloc.decode()):
         return None
@@ -328,7 +328,7 @@ def _proxy(url: httpx2.URL) -> str | None:
 
 @contextmanager
 def _proxy_in_words(url: httpx2.URL) -> Iterator[None]:
-    """Raise E104 if the system's proxy is a SOCKS proxy (ImportError) or invalid (ValueError)."""
+    """Turn errors from a SOCKS proxy (ImportError) or an invalid proxy (ValueError) into Problem E104."""
     try:
         yield
     except (ImportError, ValueError) as error:
@@ -344,7 +344,7 @@ def _in_words(url: str) -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> BaseException | str:
-    """Return the cause to show for an error. A network error says too little itself, so return its root cause."""
+    """Return the reason to show for an error. Network errors alone are too vague, so return their root cause."""
     if isinstance(error, httpx2.TimeoutException):
         return f"no answer within {TIMEOUT_S:g} seconds"
     if isinstance(error, httpx2.NetworkError):

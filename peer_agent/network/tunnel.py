@@ -1,5 +1,5 @@
-"""Links between two machines through a relay. The relay sees only ciphertext and cannot change it.
-The dialling machine dials over one end of a local socket pair. The relay's plain socket leads to the listener.
+"""Links between two machines through a relay, which sees only ciphertext and cannot change it. The dialling machine
+dials over one end of a local socket pair. The relay connects to the listener with a plain socket.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ async def carry(
     link: Connection, plain: socket.socket, run: RunId, *, idle_s: float = FOR_EVER, traffic: Traffic = TRAFFIC
 ) -> None:
     """Carry bytes both ways until one end closes, or until no byte passes for `idle_s`. Closes only the plain socket.
-    Stores one piece per direction. It reads the next piece when the other side has taken the last one (rule 35).
+    Stores one piece per direction, and reads the next one after the other side has taken the last one (rule 35).
     """
     moved = _Moved()
     ends = (_rest(moved, idle_s), _silent(plain))
@@ -105,9 +105,9 @@ async def dial_through(
     version: str,
     clock: Callable[[], float] = time.time,
 ) -> Connection:
-    """Open a data link to a listener through a relay, and pin the listener's certificate.
-    The forward link `relay` closes with the data link, and its errors do not come from the listener. Raises Problem,
-    Refused, LinkLost and TimeoutError.
+    """Open a data link to a listener through a relay, and pin the listener's certificate. The forward link `relay`
+    closes together with the data link. Errors on it do not come from the listener. Raises Problem, Refused, LinkLost
+    and TimeoutError.
     """
     try:
         await _ask(relay, run, listener)
@@ -135,7 +135,7 @@ async def dial_through(
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:
-    """Return two connected sockets on this machine, with buffers as small as a link's buffers (rule 36)."""
+    """Return two connected sockets on this machine, with send buffers as small as those of a link (rule 36)."""
     ends = socket.socketpair()
     for end in ends:
         end.settimeout(0.0)

@@ -1,4 +1,4 @@
-"""This machine's uplink, shared by all data links of a process: which link sends next, and how fast (rules 18, 36)."""
+"""This machine's uplink, shared by a process's data links: the order and pace in which they send (rules 18, 36)."""
 
 import asyncio
 import math
@@ -19,7 +19,7 @@ Body = TypeVar("Body", bound=Message | Frame | None)
 
 
 class Bucket:
-    """A rate limit in bytes per second; 0 means no limit. In time t it grants rate * (t + CREDIT_S) plus one batch."""
+    """A rate limit in bytes per second; 0 means no limit. In t seconds it grants rate * (t + CREDIT_S) plus a batch."""
 
     def __init__(self) -> None:
         self._rate = 0.0
@@ -30,7 +30,7 @@ class Bucket:
         return self._rate > 0
 
     def pace(self, rate: float, now: float) -> None:
-        """Change the rate. Bytes already granted still count."""
+        """Change the rate. Bytes granted in advance still count."""
         ahead = max(self._free_at - now, 0.0) * self._rate
         self._rate, self._free_at = rate, now + (ahead / rate if rate > 0 else 0.0)
 
@@ -43,21 +43,21 @@ class Bucket:
 
 
 class Stream:
-    """One sender on the uplink, with `planned` bytes. `done`: the fraction sent, its place in virtual time."""
+    """One sender on the uplink, with `planned` bytes. `done` is the fraction sent, used as its virtual time."""
 
     def __init__(self, uplink: "Uplink", planned: int) -> None:
         self._uplink, self.planned = uplink, max(planned, 1)
         self.done = 0.0
 
     async def turn(self, size: int) -> None:
-        """Wait until this sender may send `size` bytes. Call it again once these bytes are in the socket."""
+        """Wait until this sender may send `size` bytes. Call it again only after writing these bytes to the socket."""
         await self._uplink.turn(self, size)
 
 
 class Uplink:
-    """Grants turns to senders in proportion to their planned bytes. Without a rate limit no sender waits.
-    Fair queueing by start times: the sender that has sent the smallest fraction goes first. A sender that was blocked
-    by a full socket does not catch up later.
+    """Grants turns to senders in proportion to their planned bytes. Without a rate limit, no sender waits. Uses
+    start-time fair queueing: the sender that has sent the smallest fraction goes first. A sender that was blocked by a
+    full socket does not catch up later.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Uplink:
         return self._paced.is_limited or self._limited.is_limited
 
     def pace(self, bytes_per_s: float) -> None:
-        """Set the pace that the site wants, in bytes per second for all links together. 0 means no limit."""
+        """Set the pace requested by the site, in bytes per second for all links together. 0 means no limit."""
         self._paced.pace(bytes_per_s, asyncio.get_running_loop().time())
         self._give()
 
@@ -81,8 +81,8 @@ class Uplink:
         self._give()
 
     async def unpaced(self, size: int) -> None:
-        """Wait until a bandwidth probe may send `size` bytes. Only the owner's limit applies: a probe may raise the
-        pace.
+        """Wait until a bandwidth probe may send `size` bytes. Only the owner's limit applies, because a probe may
+        raise the pace.
         """
         now = asyncio.get_running_loop().time()
         self._limited.take(size, now)
@@ -127,14 +127,14 @@ UPLINK = Uplink()
 
 
 class Downlink:
-    """This machine's downlink. It delays reading so that senders keep to the owner's limit."""
+    """This machine's downlink. Delays reads so that senders stay within the owner's limit."""
 
     def __init__(self) -> None:
         self._bucket = Bucket()
         self.held = 0  # how many bytes the system may buffer for one link; 0 means that no limit was ever set
 
     def limit(self, bytes_per_s: float) -> None:
-        """Limit the rate of reading for all links and downloads together, in bytes per second. 0 means no limit."""
+        """Limit the read rate of all links and downloads together, in bytes per second. 0 means no limit."""
         self._bucket.pace(bytes_per_s, asyncio.get_running_loop().time())
         if bytes_per_s > 0 or self.held:
             most = HELD_S * bytes_per_s if bytes_per_s > 0 else MOST_HELD
@@ -152,13 +152,13 @@ DOWNLINK = Downlink()
 
 
 def size_of(body: Message | Frame | None) -> int:
-    """Return how many bytes a body counts on the uplink: the payload of a chunk. Other messages count 0."""
+    """Return the bytes that a body counts on the uplink: a frame's payload size, or 0 for a message."""
     return len(body.payload) if isinstance(body, Frame) else 0
 
 
 def batch(bodies: Sequence[Body], start: int, most_bytes: int = BATCH_BYTES) -> Sequence[Body]:
-    """Return the bodies from `start` on to send together: at most `most_bytes`, but at least one body.
-    Batches are limited because a `drop` message cannot recall bytes that were handed to the socket.
+    """Return the bodies to send together from index `start`: at most `most_bytes`, but at least one body. Batches are
+    limited because a `drop` message cannot recall bytes already written to the socket.
     """
     size, stop = 0, start
     while stop < len(bodies) and (stop == start or size + size_of(bodies[stop]) <= most_bytes):
@@ -201,7 +201,7 @@ class Rates:
         self._marks: deque[tuple[float, int, int]] = deque()
 
     def read(self, now: float | None = None) -> tuple[float, float]:
-        """Return the upload and download rates. `now`: a monotonic time. Call this about once a second."""
+        """Return the upload and download rates at monotonic time `now`. Call this about once a second."""
         now = time.monotonic() if now is None else now
         self._marks.append((now, self._traffic.sent, self._traffic.received))
         while len(self._marks) > 2 and self._marks[1][0] <= now - WINDOW_S:

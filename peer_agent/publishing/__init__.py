@@ -1,1 +1,1 @@
-"""Releases, the Hugging Face Hub, and shards of public texts. A volunteer's machine can run all of it."""
+"""Code for releases, the Hugging Face Hub and shards of public texts. Volunteers' machines can run all of it."""

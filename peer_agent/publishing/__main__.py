@@ -1,4 +1,4 @@
-"""Commands of a volunteer's machine besides training: make a shard, send a snapshot to the Hub."""
+"""Commands that a volunteer's machine runs besides training: make a shard, send a snapshot to the Hub."""
 
 import argparse
 import os
@@ -61,7 +61,7 @@ def destination(given: argparse.Namespace) -> "Destination":
 
 
 def secret() -> str:
-    """Read a token from standard input. As an argument, the token would be visible in lists of processes."""
+    """Read a token from standard input. As an argument, it would be visible in process lists."""
     return sys.stdin.readline().strip()
 
 
@@ -92,7 +92,7 @@ def add_command(
     unexpected: str = "E312",
     is_online: bool = False,
 ) -> argparse.ArgumentParser:
-    """Add a command. `unexpected`: the number for errors that have none. `is_online`: True if it uses the Hub."""
+    """Add a command. `unexpected`: the code for errors without a code. `is_online`: True if it uses the Hub."""
     command = commands.add_parser(name)
     command.set_defaults(run=run, unexpected=unexpected, is_online=is_online)
     for path in paths:

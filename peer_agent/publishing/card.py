@@ -70,7 +70,7 @@ class CardFacts(Struct, frozen=True, kw_only=True):
 
 
 def unfinished(facts: CardFacts) -> CardFacts:
-    """Return the facts of a snapshot, with a purpose that says that the run still goes on."""
+    """Return the facts of a snapshot, with a `purpose` saying that the run is still in progress."""
     said = f"A snapshot of a run that is still going on: the model after step {facts.steps:,}. {facts.purpose}"
     return msgspec.structs.replace(facts, purpose=said.strip())
 
@@ -114,7 +114,7 @@ def plain(text: str) -> str:
 
 
 def paragraph(text: str) -> str:
-    """Return a user's text like `plain`, made safe at the start of a line: it begins no list and no rule."""
+    """Return a user's text as `plain` does, escaped so that it cannot start a Markdown list or rule."""
     return re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", plain(text))
 
 
@@ -163,7 +163,7 @@ def _nats(recipe: Recipe, value: float | None) -> str:
 
 
 def _heldout(recipe: Recipe, facts: CardFacts) -> str:
-    """Return the held-out loss for the card, with its step if not the last, and the best loss if it differs."""
+    """Return the held-out loss for the card. Add its step unless it is the last, and the best loss if that differs."""
     is_last = facts.heldout_step in (None, facts.steps)
     told = _nats(recipe, facts.heldout_loss) + ("" if is_last else f", at step {facts.heldout_step:,}")
     if facts.best_heldout_loss is None or facts.best_heldout_step == facts.heldout_step:
@@ -172,7 +172,7 @@ def _heldout(recipe: Recipe, facts: CardFacts) -> str:
 
 
 def _warning(facts: CardFacts) -> str:
-    """Return a warning if an earlier snapshot is better on held-out data, or if a later one is worse. Otherwise ""."""
+    """Return a warning if an earlier snapshot does better on held-out data or a later one does worse, otherwise ""."""
     if facts.later_heldout_loss is not None and facts.heldout_loss is not None:
         return (
             f"**The run overfitted after this model.** Held-out loss rose from {facts.heldout_loss:.3f} at step "

@@ -1,6 +1,6 @@
-"""Commands of `python -m peer_agent.publishing` as child processes, and the format of their output.
-Facts are a JSON object in the last line of output. An error is a JSON object in the last line of error output, with
-status 1.
+"""Commands of `python -m peer_agent.publishing` as child processes, and the format of their output. On success, the
+last line of output is a JSON object of facts. On failure, the last line of error output is a JSON object with the
+error, and the status is 1.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ def telling_of_bytes() -> Callable[[int], None]:
 
 
 def bytes_in(line: str) -> int:
-    """Return the received bytes that a line of output reports, or 0 for other lines."""
+    """Return the number of received bytes that a line of output reports, or 0 for other lines."""
     said = line.removeprefix(CAME).strip()
     return int(said) if line.startswith(CAME) and said.isdecimal() and len(said) < LONGEST_NUMBER else 0
 
@@ -75,7 +75,7 @@ async def run_child(
     arguments: Sequence[str], *, secret: str = "", came: Callable[[int], Awaitable[None]] | None = None
 ) -> dict[str, Any]:
     """Run a command in a child process during training, and return its facts. Raises Problem with the command's error.
-    `secret`: passed on standard input. `came`: awaited with the number of bytes received, while the command waits.
+    `secret`: passed on standard input. `came`: called with the number of bytes received. The command waits for it.
     """
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "peer_agent.publishing", *arguments),
@@ -113,7 +113,7 @@ async def _answered(child: Process, came: Callable[[int], Awaitable[None]]) -> t
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment without Hub tokens, for one thread, because training uses the others."""
+    """Return the environment without Hub tokens. It allows one thread, because training uses the others."""
     kept = {name: value for name, value in os.environ.items() if name not in ("HF_TOKEN", "HF_HUB_OFFLINE")}
     return {**kept, "OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
 

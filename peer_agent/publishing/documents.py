@@ -1,6 +1,6 @@
-"""Documents cut from a text or from rows with texts. Each has about 2,000 characters, and is read by its number.
-A source is a file, or a folder whose files are read in the order of their names. Memory holds only the position of each
-document, so the text may be larger than memory.
+"""Documents of about 2,000 characters, cut from a text or from rows with texts, and read by number. A source is a
+file, or a folder whose files are read in the order of their names. Only the positions of documents are in memory, so
+the text may be larger than memory.
 """
 
 import codecs
@@ -26,7 +26,7 @@ ORDER_KEY = 0x4D616E7968616E64  # a fixed key, so that the same text gives the s
 
 
 class Documents:
-    """The documents of one source, read by number. Close it, or use it in a `with` statement."""
+    """The documents of one source, read by number. Use it in a `with` statement."""
 
     def __init__(
         self,
@@ -40,9 +40,8 @@ class Documents:
         are_conversations: bool = False,
         scratch: Path | None = None,
     ) -> None:
-        """Open documents. `offsets`: the start of each document, and the end of the last one.
-        `note`: a sentence about the rows for people. `field`: the rows' text field. `scratch`: a file to delete on
-        close.
+        """Map the documents in a file. `offsets`: the start of each document, and the end of the last one. `note`: a
+        sentence that describes the rows. `field`: the rows' text field. `scratch`: a file to delete on exit.
         """
         self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._offsets = offsets
@@ -65,7 +64,7 @@ class Documents:
 
     @property
     def bytes(self) -> int:
-        """The size of all documents together."""
+        """The total size of all documents."""
         return int(self._offsets[-1] - self._offsets[0])
 
     def size(self, number: int) -> int:
@@ -78,10 +77,10 @@ class Documents:
 
 
 def open_documents(path: Path, scratch: Path, writer: Writer | None = None, *, field: str = "") -> Documents:
-    """Check a source and cut it into documents, of one row's text each. Only a very long conversation is cut.
-    Texts of rows are stored in `scratch`. `writer`: renders conversations. `field`: the text field, if the caller knows
-    it and has checked the unpacked size. Raises Problem E302 (not UTF-8), E303 (empty), E395 (too much text), and those
-    of `rows`.
+    """Check a source and cut it into documents. Each contains text of one row. Only very long conversations are cut.
+    Row texts are stored in `scratch`. `writer`: renders conversations. `field`: the text field, if the caller knows it
+    and has checked the unpacked size. Raises Problem E302 (not UTF-8), E303 (empty), E395 (too much text), and the
+    errors of `rows`.
     """
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     if not files:
@@ -117,7 +116,7 @@ def _of_rows(source: Path, files: Sequence[Path], scratch: Path, writer: Writer 
 
 
 def _of_texts(source: Path, files: Sequence[Path], scratch: Path) -> Documents:
-    """Cut several text files into documents. A document holds text of one file only."""
+    """Cut text files into documents. Each document contains text from only one file."""
     offsets, characters = [0], 0
     scratch.parent.mkdir(parents=True, exist_ok=True)
     with scratch.open("w+b") as gathered:

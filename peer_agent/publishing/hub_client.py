@@ -1,5 +1,5 @@
-"""The client of the Hugging Face Hub with our settings and a token. Raises numbered errors, after retries.
-Only separate processes import this module, and only they hold a token.
+"""A client for the Hugging Face Hub with our settings and a token. It raises numbered errors after retrying. Only
+separate processes import this module, and only they have a token.
 """
 
 import functools
@@ -33,7 +33,7 @@ class PatientClient(httpx2.Client):
     """
 
     def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request, with retries. The Hub's own client retries bodies that are read from a file."""
+        """Send a request. Retry it unless its body is read from a file; the Hub's own client retries those."""
         for usual_s in PAUSES_S if isinstance(request.stream, httpx2.ByteStream) else ():
             try:
                 response = super().send(request, **options)
@@ -66,14 +66,14 @@ NAME = re.compile(f"{PART}/{PART}")
 
 
 def check_name(repository: str) -> None:
-    """Raise Problem E348 unless `repository` is a name like NAMESPACE/NAME that the Hub allows."""
+    """Raise Problem E348 unless `repository` is a valid Hub name of the form NAMESPACE/NAME."""
     is_name = NAME.fullmatch(repository) and not re.search(r"--|\.\.|\.git\Z", repository)
     if not is_name:
         raise Problem.of("E348", repository=repository)
 
 
 def hub_endpoint() -> str:
-    """Return the Hub's address: the variable HF_ENDPOINT, as for the Hub's own programs, or huggingface.co."""
+    """Return the Hub's address from HF_ENDPOINT, as the Hub's own programs do. The default is huggingface.co."""
     return os.environ.get("HF_ENDPOINT", HUB).rstrip("/")
 
 
@@ -91,14 +91,14 @@ os.environ.update(SETTINGS)  # huggingface_hub reads these variables when a func
 
 
 class Account(Struct, frozen=True, kw_only=True):
-    """The owner of a token. `namespaces`: those in which the token may write, empty for a token that only reads."""
+    """The owner of a token. `namespaces`: where the token may write. It is empty for a read-only token."""
 
     name: str
     namespaces: tuple[str, ...]
 
 
 def check_token(token: str, endpoint: str) -> Account:
-    """Return a token's account. Raises Problem E343 if the token is unknown or may not write, E346, E347."""
+    """Return a token's account. Raises Problem E346, E347, or E343 if the token is unknown or cannot write."""
     api = api_of(token, endpoint)
     with in_words(endpoint, "the Hub"):
         said = api.whoami()
@@ -109,7 +109,7 @@ def check_token(token: str, endpoint: str) -> Account:
 
 
 def api_of(token: str, endpoint: str) -> "HfApi":
-    """Return a client with this token. An empty token means a client without a token."""
+    """Return a Hub client with this token, or without one if it is empty."""
     from huggingface_hub import HfApi
 
     _be_patient()
@@ -136,21 +136,21 @@ def _writable(said: Mapping[str, Any]) -> list[str]:
 
 
 def type_of(kind: Kind) -> str:
-    """Return the type of repository in which the Hub keeps this kind."""
+    """Return the Hub's repository type for this kind."""
     return "dataset" if kind == "dataset" else "model"
 
 
 def held_files(
     api: "HfApi", repository: str, revision: str | None, *, kind: Kind = "model", most: int | None = None
 ) -> dict[str, Any]:
-    """Return the files in a revision by name. `most`: read at most so many entries of the list."""
+    """Return a revision's files by name. `most`: the maximum number of list entries to read."""
     tree = api.list_repo_tree(repository, recursive=True, revision=revision, repo_type=type_of(kind))
     return {file.path: file for file in islice(tree, most) if hasattr(file, "blob_id")}
 
 
 @contextmanager
 def opened(api: "HfApi", repository: str, name: str, *, kind: Kind, commit: str, bytes_: str = "") -> Iterator[Any]:
-    """Open a file, or a range of its bytes such as `0-99`. Raises the Hub client's errors."""
+    """Open a Hub file, or a byte range of it such as `0-99`. Raises the Hub client's errors."""
     from huggingface_hub import get_session, hf_hub_url
     from huggingface_hub.utils import (  # type: ignore[attr-defined] # documented as public
         build_hf_headers,
@@ -166,7 +166,7 @@ def opened(api: "HfApi", repository: str, name: str, *, kind: Kind, commit: str,
 
 
 def is_same(path: Path | None, file: Any) -> bool:
-    """Return True if a file and a Hub file have the same bytes: compare sha256 for a large file, else the git hash."""
+    """Return True if a local file equals a Hub file. Compare sha256 for a large file, otherwise the git hash."""
     if path is None or path.stat().st_size != file.size:
         return False
     with path.open("rb") as content:
@@ -178,7 +178,7 @@ def is_same(path: Path | None, file: Any) -> bool:
 
 @contextmanager
 def in_words(endpoint: str, repository: str, *, reading: Kind | None = None) -> Iterator[None]:
-    """Convert the Hub client's errors to numbered errors. `reading`: what the caller looks for, if it only reads."""
+    """Convert the Hub client's errors to numbered errors. `reading`: the kind that a read-only caller requests."""
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -189,7 +189,7 @@ def in_words(endpoint: str, repository: str, *, reading: Kind | None = None) -> 
 
 
 def _cause(error: BaseException, kind: type[BaseException]) -> BaseException:
-    """Return the Hub's own answer, if the client has wrapped it in another error. Otherwise return `error`."""
+    """Return the Hub's own error if the client has wrapped it in another one. Otherwise return `error`."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, kind):
         found = found.__cause__

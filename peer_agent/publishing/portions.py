@@ -1,6 +1,6 @@
-"""Datasets whose texts stay on the Hub, in portions. A portion is some row groups of a file there.
-A machine builds a shard from a portion. Sizes in the file's footer may be false, so the shard's number of tokens is
-fixed in advance, and a machine cuts or repeats the tokens to match. All machines then build the same shard.
+"""Portions of datasets whose texts stay on the Hub. A portion consists of row groups of one file there. A machine
+builds a shard from a portion. Sizes in the file's footer may be false, so the shard's token count is fixed in advance.
+A machine cuts or repeats the tokens to match, so all machines build the same shard.
 """
 
 import io
@@ -40,9 +40,9 @@ RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
 
 class RangeFile(io.RawIOBase):
-    """A file of a public dataset on the Hub, read by byte ranges from one commit.
-    `size`: the file's bytes, as the Hub listed them. `most`: the most bytes to read in all. `tell`: called with the
-    number of bytes received. Reading raises Problem E346, E347, E397, and E414 if the file has changed.
+    """A file of a public dataset on the Hub, read by byte ranges from one commit. `size`: the file's size in bytes, as
+    listed by the Hub. `most`: the most bytes to read in total. `tell`: called with the number of bytes received.
+    Reading raises Problem E346, E347, E397, and E414 if the file has changed.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class RangeFile(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: "Buffer", /) -> int:
-        """Fill the buffer, or read what is left of the file."""
+        """Fill the buffer, or read to the end of the file if that is shorter."""
         view = memoryview(buffer).cast("B")
         found = self.read(len(view))
         view[: len(found)] = found
         return len(found)
 
     def read(self, size: int = -1, /) -> bytes:
-        """Read `size` bytes, with as many connections as necessary."""
+        """Read `size` bytes, over as many connections as necessary."""
         left = max(0, self.size - self._at)
         wanted = left if size < 0 else min(size, left)
         self.taken += wanted
@@ -138,7 +138,7 @@ MANY, MOST_PORTIONS = 10_000, 40_000
 
 
 class RemoteFile(Struct, frozen=True):
-    """A Parquet file in the commit: its size in bytes, the columns to read, and its row groups in order."""
+    """A Parquet file of a dataset: its size in bytes, the columns to read, and its row groups in order."""
 
     name: str
     size: int
@@ -147,7 +147,7 @@ class RemoteFile(Struct, frozen=True):
 
 
 class Listing(Struct, frozen=True):
-    """A dataset on the Hub. `sampled`: the row groups whose rows the site has copied, as file index and group index."""
+    """A dataset on the Hub. `sampled`: the row groups whose rows the site has copied, as (file, group) indices."""
 
     repository: str
     commit: str
@@ -164,7 +164,7 @@ class Listing(Struct, frozen=True):
         return everything - self.sampled_bytes(column)
 
     def unread_rows(self, column: str) -> int:
-        """Return how many rows are in row groups that cannot be read, because the column is missing or too large."""
+        """Return the number of rows in unreadable row groups, where the column is missing or too large."""
         return sum(group.rows for file in self.files for group in file.groups if column not in group.sizes)
 
 
@@ -175,8 +175,8 @@ def listing_of(source: Path) -> Listing | None:
 
 
 def portions_of(listing: Listing, column: str, found: int, cutting: Cutting) -> list[Portion]:
-    """Return portions of all row groups that were not sampled, shuffled so that neighbours are separated.
-    `found`: the number of tokens in the sampled row groups, from which the others are estimated.
+    """Return portions that cover all row groups that were not sampled, shuffled to separate neighbours. `found`: the
+    token count of the sampled row groups, from which the other counts are estimated.
     """
     sampled, left = listing.sampled_bytes(column), listing.left_bytes(column)
     if not sampled or not left:
@@ -236,7 +236,7 @@ def _runs(tokens: list[int], most: int) -> Iterator[tuple[int, int]]:
 
 
 def make_shard(portion: Portion, rows: Path, tokenizer: Tokenizer, out: Path) -> None:
-    """Write the shard of a portion. `rows`: Parquet with its row groups and one column, of limited size."""
+    """Write the shard of a portion. `rows`: a small Parquet file with the portion's row groups and column."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     scratch = out.with_name(out.name + ".rows")
@@ -256,7 +256,7 @@ def make_shard(portion: Portion, rows: Path, tokenizer: Tokenizer, out: Path) ->
 
 
 def filled(found: Sentences | None, portion: Portion) -> Sentences:
-    """Cut or repeat the tokens to the number that the portion states. If there are no tokens, use the end token."""
+    """Cut or repeat the tokens to match the portion's count. If there are no tokens, repeat the end token."""
     if found is None or not found.tokens.size:
         end = np.array([portion.cutting.end], dtype=np.uint32)
         laid: Tokens = end.astype(np.uint16) if portion.cutting.end <= np.iinfo(np.uint16).max else end

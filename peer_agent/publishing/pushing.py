@@ -1,6 +1,6 @@
-"""Push a folder of files to the Hugging Face Hub as one commit, with the Hub's own client.
-A repeated push skips equal files, and finds a commit whose answer was lost. Files of other people are not replaced
-without permission. Runs in its own process, and only that process holds the token.
+"""Push a folder of files to the Hugging Face Hub as one commit, with the Hub's own client. A repeated push skips
+identical files, and finds a commit whose response was lost. Other people's files are not replaced without permission.
+The push runs in its own process, and only that process has the token.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,7 +49,7 @@ class Pushed(Struct, frozen=True, kw_only=True):
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """The progress of a push: its stage in words, and bytes done and in total."""
+    """The progress of a push: its stage in words, the bytes done, and the total."""
 
     stage: str
     done: int = 0
@@ -60,8 +60,8 @@ Tell = Callable[[Progress], None]
 
 
 def push(folder: Path, names: tuple[str, ...], to: Destination, token: str, *, message: str, tell: Tell) -> Pushed:
-    """Push files as one commit, and compare what the Hub then holds. May be repeated. Raises Problem E343 to E350.
-    `message`: a text about the run, a comma, and the step.
+    """Push files as one commit, then verify the Hub's copies. May be repeated. Raises Problem E343 to E350. `message`:
+    a description of the run, a comma, and the step.
     """
     check_name(to.repository)
     tell(Progress(stage="asking the Hub"))
@@ -77,7 +77,7 @@ def push(folder: Path, names: tuple[str, ...], to: Destination, token: str, *, m
 
 
 def teller(path: Path | None) -> Tell:
-    """Return a function that writes progress to a file for another process. With `path` None, it does nothing."""
+    """Return a function that writes progress to a file for another process. If `path` is None, it does nothing."""
 
     def tell(progress: Progress) -> None:
         if path is not None:
@@ -101,7 +101,7 @@ def _make(api: "HfApi", to: Destination) -> None:
 
 
 def _commit(api: "HfApi", ours: Mapping[str, Path], to: Destination, message: str, tell: Tell) -> str:
-    """Commit on top of the branch, again if someone else commits first. Raises Problem E345, E349."""
+    """Commit on top of the branch. Retry if someone else commits first. Raises Problem E345, E349."""
     from huggingface_hub.errors import HfHubHTTPError
 
     additions: list[CommitOperationAdd] = []
@@ -126,8 +126,8 @@ def _commit(api: "HfApi", ours: Mapping[str, Path], to: Destination, message: st
 
 
 def _may_change(api: "HfApi", to: Destination, parent: str | None, message: str) -> bool:
-    """Return True if the user lets the push replace the branch's files, or if the last commit is ours.
-    If the answer to our commit was lost, its title shows that it is ours.
+    """Return True if the user allows the push to replace the branch's files, or if the last commit is ours. If the
+    response to our commit was lost, its title shows that it is ours.
     """
     if to.replace or (to.known and to.known == parent):
         return True
@@ -137,7 +137,7 @@ def _may_change(api: "HfApi", to: Destination, parent: str | None, message: str)
 
 
 def _require_same(ours: Mapping[str, Path], held: Mapping[str, Any], to: Destination) -> None:
-    """Raise Problem E345 if the branch has a file that this push would not write."""
+    """Raise Problem E345 if a file in the branch is missing from this push or differs from it."""
     others = [name for name, file in held.items() if name not in UNCOUNTED and not is_same(ours.get(name), file)]
     if others:
         shown = ", ".join(sorted(others)[:NAMES_SHOWN]) + (" …" if len(others) > NAMES_SHOWN else "")
@@ -161,7 +161,7 @@ def _upload(api: "HfApi", ours: Mapping[str, Path], to: Destination, tell: Tell)
 
 
 def _compare(api: "HfApi", ours: Mapping[str, Path], to: Destination, commit: str) -> None:
-    """Raise Problem E350 if the Hub holds other bytes than the local files."""
+    """Raise Problem E350 if the Hub's files differ from the local files."""
     held = held_files(api, to.repository, commit)
     wrong = [name for name, path in ours.items() if name not in held or not is_same(path, held[name])]
     if wrong:

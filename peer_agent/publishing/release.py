@@ -99,7 +99,7 @@ def _described(path: Path) -> ReleasedFile:
 
 
 def _archive(files: list[Path], archive: Path) -> Path:
-    """Zip the files without compression: weights do not shrink, and compressors differ."""
+    """Zip the files without compression, because weights barely shrink and compressors differ."""
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as zipped:
         for path in files:
             entry = zipfile.ZipInfo(f"{archive.stem}/{path.name}", EPOCH)

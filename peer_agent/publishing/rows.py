@@ -1,5 +1,5 @@
-"""Texts from JSON lines and Parquet: one field of each row, with limits on its size.
-Rows that are broken, too long or without text are counted and skipped. Which rows these are depends only on the file.
+"""Reads texts from JSON lines and Parquet: one field of each row, with limits on its size. Rows that are broken, too
+long or without text are counted and skipped. The choice depends only on the file.
 """
 
 import contextlib
@@ -117,7 +117,7 @@ def _line(said: Any) -> bytes:
 
 
 def main(questions: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer a `Writer` in the child process: a line with the template, then a line for each conversation."""
+    """Render conversations in the child process of a `Writer`. The first line that it reads is the template."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     source, special = json.loads(questions.readline())
@@ -161,9 +161,9 @@ UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError)
 
 
 def rows_of(path: Path, field: str, *, lists: Collection[str], longest: int) -> Iterator[dict[str, Any] | None]:
-    """Yield the texts and lists of each row by column, or None for a broken row. Raises Problem E381 if not Parquet.
-    `field`: the only column to read; "" means all text columns. `lists`: columns whose lists are read too, up to
-    `MOST_LISTED` items. `longest`: longer texts are left out.
+    """Yield each row's texts and lists by column, or None for a broken row. Raises Problem E381 if not Parquet.
+    `field`: the only column to read; "" means all text columns. `lists`: columns whose lists are also read, up to
+    `MOST_LISTED` items. `longest`: longer texts are omitted.
     """
     try:
         file = parquet.ParquetFile(path)
@@ -185,7 +185,7 @@ def _columns(schema: pa.Schema, lists: Collection[str]) -> list[str]:
 def _row_group(
     file: parquet.ParquetFile, group: int, names: list[str], longest: int
 ) -> Iterator[dict[str, Any] | None]:
-    """Yield the rows of a row group. If a part is unreadable, all rows from there to the end are broken."""
+    """Yield the rows of a row group. After an unreadable part, yield None for all remaining rows."""
     about, read = file.metadata.row_group(group), 0
     columns = [about.column(at) for at in range(about.num_columns)]
     largest = max((column.total_uncompressed_size for column in columns), default=0)
@@ -203,7 +203,7 @@ def _row_group(
 
 
 def _without_long_lists(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Replace each list that is too long by None, because each item would become a Python object."""
+    """Replace overlong lists with None, because each of their items would become a Python object."""
     for at, column in enumerate(batch.columns):
         if types.is_list(column.type) or types.is_large_list(column.type):
             is_long = compute.greater(compute.fill_null(compute.list_value_length(column), 0), MOST_LISTED)
@@ -232,7 +232,7 @@ _string = msgspec.json.Decoder(str)
 
 
 class _Said(msgspec.Struct):
-    """A message of a conversation, with either pair of field names."""
+    """A message of a conversation. Its fields are named `role` and `content`, or `from` and `value`."""
 
     role: str = ""
     content: str = ""
@@ -249,7 +249,7 @@ Conversation = Annotated[list[_Said], msgspec.Meta(min_length=1, max_length=MOST
 
 
 class Texts(NamedTuple):
-    """Texts from the rows of a source, and counts of rows that grow while the texts are read."""
+    """The texts of a source's rows, and row counts that grow as the texts are read."""
 
     field: str
     taken: Iterator[str]
@@ -268,8 +268,8 @@ def kind_of(path: Path) -> Kind:
 
 
 def texts_of(files: Sequence[Path], writer: Writer | None = None, known: str = "") -> Texts:
-    """Return the texts of all rows in order: from a text field, or from conversations that `writer` renders.
-    `known`: the text field, if the caller knows it. Raises Problem E381 (not Parquet), E382 (no text), and those of
+    """Return the texts of all rows in order: from a text field, or from conversations that `writer` renders. `known`:
+    the text field, if the caller knows it. Raises Problem E381 (not Parquet), E382 (no text), and the errors of
     `writer`.
     """
     rows, counted = partial(_rows, files), Counter[str]()
@@ -358,7 +358,7 @@ def _json_rows(file: IO[bytes], field: str = "", *, lists: bool = False) -> Iter
 
 
 def _json_row(line: bytes, field: str, *, lists: bool) -> Row:
-    """Return the texts in a line, and conversations if `lists`. Return None if the line is broken."""
+    """Return a line's texts, and its conversations if `lists` is set. Return None if the line is broken."""
     try:
         values = _objects.decode(line)
         wanted = {field: values[field]} if field in values else {} if field else values

@@ -51,7 +51,7 @@ class Encoded(NamedTuple):
 
 
 def train_tokenizer(documents: Iterable[str], preparation: TextPreparation) -> Tokenizer:
-    """Train a tokenizer with at most `preparation.vocab` tokens. A short text gives fewer tokens."""
+    """Train a tokenizer with at most `preparation.vocab` tokens. A short text yields fewer tokens."""
     return _sentence_tokenizer(documents, preparation) if preparation.sentences else _bpe(documents, preparation.vocab)
 
 
@@ -118,7 +118,7 @@ def text_of(setting: Any) -> Any:
 def encode_documents(
     tokenizer: Tokenizer, documents: Iterable[str], *, sentences: bool = False, end: int = END_OF_TEXT_ID
 ) -> Iterator[Encoded]:
-    """Yield each document's tokens. Split each document into sentences, or else add the end token."""
+    """Yield each document's tokens. If `sentences`, split it into sentences. Otherwise, append the token `end`."""
     for batch in _batches(documents):
         if sentences:
             yield from _sentences(tokenizer, batch)
@@ -186,7 +186,7 @@ TOKEN_BYTES = 4  # bytes of text per token, in most languages
 
 
 def shard_tokens(text_bytes: int) -> int:
-    """Return how many tokens a shard of a text has. A larger text has larger shards, so that a run can list them."""
+    """Return the number of tokens per shard. Larger texts get larger shards, so that a run can list them all."""
     size = SHARD_TOKENS
     while size < LARGEST and text_bytes > size * TOKEN_BYTES * MANY:
         size *= 2
@@ -194,7 +194,7 @@ def shard_tokens(text_bytes: int) -> int:
 
 
 def in_shards(documents: Iterable[Encoded], size: int) -> Iterator[Sentences]:
-    """Yield shards of about `size` tokens, with documents end to end. Every document must have at least two tokens."""
+    """Yield shards of about `size` tokens, each with whole documents. Every document must have at least two tokens."""
     tokens, starts = array("I"), array("I")
     for document in documents:
         starts.extend(len(tokens) + start for start in document.starts)
@@ -233,6 +233,6 @@ def content_of(shard: Sentences) -> bytes:
 
 
 def entropy_of(counts: NDArray[np.int64]) -> float:
-    """Return the entropy of token counts in nats per token. A model that knows only frequencies has this loss."""
+    """Return the entropy of token counts in nats per token. It is the loss of a model that knows only frequencies."""
     frequencies = counts[counts > 0] / counts.sum()
     return float(-(frequencies * np.log(frequencies)).sum()) + 0.0

@@ -1,4 +1,5 @@
-"""Preparation of data: its description, which the site stores and passes to child processes, and its result."""
+"""Data preparation: its description and its result. The site stores the description and passes it to child
+processes."""
 
 import functools
 import operator
@@ -12,7 +13,7 @@ from peer_agent.protocol.recipe import KINDS, Preparation
 
 
 class DataFile(Struct, frozen=True):
-    """A file that preparation has written. `digest`: sha256 in hexadecimal. `size`: in the recipe's unit of data."""
+    """A file written by preparation. `digest`: sha256 in hexadecimal. `size`: in the recipe's unit of data."""
 
     digest: str
     size: int
@@ -20,7 +21,7 @@ class DataFile(Struct, frozen=True):
 
 
 class Prepared(Struct, frozen=True, kw_only=True):
-    """The result of preparing data. `size`: all shards together. `heldout`: None if there are too few data."""
+    """The result of preparing data. `size`: the total of all shards. `heldout`: None if there is too little data."""
 
     size: int
     shards: list[DataFile]

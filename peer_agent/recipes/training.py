@@ -25,7 +25,7 @@ Batch = tuple[NDArray[Any], ...]  # arrays with one row per sample
 
 
 class Place(Struct, frozen=True):
-    """Where samples come from. Randomness in a batch is keyed by a sample's place and number (rule 33)."""
+    """The run, epoch and shard of samples. Randomness in a batch is keyed by a sample's place and number (rule 33)."""
 
     run: RunId
     epoch: int
@@ -36,19 +36,19 @@ HELD_OUT = Place(RunId("0" * 32), 0, 0)  # the place of held-out samples, the sa
 
 
 class Training(Protocol):
-    """The functions that the module named in `Recipe.training` defines, for recipes of that module's kind."""
+    """The functions that a recipe's training module must define. `Recipe.training` names this module."""
 
     def build_model(self, recipe: Any, *files: Path) -> "torch.nn.Module":
-        """Return a new model in fp32, the same on every machine. No downloads, no remote code, no dropout.
-        `files`: the folder with `<digest>.safetensors`, passed only if the recipe names files. Parameters that are not
-        trained have `requires_grad` False.
+        """Build a model in fp32, the same on every machine, without downloads, remote code or dropout. `files`: the
+        folder with `<digest>.safetensors`, passed only if the recipe names files. Parameters that are not trained have
+        `requires_grad` False.
         """
 
     def load_shard(self, path: Path) -> Shard:
         """Return the content of a shard's file. Raises Problem E111 if the file is malformed."""
 
     def size_of(self, shard: Shard) -> int:
-        """Return a shard's size, in the unit that `Recipe.samples_in` takes."""
+        """Return a shard's size, in the unit that `Recipe.samples_in` expects."""
 
     def batch_of(self, recipe: Any, shard: Shard, samples: Samples, place: Place) -> Batch:
         """Return the samples with these numbers as model input."""
@@ -64,13 +64,13 @@ class Training(Protocol):
     def figures_of(
         self, recipe: Any, model: "torch.nn.Module", heldout: Shard, loss: float, most: int
     ) -> Mapping[str, float]:
-        """Return named figures of the model's quality, measured on the first `most` held-out samples.
-        `loss`: the mean held-out loss. A figure whose name ends in "accuracy" is a fraction. Use small batches: the
-        site's CPU computes them.
+        """Return named measures of the model's quality on the first `most` held-out samples. `loss`: the mean held-out
+        loss. A measure whose name ends in "accuracy" is a fraction. Use small batches, because this runs on the site's
+        CPU.
         """
 
     def written(self, recipe: Any, model: "torch.nn.Module", data: Path, prompts: Sequence[str]) -> list[str]:
-        """Return the model's continuation of each prompt. Called only if the recipe `writes`."""
+        """Return the model's continuation of each prompt. Called only if `recipe.writes` is True."""
 
     def save_model(self, recipe: Any, model: "torch.nn.Module", data: Path, out: Path) -> Sequence[str]:
         """Write a release that transformers can load, and return its file names. `data`: the prepared data."""

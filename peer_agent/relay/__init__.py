@@ -1,1 +1,3 @@
-"""The process of a relay, which serves all runs of a site, or of an auxiliary, which serves one run. Needs no torch."""
+"""The process of a relay or an auxiliary. A relay serves all runs of a site; an auxiliary serves one. Neither needs
+torch.
+"""

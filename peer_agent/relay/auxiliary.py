@@ -1,4 +1,6 @@
-"""An auxiliary: a member's machine that averages for one run and stores its log. It needs no torch and no gradients."""
+"""An auxiliary: a member's machine that averages for one run and stores its log. It computes no gradients and needs no
+torch.
+"""
 
 import asyncio
 import contextlib
@@ -32,8 +34,8 @@ LOOK_S, LEAVE_LOOK_S = 1.0, 0.05
 async def run_auxiliary(
     access: RunAccess, owner: MachineControl, leave_request: LeaveRequest, view: View, *, place: Place
 ) -> None:
-    """Average until the run is finished or the machine must leave. Raises Problem.
-    Returns if `owner` moves the machine to another run. While `owner` wants it to rest, the machine leaves the run.
+    """Average until the run has finished or the machine must leave. Raises Problem. Returns when `owner` moves the
+    machine to another run. If told to rest, the machine leaves the run and rejoins later.
     """
     view.say(translated(SEEN))
     view.say(_("This machine averages for the others and needs no GPU."))
@@ -73,14 +75,14 @@ async def _work(auxiliary: "Auxiliary", leave_request: LeaveRequest, place: Plac
 
 
 def _trouble_of(state: Connected | Waiting) -> Fault | None:
-    """Return the fault that a link's state shows, or None. A site that is not reached may only be restarting."""
+    """Return the fault that a link's state shows, or None. An unreachable site may only be restarting."""
     if isinstance(state, Connected):
         return None
     return hardware.not_reached(state.fault) if state.fault.code in PASSING else state.fault
 
 
 class Auxiliary:
-    """Decides when an auxiliary leaves, and updates the status that displays show."""
+    """Decides when an auxiliary leaves, and updates the displayed status."""
 
     def __init__(self, access: RunAccess, owner: MachineControl, view: View) -> None:
         self.access, self.owner, self.view, self.now = access, owner, view, view.now
@@ -105,12 +107,12 @@ class Auxiliary:
             self.view.ended(before.code)
 
     def opened(self) -> None:
-        """Let the owner's control know that the site can now send instructions."""
+        """Notify the owner's control that the site can now send instructions."""
         if self.relay is not None:
             self.owner.linked(self.access.run, self.relay.say)
 
     def obey(self) -> None:
-        """Apply the owner's changed instructions, or changed limits of this machine. To rest, leave at once."""
+        """Apply the owner's changed instructions. To rest, leave at once; to move or finish, after the round."""
         if self.owner.rest:
             self.ended.set()
         elif (self.owner.is_to_finish or self.owner.move_to) and self._leaving is None:
@@ -120,7 +122,7 @@ class Auxiliary:
         self.view.tell("listening", _("Listening at port {port}.").format(port=port), port=port)
 
     def heard(self, body: m.TO_PEER) -> None:
-        """Show people what a message from the site means."""
+        """Update the display and state from a site message."""
         match body:
             case m.Greeting():
                 self._recipe = parse_recipe(body.recipe)
@@ -143,7 +145,7 @@ class Auxiliary:
         self._index, self.view.made = max(self._index, greeting.index), greeting.step
 
     def _committed(self, record: Record) -> None:
-        """Show a new update. Skip old entries, which also arrive in pages of the log."""
+        """Show a new update. Skip old entries, which pages of the log also contain."""
         if record.index <= self._index or record.kind != "update" or self._recipe is None:
             return
         self._index = record.index

@@ -1,6 +1,5 @@
-"""Forwarding by a relay: it connects a dialler to a listener that the dialler cannot reach itself (rule 27).
-A relay forwards only to listeners that the coordinator lists and that the relay itself reaches. It sees only
-ciphertext.
+"""Forwarding: a relay connects a dialler to a listener that the dialler cannot reach itself (rule 27). A relay
+forwards only to listeners that the coordinator has listed and the relay itself can reach. It sees only ciphertext.
 """
 
 import asyncio
@@ -20,9 +19,8 @@ Find = Callable[[RunId, PeerId], m.Listener | None]
 
 
 class Limits(Struct, frozen=True):
-    """Limits on concurrent links, and timeouts.
-    `per_listener` is below the listeners' limit on unauthenticated sockets per address. So one relay cannot use up that
-    limit for other relays at its address.
+    """Limits on concurrent links, and timeouts. `per_listener` is below the listeners' limit on unauthenticated
+    sockets per address. This keeps one relay from using up that limit for other relays at its address.
     """
 
     per_credential: int = 8
@@ -37,7 +35,7 @@ LIMITS = Limits()
 
 
 class Forwarder:
-    """Forwards links. `find` returns a run's listener if it is listed and this relay reaches it, otherwise None."""
+    """Forwards links. `find` returns a run's listener if it is listed and this relay can reach it, otherwise None."""
 
     def __init__(self, find: Find, limits: Limits = LIMITS) -> None:
         self._find, self.limits = find, limits
@@ -61,7 +59,7 @@ class Forwarder:
         self.links[link] = None
 
     async def _asked(self, link: Connection) -> m.Forward:
-        """Return the dialler's request. Raises Problem if it is invalid, LinkLost if none arrives in time."""
+        """Return the dialler's request. Raises Problem if it is invalid, or LinkLost if none arrives in time."""
         asked: object = None
         try:
             async with asyncio.timeout(self.limits.first_s):
@@ -95,7 +93,9 @@ class Forwarder:
         await carry(link, plain, asked.run, idle_s=self.limits.idle_s)
 
     def _replace(self, link: Connection, to: PeerId) -> None:
-        """Replace the dialler's older, perhaps dead links to this listener. Raises Problem if it has too many."""
+        """Replace the dialler's older, possibly dead links to this listener. Raises Problem if the listener has too
+        many.
+        """
         for other in [other for other, at in self.links.items() if at == to and _owner(other) == _owner(link)]:
             del self.links[other]
             other.abort()
@@ -105,7 +105,7 @@ class Forwarder:
 
 
 def _owner(link: Connection) -> tuple[PeerId, RunId]:
-    """Return the peer and run of the link's credential. Renewed credentials have the same peer and run."""
+    """Return the peer and run in the link's credential. Renewing a credential does not change them."""
     assert link.credential is not None
     return link.credential.peer, link.credential.run
 

@@ -15,19 +15,19 @@ SEEN = gettext_noop(
 
 
 class Place(Struct, frozen=True):
-    """Where to listen. `advertise`: the router's external port, or 0 if it equals `port`."""
+    """An address to listen at. `advertise`: the router's external port, or 0 if it equals `port`."""
 
     host: str = ANYWHERE[0]
     port: int = 0
     advertise: int = 0
 
     def url(self, port: int) -> str:
-        """Return the address to publish for a port. The site replaces the host by the address that it sees."""
+        """Return the address to publish for a port. The site replaces the host with the address that it sees."""
         return f"wss://{bracketed(self.host)}:{self.advertise or port}/"
 
 
 def own_certificate(home: Home) -> Certificate:
-    """Return this home's certificate. The first call makes it. Raises Problem E113, E106."""
+    """Return this home's certificate, creating it on the first call. Raises Problem E113, E106."""
     path = home.folder / LISTENER
     if not path.exists():
         home.write(LISTENER, new_pem())

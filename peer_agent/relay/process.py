@@ -42,7 +42,7 @@ def _nothing(_: object) -> None:
 
 
 class Watch(Struct, frozen=True):
-    """Callbacks: a changed link to the site, a message from it, the listening port, an open link, instructions."""
+    """Callbacks for a changed link to the site, its messages, the listening port, an opened link, and instructions."""
 
     linked: Callable[[Connected | Waiting], None] = _nothing
     heard: Callable[[m.TO_PEER], None] = _nothing
@@ -52,7 +52,7 @@ class Watch(Struct, frozen=True):
 
 
 class Relay:
-    """The process of a relay or an auxiliary. `certificate`: needed if no proxy encrypts for this process."""
+    """The process of a relay or an auxiliary. `certificate`: needed unless a proxy encrypts for this process."""
 
     def __init__(
         self,
@@ -84,7 +84,9 @@ class Relay:
         self._broken: asyncio.Queue[Problem] = asyncio.Queue()
 
     async def run(self) -> None:
-        """Listen, and keep a link to the site, until cancelled. Raises Problem, or a group, if going on cannot help."""
+        """Listen and keep a link to the site until cancelled. Raises Problem, or an exception group, on a permanent
+        error.
+        """
         await self.access.renew()
         server = await serve_data(
             self.host,
@@ -105,7 +107,7 @@ class Relay:
                 tasks.create_task(part)
 
     async def _close_at_the_end(self, server: Server) -> None:
-        """Close all links at the same time. Each may take a moment, so one after the other would take too long."""
+        """At the end, close all links concurrently. Closing them one after another would take too long."""
         try:
             await asyncio.Event().wait()
         finally:
@@ -178,7 +180,7 @@ class Relay:
         self.watch.heard(body)
 
     async def _hear(self, run: RelayedRun, body: m.TO_PEER) -> None:
-        """Verify a message and pass it to its run. Skip an invalid plan. An invalid commit closes the run here."""
+        """Verify a message and pass it to its run. Skip an invalid plan. Raise Problem for an invalid commit."""
         large = isinstance(body, m.Planned | m.Commit) and _size(body) > INLINE_BYTES
         try:
             opened = await asyncio.to_thread(open_message, body, self.access.site_key) if large else None
@@ -201,11 +203,13 @@ class Relay:
         return run in self.aside
 
     def _has_nothing(self, run: RunId, body: m.TO_PEER) -> bool:
-        """Return True for a snapshot notice about a run without data here. The site sends one for all finished runs."""
+        """Return True for a snapshot notice about a run that has no data here. The site sends one for every finished
+        run.
+        """
         return isinstance(body, m.Snapshotted) and run not in self.runs and not self.log.last_index(run)
 
     async def _guarded(self, run: RunId, do: Callable[[RelayedRun], Awaitable[None]]) -> None:
-        """Call `do` with a run. An error sets only this run aside."""
+        """Call `do` with a run. If it fails, set only this run aside."""
         try:
             await do(self.run_of(run))
         except Exception as error:  # noqa: BLE001 (an error sets this run aside, and other runs go on)
@@ -230,7 +234,7 @@ class Relay:
         closing.add_done_callback(self._closing.discard)
 
     def _follow(self, run: RunId, relays: tuple[m.Listener, ...]) -> None:
-        """Keep links to the relays of all runs. A site's relays join its runs one after another."""
+        """Store a run's relays, and keep links to all runs' relays. A site's relays join its runs one by one."""
         self._addresses[run] = relays
         self.others.follow(tuple(sorted({relay for of in self._addresses.values() for relay in of}, key=repr)))
 
@@ -238,7 +242,8 @@ class Relay:
         return any(run.reduction is not None for run in self.runs.values())
 
     def _forwards_to(self, run: RunId, peer: PeerId) -> m.Listener | None:
-        """Return a listed member that this relay has itself authenticated, or None. Never dial other addresses."""
+        """Return a listed member that this relay itself has authenticated, or None. No other address is ever
+        dialled."""
         listed = (listener for listener in self._addresses.get(run, ()) if listener.peer == peer)
         return next((each for each in listed if each.fingerprint and peer in self.others.direct), None)
 
@@ -250,7 +255,7 @@ class Relay:
                     await self._guarded(run, self._look)
 
     async def _look(self, relayed: RelayedRun) -> None:
-        """Inform a run that time has passed, and which of its listeners are reached."""
+        """Tell a run which of its listeners are reached, and that time has passed."""
         listening = {listener.peer for listener in self._addresses.get(relayed.run, ())}
         await relayed.handle(e.Reached(tuple(sorted(listening & self.others.direct))))
         await relayed.handle(e.Ticked())
@@ -293,7 +298,7 @@ class Relay:
                 await self._give(link, body, is_reader=link.credential.role is Role.READER)
 
     async def _give(self, link: Connection, body: m.FetchSpan | m.FetchRecords, *, is_reader: bool) -> None:
-        """Send from a run's log. Serve the site's reader even if the run has no host."""
+        """Send part of a run's log. Serve the site's reader even if the run has no host."""
         run = self.run_of(body.run) if is_reader else self.runs.get(body.run)
         if isinstance(body, m.FetchRecords):
             if run is not None:
@@ -304,7 +309,9 @@ class Relay:
             await link.send(m.SpanMissing(run=body.run, index=body.index, span=body.span))
 
     async def _hear_listener(self, peer: PeerId, body: m.AnyMessage | Frame) -> None:
-        """Pass an average from a member that this machine dialled to its run. Relays' averages come from their logs."""
+        """Handle an average from a member that this machine has dialled. Relays' averages come from their logs
+        instead.
+        """
         if isinstance(body, Frame) and body.run in self.runs:
             await self._guarded(body.run, lambda run: run.hear_average(peer, body))
 

@@ -1,6 +1,6 @@
-"""One run in a relay's process: passes events to `protocol.relay` and carries out the resulting actions.
-Events are handled one at a time, with all their actions. Disk and network actions run in background tasks, with writes
-in order. Their outcomes are new events.
+"""One run in a relay's process. It passes events to `protocol.relay` and carries out the resulting actions. Events are
+handled one at a time, with all their actions. Disk and network actions run in background tasks, with writes in order.
+Their outcomes become new events.
 """
 
 import asyncio
@@ -99,7 +99,7 @@ class RelayedRun:
 
     @property
     def has_deadlines(self) -> bool:
-        """True if an open round has deadlines, so that the run needs frequent ticks."""
+        """True if an open round has deadlines. The run then needs frequent ticks."""
         return self.state.reducer is not None and has_deadlines(self.state.reducer)
 
     async def handle(self, event: e.Event) -> None:
@@ -111,7 +111,7 @@ class RelayedRun:
             self._replace(self._openers, peer, partial(self._give_all, self.links[peer], answers[peer]))
 
     async def close(self, fault: Fault | None = None) -> None:
-        """End all tasks of the run. If `fault` is given, also close the links and send it."""
+        """End all tasks of the run. If `fault` is given, also close the links with it."""
         self.prober.close()
         tasks = [*self._tasks, *self._openers.values(), *self._followers.values()]
         for task in tasks:
@@ -146,7 +146,9 @@ class RelayedRun:
                 self._beside(partial(self.handle, e.Unlinked(peer)))
 
     async def _hold_back(self, frame: Frame) -> None:
-        """Stop reading from a slot that is ahead. Its sender then waits, which frees this machine's downlink."""
+        """Pause reading from a slot that is ahead of others. Its sender must wait, which frees this machine's
+        downlink.
+        """
         place = place_of(frame)
         while (
             (reducer := self.state.reducer) is not None
@@ -170,7 +172,9 @@ class RelayedRun:
         return True
 
     async def hear_average(self, peer: PeerId, frame: Frame) -> None:
-        """Handle an average from a peer that this machine dialled. Store up to `EARLY_BYTES` until its plan arrives."""
+        """Handle an average from a peer that this machine dialled. Store up to `EARLY_BYTES` of averages that precede
+        their plan.
+        """
         reducer = self.state.reducer
         if reducer is None or frame.run != self.run:
             return
@@ -344,7 +348,7 @@ class RelayedRun:
     # --- the disk -----------------------------------------------------------------------------------------------
 
     def _taken(self, action: Write) -> Any:
-        """Return a write's data, removed from the reduction, which may end before the write starts."""
+        """Take a write's data out of the reduction, which may end before the write starts."""
         if isinstance(action, e.WriteSpan):
             assert self.reduction is not None
             return self.reduction.plan.place, self.reduction.take_span(action.span, action.included)
@@ -361,7 +365,7 @@ class RelayedRun:
             await self.handle(outcome)
 
     def _written(self, action: Write, taken: Any) -> e.Event | None:
-        """Do one write, and return its outcome. Call this in a thread. Raises Problem E106."""
+        """Perform one write, and return its outcome. Call this in a thread. Raises Problem E106."""
         match action:
             case e.WriteSpan():
                 place, closed = taken
@@ -384,8 +388,8 @@ class RelayedRun:
         return None
 
     def _append(self, action: e.Append) -> e.Event:
-        """Append an entry to the log. If the log has another entry there, keep that: a person must resolve the
-        conflict.
+        """Append an entry to the log. If the log has a different entry there, keep the old one. A person must resolve
+        the conflict.
         """
         try:
             return e.Appended(self.log.append(action.sealed).index)
@@ -446,7 +450,7 @@ def _message_bytes(plan: OpenPlan) -> int:
 
 
 async def _compute(size: int, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call `work`, in a thread if its data have many bytes."""
+    """Call `work`, using a thread if its data is large."""
     if size > INLINE_BYTES:
         return await asyncio.to_thread(work, *args, **kwargs)
     return work(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""A simulator: virtual peers on a virtual clock with the real coordinator, for thousands of rounds with faults.
-It computes no gradients and opens no sockets. A virtual relay averages nothing, but sends a real relay's messages.
-Equal seeds give equal runs, event by event.
+"""A simulator that runs the real coordinator with virtual peers, a virtual clock and faults for thousands of rounds.
+It computes no gradients and opens no sockets. Virtual relays average nothing, but send a real relay's messages. Equal
+seeds give identical runs, event by event.
 """

@@ -16,7 +16,7 @@ SHARD = 40_000  # samples in a shard
 
 
 def setting_of(peers: int, rounds: int, seed: int, relays: int) -> Setting:
-    """Return settings with realistic proportions: an update takes tens of seconds, a unit some seconds."""
+    """Return settings with realistic proportions: tens of seconds for an update, a few seconds for a unit."""
     return Setting(
         trainers=peers,
         relays=relays,
@@ -35,7 +35,7 @@ def command_of(peers: int, rounds: int, churn: float, seed: int, relays: int) ->
 
 
 def judged(peers: int, rounds: int, churn: float, seed: int, relays: int) -> Figures:
-    """Simulate and judge a run. An exception in the coordinator becomes a finding, and its traceback is printed."""
+    """Simulate and judge a run. Report an exception in the coordinator as a finding, and print its traceback."""
     setting = setting_of(peers, rounds, seed, relays)
     simulation = Simulation(setting, all_conditions(churn), cpu=time.process_time, wall=time.monotonic)
     try:

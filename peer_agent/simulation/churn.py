@@ -13,7 +13,7 @@ NIGHT_S = 8 * 3600.0
 
 
 class Spell(Struct, frozen=True):
-    """How often a kind of fault happens to one victim, as mean virtual seconds between two, and how long it lasts."""
+    """The mean virtual seconds between two faults of one kind at one victim, and the range of their durations."""
 
     every_s: float
     shortest_s: float
@@ -64,7 +64,7 @@ FIRST_NIGHT_S = 300.0  # when the first night begins, so early that even a short
 
 
 class Conditions(Struct, frozen=True, kw_only=True):
-    """The faults in a simulation, by kind. `nights`: seconds from the start at which nights begin."""
+    """The faults to inject, by kind. `nights`: when each night begins, in seconds from the start."""
 
     trainers: Mapping[Kind, Spell] = field(default_factory=dict)
     relays: Mapping[Kind, Spell] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Conditions(Struct, frozen=True, kw_only=True):
 
 
 def all_conditions(churn: float = 1.0) -> Conditions:
-    """Return all known faults, `churn` times as often as usual. 0 means no faults."""
+    """Return all known faults at `churn` times their default rates. 0 means no faults."""
     return Conditions() if not churn else only({*TRAINERS, *RELAYS, *SITE, *ODDS}, churn)
 
 
@@ -97,7 +97,7 @@ def _spells(spells: Mapping[Kind, Spell], kinds: set[Kind], churn: float) -> dic
 
 
 def inject(world: World, conditions: Conditions) -> Callable[[], None]:
-    """Inject faults. Return a function that stops new faults. A fault ends by itself or by `effects.heal`."""
+    """Start injecting faults. Return a function that stops new ones. Faults end by themselves or by `effects.heal`."""
     over: list[bool] = []
     for victims, spells in ((world.trainers, conditions.trainers), (world.relays, conditions.relays)):
         for kind, spell in spells.items():
@@ -111,7 +111,7 @@ def inject(world: World, conditions: Conditions) -> Callable[[], None]:
 
 
 def _begin(world: World, over: list[bool], kind: Kind, spell: Spell, victims: list[Peer]) -> None:
-    """Repeat one kind of fault on random victims. Without victims, repeat it on the site."""
+    """Repeat one kind of fault on random victims, or on the site if `victims` is empty."""
     chance = world.faults.chance
 
     def strike() -> None:

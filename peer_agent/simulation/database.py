@@ -1,5 +1,5 @@
-"""A virtual database: the site's rows, written in one transaction per commit and read back as bytes.
-It may fail, lose answers or become unreachable. It decides about writes as `coordination.store` does (rule 3).
+"""A virtual database with the site's rows, written in one transaction per commit and read back as bytes. It may fail,
+lose answers or become unreachable. It accepts or rejects writes as `coordination.store` does (rule 3).
 """
 
 import hashlib
@@ -46,7 +46,7 @@ class LedgerRow(Struct, frozen=True):
 
 
 class Database:
-    """The stored data of one run: log and its head, ledger, lease marks, coverage, snapshot, the host's claim."""
+    """The stored data of one run: the log and its head, ledger, lease marks, coverage, snapshot and host claim."""
 
     def __init__(self, run: RunId, seed: int, failure_rates: FailureRates, faults: Faults | None = None) -> None:
         self.run = run
@@ -76,7 +76,7 @@ class Database:
     # --- claim
 
     def claim(self, owner: object = None, now: float = 0.0) -> int:
-        """Give the run to a host, and return the new fence. From now on, the previous host is stale."""
+        """Give the run to a host, and return the new fence. This makes the previous host stale."""
         self.fence += 1
         self.owner = owner, now + CLAIM_S
         return self.fence
@@ -90,7 +90,7 @@ class Database:
         return True
 
     def host_of_run(self, now: float) -> tuple[object, int] | None:
-        """Return the run's host and fence as the database knows them. This host may have died seconds ago."""
+        """Return the run's host and fence on record, or None. The host may have died seconds ago."""
         host, until = self.owner
         return (host, self.fence) if host is not None and until > now and self.answers(now) else None
 
@@ -116,7 +116,7 @@ class Database:
         return "committed", self.log[-1]
 
     def _write(self, sealed: Entry) -> bool:
-        """Write head, log, ledger and coverage from the signed bytes. Return False if the record does not fit."""
+        """Write head, log, ledger and coverage from signed bytes. Return False if the record is not the next one."""
         record = read_record(sealed)
         step = self.step if record.kind == "rollback" else record.step - 1
         place = record.index - 1, step, record.previous, record.fence
@@ -136,7 +136,7 @@ class Database:
         return True
 
     def _go_back(self, record: Record, digest: str) -> bool:
-        """Carry out a requested rollback, and move the snapshot to this entry. Return False without such a request."""
+        """Carry out a requested rollback, and move the snapshot to its entry. Return False if it was not requested."""
         target = self.back_to
         if target is None or record.restored is None or record.restored.index != target.index:
             return False
@@ -164,7 +164,7 @@ class Database:
     # --- reads
 
     def settled(self) -> list[Unit]:
-        """Return the positions that updates in the log have used, as ranges from the coverage."""
+        """Return the ranges of positions that the log's updates have used."""
         return [Unit(*place, *found) for place, ranges in sorted(self.coverage.items()) for found in ranges]
 
     def record_of(self, head: Signed) -> Record:
@@ -182,5 +182,5 @@ def cover(ranges: Ranges, start: int, stop: int) -> None:
 
 
 def state_digest(log: str, *, spoiled_by: PeerId | None = None) -> str:
-    """Return a made-up digest of the state after a log entry. It differs for the corrupt replica of `spoiled_by`."""
+    """Return a made-up digest of the state after a log entry. The corrupt replica of `spoiled_by` has its own."""
     return hashlib.sha256(f"{log} {spoiled_by}".encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The effect of each kind of fault on the simulated world, and its end. `churn` decides when faults occur."""
+"""Starts and ends the effects of each kind of fault in the simulated world. `churn` decides when faults occur."""
 
 from collections.abc import Callable
 from functools import partial
@@ -36,7 +36,7 @@ class Target(NamedTuple):
 
     @property
     def trainer(self) -> Trainer:
-        """The victim of a fault that only trainers can have."""
+        """The victim of a fault that affects only trainers."""
         return self.world.trainers[self.peer]
 
 
@@ -51,7 +51,7 @@ def inject(world: World, kind: Kind, peer: PeerId, lasts_s: float) -> None:
 
 
 def obey(world: World) -> None:
-    """Inject each ordered fault at the start of its round. Sockets apply faults of messages themselves."""
+    """Inject each ordered fault at the start of its round. Sockets apply message faults themselves."""
 
     def begin_round() -> None:
         for fault in world.faults.due(frozenset(EFFECTS), world.database.step + 1):

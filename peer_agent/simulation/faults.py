@@ -1,6 +1,6 @@
-"""Faults in a simulation: ordered for a peer and a round, or by chance (`odds`), and counted when they happen.
-A test can order a fault and assert that it happened, as with torchft's `EventInjector`. The code that carries out a
-fault asks here whether it happens now.
+"""Faults in a simulation. They are ordered for a peer and a round, or happen by chance (`odds`), and are counted. A
+test can order a fault and assert that it happened, as with torchft's `EventInjector`. Code that would carry out a
+fault first asks this module if it happens now.
 """
 
 import random
@@ -49,7 +49,7 @@ class Faults:
         self.waiting.setdefault(fault.round, []).append(fault)
 
     def strikes(self, kind: Kind, peer: PeerId, round_: int, of: str = "") -> bool:
-        """Return True if a fault happens now, because it was ordered or by chance. An ordered fault happens once."""
+        """Return True if a fault happens now, either as ordered or by chance. An ordered fault happens once."""
         if self.waiting and self._take(kind, peer, round_, of):
             self.fired[kind] += 1
             return True

@@ -1,4 +1,4 @@
-"""Judges a simulated run by messages, database rows and true state, not by what the coordinator believes."""
+"""Judges a simulated run by messages, database rows and the peers' true state, not by the coordinator's beliefs."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +22,7 @@ Attempt = tuple[int, int, int]  # step, fence, attempt
 
 
 class Planned(Struct):
-    """A plan with its offers. `included`: by span, the slots whose chunks the reducer reported as averaged."""
+    """A plan with its offers. `included`: for each span, the slots that its reducer reported as averaged."""
 
     plan: Plan
     offers: dict[PeerId, m.Offer]
@@ -94,7 +94,7 @@ class Judge:
                         planned.included.setdefault(span.span, done.included)
 
     def _announced(self, plan: Plan) -> None:
-        """Record a plan, once. For spans that the plan retains, copy the reports from earlier attempts."""
+        """Record a plan if it is new. For spans that it retains, copy the reports from earlier attempts."""
         place = plan.step, plan.fence, plan.attempt
         if place in self._planned:
             return
@@ -127,7 +127,7 @@ class Judge:
             self._blame("doubled", twice, f"{unit} is in two updates, the second at step {record.step}")
 
     def _count_credit(self, grid: Grid, record: Record, planned: Planned, rows: list[LedgerRow]) -> None:
-        """Compare the averaged samples with the ledger, up to a rounding error of one sample per contributor."""
+        """Compare the averaged samples with the ledger, allowing a rounding error of one sample per contributor."""
         entries = Counter(row.machine for row in rows)
         credited: Counter[str] = Counter()
         for row in rows:
@@ -146,7 +146,7 @@ class Judge:
             self._blame("doubled", unearned, f"{machine[:6]} is credited for nothing at step {record.step}")
 
     def _averaged(self, grid: Grid, planned: Planned) -> dict[PeerId, Fraction]:
-        """Return how many samples of each contributor the average contains, by offers and reducers' reports."""
+        """Return each contributor's number of samples in the average, from offers and reducers' reports."""
         elements = self._included_elements(grid, planned)
         averaged = {}
         for number, slot in enumerate(planned.plan.slots):
@@ -160,7 +160,7 @@ class Judge:
         return averaged
 
     def _included_elements(self, grid: Grid, planned: Planned) -> dict[int, int]:
-        """Return for each slot the sum of tokens times elements over the chunks that were averaged."""
+        """Return each slot's sum of tokens times elements over its averaged chunks."""
         sums: dict[int, int] = {}
         for first, stop, slots in _joined(planned.included):
             for number in slots:
@@ -182,7 +182,7 @@ class Judge:
     # --- after draining
 
     def divergent(self, world: World) -> list[PeerId]:
-        """Return living replicas that are corrupt, behind the log, or last reported another digest than the log's."""
+        """Return living peers whose replica is corrupt, is behind the log, or last reported a wrong digest."""
         last = {peer: report for peer, report in self.reports.items() if world.trainers[peer].alive}
         at_head = [report.digest for report in last.values() if report.index == world.database.index]
         right = world.database.index, Counter(at_head).most_common(1)[0][0] if at_head else ""
@@ -193,8 +193,8 @@ class Judge:
         return found
 
     def unsettled(self, world: World) -> list[Unit]:
-        """Return leased units that are neither in an update nor free again. Call this when every peer has left.
-        Samples that the host recorded as lost are subtracted. The host may still believe some units leased.
+        """Return leased units that are neither in an update nor free again. Call this after every peer has left.
+        Samples that the host recorded as lost are subtracted. Units that the host still considers leased are included.
         """
         assert world.host is not None
         book = world.host.state.leases
@@ -247,7 +247,7 @@ class Standstill(Struct, frozen=True):
 
 
 class Progress:
-    """Counts standstills: ten usual round times without a commit, in which the batch could have been filled."""
+    """Counts standstills: ten usual round times without a commit, although the batch could have been filled."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -271,7 +271,7 @@ class Progress:
 
 
 def usual_round_s(world: World) -> float | None:
-    """Return the usual seconds of a round with the trainers that can work now, or None if no round can be committed."""
+    """Return a round's usual seconds with the trainers that can work now, or None if no round can be committed."""
     host, now = world.host, world.clock.now
     if host is None or host.frozen or now < world.layer_back_at or not world.database.answers(now):
         return None

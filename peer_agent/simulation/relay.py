@@ -1,4 +1,4 @@
-"""A virtual relay: the real state machine without bytes. Chunks arrive at the senders' speed, and roots are made up."""
+"""A virtual relay: the real state machine without payloads. Chunks arrive at the senders' speed, and roots are fake."""
 
 import hashlib
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ FULL_S = 1.0  # between tries to write to a full disk
 
 
 class Relay(Peer):
-    """A virtual relay. Each sender sends the chunks of all its open spans to it, in ascending order."""
+    """A virtual relay. Each sender sends it the chunks of all its open spans in ascending order."""
 
     role = Role.RELAY
 
@@ -135,7 +135,7 @@ class Relay(Peer):
         self.after(POLL_S, lambda: self._poll(plan))
 
     def _collect(self, attempt: Attempt, number: int, slot: m.Slot) -> None:
-        """Add a slot's chunks that arrived since the last poll. Refuse a sender with damaged memory."""
+        """Add the chunks of a slot that have arrived since the last poll. Refuse a sender with damaged memory."""
         sender, chunks = self.trainers[slot.peer], attempt.coverage.chunks
         if number in attempt.refused or not sender.sends(attempt.plan.plan, slot):
             return

@@ -25,9 +25,9 @@ MOST_REASONS = 20
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """The figures of a finished simulation. From `stuck_rounds` to `doubled_samples`, they are 0 in a sound run.
-    `committed_rounds`, `void_rounds`: before the drain. `seconds`: real time. `advance_cpu_s`: CPU time in the
-    coordinator. `fairness`: Jain's index over the trainers of samples credited per sample computed.
+    """The figures of a finished simulation. In a sound run, those from `stuck_rounds` to `doubled_samples` are 0.
+    `committed_rounds`, `void_rounds`: counted before the drain. `seconds`: real time. `advance_cpu_s`: CPU time in the
+    coordinator. `fairness`: Jain's index of the trainers' ratios of credited to computed samples.
     """
 
     peers: int
@@ -59,7 +59,7 @@ class Figures(Struct, frozen=True, kw_only=True):
 
     @property
     def is_sound(self) -> bool:
-        """True if all rounds were made and no fault was found."""
+        """True if all rounds were committed and no fault was found."""
         wrong = self.stuck_rounds + self.divergent_replicas + self.unsettled_leases
         wrong += self.uncredited_samples + self.doubled_samples
         return not wrong and not self.crash and self.committed_rounds >= self.rounds
@@ -112,7 +112,7 @@ class Simulation:
         self.crash = ""
 
     def run(self, limit_s: float = LIMIT_S) -> None:
-        """Make the rounds, or give up after too many standstills. Then drain."""
+        """Run all rounds, or give up after too many standstills. Then drain the run."""
         self.make_rounds(limit_s)
         self.drain()
 

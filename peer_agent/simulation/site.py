@@ -27,7 +27,7 @@ UPTIME_S = 90_000.0  # value of the monotonic clock when the run begins: more th
 
 
 class Clock:
-    """Virtual time: a queue of actions. Actions of the same instant run in the order in which they were added."""
+    """Virtual time with a queue of actions. Actions due at the same time run in the order in which they were added."""
 
     def __init__(self) -> None:
         self.now = UPTIME_S
@@ -54,20 +54,20 @@ MOST_TEXTS = 10_000  # notes whose text is stored
 
 
 class Observer(Protocol):
-    """An observer of each event that the coordinator handles, such as a check or a counter."""
+    """Observes each event that the coordinator handles, for example to check or count events."""
 
     def before(self, host: "Host", event: e.Event, now: float) -> None:
         """Receive an event that the coordinator is about to handle."""
 
     def after(self, host: "Host", event: e.Event, commands: Sequence[e.Command], now: float) -> None:
-        """Receive an event that the coordinator has handled. Its commands are not carried out yet."""
+        """Receive an event that the coordinator has handled. Its commands have not been carried out yet."""
 
     def persisted(self, _: "Host", command: e.Persist, outcome: Literal["committed", "stale", "failed"]) -> None:
         """Receive the outcome of a write: whether the database stored the record."""
 
 
 class Tally:
-    """Counts of the coordinator's notes by kind, and texts of the first ones."""
+    """Counts the coordinator's notes by kind, and stores the texts of the first ones."""
 
     def __init__(self) -> None:
         self.notes: dict[str, int] = {}
@@ -110,7 +110,7 @@ class Surroundings(ABC):
         return f"person {peer[:6]}"
 
     def strikes(self, kind: Kind, peer: PeerId, of: str = "") -> bool:
-        """Return True if a fault happens now. A round has the number of the step that it makes."""
+        """Return True if a fault happens now. Each round is numbered by the step that it produces."""
         return self.faults.strikes(kind, peer, self.database.step + 1, of)
 
     def log_digest(self, index: int) -> str:
@@ -129,7 +129,7 @@ class Surroundings(ABC):
 
     @abstractmethod
     def replace_host(self, ended: "Host") -> None:
-        """Replace the run's host process, which has ended, by another."""
+        """Replace the run's host, whose process has ended, with another one."""
 
     @abstractmethod
     def committed(self) -> None:
@@ -149,7 +149,7 @@ def name_of(*parts: object) -> str:
 
 
 class Peer(ABC):
-    """A virtual peer. `life` is the number of its process. Actions scheduled by an earlier process are dropped."""
+    """A virtual peer. `life` is the number of its process. Actions that an earlier process scheduled are dropped."""
 
     role: Role
 
@@ -166,7 +166,7 @@ class Peer(ABC):
         self._missed: list[Callable[[], None]] = []  # events that arrived while the peer was frozen
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Run an action after a delay, if this process still lives. A frozen process runs it when it wakes."""
+        """Run an action after a delay, if this process is still alive. A frozen process runs it when it wakes."""
         life = self.life
 
         def act() -> None:
@@ -184,7 +184,7 @@ class Peer(ABC):
         self.after(duration_s, lambda: self._stalled.append(action) if self.hung else action())
 
     def hang(self) -> None:
-        """Hang like a GPU driver or disk that never answers: the process communicates, but finishes no computation."""
+        """Simulate a hung GPU driver or disk. The process still communicates, but finishes no computation."""
         self.hung = True
 
     def resume(self) -> None:
@@ -207,7 +207,7 @@ class Peer(ABC):
             self.disconnect()
 
     def freeze(self) -> None:
-        """Freeze the process, as SIGSTOP or a closed laptop does. For the host, the session stays open."""
+        """Freeze the process, as SIGSTOP or a closed laptop would. The host still sees an open session."""
         self.frozen = True
 
     def thaw(self) -> None:
@@ -224,13 +224,13 @@ class Peer(ABC):
             self.after(DIAL_S + self.world.chance.random(), self.connect)
 
     def disconnect(self) -> None:
-        """End the session. Messages on their way are lost."""
+        """End the session. Messages in transit are lost."""
         if self.session is not None:
             socket, self.session = self.session, None
             self.world.close_session(socket)
 
     def reconnect(self, delay_s: float) -> None:
-        """Lose the session, as with Wi-Fi or a sleeping laptop, and open another later. All state stays."""
+        """Lose the session, as after a Wi-Fi failure or a laptop's sleep, and open another later. Keep all state."""
         self.disconnect()
         self.after(delay_s, self.connect)
 
@@ -275,9 +275,9 @@ DOWN: tuple[Kind, Kind, Kind] = ("lost down", "twice down", "late down")
 
 
 class Socket:
-    """A peer's link to the site, and the channel layer behind it, which loses, repeats and delays messages silently.
-    It simulates `coordination.sockets.consumer`. It learns the host from announcements and from the database, and both
-    may be stale. Messages stay in order, as with TCP and the layer.
+    """A peer's link to the site and the channel layer behind it, which silently loses, repeats and delays messages. It
+    simulates `coordination.sockets.consumer`. It learns the host from announcements and from the database, either of
+    which may be stale. Messages stay in order, as in TCP and the real layer.
     """
 
     def __init__(self, world: Surroundings, peer: "Peer", number: int) -> None:
@@ -374,7 +374,7 @@ CAPACITY = 10_000  # Messages that a frozen process's channel stores. More are d
 
 
 class Host:
-    """A process that has claimed the run. It rebuilds its state from the database, and finds sockets by messages."""
+    """A process that has claimed the run. It rebuilds its state from the database, and its sockets from messages."""
 
     def __init__(self, world: Surroundings) -> None:
         self.world = world
@@ -387,7 +387,7 @@ class Host:
         self._tick()
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Run an action after a delay, if this process still lives. A frozen process runs it when it wakes."""
+        """Run an action after a delay, if this process is still alive. A frozen process runs it when it wakes."""
 
         def act() -> None:
             if self.frozen:
@@ -443,9 +443,7 @@ class Host:
     # --- messages
 
     def receive(self, socket: "Socket", message: m.TO_SITE) -> None:
-        """Handle a message if it came on the peer's newest socket with a hello. For an unknown peer, any socket will
-        do.
-        """
+        """Handle a message from the socket of the peer's latest hello. From an unknown peer, accept any socket."""
         peer = socket.peer
         known = self.sockets.get(peer.peer)
         if isinstance(message, m.Hello):
@@ -519,7 +517,7 @@ class Host:
         self.handle(e.Paged(command.peer, command.first + len(page) - 1))
 
     def _persist(self, command: e.Persist) -> None:
-        """Write a record. The write goes on even if this host dies meanwhile (rule 4)."""
+        """Write a record. The write continues even if this host dies meanwhile (rule 4)."""
         database, now = self.world.database, self.world.clock.now
         is_there, at = database.answers(now), database.index
         outcome, sealed = database.persist(command.record, now)
@@ -530,7 +528,7 @@ class Host:
         self.after(DATABASE_S if is_there else AGAIN_S, lambda: self.handle(e.Persisted(outcome, sealed)))
 
     def _replayed(self, command: e.Replay) -> None:
-        """Return the digest that the log gives. No state is uploaded, because virtual relays store no bytes."""
+        """Report the digest derived from the log. No state is uploaded, because virtual relays store no bytes."""
         digest = state_digest(self.world.log_digest(command.index))
         self.handle(e.Replayed(command.index, command.step, digest))
 
@@ -550,7 +548,7 @@ class Host:
 
 
 def state_of(world: Surroundings, fence: int) -> RunState:
-    """Return a run's state as a host rebuilds it from the database: head, marks, coverage, snapshot, last records."""
+    """Return a run's state as a host rebuilds it from the database: head, marks, coverage, snapshot and records."""
     database, recipe = world.database, world.recipe
     facts = StoredFacts(
         run=world.run_id,

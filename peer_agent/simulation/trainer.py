@@ -1,4 +1,4 @@
-"""A virtual trainer: a real trainer's state machine. Instead of computing, it lets virtual time pass."""
+"""A virtual trainer with a real trainer's state machine. Instead of computing, it lets virtual time pass."""
 
 import hashlib
 from collections.abc import Callable
@@ -51,7 +51,7 @@ class Trainer(Peer):
         self.forget()
 
     def forget(self) -> None:
-        """Start a new process, which has no replica and a new accumulator."""
+        """Reset to a new process, with no replica and a new accumulator."""
         self.lose_memory()
         self.after(TICK_S * self.world.chance.random(), self._tick)
 
@@ -81,7 +81,7 @@ class Trainer(Peer):
 
     @property
     def done(self) -> dict[Unit, int]:
-        """Computed units that are in no update, with the step of the parameters they were computed on."""
+        """Computed units that are not in an update yet, each with the step of the parameters used."""
         return {done.unit: done.base for done in self.core.done}
 
     @property
@@ -90,15 +90,15 @@ class Trainer(Peer):
 
     @property
     def weights(self) -> Ranges:
-        """By chunk: the loss tokens of all gradients that are held, new and carried over."""
+        """The loss tokens of all stored gradients, by chunk, both new and carried over."""
         return self.core.weights
 
     def chunks_of(self, codec: Codec) -> float:
-        """Return how many chunks a second the link carries with this codec. `chunks_per_s` is for fp16."""
+        """Return the link's speed in chunks per second with this codec. `chunks_per_s` is for fp16."""
         return self.chunks_per_s * encoded_size("fp16", 4096) / encoded_size(codec, 4096)
 
     def sends(self, plan: Plan, slot: m.Slot) -> bool:
-        """Return True if this trainer now sends the chunks of this slot in this plan."""
+        """Return True if this trainer is now sending this slot's chunks for this plan."""
         round_ = self.core.round
         if not self.alive or self.frozen or self.core.phase is not Phase.REDUCE or round_ is None:
             return False
@@ -108,7 +108,7 @@ class Trainer(Peer):
         return (ours.step, ours.fence, ours.attempt) == (plan.step, plan.fence, plan.attempt)
 
     def gather(self, place: Place, span: m.PlannedSpan, root: bytes) -> None:
-        """Store the root of a span's averages in the current plan. When all are there, report to the state machine."""
+        """Store the root of a span's averages in the current plan. After the last root, report to the state machine."""
         round_ = self.core.round
         if not self.alive or round_ is None or round_.plan is None:
             return
@@ -221,7 +221,7 @@ class Trainer(Peer):
         self.handle(e.Loaded(action.job, self._digest(self.world.log_digest(action.snapshot.index))))
 
     def _apply(self, action: e.Apply) -> None:
-        """Apply an update, but not during a unit. Only with staleness 1 can a round end before a unit does."""
+        """Apply an update once no unit is being computed. Only with staleness 1 can a unit outlast its round."""
         if self.core.overlaps and self.running:
             self.held_up.append(lambda: self._apply(action))
             return
@@ -240,7 +240,7 @@ OfFloats = e.Keep | e.Discard | e.DiscardHeld | e.Renew | e.Release | e.Settle
 
 
 def _pass_over(action: Words | OfFloats | e.Dial | e.Made | e.Send | e.Serve | e.StopSending) -> None:
-    """Ignore an action that concerns people, sockets or arrays. Relays poll `sends` instead."""
+    """Ignore an action that concerns only people, data links or arrays. Relays poll `sends` instead."""
     del action
 
 

@@ -74,7 +74,7 @@ class Setting(Struct, frozen=True, kw_only=True):
 
 
 class World(Surroundings):
-    """A simulated world. `seed` determines everything random."""
+    """A simulated world. `seed` determines all random choices."""
 
     def __init__(self, setting: Setting, observers: Sequence[Observer] = ()) -> None:
         self.setting, self.seed = setting, setting.seed
@@ -153,7 +153,7 @@ class World(Surroundings):
             peer.after(NOTICE_S + self.chance.random(), peer.connect)
 
     def start_host(self) -> None:
-        """Start the site, and its host from the database. Tell sockets of the host, except if "unheard" strikes."""
+        """Start the site, and restore its host from the database. Announce it to sockets, unless "unheard" strikes."""
         self.is_up = True
         if self.host is not None:
             return
@@ -170,7 +170,7 @@ class World(Surroundings):
         self.clock.after(away_s, self.start_host)
 
     def replace_host(self, ended: Host, away_s: float = TAKE_S) -> None:
-        """Let another process take over the run. Sockets are in other processes, and stay open."""
+        """Let another process take over the run. Sockets belong to other processes, and stay open."""
         ended.alive = False
         if self.host is ended:
             self.host = None
@@ -178,7 +178,7 @@ class World(Surroundings):
             self.clock.after(away_s, self.start_host)
 
     def overtake_host(self, asleep_s: float) -> None:
-        """Suspend the host beyond its claim. Another host takes the run, and this one wakes without knowing it."""
+        """Suspend the host beyond its claim. Another host takes over the run, and this one wakes up unaware of it."""
         host = self.host
         if host is None:
             return
@@ -200,14 +200,14 @@ class World(Surroundings):
             host.lose(host.sockets[peer], banned=True)
 
     def direct(self, goal: e.Goal, *, target_steps: int = 0, mix: tuple[float, ...] = ()) -> None:
-        """Pause, resume, end or extend the run, or change its mix of sources, as the organizer can."""
+        """Pause, resume, end or extend the run, or change its mix of sources, as an organizer would."""
         self.goal = goal
         self.recipe = replace(self.recipe, mix=mix or self.recipe.mix)
         if self.host is not None:
             self.host.handle(e.Directed(goal, target_steps, mix))
 
     def roll_back(self, index: int) -> None:
-        """Request a rollback to the state of an entry, as the organizer can. The host carries out the rollback."""
+        """Request a rollback to the state of a log entry, as an organizer would. The host carries it out."""
         step = self.database.records[index - 1].step if index else 0
         self.database.back_to = e.Target(index, step, "0" * 64)
 

@@ -39,7 +39,7 @@ class Enrolled(Struct, frozen=True):
 
 
 class Issued(Struct, frozen=True):
-    """The part that is used of the site's answer to a request for a credential."""
+    """The fields used from the site's response to a credential request."""
 
     credential: str  # MessagePack of `Signed`, in base64
     site_key: PublicKey
@@ -49,7 +49,7 @@ class Issued(Struct, frozen=True):
 
 
 def site_of(url: str) -> str:
-    """Return the scheme and host of an address. A home stores sites by this key. Raises Problem E112, E104."""
+    """Return an address's scheme and host, which identify a site in a home. Raises Problem E112, E104."""
     try:
         parts = urlsplit(url)
         named = parts.scheme in {"http", "https"} and parts.hostname and (parts.port or True)
@@ -142,9 +142,9 @@ class RunAccess:
         return await dial(self.control, link=Link.CONTROL, identity=self.identity(), server="site", version=__version__)
 
     async def may_dial(self, listener: Listener) -> bool:
-        """Return True if this machine may dial a listener.
-        A member must not make this machine dial into its own local network. Relays may be anywhere, because the
-        operator places them. Members may also be anywhere if the site itself is in the local network.
+        """Return True if this machine may dial a listener. A member must not make this machine connect to its own
+        local network. Relays may have any address, because the operator sets them up. If the site itself is in the
+        local network, members may also have any address.
         """
         if not listener.fingerprint or is_public(urlsplit(listener.url).hostname or ""):
             return True

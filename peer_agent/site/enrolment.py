@@ -74,7 +74,7 @@ async def _ask(home: Home, site: str, kind: str, run: str) -> Code:
 
 
 async def _wait(home: Home, site: str, code: Code, sleep: Sleep, monotonic: Callable[[], float]) -> Enrolled:
-    """Ask the site repeatedly until a person approves the machine. Continue through restarts of the site and sleep."""
+    """Poll the site until a person approves the machine. Keep polling if the site restarts or this machine sleeps."""
     url = f"{site}/api/v1/devices/poll"
     proof = sign(home.key(), REQUEST, code.device_code.encode()).signature.hex()
     until, strange = monotonic() + code.expires_in, 0
@@ -106,8 +106,8 @@ ASK_AGAIN = {
 
 
 class Enrolment(Struct, frozen=True):
-    """How to enrol a machine. `show` shows a person the code to approve. `say` shows a sentence.
-    `run`: the slug of the run to join. `token`: a one-time token to use instead of an approval, or "".
+    """Settings for enrolling a machine. `show` shows a person the code to approve. `say` shows a sentence. `run`: the
+    slug of the run to join. `token`: a one-time token to use instead of an approval, or "".
     """
 
     show: Callable[[Code], None]

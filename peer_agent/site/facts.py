@@ -1,4 +1,4 @@
-"""The site's facts about its agent and about a run, read before joining, and whether they fit this machine."""
+"""Reads the site's facts about its agent and a run before joining, and checks that they fit this machine."""
 
 import asyncio
 import sys
@@ -24,7 +24,7 @@ from peer_agent.site.credential import RunAccess
 
 
 class Offer(Struct, frozen=True):
-    """The part that is used of the site's offer of an agent. A command is None if the site has no package."""
+    """The fields used from the site's offer of an agent. Its commands are None if the site has no package."""
 
     version: str
     protocol: int

@@ -1,5 +1,5 @@
-"""Input of a one-time token, hidden from other users of this computer.
-A token is never an argument, because `ps` shows arguments to every account. It comes from the environment or a file.
+"""Reads a one-time token without revealing it to other users of this computer. A token is never passed as an argument,
+because `ps` shows arguments to every account. It comes from the environment or a file.
 """
 
 import os
@@ -26,20 +26,20 @@ def take_variable(environment: MutableMapping[str, str]) -> None:
 
 
 def token_of_environment() -> str:
-    """Return the token that came in the environment, or "". Raises Problem E133."""
+    """Return the token from the environment, or "" if there is none. Raises Problem E133."""
     token = os.environ.get(VARIABLE, "") or _taken
     return _checked(token, VARIABLE) if token else ""
 
 
 def refuse_argument(value: str) -> str:
-    """Raise Problem E132 if a token is an argument, because other users may have read it."""
+    """Raise Problem E132 if a token was passed as an argument, because other users may have read it."""
     if value:
         raise Problem.of("E132")
     return value
 
 
 def token_in(path: str) -> str:
-    """Return the token in the first line of a file or of standard input. Raises Problem E133 if it is no token."""
+    """Return the token in the first line of a file or of standard input. Raises Problem E133 if it is not a token."""
     if not path:
         return ""
     where = _("Standard input") if path == STANDARD_INPUT else _("The file {path}").format(path=path)
@@ -60,7 +60,7 @@ def _checked(line: str, where: str) -> str:
 
 
 def _first_line(path: str) -> str:
-    """Return the first line, and read no further. With --attached, the agent leaves when standard input ends."""
+    """Return the first line without reading further. With --attached, the agent leaves when standard input ends."""
     if path == STANDARD_INPUT:
         line = bytearray()
         while len(line) < MOST and (letter := os.read(sys.stdin.fileno(), 1)) not in (b"", b"\n"):

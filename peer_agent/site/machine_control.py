@@ -1,5 +1,5 @@
-"""The owner's instructions for this machine, set on its page at the site and answered with a report.
-A process has one `MachineControl`, which outlives links and runs.
+"""The owner's instructions for this machine, set on its page at the site. The machine answers them with reports. A
+process has one `MachineControl`, which outlives links and runs.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class Refusal(NamedTuple):
 
 
 def credible(refused: tuple[Refusal, ...]) -> tuple[str, ...]:
-    """Return the reasons if a relay or two members refused. A single member must not be able to stop a machine."""
+    """Return the reasons if a relay or two members refused. One member alone must not be able to stop a machine."""
     is_one_members = len({refusal.by for refusal in refused}) < 2 and not any(each.is_relays for each in refused)
     return () if is_one_members else tuple(sanitize(refusal.reason) for refusal in refused)
 
@@ -89,7 +89,7 @@ class MachineControl:
     # --- link ---------------------------------------------------------------------------------------------------
 
     def linked(self, run: RunId, say: Callable[[MachineReport], None]) -> None:
-        """Report on a new control link. The site answers the machine's first report with instructions."""
+        """Send a report over a new control link. The site answers the machine's first report with instructions."""
         self._run, self._say = run, say
         self._report(again=True)
 
@@ -97,7 +97,7 @@ class MachineControl:
         self._say = _nothing
 
     def hear(self, wanted: Instructions) -> None:
-        """Apply instructions if they are newer. Answer older ones with a report, without applying them."""
+        """Apply the instructions if they are newer than the current ones. In any case, answer with a report."""
         if wanted.revision > self.revision:
             self.wanted, self.revision, self.could_not = wanted, wanted.revision, ""
             self._refused, self._latched = (), Rest()
@@ -168,7 +168,7 @@ class MachineControl:
         self.on_change()
 
     def _found(self) -> Rest:
-        """Return whether to rest, from the latest observation. It may lack data that new instructions need."""
+        """Return the reason to rest, based on the latest observation. New instructions may need data that it lacks."""
         around = self._around or Surroundings(now=datetime.now())  # noqa: DTZ005 (in local time)
         memory = max(around.memory_bytes, self.needed_bytes)
         return reason_to_rest(self.wanted, replace(around, refused=credible(self._refused), memory_bytes=memory))

@@ -1,4 +1,4 @@
-"""A peer's links to a run's listeners, dialled when a listener appears, and not replaced during a round (rule 41).
+"""A peer's links to a run's listeners. They are dialled when a listener appears, and kept during a round (rule 41).
 Most listeners are relays. A listening member has its own certificate, whose fingerprint the site names. If a member
 cannot be dialled, a relay forwards the link, and the member does not count as reached.
 """
@@ -47,7 +47,7 @@ class Dialling:
         self._was_open = False
 
     async def connect(self) -> Connection:
-        """Try to connect. If the last direct try failed, go through a relay, and through another relay each time."""
+        """Try to connect. After a failed direct attempt, go through a relay, using a different relay each time."""
         relays = self._relays() if self.may_forward else ()
         was_open, self._was_open = self._was_open, False
         if self._has_failed and relays:
@@ -75,7 +75,7 @@ class Dialling:
         return sha256(f"{relay.peer} {self.access.peer} {self.listener.peer}".encode()).digest()
 
     async def hold(self, link: Connection, serve: Serve) -> None:
-        """Serve a link until it ends. When a direct link can replace a forwarded link, replace it."""
+        """Serve a link until it ends. If it is forwarded, replace it once a direct link can be opened."""
         if link.is_direct:
             return await serve(link)
         serving, looking = asyncio.ensure_future(serve(link)), asyncio.create_task(self._find_direct())
@@ -98,7 +98,7 @@ class Dialling:
             await direct.close()
 
     async def _find_direct(self) -> Connection:
-        """Try to open a direct link, but not during rounds, because the listener switches to a new link at once."""
+        """Keep trying to open a direct link, preferably between rounds, because the listener switches to it at once."""
         while True:
             await asyncio.sleep(AGAIN_S)
             for _ in range(BUSY_LOOKS):
@@ -117,7 +117,7 @@ Hear = Callable[[PeerId, m.AnyMessage | Frame], Awaitable[None]]
 
 
 class _Wanted:
-    """A span requested from a relay's log. With a chunk above `largest` bytes, the span counts as missing."""
+    """A span requested from a relay's log. If a chunk exceeds `largest` bytes, the span counts as missing."""
 
     def __init__(self, entry: SpanEntry, largest: int) -> None:
         self.entry, self.largest = entry, largest
@@ -234,7 +234,7 @@ class DataLinks:
         return True
 
     async def fetch(self, record: RecordHead, entry: SpanEntry, keep: Keep) -> bool:
-        """Fetch a span of the log, first from its reducer, until `keep` accepts the bytes. Return True if it does."""
+        """Fetch a span of the log, first from its reducer, until `keep` accepts it. Return False if it never does."""
         for peer in sorted(self.open, key=lambda peer: (peer != entry.reducer, peer)):
             payloads = await self.ask(peer, record, entry)
             if payloads is not None and await keep(payloads):

@@ -1,3 +1,3 @@
-"""The site's long work, in child processes: prepare data, replay logs, evaluate, and generate text.
-Only the site uses this package. Work that a volunteer's machine also does is in `peer_agent.publishing`.
+"""The site's long tasks, in child processes: preparing data, replaying logs, evaluating, and generating text. Only the
+site uses this package. Tasks that volunteers' machines also run are in `peer_agent.publishing`.
 """

@@ -1,4 +1,4 @@
-"""Commands for the site's long work, with the output format of the commands of `peer_agent.publishing`."""
+"""Commands for the site's long tasks. Their output has the same format as in `peer_agent.publishing`."""
 
 import argparse
 import contextlib
@@ -83,7 +83,7 @@ def run_evaluate(given: argparse.Namespace) -> msgspec.Struct:
 
 
 def run_write(given: argparse.Namespace) -> msgspec.Struct:
-    """Continue a prompt from standard input. As an argument, the prompt would be visible in lists of processes."""
+    """Continue a prompt from standard input. As an argument, it would be visible in process lists."""
     _give_way()
 
     from peer_agent.site_work.evaluate import write

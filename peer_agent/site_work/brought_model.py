@@ -50,7 +50,7 @@ UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 
 
 class ModelFiles(ABC):
-    """The files in the folder of config.json, by name."""
+    """The files in the same folder as config.json, by name."""
 
     names: Collection[str]
 
@@ -111,7 +111,7 @@ class _Folder(ModelFiles):
 
 
 class _Zipped(ModelFiles):
-    """The files in an archive, from the folder of config.json."""
+    """The files of an archive that are in the same folder as config.json."""
 
     def __init__(self, packed: zipfile.ZipFile) -> None:
         self._packed = packed
@@ -163,7 +163,7 @@ KEPT = ("bos_token", "eos_token", "unk_token", "pad_token", "add_bos_token", "ad
 
 
 class Read(NamedTuple):
-    """A base model that was read, its end-of-text token, and its chat template."""
+    """A base model read from its files, with its end-of-text token and its chat template."""
 
     base: Base
     end: int
@@ -171,7 +171,7 @@ class Read(NamedTuple):
 
 
 def read_base(model: Path, out: Path) -> Read:
-    """Read a model from a folder or a zip. Write parameters and tokenizer to `out`/model and `out`/tokenizer.
+    """Read a model from a folder or a zip. Write its parameters to `out`/model and its tokenizer to `out`/tokenizer.
     Raises Problem E388 (not a model), E389 (pickled), E390 (unknown kind, or custom code), E391 (parameters or
     tokenizer do not match the configuration).
     """
@@ -250,7 +250,7 @@ def _write_parameters(files: ModelFiles, config: Mapping[str, Any], folder: Path
 
 
 class _Shapes(NamedTuple):
-    """The shapes of a model's tensors. `needed`: names of the tensors that no tied tensor replaces."""
+    """The shapes of a model's tensors. `needed`: names of required tensors, which no tied tensor replaces."""
 
     both: dict[str, tuple[int, ...]]
     needed: set[str]
@@ -337,9 +337,9 @@ class PreparedAdapted(PreparedText, frozen=True, kw_only=True):
 def prepare(
     text: Path, out: Path, preparation: AdaptedText, further: Sequence[Path] = (), *, base: Path | None = None
 ) -> PreparedAdapted:
-    """Write `out`/model, `out`/tokenizer, `out`/shards and `out`/heldout.safetensors.
-    `text`, `further`: sources of text. `base`: the base model's folder or zip; its chat template renders conversations.
-    Raises Problem E387 without a base model, and the errors of `read_base`, `prepare` and `open_documents`.
+    """Write `out`/model, `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. `text`, `further`: sources of
+    text. `base`: the base model's folder or zip; its chat template renders conversations. Raises Problem E387 if there
+    is no base model, and the errors of `read_base`, `prepare` and `open_documents`.
     """
     del preparation  # has no values, because everything follows from the base model
     if base is None:

@@ -24,7 +24,7 @@ BUDGET_S = 600.0  # for the loss; other figures may take about as long again
 
 
 class Evaluated(Struct, frozen=True, kw_only=True):
-    """The mean loss in nats over `units` loss units, and other figures of the recipe."""
+    """The mean loss in nats over `units` loss units, and the recipe's other figures."""
 
     loss: float
     units: int
@@ -42,9 +42,9 @@ def evaluate(
     data: Path = NO_FILES,
     prompts: Sequence[str] = (),
 ) -> Evaluated:
-    """Return the held-out loss and figures of a snapshot. Raises Problem E107, E111, E310, E360, E361.
-    `most`: at most so many loss units are used. `data`: the prepared data, with the tokenizer for the prompts. If the
-    model is too slow for this CPU, half of the samples are used, or a quarter, and so on.
+    """Return the held-out loss and figures of a snapshot. Raises Problem E107, E111, E310, E360, E361. `most`: the
+    maximum number of loss units. `data`: the prepared data, with the tokenizer for the prompts. If the model is too
+    slow for this CPU, the number of samples is halved until the time suffices.
     """
     shard = training_of(recipe).load_shard(heldout)
     with memory_or_problem():
@@ -62,7 +62,7 @@ def evaluate(
 
 
 def _written(recipe: Recipe, model: torch.nn.Module, data: Path, prompts: Sequence[str]) -> list[str]:
-    """Return the model's continuations. Return none after an error, because the loss is already known."""
+    """Return the model's continuations. Return [] after an error, so that the loss is not discarded."""
     try:
         return training_of(recipe).written(recipe, model, data, prompts)
     except (OSError, RuntimeError, ValueError):
@@ -71,7 +71,7 @@ def _written(recipe: Recipe, model: torch.nn.Module, data: Path, prompts: Sequen
 
 
 def affordable(model: torch.nn.Module, recipe: Recipe, shard: Shard) -> tuple[int, float]:
-    """Return how many samples fit the time budget, and their loss units, infinite if all fit. Raises ValueError."""
+    """Return how many samples fit the time budget, and their loss units, or infinity if all fit. Raises ValueError."""
     kind = training_of(recipe)
     whole, batch = recipe.samples_in(kind.size_of(shard)), next(heldout_batches(recipe, shard), None)
     if batch is None:

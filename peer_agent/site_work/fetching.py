@@ -48,7 +48,7 @@ NAMED = 3  # folders that an error message names
 
 
 def model_files(names: Collection[str]) -> list[str]:
-    """Return the files of a model whose folder is the repository itself. Raises Problem E388, E389."""
+    """Return the files of a model at the top level of a repository. Raises Problem E388, E389."""
     for wanted in (CONFIG_FILE, TOKENIZER):
         if wanted not in names:
             raise Problem.of("E388", reason=f"there is no {wanted} in it")
@@ -71,9 +71,9 @@ def tokenizer_files(names: Collection[str]) -> list[str]:
 
 
 def text_files(names: Collection[str], pattern: str, repository: str) -> list[str]:
-    """Return the files of a dataset that have rows or texts, in one format. By default: those for training.
-    `pattern`: a folder, or a pattern like `data/train-*`. Empty means all files. Raises Problem E396 if the user must
-    choose, E398 if no file is readable.
+    """Return a dataset's files with rows or texts, all in one format. By default, prefer files for training.
+    `pattern`: a folder, or a pattern like `data/train-*`. Empty means the default. Raises Problem E396 if the user
+    must choose, E398 if no file is readable.
     """
     found = sorted(name for name in names if name.rpartition("/")[2] not in NO_ROWS)
     folder = pattern.rstrip("/") + "/"
@@ -93,7 +93,7 @@ def text_files(names: Collection[str], pattern: str, repository: str) -> list[st
 
 
 def is_parquet(name: str) -> bool:
-    """Return True if a file is Parquet, from which machines can read single row groups on the Hub."""
+    """Return True if a file is Parquet, so that machines can read single row groups of it on the Hub."""
     return name.lower().endswith(ROWS[0])
 
 
@@ -126,7 +126,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 class Found(Struct, frozen=True, kw_only=True):
     """The content of a repository at `commit`. `size`: in bytes. `licence`: from the repository's card, or "".
-    `streamed`: True if the dataset is too large: only a sample is fetched, and machines read the rest on the Hub.
+    `streamed`: True if the dataset is too large, so only a sample is fetched, and machines read the rest on the Hub.
     """
 
     commit: str
@@ -144,7 +144,7 @@ class Fetched(Struct, frozen=True, kw_only=True):
 
 
 def look(wanted: Wanted, token: str, *, most: int) -> Found:
-    """Return what a fetch of the repository would bring. Raises Problem E304, E346-E348, E388, E389, E396-E398."""
+    """Return facts about what `fetch` would download. Raises Problem E304, E346-E348, E388, E389, E396-E398."""
     check_name(wanted.repository)
     api = api_of(token, wanted.endpoint)
     with _told(wanted):
@@ -164,8 +164,8 @@ def _is_for_all(info: Any) -> bool:
 
 
 def fetch(wanted: Wanted, commit: str, folder: Path, token: str, *, most: int) -> Fetched:
-    """Fetch a commit's chosen files into a folder. Keep what an earlier fetch has brought.
-    Raises Problem like `look`, E106 if the disk fails, E399 if bytes differ.
+    """Fetch a commit's chosen files into a folder. Keep files from an earlier fetch. Raises the errors of `look`, and
+    Problem E106 if the disk fails, E399 if bytes differ.
     """
     check_name(wanted.repository)
     api = api_of(token, wanted.endpoint)
@@ -183,7 +183,7 @@ def fetch(wanted: Wanted, commit: str, folder: Path, token: str, *, most: int) -
 
 
 def chosen_files(wanted: Wanted, commit: str) -> dict[str, Any]:
-    """Return the chosen files of a public dataset by name. Raises Problem like `look`."""
+    """Return the chosen files of a public dataset by name. Raises the errors of `look`."""
     check_name(wanted.repository)
     with _told(wanted):
         return _chosen(api_of("", wanted.endpoint), wanted, commit)[1]
@@ -194,7 +194,7 @@ def _told(wanted: Wanted) -> Any:
 
 
 def _chosen(api: "HfApi", wanted: Wanted, commit: str) -> tuple[str, dict[str, Any]]:
-    """Return the commit and its chosen files by name; for unreadable datasets, the Hub's Parquet conversion."""
+    """Return the commit and its chosen files by name. For an unreadable dataset, use the Hub's Parquet conversion."""
     held = held_files(api, wanted.repository, commit, kind=wanted.kind, most=MOST_LISTED)
     if wanted.kind != "dataset":
         return commit, _files(held, (model_files if wanted.kind == "model" else tokenizer_files)(held))

@@ -53,8 +53,8 @@ class Header(tarfile.TarInfo):
 
 
 def members_of(path: Path) -> Iterator[Member]:
-    """Yield the files in an archive's folders. Raises Problem E378 if the archive is incomplete.
-    Raises Problem E379 if a member's path leads out of the archive or is no plain file.
+    """Yield the files in an archive's folders. Raises Problem E378 if the archive is incomplete. Raises Problem E379
+    if a member is not a plain file or its path leads out of the archive.
     """
     try:
         with path.open("rb") as file, tarfile.open(fileobj=file, mode="r|*", tarinfo=Header) as archive:
@@ -97,7 +97,7 @@ MOST_PIXELS = 64 * 1024 * 1024  # pixels of an image that is decoded
 
 
 def pixels_of(content: bytes, side: int) -> Pixels | None:
-    """Decode an image to RGB [side, side, 3], scaled and cropped to a square, or return None if it is no image."""
+    """Decode an image to RGB [side, side, 3], scaled and cropped to a square. Return None if it is not an image."""
     try:
         with warnings.catch_warnings(), Image.open(io.BytesIO(content), formats=FORMATS) as image:
             warnings.simplefilter("ignore")  # about strange metadata; the size is checked below
@@ -128,14 +128,14 @@ SHOWN = 30  # classes that are shown to people
 
 
 class PreparedImages(Prepared, frozen=True, kw_only=True):
-    """Prepared images. Sizes are in images. `skipped`: how many files were no images."""
+    """Prepared images. Sizes are in images. `skipped`: the number of files that were not images."""
 
     classes: list[str]
     skipped: int
 
 
 class Read(Struct):
-    """The content of all archives. A file holds the pixels. `ends`: the number of images after each archive."""
+    """The contents of all archives. The pixels are in a file. `ends`: the number of images after each archive."""
 
     ends: list[int] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
@@ -144,8 +144,8 @@ class Read(Struct):
 
 
 def prepare(archive: Path, out: Path, preparation: ImagePreparation, further: Sequence[Path] = ()) -> PreparedImages:
-    """Write `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E301, E303, E378, E379, E380.
-    `further` archives have their own shards and held-out parts. Folders with equal names are one class.
+    """Write `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E301, E303, E378, E379, E380. Archives in
+    `further` get their own shards and held-out parts. Folders with the same name form one class.
     """
     side, archives = preparation.side, (archive, *further)
     with disk_errors(out):

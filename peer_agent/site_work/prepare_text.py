@@ -55,7 +55,7 @@ ROLES = {
 
 
 class Brought(NamedTuple):
-    """An uploaded tokenizer. `end`: its end-of-text token. `special`: for sentences, the tokens of `ROLES` instead."""
+    """An uploaded tokenizer. `end`: its end-of-text token. `special`: for sentences, the tokens of `ROLES`, else ()."""
 
     tokenizer: Tokenizer
     end: int
@@ -112,7 +112,7 @@ def _named(brought: Path) -> dict[str, str]:
 
 
 def _end(tokenizer: Tokenizer, named: Mapping[str, str]) -> dict[str, str]:
-    """Return the special tokens by role. End-of-text also begins a text: no other token is between two texts."""
+    """Return the special tokens by role. The end-of-text token also begins a text, so it alone separates two texts."""
     end = _first(tokenizer, (named.get("eos_token", ""), *ENDS))
     if end is None:
         raise Problem.of("E372", reason=f"no token of it ends a text, as {ENDS[0]} does")
@@ -168,8 +168,8 @@ def prepare(
     text: Path, out: Path, preparation: TextPreparation, further: Sequence[Path] = (), *, base: Path | None = None
 ) -> PreparedText:
     """Write `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E30x, E372, E381, E382.
-    `further` texts have their own shards and held-out parts. `base`: an uploaded tokenizer. None: train one on all
-    texts. If part of a source stays on the Hub, its shards are portions: they describe where the texts are.
+    Texts in `further` get their own shards and held-out parts. `base`: an uploaded tokenizer, or None to train one on
+    all texts. If part of a source stays on the Hub, its shards are portions, which describe where the texts are.
     """
     vocab = preparation.vocab
     if base is None and not SMALLEST_VOCAB <= vocab <= LARGEST_VOCAB:
@@ -198,9 +198,7 @@ def _prepare_by(base: Path, texts: Sequence[Documents], out: Path, preparation: 
 def cut(
     texts: Sequence[Documents], out: Path, tokenizer: Tokenizer, *, sentences: bool = False, end: int = END_OF_TEXT_ID
 ) -> PreparedText:
-    """Write shards and the held-out part. `end`: the token after each document, unless `sentences`. Raises Problem
-    E415.
-    """
+    """Write shards and the held-out part. `end`: appended to each document unless `sentences`. Raises Problem E415."""
     orders = [documents.order() for documents in texts]
     tokenizer.no_truncation()  # some tokenizer files request truncation
     tokenizer.no_padding()
@@ -233,7 +231,7 @@ def cut(
 def _portions_of(
     documents: Documents, found: int, tokenizer: Path, end: int, *, sentences: bool
 ) -> tuple[list[Portion], str]:
-    """Return the portions of a source on the Hub, and a note for people. `found`: tokens in the local part."""
+    """Return the portions of a source on the Hub, and a note to display. `found`: tokens in the local part."""
     listing = listing_of(documents.source)
     if listing is None:
         return [], ""
@@ -256,7 +254,7 @@ def _shown(documents: Documents, order: list[int]) -> list[str]:
 
 
 def _learned_from(documents: Documents, order: list[int], most_bytes: int) -> Iterator[str]:
-    """Yield random documents for training, from the end of the order. Held-out documents are at the start."""
+    """Yield random documents to train the tokenizer, from the end of `order`. Held-out documents are at its start."""
     left = most_bytes
     for number in reversed(order):
         left -= documents.size(number)

@@ -1,6 +1,6 @@
-"""Averaged bytes from relays' logs, fetched over data links. A span is requested by its place and verified by its root.
-The site's replay uses this, in a process without an event loop. A relay that sent wrong bytes is asked last. Memory
-holds one span at a time.
+"""Fetches averaged bytes from relays' logs over data links. A span is requested by its position and verified by its
+root. The site's replay uses this in a process without an event loop. Relays that sent wrong bytes are asked last. Only
+one span at a time is in memory.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class RelayLogs:
         self._runner.close()
 
     def fetch(self, index: int, span: int, first: int, sizes: Sequence[int], take: Take) -> bool:
-        """Fetch a span from one relay after another until `take` accepts the bytes. Return True if it does."""
+        """Fetch a span from one relay after another until `take` accepts the bytes. Return False if it never does."""
         known = read_reach(self._reach).relays
         for relay in sorted(known, key=lambda relay: self._failures[relay.peer]):
             payloads = self._runner.run(self._ask(relay, index, span, first, sizes))
@@ -88,9 +88,7 @@ class RelayLogs:
     async def _ask(
         self, relay: m.Listener, index: int, span: int, first: int, sizes: Sequence[int]
     ) -> list[bytes] | None:
-        """Return a span's payloads from one relay, or None if it does not answer, lacks the span or sends something
-        else.
-        """
+        """Return a relay's payloads of a span, or None if it does not answer, lacks the span or sends other data."""
         for _ in range(2):  # a link that was open may have ended
             is_old = relay.peer in self._links
             try:

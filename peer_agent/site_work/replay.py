@@ -1,5 +1,5 @@
-"""Replay of a run's log from a snapshot. The site computes the state itself instead of trusting an upload.
-Bytes come from relays' files on this disk, which are only read, and otherwise from relays over the network.
+"""Replays a run's log from a snapshot. The site computes the state itself instead of trusting an upload. It reads
+averaged bytes from relays' files on this disk, or else fetches them from relays over the network.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ class Replayed(Struct, frozen=True, kw_only=True):
 
 
 class Logs(Struct, frozen=True):
-    """Sources of averaged bytes: first the folder in each local relay's log, then relays over the network."""
+    """Sources of averaged bytes. Local relays' log folders are tried first, then relays over the network."""
 
     folders: Sequence[Path] = ()
     relays: RelayLogs | None = None
@@ -80,10 +80,10 @@ def replay(
     tell: Tell = lambda _: None,
     files: Path = NO_FILES,
 ) -> Replayed:
-    """Apply signed records to a snapshot, and write the result to `<out>/<file>.safetensors`.
-    `records`: a folder whose files are applied in the order of their names. `begins`: the snapshot's sha256, or "" to
-    skip this check. `expected`: the sha256 of a state that need not be written again. Raises Problem E341 if no source
-    has the bytes, E342 if a record does not follow, E218, E310, E106.
+    """Apply signed records to a snapshot, and write the result to `<out>/<file>.safetensors`. `records`: a folder
+    whose files are applied in the order of their names. `begins`: the snapshot's sha256, or "" to skip this check.
+    `expected`: the sha256 of a state that is already stored. Raises Problem E341 if no source has the bytes, E342 if a
+    record does not follow the state, E218, E310, E106.
     """
     replica = Replica(recipe, files=files)
     replica.load(snapshot)
@@ -96,7 +96,7 @@ def replay(
 
 
 def telling(path: Path | None) -> Tell:
-    """Return a function that writes the step to a file for the site. With `path` None, it does nothing."""
+    """Return a function that writes the step to a file for the site. If `path` is None, it does nothing."""
 
     def tell(step: int) -> None:
         if path is not None:
@@ -141,7 +141,7 @@ def _is_fetched(assembly: Assembly, record: RecordHead, entry: SpanEntry, logs: 
 
 
 def _is_filled(assembly: Assembly, entry: SpanEntry, path: Path) -> bool:
-    """Insert a span from a file. Return False if the bytes do not match: another relay may have the right ones."""
+    """Insert a span from a file. Return False if its bytes are wrong, because another relay may have the right ones."""
     file = read_span(path)
     if file is None:
         return False

@@ -1,5 +1,5 @@
-"""Datasets on the Hub that are too large to fetch: list all their row groups, and fetch a random sample.
-The sample is prepared like any other text. The rest stays on the Hub, where machines read it (`publishing.portions`).
+"""Lists all row groups of Hub datasets that are too large to fetch, and fetches a random sample. The sample is
+prepared like any other text. The rest stays on the Hub, where machines read it (`publishing.portions`).
 """
 
 import hashlib
@@ -55,7 +55,7 @@ def fetch_sample(wanted: Wanted, commit: str, folder: Path, *, most: int) -> Fet
 
 
 def _listed(wanted: Wanted, commit: str, parts: Path) -> list[RemoteFile]:
-    """Return the row groups of each file. Store finished lists, because a dataset may have a thousand files."""
+    """Return the row groups of each file. Store finished lists for a retry, as there may be a thousand files."""
     held: Mapping[str, Any] = chosen_files(wanted, commit)
     found, read = list[RemoteFile](), 0
     for number, (name, file) in enumerate(held.items()):
@@ -74,7 +74,7 @@ def _listed(wanted: Wanted, commit: str, parts: Path) -> list[RemoteFile]:
 
 
 def _sampled(files: list[RemoteFile], most: int) -> list[tuple[int, int]]:
-    """Return random row groups in a fixed order, of about `most` bytes. If all are larger, return the smallest."""
+    """Return a fixed random choice of row groups, with at most `most` bytes. If all are larger, return the smallest."""
     sizes = {
         (number, at): sum(group.sizes.values())
         for number, file in enumerate(files)

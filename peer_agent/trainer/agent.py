@@ -82,7 +82,7 @@ class Agent:
         return core
 
     async def run(self) -> None:
-        """Join the run, train and leave. Raises Problem if going on cannot help."""
+        """Join the run, train and leave. Raises Problem on a permanent error."""
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await self.access.renew()
         self.core = self._new_core()  # for the run in the credential
@@ -100,7 +100,9 @@ class Agent:
             await self._leave()
 
     def _obey(self) -> None:
-        """Apply the owner's changed instructions, or changed limits of this machine. To rest, leave at once."""
+        """Apply the owner's changed limits and instructions. To rest, leave at once; to move or finish, after the
+        step.
+        """
         self.jobs.take_limits(self.owner.limits)
         if self.owner.rest:
             self._end()
@@ -244,7 +246,7 @@ class Agent:
             await self._arrived(round_)
 
     async def _arrived(self, round_: OpenRound) -> None:
-        """Handle a new average. When all are there, tell the coordinator, even if some may be wrong."""
+        """Handle a new average. Once all have arrived, tell the coordinator, even if some may be wrong."""
         round_.arrived.set()
         gathered = round_.gathered()
         if gathered is not None and round_ is self.round:
@@ -328,7 +330,9 @@ class Agent:
             round_.task = self.start(contribute(round_, self.links))
 
     def _say(self, message: m.Message) -> None:
-        """Queue a message to the coordinator. While the link is down, drop messages: the next hello replaces them."""
+        """Queue a message to the coordinator. While the link is down, drop messages, because the next hello replaces
+        them.
+        """
         with contextlib.suppress(asyncio.QueueFull):
             self._words.put_nowait(message)
         if isinstance(message, m.Report) and self.jobs.accumulation is not None:
@@ -376,8 +380,8 @@ class Agent:
 
 
 async def finish_step(agent: "Agent") -> None:
-    """Wait until the current step is committed, if this machine has work in it.
-    Meanwhile the machine keeps taking part in the round, because other machines count on it.
+    """If this machine has work in the current step, wait until the step is committed. Meanwhile, the machine stays in
+    the round, because other machines count on it.
     """
     if not agent.core.has_state or not _has_something(agent):
         return

@@ -27,8 +27,8 @@ class Asked(Struct, frozen=True):
 
 
 class Collaboration:
-    """Work for one training loop: take units from `units()`, compute the gradient of each, and call `step()`.
-    The update combines all machines' parts, so parameters change between units, and the loop must not change them.
+    """Work for one training loop. The loop takes units from `units()`, computes each gradient, and calls `step()`.
+    Updates combine all machines' gradients and change the parameters between units. The loop must not change them.
     """
 
     def __init__(self) -> None:
@@ -42,8 +42,8 @@ class Collaboration:
     # --- the loop's side ----------------------------------------------------------------------------------------
 
     def units(self) -> "Iterator[UnitInHand]":
-        """Yield units until this machine has left the run. Raises the run's error, and Problem E107, E111 of a unit.
-        A loop that stopped during a unit gets the same unit when it starts again.
+        """Yield units until this machine has left the run. Raises the run's error, or Problem E107, E111 for a unit. A
+        loop that stopped during a unit gets the same unit when it starts again.
         """
         while self._has_one() or self._waits_for_one():
             assert self._asks is not None
@@ -98,19 +98,21 @@ class Collaboration:
     # --- the agent's side ---------------------------------------------------------------------------------------
 
     def ask(self, begin: "Callable[..., UnitInHand]", *units: Unit) -> "Future[Computed | NonFinite]":
-        """Request that the loop compute these units in one pass. A loop of another program gets one unit at a time."""
+        """Ask the loop to compute these units in one pass. Another program's loop gets one unit at a time."""
         result: Future[Computed | NonFinite] = Future()
         self._asked.put(Asked(begin, units, result))
         return result
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the loop. With `error`, raise it there."""
+        """End the loop. If `error` is given, the loop raises it."""
         self.error = self.error or error
         self._asked.put(None)
 
 
 def compute_units(collaboration: Collaboration) -> None:
-    """Compute units until the run ends on this machine: the agent's own loop. An error goes to the caller of `ask`."""
+    """Run the agent's own loop: compute units until the run ends on this machine. The caller of `ask` receives any
+    error.
+    """
     try:
         for unit in collaboration.units():
             unit.backward()

@@ -40,7 +40,7 @@ async def fetch_tokenizer(home: Home, access: RunAccess, digest: str) -> Path:
 
 
 async def fetch_model_files(home: Home, access: RunAccess, recipe: Recipe) -> Path:
-    """Return the folder of the files from which the recipe's model is built. Delete other models from the cache."""
+    """Fetch the files of the recipe's model, and return their folder. Delete other models from the cache."""
     folder, names = home.cache / "models", set[str]()
     for file in recipe.files():
         path = folder / f"{file.digest}.safetensors"
@@ -63,7 +63,7 @@ async def fetch_snapshot(home: Home, access: RunAccess, snapshot: m.Snapshot) ->
 
 
 async def _fetch(access: RunAccess, name: str, path: Path, sha256: str, size_limit: int) -> None:
-    """Fetch a file from the site into the cache. While the site restarts, retry."""
+    """Fetch a file from the site into the cache. Retry while the site restarts."""
     tries: Counter[str] = Counter()
     while not await asyncio.to_thread(path.exists):
         try:

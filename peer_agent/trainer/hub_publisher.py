@@ -1,6 +1,6 @@
-"""Publishing by the organizer's agent: one commit on the Hub after each snapshot step, during training.
-A child process packs and uploads. Errors are shown and never stop the agent. During an upload, only the newest later
-snapshot waits. While the Hub is unreachable, the newest snapshot is retried with backoff.
+"""The organizer's agent publishes during training: one commit on the Hub after each snapshot step. A child process
+packs and uploads. Errors are shown and never stop the agent. During an upload, only the newest snapshot is queued.
+While the Hub is unreachable, the newest snapshot is retried with backoff.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 600.0  # before a retry; each pause is tw
 
 
 class HubPublisher:
-    """Publishes snapshots of one run in one repository on the Hub, and reports to `view`."""
+    """Publishes snapshots of one run to one repository on the Hub, and reports to `view`."""
 
     def __init__(self, home: Home, access: RunAccess, repository: str, token: str, view: View) -> None:
         self.home, self.access, self.repository, self.view = home, access, repository, view
@@ -49,7 +49,7 @@ class HubPublisher:
         self._sending: asyncio.Task[None] | None = None
 
     async def committed(self, replica: "Replica", record: RecordHead) -> None:
-        """Publish the replica if this step is a snapshot step. Returns as soon as the state is copied."""
+        """Publish the replica if this step is a snapshot step. Returns as soon as the state has been copied."""
         recipe = replica.recipe
         if record.step % recipe.snapshot_every and record.step < recipe.target_steps:
             return
@@ -58,7 +58,7 @@ class HubPublisher:
             self._sending = asyncio.create_task(self._send_all())
 
     async def finish(self) -> None:
-        """Wait until the upload in progress ends, at most `LAST_S`."""
+        """Wait at most `LAST_S` seconds for the upload in progress."""
         if self._sending is not None and not self._sending.done():
             self.view.say(_("Uploading the last model to the Hub. Press Ctrl-C to leave without it."))
             with contextlib.suppress(TimeoutError):
@@ -100,7 +100,7 @@ class HubPublisher:
         return str(made["url"])
 
     async def _facts(self, record: RecordHead, target_steps: int) -> CardFacts:
-        """Fetch the run's facts at this step from the site. Without an answer, return the few known here."""
+        """Fetch the run's facts at this step from the site. If it does not answer, return the few facts known here."""
         where = f"{self.access.site.url}/api/v1/runs/{self.access.slug}/facts?step={record.step}"
         try:
             await self.access.renew()
@@ -157,7 +157,7 @@ class HubPublisher:
 
 
 def hub_token() -> str:
-    """Return the Hub token of this user: HF_TOKEN, or the token of the Hub's own login. Raises Problem E353."""
+    """Return this user's Hub token: HF_TOKEN, or the token saved by a Hub login. Raises Problem E353."""
     from huggingface_hub import get_token
 
     token = get_token()

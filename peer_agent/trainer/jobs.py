@@ -1,4 +1,5 @@
-"""Jobs that a trainer's core requests, run in order. The core decides by job number whether a result still counts."""
+"""Jobs that a trainer's core requests, run in order. The core uses the job number to decide if a result still
+counts."""
 
 import asyncio
 import logging
@@ -46,9 +47,9 @@ PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 
 
 class Follower:
-    """Lets a replica follow the log: it loads a snapshot or applies a record. Nothing else changes the replica.
-    `busy` is locked while parameters are read for gradients, and while they change. A new state is reported only when
-    its digest is known. Otherwise a gradient on the old parameters could be reported as one on the new parameters.
+    """Keeps a replica up to date with the log: it loads a snapshot or applies a record. Nothing else changes the
+    replica. `busy` is locked while parameters are read for gradients, and while they change. A new state is reported
+    only once its digest is known. Otherwise a gradient on the old parameters could be reported as one on the new.
     """
 
     def __init__(self, home: Home, access: RunAccess, links: DataLinks, replica: "Replica") -> None:
@@ -76,7 +77,9 @@ class Follower:
             return await asyncio.to_thread(self.replica.digest)
 
     async def gather(self, record: RecordHead, assembly: Assembly, *, patient: bool) -> Floats | None:
-        """Return the record's averages [P], or None if no relay has them. Fetch missing spans from relays' logs."""
+        """Return the record's averages [P], fetching missing spans from relays' logs. Return None if no relay has
+        them.
+        """
         for attempt in range(FETCH_TRIES if patient else 1):
             for entry in assembly.missing(record):
                 await self.links.fetch(record, entry, partial(_fill, assembly, entry))
@@ -101,15 +104,15 @@ LONGEST_REST_S = 300.0  # longest rest after one unit, for any duty cycle
 
 
 class Accumulation:
-    """One replica's gradients: it computes units, and stores the sum that was never offered and the offered sum.
-    The core decides what happens to these sums. They take the 8 bytes per parameter of rule 9: one sum may grow while
-    the other is frozen. The replica does not change while a unit is computed (`busy`).
+    """Computes one replica's gradients, and keeps two sums: the offered sum, and the sum not yet offered. The core
+    decides what happens to these sums. Together they take the 8 bytes per parameter of rule 9, because one may grow
+    while the other is frozen. `busy` keeps the replica unchanged while a unit is computed.
     """
 
     def __init__(
         self, trainer: "Trainer", grid: Grid, busy: asyncio.Lock, collaboration: Collaboration | None = None
     ) -> None:
-        """Prepare the sums. `collaboration`: another program's loop. None: the agent's own loop, in a thread."""
+        """Prepare the sums. `collaboration`: another program's loop, or None for the agent's own loop in a thread."""
         self.trainer, self.grid, self.busy = trainer, grid, busy
         self.accumulator = Accumulator(grid)
         self.speed = 0.0  # samples per second
@@ -125,8 +128,8 @@ class Accumulation:
             self.collaboration.end()
 
     async def compute(self, action: e.Compute, is_wanted: Callable[[int], bool]) -> e.Computed | e.NotFinite | None:
-        """Compute units, after the rest of the duty cycle. Return None if unwanted meanwhile. Raises Problem E107,
-        E111.
+        """Rest as the duty cycle requires, then compute units. Return None if they become unwanted. Raises Problem
+        E107, E111.
         """
         while (rest_s := self._rests_until - time.monotonic()) > 0:
             await asyncio.sleep(min(rest_s, LOOK_S))
@@ -154,7 +157,7 @@ class Accumulation:
         return e.Computed(action.job, result.loss_sum, result.loss_tokens, result.base_step, self.device_batch.units)
 
     def keep(self) -> None:
-        """Add the last computed gradient to the sum that was never offered."""
+        """Add the last computed gradient to the sum that is not yet offered."""
         assert self._computed is not None
         self.trainer.keep(self._computed)
 
@@ -175,7 +178,7 @@ class Accumulation:
             return None
 
     def hold(self) -> None:
-        """Add the sum that was never offered to the other sum. Raises NotFinite on overflow."""
+        """Add the sum that is not yet offered to the offered sum. Raises NotFinite on overflow."""
         if self.accumulator.sending is None and self.trainer.units:
             self.accumulator.add(self.trainer.take_sum().gradient_sum)
 
@@ -185,13 +188,14 @@ class Accumulation:
             self.accumulator.release()
 
     def remove_averaged(self, action: e.Settle) -> None:
-        """Subtract what the average included from the offered sum, and keep the rest."""
+        """Subtract from the offered sum the part that the average included. Keep the rest."""
         if self.accumulator.sending is not None:
             self.accumulator.remove_averaged(action.included)
 
 
 def _own_loop() -> Collaboration:
-    """Start the agent's own loop in one thread. glibc keeps freed memory per thread, so a single thread needs less."""
+    """Start the agent's own loop in a single thread. More would take more memory: glibc keeps freed memory per
+    thread."""
     collaboration = Collaboration()
     threading.Thread(target=compute_units, args=[collaboration], name="computing", daemon=True).start()
     return collaboration
@@ -251,7 +255,9 @@ class Jobs:
     # --- state --------------------------------------------------------------------------------------------------
 
     async def load(self, action: e.Load) -> None:
-        """Load a snapshot, into a new replica if there is none. Raises Problem E206, and those of `Follower.load`."""
+        """Load a snapshot, building the replica first if necessary. Raises Problem E206 and the errors of
+        `Follower.load`.
+        """
         if self.follower is None:
             self.follower, self.accumulation = await self.become_replica(action.greeting)
         try:
@@ -264,7 +270,7 @@ class Jobs:
         self.agent.handle(e.Loaded(action.job, digest))
 
     async def become_replica(self, greeting: m.Greeting) -> tuple[Follower, Accumulation]:
-        """Build the replica of this run, and its gradient sums. Raises Problem E206."""
+        """Build this run's replica and its gradient sums. Raises Problem E206."""
         from peer_agent.training.loop import Trainer, pick_device  # also imports torch
         from peer_agent.training.replica import Replica
 
@@ -307,7 +313,7 @@ class Jobs:
         return follower, accumulation
 
     def take_limits(self, limits: Limits) -> None:
-        """Apply changed limits, from the next unit on."""
+        """Apply changed limits, starting with the next unit."""
         if self.shards is not None and self.accumulation is not None:
             self.shards.disk_bytes = limits.disk_gb * GIGABYTE
             self.accumulation.duty_percent = limits.duty_percent
@@ -318,7 +324,7 @@ class Jobs:
             self.shards.close()
 
     async def fetch(self, action: e.Apply, round_: OpenRound | None) -> None:
-        """Gather an update's averages in the background, from the open round or logs, then queue the update."""
+        """Gather an update's averages from the open round or logs, then queue the update. Runs in the background."""
         follower, _ = self._there()
         record = action.record.record
         if round_ is not None and round_.is_of(record):
@@ -333,14 +339,16 @@ class Jobs:
             self.add(self.apply, action, gradient)
 
     async def apply(self, action: e.Apply, gradient: Floats) -> None:
-        """Apply an update, unless another state was loaded meanwhile. Waits until the current unit is computed."""
+        """Apply an update, unless another state has been loaded meanwhile. Wait until the current unit has been
+        computed.
+        """
         follower, _ = self._there()
         if self.agent.core.job == action.job:
             digest = await follower.apply(action.record.record, action.record.digest, gradient)
             self.agent.handle(e.Applied(action.job, digest))
 
     async def hand_in(self) -> None:
-        """Upload the state. Do nothing if an earlier upload is still running, as on a slow uplink."""
+        """Upload the state. Do nothing if an earlier upload is still running, for example on a slow uplink."""
         follower, _ = self._there()
         if self._handing_in is None or self._handing_in.done():
             state = await asyncio.to_thread(follower.replica.copy_state)
@@ -348,7 +356,7 @@ class Jobs:
             self._handing_in = agent.start(hand_in(agent.home, agent.access, state, agent.view))
 
     async def hash_state(self) -> None:
-        """Hash the state without copying it. Changes of the state are jobs too, so they wait for this job."""
+        """Hash the state without copying it. Changes to the state are jobs too, so they wait until this job is done."""
         follower, _ = self._there()
         replica = follower.replica
         sha256, size = await asyncio.to_thread(replica.state_hash)
@@ -362,7 +370,8 @@ class Jobs:
     # --- gradients ----------------------------------------------------------------------------------------------
 
     async def compute(self, action: e.Compute) -> None:
-        """Start a computation in the background, so that a cut need not wait. Prefetch the data of later units."""
+        """Start a computation in the background, so that a cut does not wait for it. Prefetch the data of later
+        units."""
         if self.shards is not None and self.accumulation is not None:
             core = self.agent.core
             self.shards.prefetch([*(unit.shard for unit in (*action.units, *core.queue)), *core.coming])
@@ -373,7 +382,8 @@ class Jobs:
         self.agent.start(self._compute(action))
 
     async def _compute(self, action: e.Compute) -> None:
-        """Wait for the units' data, then compute. The replica is not locked meanwhile, so rounds and updates go on."""
+        """Wait for the units' data, then compute. The wait does not lock the replica, so rounds and updates
+        continue."""
         _, accumulation = self._there()
         shards = [unit.shard for unit in action.units]
         if self.shards is not None and not await self.shards.ready(shards, lambda: self._is_wanted(action.job)):

@@ -1,4 +1,4 @@
-"""Joining a run: from the run's address to a machine that trains until it leaves. The cheapest checks come first."""
+"""Joining a run, from opening its address to training until the machine leaves. The cheapest checks come first."""
 
 import asyncio
 import contextlib
@@ -77,8 +77,8 @@ async def join_run(
 
 
 async def prepare(run_url: str, enrolment: Enrolment, home: Home, view: View, *, disk_gb: int | None) -> Prepared:
-    """Check whether this machine may join a run. Raises Problem.
-    `disk_gb`: limit of cached data. None: the machine will not train, so it needs no preflight.
+    """Check whether this machine may join a run. Raises Problem. `disk_gb`: the limit on cached data. None skips the
+    preflight for a machine that will not train.
     """
     await compare_versions(run_url, view)
     access = await access_for(home, run_url, enrolment)
@@ -90,7 +90,7 @@ async def prepare(run_url: str, enrolment: Enrolment, home: Home, view: View, *,
 
 
 async def moved(before: Prepared, owner: MachineControl, view: View, *, disk_gb: int | None) -> Prepared:
-    """Return the run to which the owner moves this machine. If that run cannot take the machine, return `before`."""
+    """Return the run to which the owner moves this machine, or `before` if that run cannot take the machine."""
     slug, owner.move_to = owner.move_to, ""
     access = before.access
     view.tell("moving", _("Moving to the run {run}.").format(run=slug))
@@ -106,7 +106,8 @@ async def moved(before: Prepared, owner: MachineControl, view: View, *, disk_gb:
 
 
 async def compare_versions(run_url: str, view: View) -> None:
-    """Raise Problem E205 if this agent and the site are incompatible. If the site offers a newer agent, show that."""
+    """Raise Problem E205 if this agent and the site are incompatible. Show a notice if the site offers a newer
+    agent."""
     offer = await offer_of(site_of(run_url))
     if offer is not None and (fault := difference(offer)) is not None:
         if fault.code != codes.NEWER_AGENT:
@@ -124,9 +125,9 @@ async def run_trainer(
     place: Place | None = None,
     collaboration: Collaboration | None = None,
 ) -> None:
-    """Train until the run is finished or the machine must leave. Raises Problem.
-    Returns if `owner` moves the machine to another run. While `owner` wants it to rest, the machine leaves the run.
-    `publish`: the repository on the Hub in which to publish, or "". `place`: where others may dial this machine.
+    """Train until the run has finished or the machine must leave. Raises Problem. Returns when `owner` moves the
+    machine to another run. If told to rest, the machine leaves the run and rejoins later. `publish`: the Hub
+    repository to publish to, or "". `place`: where others may dial this machine.
     """
     if place is not None:
         view.say(translated(SEEN))
@@ -177,7 +178,7 @@ def free_memory() -> None:
 
 
 def _publisher(agent: Agent, repository: str) -> HubPublisher:
-    """Return a publisher. Raises Problem E348, E353 before any work, while the person is still at the terminal."""
+    """Return a publisher. Raises Problem E348, E353 at once, while the person is still at the terminal."""
     check_name(repository)
     return HubPublisher(agent.home, agent.access, repository, hub_token(), agent.view)
 
@@ -189,6 +190,6 @@ def _shown(view: View, home: Home) -> Iterator[None]:
 
 
 def _tell_failure(task: asyncio.Task[None]) -> None:
-    """Log an error of the display. Training goes on."""
+    """Log an error in the display. Training continues."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("the view stands still", exc_info=error)

@@ -1,6 +1,6 @@
-"""The part of a trainer that others dial. It reduces in the agent's process, like a relay.
-This machine's own chunks and averages pass over a link to itself, so it is one contributor among others. It stores the
-log only if the site has no relay and asks for it. The trainer's core sends the hellos, because it knows more.
+"""The part of a trainer that other machines dial. It reduces like a relay, but in the agent's process. This machine
+sends its own chunks and averages over a link to itself, like any other contributor. It stores the log only if the site
+has no relay and asks it to. The trainer's core sends hellos, because it knows more.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ OF_A_LISTENER = m.SpanDone | m.Have | m.Progress | m.Arrivals | m.SlotRefused | 
 
 
 class Listening:
-    """Serves the links of others to this trainer. `failed` receives the error that ends serving."""
+    """Serves other machines' links to this trainer. `failed` receives the error that ends the service."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Listening:
         await asyncio.gather(*self._tasks, self.run.close(), self._server.close(), return_exceptions=True)
 
     def hear(self, body: m.TO_PEER) -> None:
-        """Handle a message from the site that concerns a reducer. Ignore others."""
+        """Handle a message from the site that concerns a reducer. Ignore other messages."""
         if isinstance(body, m.Planned) and not body.slots:
             return  # a plan in which this machine has no part
         if isinstance(body, m.Probe) and not body.begins:

@@ -1,4 +1,4 @@
-"""Observation of an agent, about once a second, for the display and for `manyhands status`."""
+"""Observation of an agent for the display and `manyhands status`, about once a second."""
 
 import asyncio
 import contextlib
@@ -42,14 +42,14 @@ class Heldout(Struct, frozen=True):
 
 
 class Learning(Struct, frozen=True):
-    """The fields about a run's learning progress that are shown here."""
+    """The fields of a run's learning progress that the display shows."""
 
     heldout: Heldout | None = None
     warning: Annotated[str, Meta(max_length=MOST_WORDS)] = ""
 
 
 class Condition(Enum):
-    """The kinds of fault that are observed. Each has at most one fault at a time."""
+    """The kinds of fault to observe. Each has at most one fault at a time."""
 
     SITE = auto()
     CLOCK = auto()
@@ -115,7 +115,7 @@ class Observer:
             await asyncio.sleep(DISK_S)
 
     def _note(self, condition: Condition, fault: Fault | None) -> None:
-        """Report a condition's new fault. If it had another fault before, report that this one has ended."""
+        """Report a condition's new fault, if any. If the condition had a different fault before, report its end."""
         before = self._found.pop(condition, "")
         if fault is not None:
             self._found[condition] = fault.code
@@ -124,7 +124,9 @@ class Observer:
             self.view.ended(before)
 
     async def _ask_for_rank(self) -> None:
-        """Ask the site regularly for the person's accepted samples. Until it answers, show this machine's own count."""
+        """Ask the site regularly for the person's accepted samples. Until the site answers, show this machine's own
+        count.
+        """
         access = self.agent.access
         url = f"{access.site.url}/api/v1/runs/{access.slug}/leaderboard?limit={MOST_LINES}"
         while True:
@@ -134,7 +136,7 @@ class Observer:
             await asyncio.sleep(LEADERBOARD_S)
 
     async def _ask_how_it_learns(self) -> None:
-        """Ask the site for the held-out loss and the warning about training, which change minutes apart."""
+        """Ask the site for the held-out loss and its training warning. Both change only every few minutes."""
         access = self.agent.access
         url = f"{access.site.url}/api/v1/runs/{access.slug}"
         while True:
@@ -174,5 +176,5 @@ def doing(agent: Agent) -> str:
 
 
 def _of_site(away: Fault | None) -> Fault | None:
-    """Return the fault to show for a control link that is down. A site that is not reached may only be restarting."""
+    """Return the fault to show for a control link that is down. An unreachable site may only be restarting."""
     return hardware.not_reached(away) if away is not None and away.code in PASSING else away

@@ -23,10 +23,14 @@ OPENS = 1000  # requests in the queue; a run has at most so many relays
 
 
 class OpenRound:
-    """A round's data from the cut to commit or void: this machine's chunks to send, and averages as they arrive."""
+    """A round's data from the cut until commit or void: this machine's chunks to send, and the averages received so
+    far.
+    """
 
     def __init__(self, cut: m.Cut | m.SitOut | m.PlanHead, assembly: Assembly) -> None:
-        """Open a round. `cut`: the message that began it, or the plan if this machine was not asked to take part."""
+        """Open a round. `cut`: the message that began the round, or the plan if this machine was not asked to take
+        part.
+        """
         self.cut, self.assembly = cut, assembly
         self.sending: Sending | None = None
         self.plan: m.PlanHead | None = None
@@ -41,12 +45,12 @@ class OpenRound:
         self.full_s: dict[PeerId, float] = {}  # by reducer: seconds in which its link accepted no more data
 
     def is_of(self, record: RecordHead) -> bool:
-        """Return True if the averages received in this round are those of the record."""
+        """Return True if the averages received in this round belong to the record."""
         is_next = (record.step, record.fence) == (self.cut.step + 1, self.cut.fence)
         return is_next and self.plan is not None and record.codec == self.assembly.codec
 
     def follow(self, plan: m.PlanHead, slot: int | None) -> None:
-        """Follow a new plan: accept its averages, including those that came early."""
+        """Follow a new plan. Accept its averages, including those that arrived early."""
         self.stop_sending()
         self.plan, self.slot = plan, slot
         self._planned_at, self._arrived, self.full_s = time.monotonic(), {}, {}
@@ -59,7 +63,8 @@ class OpenRound:
             self.keep_chunk(frame)
 
     def keep_chunk(self, frame: Frame) -> bool:
-        """Store an averaged chunk. Return True if it is new. A chunk that comes before its plan waits for the plan."""
+        """Store an averaged chunk. Return True if it is new. A chunk that arrives before its plan waits for the
+        plan."""
         if (frame.step, frame.fence) != (self.cut.step, self.cut.fence):
             return False
         if self.plan is None or frame.attempt > self.plan.attempt:
@@ -72,7 +77,9 @@ class OpenRound:
         return is_new
 
     def gathered(self) -> Gathered | None:
-        """Return the event that all averages of this attempt are there, with timings, or None while one is missing."""
+        """Return an event with timings once all averages of this attempt have arrived. Return None while one is
+        missing.
+        """
         holds = self.assembly.holds() if self.plan is not None else None
         if self.plan is None or holds is None:
             return None
@@ -80,12 +87,14 @@ class OpenRound:
         return Gathered(self.plan.attempt, holds, came, departures_of(self.full_s))
 
     def serve(self, peer: PeerId, message: m.Open) -> None:
-        """Queue a reducer's request for chunks. Drop it if the queue is full; on a new link, the reducer repeats it."""
+        """Queue a reducer's request for chunks. Drop it if the queue is full. The reducer repeats the request on a new
+        link.
+        """
         with contextlib.suppress(asyncio.QueueFull):
             self.opens.put_nowait((peer, message))
 
     async def wait_for_chunks(self, record: RecordHead, patience_s: float) -> None:
-        """Wait for the record's averaged chunks until all are there, or until none has come for `patience_s`."""
+        """Wait until all averaged chunks of the record have arrived, or until none has arrived for `patience_s`."""
         while self.assembly.missing(record):
             self.arrived.clear()
             try:
@@ -95,7 +104,8 @@ class OpenRound:
                 return
 
     def material(self) -> tuple[Sending, m.PlanHead, int]:
-        """Return what to send, its plan and slot. Raises RuntimeError if this machine contributes nothing."""
+        """Return the gradient to send, its plan and its slot. Raises RuntimeError if this machine contributes
+        nothing."""
         if self.sending is None or self.plan is None or self.slot is None:
             raise RuntimeError("this machine contributes nothing to the round")
         return self.sending, self.plan, self.slot
@@ -115,9 +125,9 @@ class OpenRound:
 
 
 async def contribute(round_: OpenRound, links: DataLinks) -> None:
-    """Send chunks to each reducer that requests them, even late or after a lost link, until cancelled.
-    A late reducer is served at once, because it would otherwise suspect this trainer. The writers are plain tasks,
-    because a TaskGroup's errors would keep the round's data in memory until garbage collection.
+    """Until cancelled, send chunks to each reducer that requests them, even late or after a lost link. Serve a late
+    reducer at once, because it would otherwise suspect this trainer. The writers are plain tasks, because a
+    TaskGroup's errors would keep the round's data in memory until garbage collection.
     """
     writers: set[asyncio.Task[None]] = set()
     try:
@@ -133,7 +143,7 @@ async def contribute(round_: OpenRound, links: DataLinks) -> None:
 
 
 async def _gathered(round_: OpenRound) -> dict[PeerId, m.Open]:
-    """Return all reducers that are ready within `GATHER_S` of the first, or when the plan has no others."""
+    """Wait for a ready reducer, then at most `GATHER_S` for the plan's others. Return all that are ready."""
     ready = dict([await round_.opens.get()])
     wanted = {span.reducer for span in round_.material()[1].spans if not span.root}
     with contextlib.suppress(TimeoutError):
@@ -153,7 +163,7 @@ async def _send(round_: OpenRound, links: DataLinks, ready: dict[PeerId, m.Open]
 
 
 def _pace(sending: Sending, plan: m.PlanHead) -> float:
-    """Return this machine's pace in bytes per second. 0 means no limit. A faster sender would delay the slow ones."""
+    """Return this machine's pace in bytes per second. 0 means no limit. Sending faster would delay slower machines."""
     chunks = (chunk for span in plan.spans if not span.root for chunk in range(span.first, span.stop))
     seconds = coming_s(plan)
     return plan.pace * sum(len(sending.payloads[chunk]) for chunk in chunks) / seconds if seconds else 0.0

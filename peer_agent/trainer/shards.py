@@ -1,4 +1,4 @@
-"""A run's shards on this machine: prefetched, with limits for disk and memory."""
+"""A run's shards on this machine, prefetched within disk and memory limits."""
 
 import asyncio
 import contextlib
@@ -29,20 +29,21 @@ MADE = ".made-"  # in the names of unfinished files
 
 
 class Portions:
-    """Builds shards whose texts stay on the Hub, one at a time. While the Hub is unreachable, `view` shows a fault."""
+    """Builds shards one at a time from texts that stay on the Hub. While the Hub is unreachable, `view` shows a
+    fault."""
 
     def __init__(self, home: Home, access: RunAccess, view: View | None = None) -> None:
         self.home, self.access, self.view = home, access, view
         self._making = asyncio.Lock()
 
     def sweep(self) -> None:
-        """Delete unfinished files that a killed agent has left. Safe, because only one agent uses this home."""
+        """Delete unfinished files left by a killed agent. This is safe, because only one agent uses this home."""
         for path in (self.home.cache / "shards").glob(f"*{MADE}*"):
             with contextlib.suppress(OSError):
                 path.unlink()
 
     async def made(self, path: Path) -> Path:
-        """If the file is a portion, replace it by its shard. Return `path`. Raises Problem E106, E397, E414, E416."""
+        """If the file is a portion, replace it with its shard. Return `path`. Raises Problem E106, E397, E414, E416."""
         async with self._making:
             portion = await asyncio.to_thread(portion_in, path)
             if portion is not None:
@@ -98,7 +99,7 @@ OPEN_BYTES = 1 << 30  # limit of shards in memory, by the size of their files; t
 
 
 class Shards:
-    """A run's shards by number. Memory and disk have limits: the least recently used shards go first."""
+    """A run's shards by number. At a memory or disk limit, the least recently used shards are removed first."""
 
     def __init__(
         self,
@@ -111,7 +112,8 @@ class Shards:
         disk_bytes: int,
         view: View | None = None,
     ) -> None:
-        """Prepare a run's shards. `disk_bytes`: limit of all shards in this home, including those of other runs."""
+        """Prepare a run's shards. `disk_bytes`: the limit for all shards in this home, including those of other
+        runs."""
         self.home, self.access, self.recipe, self.shards, self.loop = home, access, recipe, shards, loop
         self.disk_bytes = disk_bytes
         self._portions = Portions(home, access, view)
@@ -138,7 +140,8 @@ class Shards:
         return self._open[shard][0]
 
     async def ready(self, shards: Iterable[int], is_wanted: Callable[[], bool]) -> bool:
-        """Fetch these shards' files. Return False as soon as `is_wanted` does. Call this from the event loop."""
+        """Fetch these shards' files. Return False as soon as `is_wanted` returns False. Call this from the event
+        loop."""
         for shard in dict.fromkeys(shards):
             fetched = asyncio.create_task(self._fetched(shard)) if shard not in self._open else None
             while fetched is not None and not (await asyncio.wait([fetched], timeout=LOOK_S))[0]:
@@ -160,7 +163,9 @@ class Shards:
         return fetched.result()
 
     def prefetch(self, coming: Iterable[int]) -> None:
-        """Fetch the first missing shards one by one, so that none delays an earlier one. Call from the event loop."""
+        """Fetch the first missing shards one by one, so that no shard delays an earlier one. Call this from the event
+        loop.
+        """
         known = (shard for shard in dict.fromkeys(coming) if shard < len(self.shards))  # the site may name any number
         self._ahead = list(islice((shard for shard in known if shard not in self._open), AHEAD))
         if self._ahead and (self._fetcher is None or self._fetcher.done()):

@@ -1,4 +1,4 @@
-"""Layers with less memory or more speed: recomputation in the backward pass (arXiv 1604.06174), and compilation."""
+"""Ways to save memory or time in layers: recomputation in the backward pass (arXiv 1604.06174), and compilation."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,20 +25,20 @@ def layers_of(module: nn.Module) -> Iterator[nn.Module]:
 
 
 class CompiledLayers:
-    """A model's layers, compiled at first use, and again for another number of samples.
-    Compiled gradients differ only by rounding. Updates are never compiled: replicas must have equal bits (rule 13).
-    `error`: why compilation failed, or "".
+    """A model's layers, compiled on first use, and again for each new number of samples. Compiled gradients differ
+    only by rounding. Updates are never compiled, because replicas must have equal bits (rule 13). `error`: why
+    compilation failed, or "".
     """
 
     def __init__(self, model: torch.nn.Module, backend: str | Callable[..., Any] = "inductor") -> None:
-        """Replace a model's layers by compiled ones. `backend`: that of torch.compile."""
+        """Replace a model's layers with compiled ones. `backend`: the backend of torch.compile."""
         self.error = ""
         self._backend = backend
         for layer in layers_of(model):
             layer.forward = self._either(layer.forward)
 
     def give_up(self, error: Exception) -> bool:
-        """Stop compiling. Return False if it was already stopped, because then the error has another cause."""
+        """Stop compiling. Return False if compilation had already stopped, because the error then has another cause."""
         if self.error:
             return False
         cause = getattr(error, "inner_exception", error)  # torch wraps the compiler's error

@@ -30,7 +30,9 @@ class Mean(Struct, frozen=True):
 def mean_loss(
     model: torch.nn.Module, recipe: Recipe, shard: Shard, device: torch.device, *, most: float = math.inf
 ) -> Mean:
-    """Return the mean loss of the first samples, up to `most` loss units. Raises ValueError if there are none."""
+    """Return the mean loss of the first samples, up to `most` loss units. Raises ValueError if there are no loss
+    units.
+    """
     kind = training_of(recipe)
     loss_sum, loss_units = 0.0, 0
     with torch.no_grad():
@@ -45,12 +47,12 @@ def mean_loss(
 
 
 def pick_device() -> torch.device:
-    """Return a CUDA device or the CPU, never Apple's GPU: its optimizer results would differ (rule 13)."""
+    """Return a CUDA device or the CPU. Never use Apple's GPU: its optimizer results would differ (rule 13)."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 class Trainer:
-    """Sums gradients of one replica. Call one method at a time, and none while the replica applies an update."""
+    """Sums the gradients of one replica. Call one method at a time, and none while the replica applies an update."""
 
     def __init__(
         self,
@@ -63,9 +65,9 @@ class Trainer:
         recomputes: bool = False,
         compiles: bool = False,
     ) -> None:
-        """Prepare to train `replica`. `threads`: of torch; 0 means unchanged.
-        `at_once`: samples computed together; 0 means a whole pass. `recomputes`: True to compute layers again in the
-        backward pass. If memory runs out, the trainer lowers `at_once` and then recomputes.
+        """Prepare to train `replica`. `threads`: for torch; 0 leaves the number unchanged. `at_once`: samples computed
+        together; 0 means a whole pass. `recomputes`: True to recompute layers in the backward pass. If memory runs
+        out, the trainer lowers `at_once` and then recomputes.
         """
         self.threads, self._threads_now = threads, 0
         self._use_threads()
@@ -89,12 +91,16 @@ class Trainer:
 
     @property
     def most_units(self) -> int:
-        """The most units in one pass: 1 on a CPU, where the system kills processes without memory (decision 28)."""
+        """The most units in one pass. A CPU gets 1, because the system kills processes that run out of memory
+        (decision 28).
+        """
         is_alone = self.replica.device.type != "cuda" or self.replica.recipe.unit_is_whole
         return 1 if is_alone else MOST_UNITS
 
     def _use_threads(self) -> None:
-        """Set torch's threads. Call this in the computing thread, because torch ignores changes by other threads."""
+        """Set torch's number of threads. Call this in the computing thread, because torch ignores changes by other
+        threads.
+        """
         if self.threads and self.threads != self._threads_now:
             torch.set_num_threads(self.threads)
             self._threads_now = self.threads
@@ -117,15 +123,15 @@ class Trainer:
             return UnitInHand(self, units)
 
     def compute(self, *units: Unit) -> Computed | NonFinite:
-        """Compute these units' gradient in one pass. `keep` then adds it to the sum. Raises Problem E107, E111."""
+        """Compute these units' gradient in one pass. Call `keep` to add it to the sum. Raises Problem E107, E111."""
         in_hand = self.begin(*units)
         in_hand.backward()
         return in_hand.finish()
 
     def gradient(self, recipe: Recipe, batch: Batch) -> float | None:
-        """Fill the gradient buffer for a batch. Return the loss, or NaN if loss or gradient is not finite.
-        Returns None if the caller must retry: the trainer has reduced memory or stopped compiling. Raises Problem E107
-        if memory cannot be reduced further.
+        """Fill the gradient buffer for a batch. Return the loss, or NaN if loss or gradient is not finite. Returns
+        None if the caller must retry, because the trainer has lowered memory use or stopped compiling. Raises Problem
+        E107 if it cannot use less memory.
         """
         try:
             with memory_or_problem():
@@ -158,8 +164,8 @@ class Trainer:
         return loss_sum
 
     def is_sound(self, recipe: Recipe, loss_sum: float) -> bool:
-        """Return True if the loss and gradients that another program's loop left are finite.
-        Frozen parameters do not count. Raises ValueError if the loop left no gradient.
+        """Return True if the loss and gradients left by another program's loop are finite. Frozen parameters do not
+        count. Raises ValueError if the loop left no gradient.
         """
         for piece, parameter in parameters_of(self.replica.model, self.replica.layout):
             buffer, gradient = piece.of(self._fresh), parameter.grad
@@ -174,7 +180,9 @@ class Trainer:
         return math.isfinite(loss_sum) and are_finite(self._fresh)
 
     def _takes_less(self, recipe: Recipe, samples: int) -> bool:
-        """Halve the samples computed together, or else recompute layers. Return False if neither is possible."""
+        """Halve the number of samples computed together, or else recompute layers. Return False if neither is
+        possible.
+        """
         at_once = min(self.at_once or samples, samples)
         if at_once > 1 and not recipe.unit_is_whole:
             self.at_once = at_once // 2
@@ -226,7 +234,9 @@ class Trainer:
         self._forget()
 
     def evaluate(self, heldout: Shard) -> float:
-        """Return the mean loss in nats on held-out data. Raises Problem E107, or ValueError without loss units."""
+        """Return the mean loss in nats on held-out data. Raises Problem E107, or ValueError if there are no loss
+        units.
+        """
         with memory_or_problem(), self._precision():
             return mean_loss(self.replica.model, self.replica.recipe, heldout, self.replica.device).loss
 
@@ -245,8 +255,8 @@ class UnitInHand:
         self._loss: torch.Tensor | float | None = None
 
     def summed_loss(self) -> torch.Tensor:
-        """Return the loss in nats. The loop must call `backward()` on it once.
-        Here memory is not limited, and fp16 losses are not scaled.
+        """Return the loss in nats. The loop must call `backward()` on it once. This does not limit memory or scale
+        fp16 losses.
         """
         loss = self._trainer.loss(self._recipe, self.batch)
         self._loss = loss.detach()
@@ -254,7 +264,7 @@ class UnitInHand:
 
     @property
     def unit(self) -> Unit:
-        """The only unit, for a loop of another program."""
+        """The single unit that another program's loop computes."""
         return self.units[0]
 
     @property
@@ -263,7 +273,9 @@ class UnitInHand:
         return sum(self._loss_units)
 
     def backward(self) -> None:
-        """Run forward and backward pass, in parts if memory is short. Raises Problem E107 if that is not enough."""
+        """Run the forward and backward passes, in parts if memory is short. Raises Problem E107 if memory still runs
+        out.
+        """
         loss_sum = None
         while loss_sum is None:
             loss_sum = self._trainer.gradient(self._recipe, self.batch)
@@ -295,7 +307,7 @@ def _parts(batch: Batch, samples: int) -> Iterator[Batch]:
 
 @contextmanager
 def memory_or_problem() -> Iterator[None]:
-    """Convert torch's errors for exhausted memory, on GPU or CPU, to Problem E107."""
+    """Convert torch's out-of-memory errors, on GPU or CPU, to Problem E107."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -46,7 +46,7 @@ TRUST = 0.001  # LARC's trust coefficient, as in arXiv 2006.09882
 
 
 class Moving(NamedTuple):
-    """One tensor, as a view of each of the three state vectors."""
+    """One tensor's views of the three state vectors."""
 
     weight: torch.Tensor
     moment1: torch.Tensor
@@ -66,7 +66,7 @@ def update(
     frozen: Collection[str] = (),
     unit_rows: Collection[str] = (),
 ) -> None:
-    """Update the flat state vectors in place. Rows of parameters in `unit_rows` get length 1."""
+    """Update the flat state vectors in place. Scale rows of parameters in `unit_rows` to length 1."""
     move = _move_of(optimizer)
     with torch.no_grad():
         for piece in layout.pieces:
@@ -92,7 +92,8 @@ def _move_of(optimizer: Optimizer) -> Move:
 
 
 def square_root(values: torch.Tensor) -> torch.Tensor:
-    """Take square roots in place, correctly rounded. On CPUs, a fifth of torch's own are wrong in the last bit."""
+    """Take correctly rounded square roots in place. On CPUs, a fifth of torch's own results are wrong in the last
+    bit."""
     if values.device.type == "cpu":
         np.sqrt(values.numpy(), out=values.numpy())
         return values
@@ -100,7 +101,7 @@ def square_root(values: torch.Tensor) -> torch.Tensor:
 
 
 def halving_sum(values: torch.Tensor) -> torch.Tensor:
-    """Sum in a fixed tree: pad with zeros to a power of two, then add the halves until one value is left."""
+    """Sum values in a fixed order: pad with zeros to a power of two, then add halves until one value is left."""
     return _sums_of_rows(values.reshape(1, -1))[0]
 
 

@@ -35,7 +35,8 @@ def kept_in(recipe: Recipe, device: torch.device) -> torch.dtype | None:
 
 @cache
 def is_faster_in_bf16() -> bool:
-    """Return True if a trial shows that this CPU is faster in bf16. Some are three times as fast, others slower."""
+    """Return True if a trial shows that this CPU is faster in bf16. Some CPUs are three times as fast, others
+    slower."""
     whole = min(_product_s(torch.float32) for _ in range(TRIES))
     return any(_product_s(torch.bfloat16) * PAYS < whole for _ in range(TRIES))
 
@@ -65,8 +66,8 @@ def _widened(module: torch.nn.Module, given: Sequence[Any], found: torch.Tensor)
 
 
 def widen_attention(model: torch.nn.Module) -> None:
-    """Make a model compute attention of short samples in float32, even under autocast.
-    On CPUs, torch's attention in bf16 takes up to five times as long, mostly in the backward pass.
+    """Make a model compute attention for short samples in float32, even under autocast. On CPUs, torch's bf16
+    attention takes up to five times as long as float32, mostly in the backward pass.
     """
     for module in model.modules():
         if getattr(getattr(module, "config", None), "_attn_implementation", "") == "sdpa":
@@ -90,7 +91,8 @@ def _attention(
 
 
 class LossScale:
-    """A power of two that scales losses, so that small gradients do not become zero in fp16; 1 for other types."""
+    """A power of two that scales losses, so that small gradients do not become zero in fp16. It is 1 for other
+    types."""
 
     def __init__(self, half: torch.dtype | None) -> None:
         self.value = FIRST if half is torch.float16 else LEAST

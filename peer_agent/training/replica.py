@@ -43,8 +43,9 @@ class OutOfOrder(ValueError):
 
 
 class Replica:
-    """Parameters and two moments, as flat float32 vectors on one device. The model's parameters are views of the first.
-    `step` and `index` count committed updates and log entries. `log_digest`: the digest of the last record.
+    """Parameters and two moments, as flat float32 vectors on one device. The model's parameters are views of
+    `parameters`. `step` and `index` count committed updates and log entries. `log_digest`: the digest of the last
+    record.
     """
 
     def __init__(self, recipe: Recipe, device: torch.device | str = "cpu", files: Path = NO_FILES) -> None:
@@ -95,7 +96,9 @@ class Replica:
         return state_digest(self.parameters, self.moment1, self.moment2)
 
     def state_hash(self) -> tuple[str, int]:
-        """Return sha256 and size of the snapshot that `save` would write. Meanwhile the state must not change."""
+        """Return the sha256 and size of the snapshot that `save` would write. The state must not change during this
+        call.
+        """
         return hash_of(self._canonical_blocks())
 
     def _canonical_blocks(self) -> Iterator[bytes | memoryview]:
@@ -105,7 +108,7 @@ class Replica:
                 yield from canonical_blocks(vector[start : start + BLOCK].cpu().numpy())
 
     def copy_state(self) -> State:
-        """Return a copy of the state in CPU memory, which a thread can save while training goes on."""
+        """Copy the state to CPU memory, so that a thread can save it while training goes on."""
         return State(
             layout=self.layout,
             step=self.step,
@@ -121,7 +124,7 @@ class Replica:
         return self.copy_state().save(path)
 
     def load(self, path: Path) -> None:
-        """Load a snapshot. If it is of another model, raise Problem E310 and change nothing."""
+        """Load a snapshot. If it belongs to another model, raise Problem E310 and change nothing."""
         state = read_state(path)
         if state.layout != self.layout:
             raise Problem.of("E310", step=state.step)

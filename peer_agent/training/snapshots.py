@@ -62,7 +62,7 @@ class State(Struct, frozen=True, kw_only=True):
 
 
 def header_of(layout: Layout, *, step: int, index: int, log_digest: str) -> bytes:
-    """Return the snapshot's bytes before the values."""
+    """Return the snapshot's header, which precedes the values."""
     size = 4 * layout.elements
     metadata = {
         "step": str(step),
@@ -86,7 +86,7 @@ def canonical_blocks(vector: NDArray[np.float32]) -> Iterator[memoryview]:
 
 
 def hash_of(blocks: Iterable[bytes | memoryview]) -> tuple[str, int]:
-    """Return the sha256 in hexadecimal of these blocks, and their number of bytes."""
+    """Return the blocks' sha256 in hexadecimal and their total size in bytes."""
     sha256, size = hashlib.sha256(), 0
     for block in blocks:
         sha256.update(block)

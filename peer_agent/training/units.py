@@ -24,7 +24,7 @@ class Joined(Struct, frozen=True):
 
 
 class Made(Struct, frozen=True):
-    """A batch that is being made, and what it is made from."""
+    """A batch that is being made, with its recipe and units."""
 
     recipe: Recipe  # the recipe as it applies at the batch's step
     units: tuple[Unit, ...]
@@ -40,7 +40,9 @@ class Batches:
         self._ahead: Made | None = None
 
     def take(self, recipe: Recipe, units: tuple[Unit, ...], then: tuple[Unit, ...] = ()) -> Joined:
-        """Return the batch of these units, and begin to make the batch of `then`. Raises the errors of `make`."""
+        """Return the batch of these units, and start making the batch of the units `then`. Raises the errors of
+        `make`.
+        """
         ahead, self._ahead = self._ahead, None
         if ahead is None or (ahead.recipe, ahead.units) != (recipe, units):
             ahead = self._begun(recipe, units)
@@ -53,7 +55,9 @@ class Batches:
         return Made(recipe, units, self._thread.submit(self._joined, recipe, units))
 
     def _joined(self, recipe: Recipe, units: tuple[Unit, ...]) -> Joined:
-        """Join the units' batches, made separately so that randomness stays keyed by a unit's samples (rule 33)."""
+        """Make each unit's batch separately, then join them. So randomness stays keyed by each unit's samples (rule
+        33).
+        """
         batches = [self._make(recipe, unit) for unit in units]
         whole = batches[0] if len(batches) == 1 else tuple(map(np.concatenate, zip(*batches, strict=True)))
         return Joined(whole, tuple(map(self._loss_units_in, batches)))
@@ -73,7 +77,7 @@ def batch_of(recipe: Recipe, unit: Unit, *, run: RunId, shard: Shard) -> Batch:
 
 
 def samples_of(unit: Unit, *, run: RunId, of: int) -> Samples:
-    """Return the numbers of a unit's samples in a shard of `of` samples. Raises ValueError beyond the shard."""
+    """Return the numbers of a unit's samples in a shard of `of` samples. Raises ValueError if the shard is shorter."""
     if not 0 <= unit.start < unit.stop <= of:
         raise ValueError(f"samples {unit.start} to {unit.stop} of a shard of {of}")
     return order_of(run, unit.epoch, unit.shard, of)[unit.start : unit.stop]
@@ -90,10 +94,11 @@ LONGEST_S = 1.0  # limit for a pass of several units, estimated from a pass with
 
 
 class DeviceBatch:
-    """The number of units in the next pass. It doubles from 1 while that is faster, and then never grows again."""
+    """The number of units in the next pass. It starts at 1, doubles while that is faster, and then never grows
+    again."""
 
     def __init__(self, most: int = 1) -> None:
-        """Begin with one unit. `most`: the limit; 1 if several units cannot be faster."""
+        """Begin with one unit. `most`: the limit; 1 if more units cannot be faster."""
         self.most = most
         self._found, self._alone = 1, 0
         self._rates: list[float] = []  # of passes with the current number of units, in samples per second
@@ -120,13 +125,13 @@ class DeviceBatch:
             self._found *= 2
 
     def fits(self, units: int) -> None:
-        """Limit passes to the units that fit in memory. 0 means that even one unit is computed in parts."""
+        """Limit passes to the number of units that fit in memory. 0 means that even one unit is computed in parts."""
         if units < self._found:
             self._settle(max(1, units))
         self.most = max(self._found, min(self.most, units))
 
     def was_not_finite(self, units: int) -> None:
-        """Record a pass whose gradient was not finite. If it had several units, each is next computed alone."""
+        """Record a pass whose gradient was not finite. If it had more than one unit, each is computed alone next."""
         self._alone = units if units > 1 else max(0, self._alone - 1)
 
     def _settle(self, units: int) -> None:
@@ -134,7 +139,7 @@ class DeviceBatch:
 
 
 class Computed(Struct, frozen=True):
-    """Units whose gradient was computed in one pass. `loss_sum`: summed nats of all units."""
+    """Units whose gradient was computed in one pass. `loss_sum`: their summed loss in nats."""
 
     units: tuple[Unit, ...]
     base_step: int
@@ -149,7 +154,7 @@ class NonFinite(Struct, frozen=True):
 
 
 class Taken(Struct, frozen=True):
-    """The gradient of the summed loss since the last `take_sum`, as a flat vector, and its units."""
+    """The gradient summed since the last `take_sum`, as a flat vector, with its loss and units."""
 
     gradient_sum: NDArray[np.float32]
     loss_tokens: int

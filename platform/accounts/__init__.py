@@ -1,1 +1,1 @@
-"""People, and the machines that act for them. The only fact about runs here is the run's id in a credential."""
+"""People, and the machines that act for them. This package knows a run only as an id in a credential."""

@@ -1,4 +1,4 @@
-"""Admin pages for people and machines. They delete no row, so contributions keep the contributor's name."""
+"""Admin pages for people and machines. They cannot delete rows, so contributions keep their contributors' names."""
 
 from typing import Any
 
@@ -43,13 +43,13 @@ class PersonAdmin(Kept):
     actions = ("close", "open", "password_link")
 
     def save_model(self, request: HttpRequest, obj: Person, form: Any, change: bool) -> None:  # noqa: FBT001
-        """Save with `is_staff` equal to `is_superuser`. Django's admin and relay approvals read `is_staff`."""
+        """Save with `is_staff` equal to `is_superuser`, since Django's admin and relay approvals check `is_staff`."""
         obj.is_staff = obj.is_superuser
         super().save_model(request, obj, form, change)
 
     @admin.action(description="Close: end sessions, revoke machines and tokens")
     def close(self, request: HttpRequest, chosen: QuerySet[Person]) -> None:
-        """Close the chosen accounts, except those of the operator who asks and of the relay's owner."""
+        """Close the selected accounts, except the acting operator's own and the relay owner's."""
         for person in chosen.exclude(username=request.user.get_username()).exclude(username=RELAY_KEEPER):
             deactivation.close_account(person=person)
             self.message_user(request, f"The account of {person} is closed.")
@@ -62,7 +62,7 @@ class PersonAdmin(Kept):
 
     @admin.action(description="Create a link for a new password")
     def password_link(self, request: HttpRequest, chosen: QuerySet[Person]) -> None:
-        """For each chosen person, show a link for a new password. The link works once, within a day."""
+        """Show a password reset link for each selected person. A link works once, within a day."""
         for person in chosen:
             try:
                 link = request.build_absolute_uri(deactivation.reset_path(username=person.username))

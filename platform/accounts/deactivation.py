@@ -22,7 +22,7 @@ from peer_agent.protocol.errors import Problem
 
 
 def end_sessions(*, person: Person) -> None:
-    """End every session of the person. To keep its own session, a view must renew that session's hash afterwards."""
+    """End all sessions of the person. A view can keep the current session by renewing its hash afterwards."""
     Person.objects.filter(pk=person.pk).update(session_epoch=F("session_epoch") + 1)
     person.refresh_from_db(fields=["session_epoch"])
 
@@ -36,7 +36,7 @@ def set_password(*, person: Person, password: str) -> None:
 
 
 def change_password(*, person: Person, current: str, password: str) -> None:
-    """Set a password, given the current one if there is one. Raises ValidationError, with faults by form field."""
+    """Set a password after checking the current one, if any. Raises ValidationError, with faults by form field."""
     if person.has_usable_password() and not person.check_password(current):
         raise ValidationError({"current": gettext("That's not your current password.")})
     try:
@@ -46,7 +46,7 @@ def change_password(*, person: Person, current: str, password: str) -> None:
 
 
 def reset_path(*, username: str) -> str:
-    """Return the path of a link for a new password: once, within a day. Raises Problem E331, E332 (closed)."""
+    """Return the path of a single-use password link for one day. Raises Problem E331 (unknown), E332 (closed)."""
     person = Person.objects.filter(username__iexact=username).exclude(username=RELAY_KEEPER).first()
     if person is None:
         raise Problem.of("E331", name=username)
@@ -56,7 +56,7 @@ def reset_path(*, username: str) -> str:
 
 
 def person_of_reset(*, person_id: str, token: str) -> Person:
-    """Return a password link's person. Raises Problem E333 after its use, a later login, or a day."""
+    """Return a password link's person. Raises Problem E333 if the link was used, expired or predates a login."""
     try:
         person = Person.objects.filter(pk=int(urlsafe_base64_decode(person_id)), is_active=True).first()
     except (ValueError, OverflowError):
@@ -68,10 +68,10 @@ def person_of_reset(*, person_id: str, token: str) -> Person:
 
 @transaction.atomic
 def close_account(*, person: Person) -> None:
-    """Close an account: its logins, sessions, machines and tokens stop working. Contributions stay counted.
+    """Close an account: its logins, sessions, machines and tokens stop working. Contributions still count.
 
-    If a machine has not yet collected its approval, the approval is withdrawn. Reopening the account then does not
-    admit that machine.
+    Approvals that machines have not collected yet are withdrawn, so that reopening the account does not admit these
+    machines.
     """
     now = timezone.now()
     person.is_active = False
@@ -85,7 +85,7 @@ def close_account(*, person: Person) -> None:
 
 @transaction.atomic
 def forget_person(*, person: Person) -> None:
-    """Close the account for good, and delete its name, password, logins and tokens. Contributions stay counted.
+    """Close the account for good, and delete its name, password, logins and tokens. Contributions still count.
 
     The public keys of its machines stay, because old signatures cannot be checked without them.
     """

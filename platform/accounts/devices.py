@@ -67,7 +67,7 @@ def forget_dead(now: datetime) -> None:
 
 
 def _make_room(now: datetime) -> None:
-    """If too many requests are stored, delete expired ones, or else the oldest of the address that sent most."""
+    """If too many requests are stored, delete expired ones, or else the oldest one from the busiest address."""
     if DeviceRequest.objects.count() < MOST:
         return
     dead = DeviceRequest.objects.filter(expires_at__lt=now).order_by("expires_at").values_list("pk", flat=True)
@@ -87,7 +87,7 @@ def new_user_code() -> str:
 
 
 def typed_code(text: str) -> str:
-    """Return a code in the form in which it is stored. People may type a code in any case, with or without its dash."""
+    """Return a typed code in its stored form. People may type it in either case, with or without its dash."""
     return "".join(letter for letter in text.upper() if letter.isalnum())[: CODE_LENGTH + 1]
 
 
@@ -96,7 +96,7 @@ def find_request(text: str) -> DeviceRequest | None:
 
 
 def require_answerable(*, request: DeviceRequest, person: Person, now: datetime) -> None:
-    """Check that this person may answer, or has. Raises Problem E225 (expired), E226 (another person answered)."""
+    """Check that this person may answer or has answered. Raises Problem E225 (expired), E226 (answered by another)."""
     if request.state == State.WAITING and request.expires_at <= now:
         raise Problem.of("E225", shown=request.shown_code, minutes=round(LIFETIME.total_seconds() / 60))
     if request.state != State.WAITING and request.person_id != person.pk:
@@ -104,7 +104,7 @@ def require_answerable(*, request: DeviceRequest, person: Person, now: datetime)
 
 
 def may_approve(*, request: DeviceRequest, person: Person) -> bool:
-    """Return True if the person may approve. Only operators may approve a relay, which sees others' gradients."""
+    """Return True if the person may approve. Only operators may approve relays, which see other people's gradients."""
     return request.kind != Machine.Kind.RELAY or person.is_staff
 
 
@@ -121,7 +121,7 @@ def answer_request(*, request: DeviceRequest, person: Person, approve: bool, now
 
 
 def asked_with(device_code: str) -> Asked:
-    """Return the request to which a device code belongs. Raises Problem E222 if the code is unknown."""
+    """Return the request that has this device code. Raises Problem E222 if the code is unknown."""
     request = DeviceRequest.objects.select_related("person").filter(device_digest=digest_of(device_code)).first()
     if request is None:
         raise Problem.of("E222")
@@ -129,7 +129,7 @@ def asked_with(device_code: str) -> Asked:
 
 
 def collect_machine(*, asked: Asked, proof: bytes, url: str, now: datetime) -> Machine:
-    """Return the approved machine, once only.
+    """Admit and return the approved machine, only once per request.
 
     `proof` is the machine's signature of the device code, for the purpose REQUEST. `url` is the page where people
     approve. Raises Problem E216 (wrong proof), E221 (declined), E222 (expired or used), E220 (not answered yet), E227,

@@ -1,7 +1,7 @@
 """Logins through another site. For each, this site stores only the other site's name and its id for the person.
 
-The other site's account is connected to a person in two ways only: the person signs up through the other site, or
-connects the account while logged in here. An equal name or e-mail address never connects two accounts.
+People connect such an account in one of two ways: by signing up through the other site, or while logged in here. A
+matching name or e-mail address never connects two accounts.
 """
 
 from collections.abc import Collection
@@ -22,7 +22,7 @@ def person_known_as(*, provider: str, uid: str) -> Person | None:
 
 @transaction.atomic
 def join_from_outside(*, provider: str, uid: str, username: str) -> Person:
-    """Create a person without a password for an account of another site, or return it. Raises ValidationError."""
+    """Return the person for another site's account, or create one without a password. Raises ValidationError."""
     if known := person_known_as(provider=provider, uid=uid):
         return known
     require_free(username)
@@ -44,7 +44,7 @@ def connected(person: Person) -> list[str]:
 
 @transaction.atomic
 def connect(*, person: Person, provider: str, uid: str, name: str) -> None:
-    """Connect a person to an account of another site; `name` is that site's name as shown.
+    """Connect a person to an account of another site. `name` is that site's display name.
 
     Raises Problem E337 (another person uses that account), E338 (the person has another account there).
     """

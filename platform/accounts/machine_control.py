@@ -20,14 +20,14 @@ FRESH = timedelta(seconds=150)  # a machine reports at least once a minute
 
 
 class Control(NamedTuple):
-    """A machine's instructions and its last report. `report` is None if no report has come lately."""
+    """A machine's instructions and its last report. `report` is None if the machine has not reported lately."""
 
     wanted: Instructions
     report: MachineReport | None
 
     @property
     def is_heard(self) -> bool:
-        """True if the machine has lately confirmed the latest instructions."""
+        """True if the machine's last report confirms its current instructions."""
         return self.report is not None and self.report.revision >= self.wanted.revision
 
     @property
@@ -69,7 +69,7 @@ def _report_in(row: MachineControl) -> MachineReport | None:
 
 
 def change(*, machine: Machine, to: Callable[[Instructions], Instructions]) -> Instructions:
-    """Change a machine's instructions: `to` turns the present ones into new ones, which are sent at once."""
+    """Apply `to` to a machine's instructions, then store and return the result. The machine soon receives it."""
     with transaction.atomic():
         MachineControl.objects.get_or_create(machine=machine)
         row = MachineControl.objects.select_for_update().get(machine=machine)
@@ -113,6 +113,6 @@ def forget_report(*, machine_id: str, at: datetime) -> None:
 
 
 def changed_since(then: datetime) -> dict[str, Instructions]:
-    """Return the instructions that have changed since `then`, keyed by the machines' ids in messages."""
+    """Return the instructions that have changed since `then`, by the machine's id in messages."""
     rows = MachineControl.objects.filter(changed_at__gte=then).order_by("-changed_at")[:MOST_CHANGED]
     return {row.machine_id.hex: wanted_in(row) for row in rows}

@@ -36,7 +36,7 @@ class PersonManager(BaseUserManager["Person"]):
 
 
 class Person(AbstractBaseUser, PermissionsMixin):
-    """A person. `username` is the public name, and the only fact that the site asks of a person."""
+    """A person. `username` is the public name, and the only fact that the site requires about a person."""
 
     username = models.CharField(
         "name",
@@ -77,7 +77,7 @@ class Person(AbstractBaseUser, PermissionsMixin):
 
 
 class Machine(models.Model):
-    """A device that a person has approved. Protocol messages name the device by its `peer_id`."""
+    """A device that a person has approved. Protocol messages identify it by its `peer_id`."""
 
     class Kind(models.TextChoices):
         AGENT = "agent"
@@ -106,10 +106,10 @@ class Machine(models.Model):
 
 
 class MachineControl(models.Model):
-    """An owner's instructions for a machine, and the machine's report. Without a row, the owner has changed nothing.
+    """An owner's instructions for a machine, and its last report. If there is no row, the owner has changed nothing.
 
-    The owner's pages write `instructions`; the machine's connection writes `report`. Both are JSON, of the protocol's
-    structs `Instructions` and `MachineReport`.
+    The owner's pages write `instructions`; the machine's connection writes `report`. Both are JSON encodings of
+    protocol structs: `Instructions` and `MachineReport`.
     """
 
     machine = models.OneToOneField(Machine, models.CASCADE, primary_key=True, related_name="control")
@@ -138,7 +138,7 @@ class PastOwner(models.Model):
 
 
 class DeviceRequest(models.Model):
-    """A machine's request for approval (RFC 8628). Of its device code, only the sha256 is stored."""
+    """A machine's request for approval (RFC 8628). Only the sha256 of its device code is stored."""
 
     class State(models.TextChoices):
         WAITING = "waiting"
@@ -181,7 +181,7 @@ class DeviceRequest(models.Model):
 
 
 class Token(models.Model):
-    """A secret that the site showed once. Only its sha256 is stored; for 256 random bits, a plain hash is safe."""
+    """A secret that the site shows only once. Only its sha256 is stored, which is safe for 256 random bits."""
 
     class Purpose(models.TextChoices):
         MACHINE = "machine"  # admits one machine, once
@@ -204,7 +204,7 @@ class Token(models.Model):
 
 
 class Team(models.Model):
-    """A team: people whose contributions are counted together. Its link's secret is stored as sha256 only."""
+    """A team: people whose contributions are counted together. Only the sha256 of its link's secret is stored."""
 
     slug = models.SlugField(max_length=40, unique=True)
     name = models.CharField(max_length=40)
@@ -226,7 +226,7 @@ class Team(models.Model):
 
 
 class TeamMember(models.Model):
-    """A person's time in a team, in days of UTC. The team counts the samples that the person gave then."""
+    """A person's membership in a team, in UTC days. Samples that the person gives in that time count for the team."""
 
     team = models.ForeignKey(Team, models.CASCADE, related_name="members")
     person = models.ForeignKey(Person, models.CASCADE, related_name="in_teams")

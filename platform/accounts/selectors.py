@@ -23,7 +23,7 @@ def open_tokens_of(person: Person) -> QuerySet[Token]:
 
 
 def working_machine(peer_id: str, *, site: str) -> Machine:
-    """Return a working machine. Raises Problem E101 (unknown), E214 (revoked, or its owner's account closed)."""
+    """Return the machine with this id. Raises Problem E101 (unknown), E214 (revoked, or its owner's account closed)."""
     machine = Machine.objects.select_related("person").filter(pk=peer_id).first()
     if machine is None:
         raise Problem.of("E101", site=site)
@@ -33,7 +33,7 @@ def working_machine(peer_id: str, *, site: str) -> Machine:
 
 
 def person_with_page(name: str, *, viewer: object) -> Person | None:
-    """Return the person with this page: the viewer's own, or another person's that is public."""
+    """Return the person of this name if the page is public or the viewer's own. Return None otherwise."""
     person = Person.objects.filter(username=name, is_active=True).exclude(username=RELAY_KEEPER).first()
     return person if person is not None and (person.has_public_page or person == viewer) else None
 

@@ -71,7 +71,7 @@ def relay_keeper() -> Person:
 def create_token(
     *, person: Person, purpose: Token.Purpose, label: str = "", lifetime: timedelta | None = None
 ) -> IssuedToken:
-    """Create a token, whose secret is `mh_` and 256 random bits. Without `lifetime`, it works until it is revoked."""
+    """Create a token. Its secret is `mh_` and 256 random bits. Without `lifetime`, it works until it is revoked."""
     secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
     expires_at = timezone.now() + lifetime if lifetime else None
     token = Token.objects.create(
@@ -96,10 +96,10 @@ def digest_of(secret: str) -> str:
 def enrol_machine(
     *, secret: str, name: str, public_key: bytes, proof: bytes, kind: Machine.Kind = Machine.Kind.AGENT
 ) -> Machine:
-    """Admit the machine that holds `public_key`, for the person who created the token.
+    """Admit the machine that has `public_key`, for the person who created the token.
 
-    A machine whose key is known keeps its row and its history. `proof` is the machine's signature of `secret`, for the
-    purpose REQUEST. Raises Problem E215 (token), E216 (proof), E227, E228.
+    A machine that the site already knows keeps its row and its history. `proof` is the machine's signature of
+    `secret`, for the purpose REQUEST. Raises Problem E215 (token), E216 (proof), E227, E228.
     """
     now = timezone.now()
     token = _usable_token(secret, Token.Purpose.MACHINE, now)
@@ -112,9 +112,9 @@ def enrol_machine(
 
 @transaction.atomic
 def admit_machine(*, person: Person, name: str, public_key: bytes, kind: Machine.Kind) -> Machine:
-    """Create the person's machine with this key, or give a known machine to this person. Raises Problem E227, E228.
+    """Create a machine with this key for the person, or transfer a known machine to them. Raises Problem E227, E228.
 
-    The caller has checked that the machine holds the key.
+    The caller must have verified that the machine holds the key.
     """
     known = Machine.objects.select_for_update().select_related("person").filter(public_key=public_key).first()
     if known is not None:
@@ -135,7 +135,7 @@ def require_welcome(machine: Machine) -> None:
 
 
 def is_proof(*, secret: str, public_key: bytes, proof: bytes) -> bool:
-    """Return True if `proof` is the signature of `secret` by the holder of `public_key`."""
+    """Return True if `proof` is a signature of `secret` made with the private key of `public_key`."""
     signed = Signed(secret.encode(), proof)
     return len(public_key) == KEY_BYTES and credentials.is_signed_by(public_key, credentials.REQUEST, signed)
 
@@ -177,7 +177,7 @@ def unbar_machine(*, machine: Machine) -> None:
 
 
 def issue_credential(*, machine: Machine, run: RunId, role: Role, now: int) -> Signed:
-    """Return a signed credential: for an hour, the machine may act for its owner in `run`. `*` means every run."""
+    """Return a signed one-hour credential for the machine to act for its owner in `run`. `*` means every run."""
     credential = Credential(
         person=machine.person.username,
         machine=machine.peer_id,
@@ -192,7 +192,7 @@ def issue_credential(*, machine: Machine, run: RunId, role: Role, now: int) -> S
 
 
 def issue_reader(*, key: bytes, peer: PeerId, run: RunId, now: int) -> Signed:
-    """Return a signed credential: for an hour, the holder of `key` may read a run's log from relays, for the site."""
+    """Return a signed one-hour credential: the holder of `key` may read a run's log from relays for the site."""
     credential = Credential(
         person=RELAY_KEEPER,
         machine=peer,
@@ -225,7 +225,7 @@ def _add_person(person: Person, password: str) -> Person:
 
 
 def _usable_token(secret: str, purpose: Token.Purpose, now: datetime) -> Token:
-    """Return a token that works: not used up, expired or revoked. Raises Problem E215."""
+    """Return the token with this secret. Raises Problem E215 if it is unknown, used up, expired or revoked."""
     token = Token.objects.select_related("person").filter(digest=digest_of(secret), purpose=purpose).first()
     if token is None or token.revoked_at or not token.person.is_active:
         raise Problem.of("E215")
@@ -240,7 +240,7 @@ def _usable_token(secret: str, purpose: Token.Purpose, now: datetime) -> Token:
 
 
 class CredentialRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a request for a credential. `issued_at` is in seconds of UTC. Protocol 1 has no `protocol`."""
+    """The body of a request for a credential. `issued_at` is in UTC seconds. Protocol 1 omits `protocol`."""
 
     machine: Peer
     role: Role

@@ -28,7 +28,7 @@ def members_of(team: Team) -> QuerySet[TeamMember]:
 
 @transaction.atomic
 def make_team(*, leader: Person, name: str) -> Team:
-    """Create a team. Its leader leaves the team that they are in. Raises ValidationError."""
+    """Create a team. Its leader leaves any previous team. Raises ValidationError."""
     name = " ".join(name.split())
     team = Team(name=name, slug=_free_slug(name), leader=leader)
     team.full_clean(exclude=["link_digest"])
@@ -59,7 +59,7 @@ def team_by_link(*, slug: str, secret: str) -> Team:
 
 @transaction.atomic
 def join_team(*, slug: str, secret: str, person: Person) -> Team:
-    """Move a person to the team of a joining link. Raises Problem E330 (it does not work), E340 (full)."""
+    """Move a person to the team of a joining link. Raises Problem E330 (invalid link), E340 (full team)."""
     team = Team.objects.select_for_update().get(pk=team_by_link(slug=slug, secret=secret).pk)
     if members_of(team).filter(person=person).exists():
         return team
@@ -74,7 +74,7 @@ def join_team(*, slug: str, secret: str, person: Person) -> Team:
 
 @transaction.atomic
 def leave_team(*, person: Person) -> None:
-    """End the person's membership. The team keeps their samples. The oldest member succeeds a leader."""
+    """End the person's membership. The team keeps their samples. The longest-standing member succeeds a leader."""
     for place in TeamMember.objects.filter(person=person, left_day=None):
         _leave(place)
 
@@ -109,7 +109,7 @@ def _leave(place: TeamMember) -> None:
 
 
 def _free_slug(name: str) -> str:
-    """Return a slug that is free. If the name is taken or has no Latin letters, append four random characters."""
+    """Return an unused slug. If the name is taken or has no Latin letters, append four random characters."""
     wanted = slugify(name)[:34].strip("-")
     slug = wanted
     while slug in RESERVED or Team.objects.filter(slug=slug).exists():

@@ -25,7 +25,7 @@ YEAR_S = 31_536_000
 
 
 def text(name: str, default: str = "", *, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the value of `name`, or the content of the file that `name`_FILE names. Raises Problem E405."""
+    """Return the variable `name`, or the content of the file whose path is in `name`_FILE. Raises Problem E405."""
     if file := environ.get(f"{name}_FILE"):
         try:
             return Path(file).read_text().strip()
@@ -57,7 +57,7 @@ def folder(name: str, default: Path, *, environ: Mapping[str, str] = os.environ)
 
 
 def folders(name: str, *, environ: Mapping[str, str] = os.environ) -> list[Path]:
-    """Return absolute folders; the value separates them as PATH does. Raises Problem E405 if one is missing."""
+    """Parse folders separated as in PATH and return their absolute paths. Raises Problem E405 if one is missing."""
     found = [Path(part).expanduser().resolve() for part in text(name, environ=environ).split(os.pathsep) if part]
     for path in found:
         if not path.is_dir():
@@ -66,7 +66,7 @@ def folders(name: str, *, environ: Mapping[str, str] = os.environ) -> list[Path]
 
 
 def networks(name: str, *, environ: Mapping[str, str] = os.environ) -> list[Network]:
-    """Return IP addresses and networks (10.0.0.0/8) from a list with commas. Raises Problem E405."""
+    """Parse a comma-separated list of IP addresses and networks such as 10.0.0.0/8. Raises Problem E405."""
     try:
         parts = [part.strip() for part in text(name, environ=environ).split(",")]
         return [ipaddress.ip_network(part) for part in parts if part]
@@ -120,7 +120,7 @@ def mail_server(name: str, *, sender: str, environ: Mapping[str, str] = os.envir
 
 
 def database(name: str, data: Path, *, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return Django's database settings: the database of the URL, else SQLite in `data`. Raises Problem E405."""
+    """Return Django's database settings for the URL in `name`, or for SQLite in `data`. Raises Problem E405."""
     value = text(name, environ=environ)
     if not value:
         return sqlite(str(data / "db.sqlite3"))
@@ -137,7 +137,7 @@ def sqlite(path: str) -> dict[str, Any]:
 
 
 def postgresql(url: str) -> dict[str, Any]:
-    """Return PostgreSQL with psycopg's pool. `?host=/folder` is a Unix socket; other parameters go to libpq."""
+    """Return settings for PostgreSQL with psycopg's pool. `?host=/folder` names a Unix socket; libpq gets the rest."""
     parts = urlsplit(url)
     options: dict[str, Any] = {key: values[-1] for key, values in parse_qs(parts.query).items()}
     host = options.pop("host", parts.hostname or "")
@@ -158,7 +158,7 @@ def postgresql(url: str) -> dict[str, Any]:
 
 
 def kept_secret(path: Path) -> bytes:
-    """Return a file's 32 random bytes, kept in hexadecimal. The first of concurrent calls creates the file."""
+    """Return the 32 random bytes that a file stores in hexadecimal. The first concurrent call creates the file."""
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
@@ -192,13 +192,13 @@ def login_providers(*, environ: Mapping[str, str] = os.environ) -> dict[str, Any
 
 
 def hugging_face(environ: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the app for Hugging Face, from HUGGINGFACE_CLIENT_ID and HUGGINGFACE_CLIENT_SECRET; None without them."""
+    """Return Hugging Face's app, from HUGGINGFACE_CLIENT_ID and HUGGINGFACE_CLIENT_SECRET, or None if unset."""
     found = client("HUGGINGFACE", environ)
     return openid_app(found, "huggingface", "Hugging Face", HUGGING_FACE) if found else None
 
 
 def own_provider(environ: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the app for the OpenID Connect provider of a school or lab; None if none is set.
+    """Return the app for a school's or lab's OpenID Connect provider, or None if none is configured.
 
     MANYHANDS_OIDC_CLIENT_ID, …_CLIENT_SECRET, …_URL and …_NAME configure it. …_NAME is the text of the login button.
     """

@@ -12,7 +12,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def parsed(text: str) -> Address | None:
-    """Return an IP address, or None. An IPv4 address that a socket shows mapped into IPv6 becomes plain IPv4."""
+    """Parse an IP address, or return None if it is invalid. An IPv4-mapped IPv6 address becomes plain IPv4."""
     try:
         address = ipaddress.ip_address(text.strip())
     except ValueError:

@@ -1,1 +1,1 @@
-"""The processes around the coordinator, which decides about a run: sockets, database writes and messages."""
+"""Everything around the coordinator, which makes a run's decisions: sockets, database writes and messages."""

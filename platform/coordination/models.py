@@ -8,10 +8,10 @@ from runs.models import Run
 
 
 class Presence(models.Model):
-    """The machines in a run and the progress of its step, written every second. Nothing is decided from it.
+    """The machines in a run and the progress of its step, written every second. The coordinator never reads them.
 
-    `plan` is the last plan, and stays when the run has no host. `links` has each machine's bandwidth, for the machine's
-    owner. `crowd` lists changes of the number of trainers: [seconds of UTC, trainers from then on], the newest last.
+    `plan` is the last plan, and stays when the run loses its host. `links` has each machine's bandwidth, for the
+    machine's owner. `crowd` lists changes in the number of trainers as [UTC seconds, new number], the newest last.
     """
 
     run = models.OneToOneField(Run, models.CASCADE, primary_key=True, related_name="presence")
@@ -30,7 +30,7 @@ class Presence(models.Model):
 
 
 class Election(models.Model):
-    """The one machine that may upload the state at an entry of the log, and until when."""
+    """The one machine that may upload the state at an entry of the log, and its deadline."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="elections")
     index = models.BigIntegerField()
@@ -46,7 +46,7 @@ class Election(models.Model):
 
 
 class Admission(models.Model):
-    """The hash of the state at a log entry that most people have. The site rejects files with another one."""
+    """The hash that most people's copies of the state at a log entry have. The site rejects other files."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="admissions")
     index = models.BigIntegerField()
@@ -63,7 +63,7 @@ class Admission(models.Model):
 
 
 class PendingSnapshot(models.Model):
-    """An elected keeper's file that waits until its hash is admitted: `runs/<run>/pending/<sha256>`."""
+    """A file from an elected keeper, stored as `runs/<run>/pending/<sha256>` until its hash is admitted."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="pending_snapshots")
     index = models.BigIntegerField()

@@ -24,7 +24,7 @@ FRESH = timedelta(seconds=15)  # an older record means that the run has no livin
 
 
 class OnlinePeer(NamedTuple):
-    """A connected peer. `done` counts samples of this step, `name` is a person's, `way` from `way_of`."""
+    """A connected peer. `done` counts its samples in this step, `name` is its owner, and `way` is from `way_of`."""
 
     peer: str
     name: str
@@ -63,7 +63,7 @@ class Crowd(NamedTuple):
 
 
 class Here(NamedTuple):
-    """The present state of a run. `links` is as stored (see `links_in`); `crowd` ends with the newest change."""
+    """The present state of a run. `links` has the stored form (see `links_in`); `crowd` ends with the newest change."""
 
     peers: list[OnlinePeer]
     phase: str  # empty if no host drives the run
@@ -82,7 +82,7 @@ class Shown(NamedTuple):
 
 
 class Before(NamedTuple):
-    """The members that the host wrote last time. `at` is when it wrote them; None if it had written nothing."""
+    """The members that a host wrote last time. `at` is the time of that write, or None if there was none."""
 
     members: list[OnlinePeer]
     at: datetime | None
@@ -104,7 +104,7 @@ def online(run: Run) -> list[OnlinePeer]:
 
 
 def online_in(runs: Iterable[Run]) -> dict[UUID, list[OnlinePeer]]:
-    """Return the connected peers of each of these runs that has a host, in one query."""
+    """Return the connected peers by run, for those of the runs that have a host. Takes one query."""
     driven = [run.pk for run in runs if run.state in HOSTED]
     fresh = Presence.objects.filter(run__in=driven, at__gte=timezone.now() - FRESH)
     return {run_id: _peers_in(members) for run_id, members in fresh.values_list("run_id", "members")}
@@ -127,7 +127,7 @@ def _outline(plan: Any) -> Outline | None:
 
 
 def links(run: Run) -> dict[PeerId, Link]:
-    """Return the measured links of connected machines. Only a machine's owner and the organizer may see its link."""
+    """Return the measured links of connected machines. Show a link only to the machine's owner and the organizer."""
     fresh = Presence.objects.filter(run=run, run__state__in=HOSTED, at__gte=timezone.now() - FRESH)
     return links_in(fresh.values_list("links", flat=True).first() or {})
 
@@ -143,7 +143,7 @@ def _crowd_in(row: Presence) -> list[Crowd]:
 
 
 def _with(changes: list[list[float]], *newer: list[float]) -> list[list[float]]:
-    """Append each newer entry that differs from the entry before it, and return the last `CHANGES` entries."""
+    """Append newer entries, skipping repeated numbers of trainers, and return the last `CHANGES` entries."""
     for seconds, trainers in newer:
         if not changes or changes[-1][1] != trainers:
             changes.append([seconds, trainers])
@@ -151,7 +151,7 @@ def _with(changes: list[list[float]], *newer: list[float]) -> list[list[float]]:
 
 
 def forget_plans(person: str) -> None:
-    """Delete stored plans that name a person whose account was deleted. A run under way soon gets a new plan."""
+    """Delete stored plans that name a person whose account was deleted. Active runs soon get a new plan."""
     for row in Presence.objects.exclude(plan=None).only("pk", "plan").iterator():
         if msgspec.json.encode(person) in msgspec.json.encode(row.plan):
             Presence.objects.filter(pk=row.pk).update(plan=None)
@@ -173,7 +173,7 @@ def _links_of(state: RunState) -> dict[PeerId, Link]:
 
 
 def picture_of(state: RunState) -> tuple[Step, list[OnlinePeer]]:
-    """Return the progress of the step, and the peers. Just after each commit, every peer is one step behind."""
+    """Return the progress of the step, and its peers. A peer one step behind is ready, as just after a commit."""
     direct = frozenset(p.peer for p in state.listening.values() if p.role is not Role.RELAY and state.may_reduce(p))
     members = sorted(state.members.values(), key=lambda p: (not p.trains, p.role, p.person, p.peer))
     seen = [
@@ -196,7 +196,7 @@ def picture_of(state: RunState) -> tuple[Step, list[OnlinePeer]]:
 def way_of(member: Member, direct: frozenset[PeerId]) -> str:
     """Return how the member's gradients reach the reducers in `direct`: “direct”, “partly” or “relayed”.
 
-    This follows the member's own report. Return an empty string for a relay, or without a report.
+    The answer relies on the member's own report. Return an empty string for relays and if there is no report.
     """
     if member.role is Role.RELAY or not (member.measures or member.peer in direct):
         return ""
@@ -207,7 +207,7 @@ def way_of(member: Member, direct: frozenset[PeerId]) -> str:
 
 @transaction.atomic
 def show(run: Run, shown: Shown) -> Before:
-    """Write the run's state for pages, and return the members before. Without a plan, the old plan stays."""
+    """Write the run's state for pages, and return the previous members. Without a new plan, keep the old one."""
     plan = {"plan": shown.plan} if shown.plan is not None else {}
     now = timezone.now()
     here: list[float] = [round(now.timestamp(), 1), sum(each.role == TRAINER for each in shown.members)]

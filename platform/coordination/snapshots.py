@@ -26,10 +26,10 @@ ANSWERS_KEPT = 16  # entries of the log; the coordinator forgets older votes
 
 
 class News(NamedTuple):
-    """The site's snapshots.
+    """The state of a run's snapshots, as a poll finds it.
 
-    `snapshot` is None if the run is a draft again. `verified` is the index of the newest snapshot from a replay.
-    `replays` has the results of requested replays.
+    `snapshot` is None if the run is a draft again. `verified` is the index of the newest verified snapshot. `replays`
+    has the results of requested replays.
     """
 
     snapshot: m.Snapshot | None = None
@@ -71,7 +71,7 @@ def admit_hash(run: Run, *, index: int, step: int, sha256: str, size: int) -> No
 
 
 def request_replay(run: Run, *, index: int, step: int) -> None:
-    """Request a replay of the log to this entry: copies differ, or no machine is left to upload one."""
+    """Request a replay of the log up to this entry, because copies differ or no machine is left to upload one."""
     ask_the_log(run, index=index, step=step)
     queue.enqueue_on_commit(TaskName.VERIFY_SNAPSHOTS, run.pk)
 
@@ -118,8 +118,8 @@ def admitted_at(run: Run, index: int) -> Admission | None:
 def keep_if_admitted(run: Run, index: int) -> None:
     """Store a pending file as a snapshot if its hash is admitted. Delete the file if another hash is admitted.
 
-    The caller for a file and the caller for a hash each write their own row before they look for the other row, so that
-    one of them finds both.
+    A file and its hash may arrive at the same time. Each caller writes its own row before it looks for the other, so
+    that one of them finds both.
     """
     admission, pending = admitted_at(run, index), PendingSnapshot.objects.filter(run=run, index=index).first()
     if admission is None or pending is None:

@@ -51,7 +51,7 @@ DONE = "Rolled back to step {step:,}: {undone} undone. Credit stays."
 
 
 class Stale(Exception):
-    """The head of the run has changed: it is not where this host left it."""
+    """An error raised if the run's head has moved since this host last wrote it."""
 
 
 class Refused(Exception):
@@ -59,7 +59,7 @@ class Refused(Exception):
 
 
 def load(run: Run, fence: int) -> RunState:
-    """Return the coordinator's state, as the database has it: head, snapshot, lease marks, coverage, newest records."""
+    """Rebuild the coordinator's state from stored head, snapshot, lease marks, coverage and newest records."""
     recipe = run.parsed_recipe
     head, snapshot = run.head, run.snapshots.order_by("-index").first()
     assert snapshot is not None
@@ -92,12 +92,12 @@ def load(run: Run, fence: int) -> RunState:
 
 
 def commit(run: Run, sealed: Entry, record: Record, *, duration_s: float, attempts: int) -> Outcome:
-    """Move the head by one entry under this fence, and write log and ledger, in one transaction (rule 3)."""
+    """Advance the head by one entry under this fence. Write log and ledger in the same transaction (rule 3)."""
     return _outcome(partial(_write, run, sealed, record, duration_s, attempts), run, sealed, record)
 
 
 def roll_back(run: Run, sealed: Entry, record: Record) -> Outcome:
-    """Write an entry that undoes others. Return "refused" if that is no longer wanted, or its file is gone."""
+    """Write an entry that undoes others. Return "refused" if it is no longer wanted, or the target's file is gone."""
     return _outcome(partial(write_rollback, run, sealed, record), run, sealed, record)
 
 
@@ -126,7 +126,7 @@ def fenced(run: Run, fence: int) -> Iterator[None]:
 
 
 def _move_head(head: QuerySet[Head], sealed: Entry, record: Record, *, step: int) -> None:
-    """Move the head to a record that continues it under the head's fence. Raises Stale."""
+    """Move the head to the record, which must follow it under the same fence. Raises Stale."""
     mine = head.filter(index=record.index - 1, digest=record.previous, fence=record.fence)
     if mine.update(index=record.index, step=step, digest=digest_of(sealed)) != 1:
         raise Stale
@@ -180,7 +180,7 @@ def _ledger_rows(run: Run, entry: LogEntry, record: Record) -> list[LedgerEntry]
 
 
 def decide(run: Run, sealed: Entry, record: Record) -> Outcome:
-    """Return the outcome of a write whose answer is unknown."""
+    """Find out from the database whether a write succeeded, and return the outcome."""
     head = Head.objects.get(run=run)
     if head.index >= record.index:
         entry = LogEntry.objects.filter(run=run, index=record.index).first()
@@ -204,7 +204,7 @@ def raise_marks(run: Run, fence: int, marks: Iterable[Mark]) -> None:
 
 
 def abandon(run: Run, fence: int, units: Iterable[Unit]) -> None:
-    """Record that these units will be in no update. Raises Stale."""
+    """Record that no update will include these units. Raises Stale."""
     with fenced(run, fence):
         leave_out(run, units)
 
@@ -219,7 +219,7 @@ def sealed_from(run: Run, first: int, count: int) -> list[Entry]:
 
 
 def set_waiting(run: Run, reason: str) -> None:
-    """Write why the run does not advance, as a text, unless the run was returned to a draft meanwhile."""
+    """Store the reason why the run is waiting, unless the run has become a draft again meanwhile."""
     Run.objects.filter(pk=run.pk).exclude(state__in=NOT_OPEN).update(waiting_for=reason)
 
 
@@ -237,13 +237,13 @@ def directed(run: Run) -> Directed:
 
 
 def revoked(peers: Iterable[PeerId]) -> list[PeerId]:
-    """Return which of these machines were revoked, or belong to a closed account."""
+    """Return those of the machines that were revoked or belong to a closed account."""
     gone = Machine.objects.filter(pk__in=list(peers)).filter(Q(revoked_at__isnull=False) | Q(person__is_active=False))
     return [PeerId(machine.hex) for machine in gone.values_list("pk", flat=True)]
 
 
 def uninvited(run: Run, peers: Iterable[PeerId]) -> list[PeerId]:
-    """Return which of these machines belong to people who may not take part in the run, or no longer may."""
+    """Return those of the machines whose owners may not, or no longer, take part in the run."""
     return [PeerId(pk.hex) for pk in shut_out(run, list(peers)).values_list("pk", flat=True)]
 
 
@@ -270,7 +270,7 @@ def last_index(run: Run) -> int:
 
 
 def write_rollback(run: Run, sealed: Entry, record: Record) -> None:
-    """Store the state, then the rows. Raises Stale, Refused, DatabaseError, without changing a row."""
+    """Store the restored state, then the rows. If Stale, Refused or DatabaseError is raised, nothing was undone."""
     assert record.restored
     target = run.snapshots.filter(index=record.restored.index, file=record.restored.file, is_undone=False).first()
     if target is None:  # the rollback was written, but its answer was lost; or another rollback undid this snapshot
@@ -289,7 +289,7 @@ def write_rollback(run: Run, sealed: Entry, record: Record) -> None:
 
 
 def _give_up(run: Run, target: Snapshot, reason: str) -> None:
-    """Cancel a rollback that would fail every second, and tell the organizer."""
+    """Cancel a rollback that would fail again every second, and tell the organizer."""
     fault = Fault.of("E413", step=f"{target.step:,}", reason=reason)
     with transaction.atomic():
         if Run.objects.filter(pk=run.pk, rollback_index=target.index).update(rollback_index=None):

@@ -16,5 +16,5 @@ def in_thread(function: Callable[P, T]) -> Callable[P, Awaitable[T]]:
 
 
 def in_thread_of(threads: ThreadPoolExecutor, function: Callable[P, T]) -> Callable[P, Awaitable[T]]:
-    """Wrap a function so that it runs in one of these threads, which no other work occupies."""
+    """Wrap a function so that it runs in one of these threads, which do no other work."""
     return database_sync_to_async(function, thread_sensitive=False, executor=threads)

@@ -1,6 +1,6 @@
 """Uploads of snapshots by elected keepers.
 
-A machine may send one at a time, no longer than announced. A snapshot is stored whole or not at all.
+A machine may upload one snapshot at a time, of at most the announced size. Each is stored whole or not at all.
 """
 
 from datetime import timedelta
@@ -51,7 +51,7 @@ def require_asked(*, run: Run, peer: PeerId, step: int, size: int) -> Election:
 
 
 def take_snapshot(*, election: Election, body: Readable, size: int) -> Taken:
-    """Read an elected keeper's body of at most `size` bytes. Raises Problem E356 (a minority's copy), E310."""
+    """Store an elected keeper's upload of at most `size` bytes. Raises Problem E356 (a minority's copy), E310."""
     run = election.run
     with storage.workspace() as work:
         path = work / "offered"
@@ -65,7 +65,7 @@ def take_snapshot(*, election: Election, body: Readable, size: int) -> Taken:
 
 
 def _known(run: Run, election: Election, file: str) -> Taken | None:
-    """Return the snapshot if the site has this file, else None. Raises Problem E356 if it expects another."""
+    """Return the snapshot if the site has this file, else None. Raises Problem E356 if another file is expected."""
     stored = Snapshot.objects.filter(run=run, index=election.index).first()
     admission = admitted_at(run, election.index)
     expected = stored.file if stored else admission.sha256 if admission else file
@@ -80,7 +80,7 @@ def _place(run: Run, election: Election) -> Place:
 
 
 def _wait(run: Run, election: Election, taken: Taken) -> Taken:
-    """Keep the file until its hash is admitted, perhaps at once. Raises Problem E356 if another hash is."""
+    """Keep the file until its hash is admitted, perhaps at once. Raises Problem E356 if another hash is admitted."""
     for before in PendingSnapshot.objects.filter(run=run, index=election.index).exclude(sha256=taken.file):
         storage.pending_path(run, before.sha256).unlink(missing_ok=True)  # of a keeper that was replaced
     facts = {"step": taken.step, "sha256": taken.file, "size": taken.size, "state_digest": taken.state_digest}
@@ -94,10 +94,10 @@ def _wait(run: Run, election: Election, taken: Taken) -> Taken:
 
 
 class Slot:
-    """A machine's one upload at a time, renewed while bytes arrive. After `SLOT` without a byte, it lapses."""
+    """A machine's slot for one upload. It is renewed while bytes arrive, and expires after `SLOT` without any."""
 
     def __init__(self, machine: Machine) -> None:
-        """Reserve the machine's upload. Raises Problem E357 while the machine has another upload."""
+        """Reserve the machine's slot. Raises Problem E357 while another upload has it."""
         now = timezone.now()
         self._machine, self._until = machine, now + SLOT
         UploadSlot.objects.filter(machine=machine, until__lt=now).delete()

@@ -1,4 +1,4 @@
-"""The demo's child processes. Each exits when its standard input ends, which happens however this process ends."""
+"""The demo's child processes. Each exits when its standard input closes, even if the parent process was killed."""
 
 import os
 import signal

@@ -1,6 +1,6 @@
-"""The demo's material: a small recipe of each kind, as values for the form, and training data.
+"""The demo's material: training data, and a small recipe of each kind, given as form values.
 
-The texts are those that come with every CPython. The images are handwritten digits (digits/LICENCE.md).
+The texts come with every CPython. The images are handwritten digits (digits/LICENCE.md).
 """
 
 import ast
@@ -106,7 +106,7 @@ DIGITS = Material("digits.tar", digits_tar, DIGITS_LICENCE, "images: handwritten
 
 
 class Small(NamedTuple):
-    """A recipe that shows something within minutes, with the data that it trains on."""
+    """A recipe that shows progress within minutes, with its training data."""
 
     title: str
     purpose: str

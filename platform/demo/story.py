@@ -1,4 +1,4 @@
-"""The course of the demo: people sign up, a run opens, volunteers train on real text, the model is downloaded."""
+"""The course of the demo: people sign up, a run opens, volunteers train on real text, and the model is downloaded."""
 
 import json
 import time
@@ -116,7 +116,7 @@ class Demo:
         self._wait_for(lambda: self._state(organizer) in ("open", "finished"), RELEASE_S, ready, None)
 
     def _start_volunteers(self, children: Children, organizer: Visitor, folder: str = "agents") -> list[str]:
-        """Start the agents and return their names as child processes."""
+        """Start the agents and return the names of their child processes."""
         started = []
         for number in range(self.peers):
             name = NAMES[number % len(NAMES)] + (str(number // len(NAMES) + 1) if number >= len(NAMES) else "")
@@ -205,7 +205,7 @@ class Demo:
 
 
 def committed_samples(relay: Path) -> int:
-    """Return the samples in all commit records of a relay's log. Each record's first line is JSON."""
+    """Return the number of samples in all commit records of a relay's log. Each record's first line is JSON."""
     return sum(
         json.loads(path.read_bytes().split(b"\n", 1)[0])["samples"] for path in sorted(relay.glob("**/records/*.json"))
     )

@@ -1,4 +1,4 @@
-"""A person with a browser: forms, cookies, CSRF tokens and redirects. Uses the standard library only."""
+"""A simulated browser with forms, cookies, CSRF tokens and redirects. It uses the standard library only."""
 
 import http.cookiejar
 import json
@@ -57,7 +57,7 @@ class Visitor:
         *,
         action: str = "",
     ) -> str:
-        """Submit the form at `path`, to `action` if given. Return the page that follows. Raises Refused."""
+        """Submit the form found at `path`, to `action` if given, and return the next page. Raises Refused."""
         csrf = CSRF.search(self.read(path))
         if csrf is None:
             raise Refused(f"there is no form at {path}")

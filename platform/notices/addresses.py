@@ -1,6 +1,6 @@
-"""Checks of the addresses of webhooks: https, on the public internet.
+"""Checks that a webhook's address is https and on the public internet.
 
-A host name is resolved once, and the notice is posted to the addresses found then.
+A host name is resolved only once, and the notice is posted to the addresses found.
 """
 
 import ipaddress

@@ -4,8 +4,8 @@ A worker claims a row of the outbox, sends the notice, and marks the row as sent
 receiver's answer is lost, the row is sent again when the claim expires. Receivers recognize a repeated notice by its
 id. A claim is one conditional update, so only one worker gets the row.
 
-The wait before a retry equals the time for which sending has failed, but is between a minute and half an hour. After a
-day of failures, an e-mail is given up, and a webhook is switched off. Its owner is told.
+A retry waits as long as sending has failed so far, but between a minute and half an hour. After a day of failures, the
+site gives up on an e-mail, or switches a webhook off and tells its owner.
 """
 
 import logging
@@ -98,7 +98,7 @@ def claim(now: datetime) -> list[Notice]:
 
 
 def prepared(claimed: list[Notice], now: datetime) -> list[tuple[Notice, Send]]:
-    """Return notices with functions that send them without the database. Mark those that cannot be sent."""
+    """Pair notices with functions that send them without using the database. Mark those that cannot be sent."""
     found = [(notice, sender(notice, now)) for notice in claimed]
     for notice, send in found:
         if send is None:
@@ -107,7 +107,7 @@ def prepared(claimed: list[Notice], now: datetime) -> list[tuple[Notice, Send]]:
 
 
 def sender(notice: Notice, now: datetime) -> Send | None:
-    """Return a function that sends the notice; None if its person has left or no longer has that channel."""
+    """Return a function that sends the notice, or None if the person has left or no longer has that channel."""
     if not notice.person.is_active:
         return None
     address = settings.PUBLIC_URL + notice.path
@@ -182,12 +182,12 @@ def failed(notice: Notice, problem: Undelivered, now: datetime) -> None:
 
 
 def retry_in(failing: timedelta) -> timedelta:
-    """Return the wait before the next try: the time for which sending has failed, within the two bounds."""
+    """Return the wait before the next try: as long as sending has failed so far, within two bounds."""
     return min(max(failing, FIRST_RETRY), LONGEST_RETRY)
 
 
 def _hook_failing_since(notice: Notice, reason: str, now: datetime) -> datetime | None:
-    """Record a failure, and return when failures began; None if the webhook has been replaced meanwhile."""
+    """Record a failure. Return when failures began, or None if the webhook has been replaced meanwhile."""
     hook = Webhook.objects.select_for_update().filter(person=notice.person_id).first()
     tried = getattr(notice.person, "webhook", None)
     if hook is None or tried is None or hook.saved_at != tried.saved_at:

@@ -25,7 +25,7 @@ class Bearer(NamedTuple):
 
 
 def digest_of(address: str) -> str:
-    """Return a short digest of an e-mail address. A link holds it, so that the link works for this address only."""
+    """Return a short digest of an e-mail address. A link contains it, and so works for this address only."""
     return hashlib.sha256(address.encode()).hexdigest()[:16]
 
 
@@ -36,7 +36,7 @@ def link(mailbox: Mailbox, purpose: str) -> str:
 
 
 def bearer(token: str, purpose: str) -> Bearer:
-    """Return a link's person and address. Raises Problem E358 if it has expired, or this site did not sign it."""
+    """Return a link's person and address. Raises Problem E358 if it has expired or was not signed by this site."""
     try:
         person_id, address = signing.loads(token, salt=purpose, max_age=CONFIRM_S if purpose == CONFIRM else None)
     except (signing.BadSignature, ValueError, TypeError) as error:
@@ -45,7 +45,7 @@ def bearer(token: str, purpose: str) -> Bearer:
 
 
 def mailbox_of(token: str, purpose: str) -> Mailbox | None:
-    """Return a link's mailbox; None if the person has another address by now. Raises Problem E358."""
+    """Return a link's mailbox, or None if the person has changed the address. Raises Problem E358."""
     found = bearer(token, purpose)
     mailbox = Mailbox.objects.select_related("person").filter(person=found.person_id, person__is_active=True).first()
     return mailbox if mailbox is not None and digest_of(mailbox.address) == found.address else None

@@ -12,7 +12,7 @@ LONGEST_ADDRESS = 500  # characters in a webhook's address
 
 
 class Event(models.TextChoices):
-    """Events of which the site notifies people. People cannot choose the last three, which the site always sends."""
+    """Events about which the site notifies people. The last three are always sent and cannot be chosen."""
 
     NEEDED = "needed", gettext_lazy("A run you are in needs volunteers")
     FINISHED = "finished", gettext_lazy("A run you are in is finished")
@@ -84,9 +84,9 @@ class Webhook(models.Model):
 
 
 class Notice(models.Model):
-    """One notice to one person through one channel. `about` names its subject, which is sent once a day (UTC).
+    """One notice to one person through one channel. `about` names its subject, sent at most once a day (UTC).
 
-    A WAITING row is tried from `due_at` on. A claim moves `due_at`, so that no other worker tries at the same time.
+    A WAITING row may be sent from `due_at` on. A claim postpones `due_at`, so that no other worker sends it meanwhile.
     Notices for the browser wait for an open page and are never claimed.
     """
 

@@ -28,9 +28,9 @@ def note(
     after: timedelta = timedelta(0),
     now: datetime | None = None,
 ) -> int:
-    """Store a notice for each of these people who chose the event, for each channel chosen. Return their number.
+    """Store a notice for each channel on which one of these people chose the event. Return the number stored.
 
-    `after` delays sending; until then a notice can be withdrawn. A subject is sent only once on one day.
+    `after` delays sending; until then, a notice can be withdrawn. Each subject is sent at most once a day.
     """
     now = now or timezone.now()
     day = day_of(now)
@@ -60,7 +60,7 @@ def _counted(told: QuerySet[Notice]) -> list[tuple[tuple[int, str], int]]:
 
 
 def note_directly(event: Event, person_id: int, way: Way, *, about: str, title: str = "", path: str) -> None:
-    """Store a notice to one person through one channel, whatever the person has chosen."""
+    """Store a notice to one person through one channel, regardless of the person's choices."""
     row = _row(event, person_id, way, about=about, title=title, path=path, now=timezone.now())
     Notice.objects.bulk_create([row], ignore_conflicts=True)
 
@@ -92,7 +92,7 @@ def _row(
 
 
 def withdraw(event: Event, abouts: Collection[str], *, now: datetime | None = None) -> None:
-    """Delete those notices of these subjects that are not due yet, because they are no longer true."""
+    """Delete notices about these subjects that are not due yet, because they no longer apply."""
     later = Notice.objects.filter(state=Notice.State.WAITING, tries=0, due_at__gt=now or timezone.now())
     later.filter(event=event, about__in=abouts).delete()
 

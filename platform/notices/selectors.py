@@ -25,7 +25,7 @@ def recent(person: Person) -> list[Notice]:
 
 
 def exported(person: Person) -> dict[str, Any]:
-    """Return all that is stored about a person's notices, except the webhook's address and secret."""
+    """Return everything stored about a person's notices, except the webhook's address and secret."""
     notices = Notice.objects.filter(person=person).order_by("pk")
     return {
         "choices": list(Choice.objects.filter(person=person).order_by("pk").values("event", "way")),

@@ -66,7 +66,7 @@ def remove_address(*, person: Person) -> None:
 
 @transaction.atomic
 def stop_mail(*, token: str) -> None:
-    """Unsubscribe an address, by the link in each e-mail. Raises Problem E358 if this site did not sign the link."""
+    """Unsubscribe an address through the link in an e-mail. Raises Problem E358 if this site did not sign the link."""
     mailbox = mail.mailbox_of(token, mail.STOP)
     if mailbox is not None:
         _end(mailbox.person_id, Way.EMAIL)

@@ -31,7 +31,7 @@ class Words(NamedTuple):
 
 
 def one_line(name: str, most: int = LONGEST) -> str:
-    """Return a name on one line, without invisible characters or piles of marks; needed joiners stay."""
+    """Return a name on one line, without invisible characters or stacked marks. Needed joiners are kept."""
     kept: list[str] = []
     marks = 0
     composed = unicodedata.normalize("NFC", name)
@@ -120,7 +120,7 @@ MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|>~<:@&])")
 
 
 class Facts(NamedTuple):
-    """The facts of a notice, as the JSON for programs gives them."""
+    """The facts of a notice, as sent to programs in JSON."""
 
     id: int
     event: str
@@ -153,7 +153,7 @@ def for_discord(words: Words, address: str) -> dict[str, Any]:
 
 
 def for_slack(words: Words, address: str) -> dict[str, Any]:
-    """Return the message for Slack. Escaping three characters shows `<!channel>` as text."""
+    """Return the message for Slack. Three characters are escaped, so that `<!channel>` appears as text."""
     text = f"{words.headline}\n{words.text}\n{address}"
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return {"text": escaped, "mrkdwn": False, "unfurl_links": False, "unfurl_media": False}
@@ -174,7 +174,7 @@ def generic(words: Words, facts: Facts) -> dict[str, Any]:
 
 
 def signature(secret: str, body: bytes, at: int) -> str:
-    """Return `t=SECONDS,v1=HEX`: HMAC-SHA256 of `SECONDS.BODY`. The time exposes a replayed old message."""
+    """Return `t=SECONDS,v1=HEX`: HMAC-SHA256 of `SECONDS.BODY`. The time lets receivers reject replayed messages."""
     digest = hmac.new(secret.encode(), str(at).encode() + b"." + body, hashlib.sha256).hexdigest()
     return f"t={at},v1={digest}"
 

@@ -1,7 +1,7 @@
 """Access rules: who may see a run, and who may manage it. A visitor cannot tell a forbidden run from a missing one.
 
-Co-organizers may do all that the organizer may, except delete the run or choose other co-organizers. Moderators may
-admit and remove people, and make announcements.
+Co-organizers may do everything that the organizer may, except delete the run or choose other co-organizers. Moderators
+may admit and remove people, and make announcements.
 """
 
 from django.contrib.auth.models import AnonymousUser
@@ -37,7 +37,7 @@ def listed_runs(viewer: Viewer) -> QuerySet[Run]:
 
 
 def visible_runs(viewer: Viewer) -> QuerySet[Run]:
-    """Return the runs that the viewer may open, knowing the address."""
+    """Return the runs that the viewer may open if they know the address."""
     return Run.objects.filter(~Q(visibility=Run.Visibility.PRIVATE) | _joined(person_of(viewer)))
 
 
@@ -71,8 +71,9 @@ def access_run(*, slug: str, viewer: Viewer) -> Run:
 def access_peer_run(which: Q, *, person: Person | None, address: str) -> Run:
     """Return the run of a credential if the credential's person may take part now.
 
-    `person` None stands for a relay of the site, which serves all runs. A check is needed because a removed person may
-    hold a credential that is valid for up to an hour. Raises Problem E305, E324 (removed), E410 (members only).
+    If `person` is None, the credential belongs to a relay of the site, which serves all runs. The check is needed
+    because a removed person's credential stays valid for up to an hour. Raises Problem E305, E324 (removed), E410
+    (members only).
     """
     runs = Run.objects.all() if person is None else visible_runs(person)
     run = runs.select_related("dataset", "organizer", "head").filter(which).first()
@@ -84,7 +85,7 @@ def access_peer_run(which: Q, *, person: Person | None, address: str) -> Run:
 
 
 def helped_runs(person: Person) -> QuerySet[Run]:
-    """Return the runs that a person may help: visible, not removed from, and joined if run by request."""
+    """Return the visible runs from which the person was not removed. Runs by request count only once joined."""
     others = Q(visibility=Run.Visibility.REQUEST) & ~_has_role(person) & ~_is_member(person)
     return visible_runs(person).exclude(Exists(_removals(person))).exclude(others)
 
@@ -94,7 +95,7 @@ def _removals(person: Person) -> QuerySet[Member]:
 
 
 def participants(run: Run) -> QuerySet[Person]:
-    """Return the organizer, members and, if the run is open to all, contributors, unless removed."""
+    """Return the organizer, the members and, in a run open to all, contributors. Removed people are left out."""
     members = Member.objects.filter(run=run, removed_at=None).values("person")
     removed = Member.objects.filter(run=run, removed_at__isnull=False).values("person")
     taking_part = Q(pk=run.organizer_id) | Q(pk__in=members)
@@ -118,19 +119,19 @@ def _require_part(run: Run, person: Person) -> None:
 
 
 def require_unremoved(run: Run, machine: Machine) -> None:
-    """Stop a removed person from using the same machine under another name. Raises Problem E229."""
+    """Raise Problem E229 if the machine once belonged to another person, who was removed from the run."""
     if machine.person_id != run.organizer_id and _of_removed(run).filter(pk=machine.pk).exists():
         raise Problem.of("E229")
 
 
 def _of_removed(run: Run) -> QuerySet[Machine]:
-    """Return the machines that a removed person owned before their present owner."""
+    """Return the machines that once belonged to a person now removed from the run."""
     removed = Member.objects.filter(run=run, removed_at__isnull=False).values("person")
     return Machine.objects.filter(pk__in=PastOwner.objects.filter(person__in=removed).values("machine"))
 
 
 def shut_out(run: Run, machines: list[PeerId]) -> QuerySet[Machine]:
-    """Return which of these machines may not take part in the run.
+    """Return those of the machines that may not take part in the run.
 
     Either a past or present owner was removed, or the run is for members only and the owner is not a member.
     """
@@ -165,7 +166,7 @@ def _access_as(*roles: Run.Role, slug: str, viewer: Viewer) -> Run:
 
 
 def access_joinable_run(*, slug: str, viewer: Viewer) -> Run:
-    """Return a run to join now. Raises Problem E305, E306 (finished), E308 (not open), E324, E410 (members)."""
+    """Return a joinable run. Raises Problem E305, E306 (finished), E308 (not open), E324, E410 (members only)."""
     run = access_run(slug=slug, viewer=viewer)
     person = person_of(viewer)
     if person is not None:
@@ -192,7 +193,7 @@ def may_manage(run: Run, viewer: Viewer) -> bool:
 
 
 def role_of(run: Run, viewer: Viewer) -> Run.Role | None:
-    """Return the viewer's role in the run, or None. Operators of the site have no role by themselves."""
+    """Return the viewer's role in the run, or None. Operators of the site have no role as such."""
     person = person_of(viewer)
     return run.role_of(person) if person is not None else None
 

@@ -38,8 +38,9 @@ PLACES = (  # text before the name, and text after it
 def delete_account(*, person: Person) -> str:
     """Delete an account, its drafts, and its name on cards and timelines. Return the name. Raises Problem E329.
 
-    A run with a co-organizer, even a draft, passes to the longest-standing one. Removals from runs stay in force,
-    because their rows hold no name. Hosts may write the name for some seconds more, so call `forget_lines` again then.
+    A run with co-organizers, even a draft, passes to the longest-standing one. Removals from runs stay in force,
+    because their rows contain no name. Hosts may write the name for a few more seconds, so call `forget_lines` again
+    afterwards.
     """
     quotas.held(person)
     for heir in roles.successors(person):
@@ -88,7 +89,7 @@ def _require_not_needed(person: Person) -> None:
 
 
 def _remake_cards(person: Person) -> None:
-    """Make model cards again that name the person, as a volunteer or as the one who said that a text may be shared."""
+    """Remake model cards that name the person, as a volunteer or as the one who said that a text may be shared."""
     vouched = Q(run__dataset__vouched_by=person) | Q(run__dataset__further__vouched_by=person)
     named = vouched | Q(run__dataset__base__vouched_by=person) | Q(run__named__person=person)
     for release in Release.objects.filter(named, state=Release.State.READY).distinct():

@@ -1,4 +1,4 @@
-"""A person's contributions, to the runs that a viewer may see: by run, by day and by step. Also milestones."""
+"""A person's milestones, and contributions to the runs that a viewer may see: by run, by day and by step."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ FINISHED = (1, 3, 10)  # finished runs to which the person has contributed
 
 
 class Milestone(NamedTuple):
-    """One milestone. `day` is the day since 1970 on which it was reached, if that is known."""
+    """A milestone. `day` is the day since 1970 on which it was reached, or None if that is unknown."""
 
     name: str
     day: int | None = None
@@ -35,7 +35,7 @@ class Reached(NamedTuple):
 
 
 def reached(by_day: Mapping[int, int], *, bytes_averaged: int, finished: int) -> Reached:
-    """Return the milestones reached. `by_day` has the samples by the day (UTC, since 1970) of their contribution."""
+    """Return the milestones reached. `by_day` maps days (UTC, since 1970) to the samples contributed then."""
     days = sorted(by_day)
     found, so_far, passed = list[Milestone](), 0, dict[int, int]()
     for day in days:
@@ -106,7 +106,7 @@ def contributions(person: Person, viewer: Viewer) -> Contributions:
 
 
 def runs_shown(person: Person, viewer: Viewer) -> QuerySet[Run]:
-    """Return the runs on a person's page: all visible ones for the person, listed ones for other viewers."""
+    """Return the runs on a person's page. The person sees all visible runs, other viewers only listed ones."""
     return visible_runs(viewer) if viewer == person else listed_runs(viewer)
 
 

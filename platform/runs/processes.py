@@ -1,6 +1,6 @@
 """Child processes for work that needs torch. `peer_agent.site_work` gets arguments and prints one JSON object.
 
-This module also limits such work to one child of a kind at a time, and turns failures into numbered errors.
+This module also limits such work to one child of each kind at a time, and turns failures into numbered errors.
 """
 
 import errno
@@ -45,7 +45,7 @@ packing = threading.Lock()  # checkpoints for the Hub
 
 
 class ChildStopped(Exception):
-    """A child that was killed because the site is shutting down. The next start does its task again."""
+    """A child that was killed because the site is shutting down. Its task runs again after the next start."""
 
 
 def run_child(
@@ -99,7 +99,7 @@ def _waited_for(
 
 
 def stop_children() -> None:
-    """Kill running children and start no more, because this process is about to exit."""
+    """Kill all running children and prevent new ones, before this process exits."""
     _is_stopping.set()
     with _lock:
         for child in _running:
@@ -141,7 +141,7 @@ def _fault_in(errors: str, status: int) -> Fault:
 
 
 def disk_fault(error: BaseException | None) -> Fault | None:
-    """Return error E328 if `error` shows that the disk is full or broken; else None. E328 names no folder."""
+    """Return error E328, which names no folder, if `error` shows that the disk is full or broken; else None."""
     cause = error.__cause__ if isinstance(error, DatabaseError) else error
     is_full = (
         getattr(cause, "errno", None) in NO_ROOM
@@ -153,7 +153,7 @@ def disk_fault(error: BaseException | None) -> Fault | None:
 
 @contextmanager
 def turn(lock: threading.Lock) -> Iterator[bool]:
-    """Try to acquire the lock, and yield whether it worked. Never wait, so that the thread stays free."""
+    """Try to acquire the lock without waiting, so that the thread stays free. Yield True if it was acquired."""
     is_mine = lock.acquire(blocking=False)
     try:
         yield is_mine
@@ -164,7 +164,7 @@ def turn(lock: threading.Lock) -> Iterator[bool]:
 
 @contextmanager
 def faults_to(record: Callable[[Fault], None], code: str) -> Iterator[None]:
-    """Pass a failure of the block to `record`, unforeseen ones as `code`. A shutdown is no failure."""
+    """Pass a failure of the block to `record`. An unexpected one becomes error `code`. A shutdown does not count."""
     try:
         yield
     except ChildStopped:

@@ -95,6 +95,6 @@ def require_run_left(person: Person) -> None:
 
 
 def held(person: Person) -> None:
-    """Lock the person's row, so that counts stay true. Raises PermissionDenied if the account is closed."""
+    """Lock the person's row, so that counts stay correct. Raises PermissionDenied if the account is closed."""
     if not Person.objects.select_for_update().filter(pk=person.pk, is_active=True).values_list("pk").first():
         raise PermissionDenied("This account is closed. Nothing was changed.")

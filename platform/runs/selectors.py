@@ -146,10 +146,10 @@ def last_loss(run: Run) -> float | None:
 
 
 def run_picture(run: Run, *, lines: int = 10, today: int | None = None) -> RunPicture:
-    """Return all that the database has for a run's page.
+    """Return everything that a run's page needs from the database.
 
-    This takes seven or eight queries, however long the run. `today` is the day, as `day_of` counts, from whose
-    beginning changes of rank are counted. Without it, no rank has changed.
+    This takes seven or eight queries, however long the run is. `today` is a day as `day_of` counts it. Changes of rank
+    count from the start of that day; without it, they are all 0.
     """
     board, sums = board_and_totals(run, limit=lines, today=today)
     head = _head(run, sums)
@@ -172,7 +172,7 @@ def run_head(run: Run) -> RunPicture:
 
 
 def _head(run: Run, sums: Totals) -> RunPicture:
-    """Return the head of a run's page. Its curve has the newest entries, which also show the pace."""
+    """Return the head of a run's page. The newest entries of its curve also give the pace."""
     recipe, points = run.parsed_recipe, loss_points(run)
     return RunPicture(
         run=run,
@@ -191,8 +191,8 @@ def _head(run: Run, sums: Totals) -> RunPicture:
 def activity(run: Run) -> list[ActivityLine]:
     """Return the newest lines of the timeline, with only a few of the frequent commits, in one query.
 
-    The query finds, for commits and for other lines, the time of the oldest line to show. It then reads all lines
-    since, which may include more lines of the same time.
+    The query finds the time of the oldest line to show, for commits and for other lines. It then reads all lines since
+    that time, possibly a few too many.
     """
     lines = activity_of(run)
     is_step = Q(kind=STEP), ~Q(kind=STEP)
@@ -211,13 +211,13 @@ def void_rounds(run: Run) -> int:
 
 
 def pace(newest_first: list[datetime]) -> float | None:
-    """Return the median of the seconds between commits. With the median, one long pause does not count."""
+    """Return the median number of seconds between commits, which one long pause hardly changes."""
     gaps = sorted((late - early).total_seconds() for late, early in pairwise(newest_first))
     return gaps[len(gaps) // 2] if gaps else None
 
 
 def loss_points(run: Run, *, most: int = POINTS) -> list[Point]:
-    """Return the loss curve with at most `most` points, without undone steps. Reads only these rows."""
+    """Return the loss curve with at most `most` points, without undone steps. Only these rows are read."""
     rows = run.log.filter(IN_MODEL, step__in=places(run.head.step, most)).order_by("step")
     names = ("step", "loss", "at", "samples", "duration_s", "peers", "learning_rate", "bytes_averaged")
     return [_point(*row) for row in rows.values_list(*names)]
@@ -228,7 +228,7 @@ def _point(step: int, loss: float, at: datetime, samples: int, duration_s: float
 
 
 def places(last: int, most: int = POINTS) -> list[int]:
-    """Return the steps that make the curve: every 2nd, 4th, 8th, … of the older steps, and all newer steps.
+    """Return the steps that a curve shows: all newer steps, and every 2nd, 4th, 8th, … of the older steps.
 
     The newer steps are a tenth to a fifth of `most`. A new step changes few points, because older steps are thinned in
     groups and the stride rarely doubles. So the live feed sends short changes.
@@ -306,7 +306,7 @@ class Overfitting(NamedTuple):
 
 
 def typical_loss(points: Sequence[Point]) -> float | None:
-    """Return the median training loss of the last steps, in nats per token that counts. None if no loss is finite."""
+    """Return the median training loss of the last steps, in nats per loss token. None if no loss is finite."""
     losses = [point.loss for point in points[-TYPICAL:] if math.isfinite(point.loss)]
     return median(losses) if losses else None
 
@@ -321,7 +321,7 @@ class Change(NamedTuple):
 def change(points: Sequence[Point], before: int) -> Change | None:
     """Return the change from the loss near the point `before` to the last loss. Return None if either is missing.
 
-    Both losses are medians over the same number of steps, without a common step. `steps` is the distance between the
+    Both losses are medians over equally many steps, with no step in common. `steps` is the distance between the
     middles of the two groups.
     """
     last = max(1, min(TYPICAL, len(points) // 2, len(points) - 1 - before))
@@ -333,7 +333,7 @@ def change(points: Sequence[Point], before: int) -> Change | None:
 
 
 def overfitting(points: Sequence[Point], heldout: Sequence[Measured]) -> Overfitting | None:
-    """Return the best and the newest snapshot if the run overfits its data; None if nothing shows that."""
+    """Return the best and the newest snapshot if the run overfits its data, else None."""
     if not heldout:
         return None
     newest, best = heldout[-1], min(heldout, key=lambda measured: measured.loss)

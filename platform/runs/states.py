@@ -57,7 +57,7 @@ MOVES: Mapping[Why, Move] = MappingProxyType(
 
 
 def move(run: Run, why: Why, **values: Any) -> bool:
-    """Change a run's state, and `values` with it, if `MOVES` allows it. Refresh `run`.
+    """Change a run's state and set `values`, if `MOVES` allows the change. Then refresh `run`.
 
     Return False, and write nothing, if the run is in another state. A pause also fails once the organizer has asked to
     end the run.

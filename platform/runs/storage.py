@@ -67,7 +67,7 @@ def relative(path: Path) -> str:
 
 
 def put(source: Path, target: Path) -> None:
-    """Move a finished file or folder to its place in the storage. If one is there already, it is the same and stays."""
+    """Move a finished file or folder into the storage. An existing target has the same content and is kept."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if not target.exists():
         source.rename(target)
@@ -83,7 +83,7 @@ def link(source: Path, target: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Delete a folder that no row names. Delete its parent too if that is then empty."""
+    """Delete a folder to which no row refers. Delete its parent too if that is then empty."""
     shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):
         folder.parent.rmdir()
@@ -101,7 +101,7 @@ def workspace() -> Iterator[Path]:
 
 
 def clear_workspaces() -> None:
-    """Delete workspaces that a killed site has left. Only a process that is alone on the data folder may call this."""
+    """Delete workspaces left behind by a killed site. Call this only if no other process uses the data folder."""
     shutil.rmtree(_workspaces(), ignore_errors=True)
 
 

@@ -64,7 +64,7 @@ def make_release(self: "Task[..., None]", run_id: str) -> None:
 
 @shared_task(bind=True, max_retries=None)
 def publish_release(self: "Task[..., None]", run_id: str) -> None:
-    """Send the release to the Hub. If the Hub does not answer, retry and resume."""
+    """Send the release to the Hub. If the Hub does not answer, retry later and resume."""
     if publishing.push_release(UUID(run_id)) == publishing.AWAY:
         raise self.retry(countdown=publishing.retry_in_s(UUID(run_id)))
 
@@ -81,7 +81,7 @@ def publish_checkpoint(self: "Task[..., None]", run_id: str) -> None:
 
 @shared_task(bind=True, max_retries=None)
 def remake_release(self: "Task[..., None]", run_id: str) -> None:
-    """Make an outdated release again, also on the Hub. Retry if that failed or became outdated."""
+    """Remake an outdated release, also on the Hub. Retry if that failed or the result is already outdated."""
     releases = Release.objects.select_related("run__head")
     before = releases.get(run=UUID(run_id))
     if not is_stale(before):
@@ -96,7 +96,7 @@ def remake_release(self: "Task[..., None]", run_id: str) -> None:
 
 @shared_task(bind=True, max_retries=None)
 def verify_snapshots(self: "Task[..., None]", run_id: str) -> None:
-    """Replay the log up to each waiting snapshot in turn; then enqueue work that waited for that."""
+    """Replay the log up to each waiting snapshot in turn. Then enqueue the work that needs the results."""
     match verification.verify_next(UUID(run_id)):
         case verification.Outcome.BUSY:
             raise self.retry(countdown=BUSY_S)

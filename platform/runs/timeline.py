@@ -35,10 +35,10 @@ def quoted(text: str) -> str:
 
 
 def activity_of(run: Run, group: str = "") -> QuerySet[ActivityLine]:
-    """Return the lines that everyone who sees the run may read, all or those of one group.
+    """Return the lines that every viewer of the run may read: all of them, or those of one group.
 
-    Lines about members are shown only in runs by invitation. Another run may once have been by invitation, and its old
-    lines must not become public.
+    Lines about members are shown only in runs by invitation. If a run's visibility changes later, its old lines must
+    not become public.
     """
     lines = run.activity.filter(is_internal=False)
     lines = lines.filter(kind__in=GROUPS[group]) if group else lines
@@ -46,7 +46,7 @@ def activity_of(run: Run, group: str = "") -> QuerySet[ActivityLine]:
 
 
 def trail_of(run: Run) -> QuerySet[ActivityLine]:
-    """Return what organizer, managers and operators did to a run, newest first. Only managers may see it."""
+    """Return the actions of organizer, managers and operators, newest first. Only managers may see them."""
     return run.activity.filter(by__isnull=False).select_related("by", "on").order_by("-pk")
 
 
@@ -94,6 +94,6 @@ def _forget_old_steps(run: Run) -> None:
 
 
 def add_line_once(*, run: Run, kind: str, text: str) -> None:
-    """Add a line unless the timeline has the same line already. For events that may repeat often."""
+    """Add a line unless the timeline already has the same one. Use this for events that may repeat often."""
     if not run.activity.filter(kind=kind, text=text[:300]).exists():
         add_line(run=run, kind=kind, text=text)

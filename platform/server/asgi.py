@@ -1,4 +1,4 @@
-"""The ASGI application. Django answers pages and API; WebSockets go to `coordination` and `web.feed`."""
+"""The ASGI application. Django serves the pages and the API; WebSockets go to `coordination` and `web.feed`."""
 
 import os
 import warnings
@@ -23,7 +23,7 @@ warnings.filterwarnings("ignore", message="StreamingHttpResponse must consume sy
 
 
 async def nowhere(scope: Any, receive: Any, send: Any) -> None:
-    """Close a WebSocket to an unknown address. Channels would raise an error, and log a traceback each time."""
+    """Close a WebSocket to an unknown address. Without this, Channels would log a traceback each time."""
     del scope, receive
     await send({"type": "websocket.close"})
 

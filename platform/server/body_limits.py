@@ -1,7 +1,7 @@
 """A guard that checks the length of a request's body before Django reads the body.
 
-Django would write every body to disk, and only then ask who sent it. The guard rejects a body unread if it is too long
-or exceeds its sender's quota, or if it is not small and its sender is unknown.
+Django would write every body to disk before it checks the sender. The guard rejects a body unread if it exceeds a
+limit or the sender's quota. Unknown senders may send only short bodies.
 """
 
 import re
@@ -59,7 +59,7 @@ class LengthGuard:
 
     @contextmanager
     def _counted(self, sender: Person | Slot | None) -> Iterator[None]:
-        """Count a long body while it is received. Raises Refused (E363) if its sender sends too many at a time."""
+        """Count a long body while it arrives. Raises Refused (E363) if its sender is sending too many at once."""
         if not isinstance(sender, Person):
             yield
             return
@@ -75,7 +75,7 @@ class LengthGuard:
 
 
 class Refused(Exception):
-    """A body rejected unread. Not a Problem, which Django might handle after its answer has begun."""
+    """Raised to reject a body unread. It is not a Problem, which Django might handle too late."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -84,7 +84,7 @@ class Refused(Exception):
 
 @asynccontextmanager
 async def _held(sender: Person | Slot | None, receive: Receive) -> AsyncIterator[Receive]:
-    """While bytes of a snapshot arrive, keep its machine's upload slot renewed. Yield the `receive` to use."""
+    """Renew a machine's upload slot while its snapshot arrives. Yield the `receive` function to use."""
     if not isinstance(sender, Slot):
         yield receive
         return
@@ -95,7 +95,7 @@ async def _held(sender: Person | Slot | None, receive: Receive) -> AsyncIterator
 
 
 async def check(scope: Scope) -> Person | Slot | None:
-    """Return who sends a long body: a person or a slot; None if short. Raises Refused to leave it unread."""
+    """Return the person or slot that sends a long body, or None for a short one. Raises Refused to reject it unread."""
     try:
         return await _checked(scope, headers_of(scope))
     except Problem as problem:
@@ -118,9 +118,9 @@ async def _checked(scope: Scope, headers: Mapping[str, str]) -> Person | Slot | 
 
 
 def _sender(scope: Scope, size: int) -> Person:
-    """Return the person who sends a long body. Raises Problem E362 (not logged in), E365 (quota of disk).
+    """Return the person who sends a long body. Raises Problem E362 (not logged in), E365 (disk quota).
 
-    `size` bytes are checked against the quota, less the bytes that the form itself takes.
+    `size`, less an allowance for the form itself, is checked against the quota.
     """
     person = person_of(viewer_of(scope))
     if person is None:

@@ -33,7 +33,7 @@ OURS = frozenset({"accounts", "coordination", "notices", "runs"})
 
 
 async def keep_house(stop: asyncio.Event) -> None:
-    """Delete expired rows at once and then every hour, until `stop`. Several processes of a site may do so at once."""
+    """Delete expired rows at once, then every hour until `stop`. Several site processes may do so concurrently."""
     while not stop.is_set():
         try:
             await in_thread(_clear)()
@@ -53,7 +53,7 @@ def _clear() -> None:
 
 
 async def ask_for_delivery(stop: asyncio.Event) -> None:
-    """Every few seconds until `stop`, ask the worker to send due notices, including any that a restart interrupted."""
+    """Ask the worker every few seconds, until `stop`, to send due notices, even those a restart interrupted."""
     while not stop.is_set():
         try:
             await in_thread(_ask_for_delivery)()
@@ -72,7 +72,7 @@ def _ask_for_delivery() -> None:
 
 
 def refuse_unknown_changes() -> None:
-    """Raise Problem E418 if a newer version has changed the tables: they have a migration unknown to this version."""
+    """Raise Problem E418 if the tables have a migration from a newer version, unknown to this one."""
     loader = MigrationLoader(connection)
     for app, name in sorted(loader.applied_migrations.keys() - loader.disk_migrations.keys()):
         if app in OURS:
@@ -85,7 +85,7 @@ def pending_changes() -> int:
 
 
 def back_up_before_changes(data: Path, *, now: datetime | None = None) -> Path | None:
-    """Copy SQLite's file before migrations and return its path; None without a migration or data."""
+    """Copy SQLite's file before migrations and return its path, or None if there is nothing to do."""
     if connection.vendor != "sqlite":
         return None
     source = Path(connection.settings_dict["NAME"])

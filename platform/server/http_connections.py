@@ -1,4 +1,4 @@
-"""uvicorn's HTTP connections, with limits on heads, bodies and answers that could otherwise last forever."""
+"""uvicorn's HTTP connections, with limits that keep heads, bodies and responses from lasting forever."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class Config(uvicorn.Config):
 
 
 class TooManyRequests(Exception):
-    """A client that has more requests waiting on one connection than a client that reads the answers would."""
+    """Raised for too many pipelined requests on one connection. A client that reads responses never has so many."""
 
 
 class Requests(HttpToolsProtocol):
@@ -41,7 +41,7 @@ class Requests(HttpToolsProtocol):
         self.transport.abort()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
-        """Count the connection, and start the time limit for the head of its first request."""
+        """Accept the connection unless there are too many, and start the time limit for the first head."""
         super().connection_made(transport)
         if len(self.connections) > self.config.limits.connections:
             self.turn_out()
@@ -103,7 +103,7 @@ class Requests(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def pause_writing(self) -> None:
-        """Start a time limit, because the client does not read its answer."""
+        """Start a time limit, because the client is not reading the response."""
         super().pause_writing()
         self.unread = self.loop.call_later(self.config.limits.unread_s, self.turn_out)
 
@@ -129,5 +129,5 @@ class Requests(HttpToolsProtocol):
 
 
 def _length_of(headers: list[tuple[bytes, bytes]]) -> int:
-    """Return the length that the headers declare; 0 if they declare none. The parser has rejected all but numbers."""
+    """Return the body length that the headers declare, or 0. The parser has already rejected non-numeric values."""
     return next((int(value) for name, value in headers if name == b"content-length"), 0)

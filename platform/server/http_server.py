@@ -17,7 +17,7 @@ GRACE_S = 2
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server without its handling of signals: uvicorn would raise a signal again and skip our cleanup."""
+    """uvicorn's server without its signal handling, which would raise a signal again and skip our cleanup."""
 
     def __init__(self, config: uvicorn.Config, started: asyncio.Event) -> None:
         super().__init__(config)
@@ -77,7 +77,7 @@ def stop_on_signals(stop: asyncio.Event) -> None:
 
 
 def stop_with_input(stop: asyncio.Event) -> None:
-    """Set `stop` when standard input ends, which shows that the parent process is gone, even if it was killed."""
+    """Set `stop` when standard input closes. This shows that the parent process has ended, even if it was killed."""
     loop = asyncio.get_running_loop()
 
     def ask() -> None:

@@ -1,7 +1,7 @@
 """A numbered place for each site process: a lock, an announcement file, and a home for its relay.
 
-SQLite and the in-memory queue belong to one process, so with them only the first place can be used. A restarted process
-takes the first free place, with the key and the log of the place's relay. A process's lock ends with the process.
+SQLite and the in-memory queue serve one process only, so a site with either has just the first place. A restarted
+process takes the first free place, with the key and log of that place's relay. The lock ends with its process.
 """
 
 import json
@@ -18,7 +18,7 @@ from peer_agent.protocol.errors import Problem
 
 
 class Place(NamedTuple):
-    """The files in the data folder that one site process has for itself. `number` counts from 1."""
+    """The files in the data folder that belong to one site process. `number` counts from 1."""
 
     folder: Path
     number: int
@@ -69,7 +69,7 @@ def _try_lock(file: IO[str], folder: Path) -> bool:
 
 
 def announced_url() -> str:
-    """Return the public address of a site process that uses this data folder; an empty string if none runs."""
+    """Return the public address of a site process that uses this data folder, or an empty string if none is running."""
     for path in sorted(Path(settings.DATA).glob("serve*.json")):
         with suppress(OSError, ValueError, KeyError):  # the process may end meanwhile
             return str(json.loads(path.read_text())["url"])

@@ -1,4 +1,4 @@
-"""Checks of ports, and of who can reach this site: this machine, a local network, or the internet.
+"""Checks of ports, and of how far this site reaches: this machine, a local network, or the internet.
 
 Some functions return warnings and hints for the operator.
 """
@@ -46,7 +46,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def holder_of(port: int) -> str:
-    """Return the name of the program that listens on the port, as far as this user may see it."""
+    """Return the name of the program that listens on the port, if this user may see it."""
     with contextlib.suppress(psutil.Error, PermissionError):
         for connection in psutil.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr[1:2] == (port,) and connection.pid:
@@ -55,7 +55,7 @@ def holder_of(port: int) -> str:
 
 
 def checked_public(url: str) -> str:
-    """Return a warning about the address, or "". Raises Problem E334 for plain http on the internet."""
+    """Return a warning for plain http in local networks, or "". Raises Problem E334 for plain http on the internet."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme == "https" or is_loopback(host):
@@ -68,7 +68,7 @@ def checked_public(url: str) -> str:
 def hint_for_neighbours(host: str, port: int, public: str) -> str:
     """Return a hint that names the site's address in the local network, or an empty string.
 
-    The hint is needed if the site listens at all addresses, but only this machine can reach `public`.
+    The hint is needed if the site listens on all addresses, but only this machine can reach `public`.
     """
     if host not in EVERYWHERE or not is_loopback(urlsplit(public).hostname or ""):
         return ""
@@ -77,7 +77,7 @@ def hint_for_neighbours(host: str, port: int, public: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if only this machine can reach the host. Tests use 127.0.0.2 as a second machine: return False."""
+    """Return True if only this machine can reach the host. Return False for 127.0.0.2, a second machine in tests."""
     return host in ("127.0.0.1", "localhost", "::1")
 
 
@@ -100,7 +100,7 @@ def is_of_network(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> boo
 
 
 def relay_port_for(public: str, host: str, asked: int) -> int:
-    """Return the relay's port: `asked`, or a free one if other machines need it. 0: the relay chooses."""
+    """Return the relay's port: `asked`, or a free one if other machines must reach it. 0 lets the relay choose."""
     if asked or is_loopback(urlsplit(public).hostname or ""):
         return asked
     with bound_socket(host, 0) as free:

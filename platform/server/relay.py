@@ -25,7 +25,7 @@ PATIENCE_S = 2.0
 
 
 async def keep_relay(site: str, place: Place, *, host: str, port: int, advertise: str, stop: asyncio.Event) -> None:
-    """Run the relay until `stop`. Restart it whenever it dies, after pauses that grow."""
+    """Run the relay until `stop`. Restart it whenever it dies, after ever longer pauses."""
     pause_s = FIRST_PAUSE_S
     while not stop.is_set():
         began = time.monotonic()
@@ -50,7 +50,7 @@ def enrolment() -> dict[str, str]:
 
 
 def advertised(public_url: str, port: int) -> str:
-    """Return where other machines reach the relay; "" if only this one does, or its port is not fixed."""
+    """Return the relay's address for other machines, or "" if they cannot reach it or its port is not fixed."""
     parts = urlsplit(public_url)
     if not port or parts.hostname in ("127.0.0.1", "localhost", "::1"):
         return ""
@@ -64,7 +64,7 @@ def _command(site: str, host: str, port: int, advertise: str) -> list[str]:
 
 
 async def _run_once(command: list[str], place: Place, stop: asyncio.Event) -> int:
-    """Run the relay and return its status. Its input is our pipe, so it exits however this process ends."""
+    """Run the relay and return its exit status. Its input is our pipe, so it exits even if this process is killed."""
     place.relay_home.mkdir(mode=0o700, parents=True, exist_ok=True)
     token = await sync_to_async(enrolment)()
     environment = {**child_environment(), "MANYHANDS_HOME": str(place.relay_home), **token}

@@ -1,4 +1,4 @@
-"""Limits for clients that have not authenticated: bytes, seconds and number of connections, as at relays."""
+"""Limits for unauthenticated clients: bytes, seconds and number of connections. Relays have similar limits."""
 
 import resource
 from collections.abc import Hashable
@@ -23,7 +23,7 @@ MOST_FILES = 65_536
 
 
 class Limits(Struct, frozen=True):
-    """Seconds, and numbers of connections. A short body has `body_s` in all; a longer one needs `slowest`."""
+    """Limits in seconds and connections. `body_s` is for a whole short body; `slowest` is for a longer one."""
 
     head_s: float = 10.0  # from the connection, or the first byte of a later request, to the end of the head
     proof_s: float = 10.0  # from the end of the head to the proof, on an agent's connection
@@ -37,7 +37,7 @@ class Limits(Struct, frozen=True):
 
 
 def usual_limits() -> Limits:
-    """Raise this process's limit on open files as far as the system allows, and return limits that fit it."""
+    """Raise this process's limit on open files as far as allowed, and return connection limits that fit it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
@@ -49,14 +49,14 @@ class Guest(Protocol, Hashable):
     """A connection that can be closed."""
 
     def turn_out(self) -> None:
-        """Close the connection at once, by aborting it; a regular close would take long."""
+        """Abort the connection at once, because a regular close would take a long time."""
         ...
 
 
 class Strangers:
-    """Connections whose client has not finished a request's head, or has not authenticated.
+    """Connections whose clients have not yet finished a request's head or authenticated.
 
-    When there are too many, the oldest is closed: a head or a proof takes a moment, so the oldest connection is most
+    When there are too many, the oldest is closed. Sending a head or a proof takes only a moment, so the oldest is most
     likely idle. Rejecting new connections instead would let a few idle clients block the site.
     """
 
@@ -69,7 +69,7 @@ class Strangers:
         return len(self._at)
 
     def enter(self, guest: Guest, ip: str) -> None:
-        """Add a connection. `ip` is the client's address, which a trusted proxy may have named."""
+        """Add a connection. `ip` is the client's address, possibly as reported by a trusted proxy."""
         self.leave(guest)
         address = "" if is_trusted(ip) else household(ip)
         self._at[guest] = address

@@ -19,7 +19,7 @@ HANDSHAKE_BYTES = HEAD_BYTES + 2 * MAX_HANDSHAKE  # bytes in all before the proo
 
 
 class Sockets(WebSocketsSansIOProtocol):
-    """A WebSocket that closes with 1009 after a message longer than its client may send at that time."""
+    """A WebSocket that closes with code 1009 on a message longer than its client may send at that point."""
 
     config: Config
     owner = ""
@@ -31,7 +31,7 @@ class Sockets(WebSocketsSansIOProtocol):
         self.transport.abort()
 
     def handle_connect(self, event: Request) -> None:
-        """Set the limits that belong to the requested path, before any message arrives."""
+        """Set the limits for the requested path before any message arrives."""
         self.is_agent = event.path.partition("?")[0] == AGENTS
         self.conn.max_message_size = MAX_HANDSHAKE if self.is_agent else MAX_WORD
         super().handle_connect(event)
@@ -46,7 +46,7 @@ class Sockets(WebSocketsSansIOProtocol):
             self.timer = self.loop.call_later(self.config.limits.proof_s, self.turn_out)
 
     def _prove(self, owner: str) -> None:
-        """Raise the limits, since the client has authenticated, and count the connection as its owner's."""
+        """Raise the limits now that the client has authenticated, and count the connection towards its owner."""
         if self.disconnected or self.is_known:
             return
         self._forget()
@@ -69,7 +69,7 @@ class Sockets(WebSocketsSansIOProtocol):
             self.turn_out()
 
     def handle_cont(self, event: Frame) -> None:
-        """Limit the fragments of a message, since a client could send empty ones forever."""
+        """Limit the number of fragments in a message, since a client could send empty ones forever."""
         if len(self.frames) >= MOST_FRAGMENTS:
             self.turn_out()
         else:

@@ -35,7 +35,7 @@ def running_worker() -> Iterator[threading.Thread]:
 
 
 def _stop(worker: Worker, thread: threading.Thread) -> None:
-    """Stop the worker. With a broker, only its own thread can close the connection without logging errors."""
+    """Stop the worker. With a broker, only the worker's own thread can close the connection without logging errors."""
     if settings.REDIS_URL:
         state.should_stop = EX_OK  # type: ignore[assignment] # the worker reads it once a second or more often
         thread.join(2 * PATIENCE_S)

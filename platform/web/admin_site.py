@@ -48,6 +48,6 @@ class OperatorsSite(AdminSite):
 
 
 class OperatingConfig(AdminConfig):
-    """The admin app's configuration. It keeps Django's label, on which templates and log table depend."""
+    """The admin app's configuration. It keeps Django's label, because templates and the log table depend on it."""
 
     default_site = "web.admin_site.OperatorsSite"

@@ -32,7 +32,7 @@ class Wheel(NamedTuple):
 class System(NamedTuple):
     """The command lines for one operating system.
 
-    The line in `torch` is run before the line in `pip`, if a smaller torch than the default suffices. Each line names
+    If a smaller torch than the default suffices, the line in `torch` is run before the one in `pip`. Each line calls
     the environment's own programs, so that it works in any terminal.
     """
 
@@ -44,7 +44,7 @@ class System(NamedTuple):
 
 
 class Install(NamedTuple):
-    """All command lines to copy. `requirement` is for pip and uv: the wheel's full address with its digest."""
+    """All command lines to copy. `requirement` is what pip and uv install: the wheel's full address with its digest."""
 
     wheel: Wheel
     url: str
@@ -55,12 +55,12 @@ class Install(NamedTuple):
 
     @property
     def upgrade_pip(self) -> str:
-        """The line that replaces an older agent, if it was installed with pip in its environment."""
+        """The command line that replaces an older agent installed with pip in its own environment."""
         return f"pip install --force-reinstall --no-deps {self.requirement}"
 
     @property
     def upgrade_uv(self) -> str:
-        """The line that replaces an older agent, if it was installed with uv."""
+        """The command line that replaces an older agent installed with uv."""
         return self.uv.replace("install", "install --reinstall", 1)
 
 
@@ -94,7 +94,7 @@ def install_lines(request: HttpRequest) -> Install | None:
 
 
 def pip_call(request: HttpRequest) -> str:
-    """Return the command `manyhands` as it is called after installation with pip, on the visitor's system."""
+    """Return the command that starts `manyhands` on the visitor's system after installation with pip."""
     likely = likely_system(request.headers.get("User-Agent", ""))
     return next((system.call for system in _systems("") if system.name == likely), "")
 

@@ -1,4 +1,4 @@
-"""Helpers of the command tests: run the agent's console script, and serve small HTTP sites on loopback."""
+"""Helpers for the command tests: run the agent's console script, and serve small HTTP sites on loopback."""
 
 import base64
 import http.server
@@ -39,7 +39,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def manyhands(home: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run the agent's command and wait for its end. `more` is added to its environment."""
+    """Run the agent's command to completion, with `more` added to its environment."""
     return subprocess.run(
         [MANYHANDS, *arguments],
         env=environment(home) | more,
@@ -72,7 +72,7 @@ def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
 
 
 class Handler(http.server.BaseHTTPRequestHandler, ABC):
-    """A request handler that answers every request through the subclass's `respond`. `body` is empty for a GET."""
+    """A request handler that passes each request's body to the subclass's `respond`. The body of a GET is empty."""
 
     @abstractmethod
     def respond(self, body: bytes) -> None:
@@ -100,7 +100,7 @@ class Handler(http.server.BaseHTTPRequestHandler, ABC):
 
 @contextmanager
 def http_site(answer: Callable[[str], Answer]) -> Iterator[str]:
-    """Serve a site. `answer` maps a path to a status and a body: an object is sent as JSON, text as an HTML page."""
+    """Serve a site. `answer` maps a path to a status and a body. Objects are sent as JSON, text as an HTML page."""
 
     class Site(Handler):
         def respond(self, body: bytes) -> None:
@@ -120,7 +120,7 @@ def refusal(code: str, **details: object) -> dict[str, str]:
 
 
 def credential(home: Path, control: str, role: Role = Role.TRAINER) -> dict[str, str]:
-    """Build the site's answer to a peer that it admits: a signed credential."""
+    """Return the site's answer to a peer that it admits, with a signed credential."""
     now = int(time.time())
     own = Credential(
         person="ann",

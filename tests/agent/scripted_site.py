@@ -34,7 +34,7 @@ Said = TypeVar("Said", bound=m.Message)
 
 
 class OwnAccess(RunAccess):
-    """Access to a run without a real site: a peer's credential is signed with the test site's key."""
+    """Access to a run without a real site. The test site's key signs the peer's credential."""
 
     def __init__(self, folder: Path, peer: PeerId, role: Role, control: str) -> None:
         super().__init__(Home(folder), KnownSite("http://127.0.0.1:9", peer, "ann", SITE_PUBLIC.hex()), role, "a-run")
@@ -79,7 +79,7 @@ class Site:
             await self.link.send(message)
 
     async def hears(self, kind: type[Said]) -> Said:
-        """Return the next message of this kind. Messages of other kinds that came earlier are kept in `heard`."""
+        """Return the next message of this kind. Keep messages of other kinds that arrive before it in `heard`."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 body = await self.link.receive()
@@ -140,7 +140,7 @@ def greeting(snapshot: m.Snapshot, **changes: Any) -> m.Greeting:
 
 
 def commits(count: int, elements: int, chunk_elements: int) -> list[m.Commit]:
-    """Build a log of valid commits that name averages which no peer has."""
+    """Build a log of valid commits whose averages no peer has."""
     sealed: list[m.Commit] = []
     previous = GENESIS
     for index in range(1, count + 1):
@@ -179,7 +179,7 @@ def commits(count: int, elements: int, chunk_elements: int) -> list[m.Commit]:
 
 
 def planned(plan: m.Plan, peer: PeerId | None = None) -> m.Planned:
-    """Return the plan as the coordinator sends it to the trainer `peer`. None: as it sends it to a relay."""
+    """Return the plan as the coordinator sends it to the trainer `peer`, or to a relay if `peer` is None."""
     sealed = seal_plan(SITE_KEY, plan)
     return planned_whole(sealed) if peer is None else planned_for(sealed, peer)
 
@@ -189,7 +189,7 @@ def planned(plan: m.Plan, peer: PeerId | None = None) -> m.Planned:
 
 @asynccontextmanager
 async def relaying(site: Site, folder: Path, peer: PeerId = RELAY) -> AsyncIterator[Relay]:
-    """Run a relay that is linked to the scripted site until the block ends. The relay may also end by itself."""
+    """Run a relay, linked to the scripted site, until the block ends. The relay may stop earlier."""
     relay = Relay(Home(folder), OwnAccess(folder, peer, Role.RELAY, site.url), host="127.0.0.1", port=0, advertise="")
     running = asyncio.create_task(relay.run())
     try:

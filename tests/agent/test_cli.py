@@ -1,5 +1,6 @@
-"""The agent's console script as people run it: an error prints one numbered sentence and exits with 1; signals end it
-quickly."""
+"""The agent's console script as users run it. An error prints one numbered sentence and exits with 1; signals end it
+quickly.
+"""
 
 import asyncio
 import contextlib
@@ -264,8 +265,7 @@ LOADED_S = 600.0  # torch is loaded at the lowest priority, possibly while anoth
 
 
 async def test_it_leaves_at_once_though_its_control_link_takes_nothing(tmp_path: Path) -> None:
-    """The site stops reading just after the handshake: in one case while the agent loads torch, in the other
-    afterwards."""
+    """The site accepts the control link and then answers nothing. SIGINT must still end the agent at once."""
     linked = asyncio.Event()
 
     async def silent(socket: ServerConnection) -> None:

@@ -1,5 +1,6 @@
-"""Each check of the doctor meets its real fault: a full disk, a wrong clock, a closed port, no torch, too little
-memory."""
+"""Each check of the doctor is tested with a real fault: a full disk, a wrong clock, a closed port, missing torch, too
+little memory.
+"""
 
 import asyncio
 import json
@@ -175,7 +176,7 @@ def test_a_disk_with_too_little_on_it(tmp_path: Path) -> None:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
-    """Yield a file system of 2 MiB: a mounted tmpfs, or else a folder in which no file can exceed 4 KiB."""
+    """Yield the path of a 2 MiB tmpfs. If it cannot be mounted, yield a plain folder, for use with `limited`."""
     folder.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)], capture_output=True, check=False
@@ -188,8 +189,9 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 def limited() -> None:
-    """Limit every file of this process to 4 KiB, as a quota would. The limit replaces a small disk where tmpfs cannot
-    be mounted."""
+    """Limit every file that this process writes to 4 KiB, as a quota would. Tests use the limit where tmpfs cannot be
+    mounted.
+    """
     import resource
     import signal
 
@@ -222,7 +224,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
 
 
 def test_torch_is_missing_really(tmp_path: Path) -> None:
-    """Start Python without the training packages. The agent's other dependencies are linked one by one."""
+    """The doctor runs without the training packages. The test links the agent's other dependencies one by one."""
     lent = tmp_path / "lent"
     lent.mkdir()
     packages = Path(sys.modules["msgspec"].__file__ or "").parents[1]

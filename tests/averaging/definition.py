@@ -44,7 +44,7 @@ def decoded(codec: Codec, data: bytes, length: int) -> Floats:
 
 
 def _pairs(levels: NDArray[np.int8]) -> NDArray[np.uint8]:
-    """Pack pairs of four-bit integers into bytes. If their number is odd, append a zero first."""
+    """Pack pairs of four-bit integers into bytes. If the number of integers is odd, prepend a zero."""
     even = np.append(levels, np.zeros(levels.size % 2, np.int8))
     low, high = (even & 15).astype(np.uint8).reshape(2, -1)
     return np.asarray(low + 16 * high, np.uint8)
@@ -56,7 +56,8 @@ def _signed(bits: NDArray[np.int8]) -> NDArray[np.int8]:
 
 def sum_of_squares(values: Floats) -> float:
     """Sum the squares pairwise: add the first half to the last half until one number is left. If the count is odd, the
-    middle number waits for the next pass."""
+    middle number is carried over to the next pass.
+    """
     with np.errstate(all="ignore"):
         squares = values.astype(np.float64) ** 2
         while squares.size > 1:

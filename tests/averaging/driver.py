@@ -1,4 +1,4 @@
-"""A reducer of one attempt without a process: its state machine and arithmetic, called as a relay calls them."""
+"""A reducer for one attempt, without a process. Its state machine and arithmetic are called as a relay calls them."""
 
 from collections.abc import Iterable
 
@@ -16,8 +16,9 @@ Result = tuple[int, bytes | memoryview] | ClosedSpan  # (chunk, its average), or
 
 
 class Driver:
-    """A reducer fed with leaves and frames. The methods return what closes, or the error number if the reducer refuses
-    the input."""
+    """A reducer that tests feed with leaves and frames. A method returns the error number if the reducer refuses its
+    input.
+    """
 
     def __init__(self, plan: m.Plan, me: PeerId) -> None:
         self.plan = OpenPlan(plan, plan.slots)

@@ -30,7 +30,7 @@ def gradient(seed: int, grid: Grid = GRID, scale: float = 1.0) -> Floats:
 
 
 class Holder:
-    """An accumulator with its token count. In the product the trainer's state machine counts the tokens."""
+    """An accumulator that counts its own tokens. In production the trainer's state machine counts them."""
 
     def __init__(self, grid: Grid = GRID) -> None:
         self.floats, self.held = Accumulator(grid), nothing(grid.chunks)
@@ -63,7 +63,7 @@ def plan_of(
     scales: Sequence[float] = (),
     attempt: int = 1,
 ) -> Plan:
-    """Build a plan with one span between each two adjacent `cuts`, and one reducer for each span."""
+    """Build a plan with one span between each pair of adjacent `cuts`, and one reducer per span."""
     slots = tuple(
         Slot(peer=PeerId(f"{i:032x}"), weights=s.weights, root=s.root, norm=s.norm, codec=s.codec, scale=scale)
         for i, (s, scale) in enumerate(zip(sendings, scales or [1.0] * len(sendings), strict=True))

@@ -210,8 +210,9 @@ def test_the_leaf_is_of_the_bytes_and_the_decoded_values(codec: Codec, values: F
 
 
 def many_values() -> list[Floats]:
-    """Return finite values built from integer bit patterns, because a math library's logarithm may differ between
-    machines."""
+    """Return finite values built from integer bit patterns, because values from math functions may differ between
+    machines.
+    """
     bits = np.random.default_rng(5).integers(0, 2**32, (12, 2500), np.uint32)
     same_size = [(row & np.uint32(0x81FFFFFF)) | np.uint32(e << 25) for e, row in enumerate(bits, 20)]
     return [row.view(np.float32) for row in [*(bits & np.uint32(0xBF7FFFFF)), *same_size]]
@@ -237,7 +238,7 @@ GOLDEN: dict[Codec, str] = {
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_bytes_are_golden(codec: Codec) -> None:
-    """Every machine must produce the same digests. A changed digest is a change of the protocol."""
+    """Every machine must produce the same digests. Changing a digest means changing the protocol."""
     assert digest_of_everything(codec) == GOLDEN[codec]
 
 

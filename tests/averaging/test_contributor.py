@@ -25,7 +25,7 @@ def only(*chunks: int) -> list[tuple[int, int]]:
 
 
 def sent_times_weight(sending: Sending) -> NDArray[np.float64]:
-    """Return, for each element, the decoded value times the token weight, as a reducer adds it."""
+    """Return each element's decoded value times its token weight, which is the term that a reducer adds."""
     parts = []
     for weight in sending.weights:
         for chunk in range(weight.first, weight.stop):
@@ -132,7 +132,7 @@ def test_a_residual_without_tokens_is_sent_as_zeros_and_kept() -> None:
     st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 2**GRID.chunks - 1)), min_size=1, max_size=6),
 )
 def test_nothing_is_lost_over_rounds(codec: Codec, rounds: list[tuple[int, int]]) -> None:
-    """Error feedback: what was averaged plus what the accumulator still holds equals all gradients ever added."""
+    """Error feedback: all averages plus the accumulator's remainder equal the sum of all gradients ever added."""
     accumulator = Holder()
     added, sent = np.zeros(GRID.elements), np.zeros(GRID.elements)
     for seed, (tokens, chunks) in enumerate(rounds):

@@ -1,5 +1,6 @@
-"""Half-precision casts by arithmetic, by table and by torch equal numpy's casts bit for bit. So do levels and sums of
-squares."""
+"""Half-precision casts (by arithmetic, by table and by torch), levels and sums of squares equal those of numpy bit for
+bit.
+"""
 
 import math
 import sys
@@ -77,7 +78,7 @@ def test_every_finite_half_is_written_as_itself() -> None:
 @pytest.mark.usefixtures("by")
 @pytest.mark.parametrize("sign", [0, 1])
 def test_numbers_of_every_exponent_are_rounded_to_even(sign: int) -> None:
-    """The values include ties, their neighbours, and last bits in which a double rounding would show."""
+    """The values include ties, their neighbours, and low bits that would expose double rounding."""
     places = np.array([0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF, 0x2000, 0x3000, 0x7FEFFF, 0x7FF000, 0x7FFFFF], np.uint32)
     exponents = np.arange(2**8, dtype=np.uint32) << 23
     random = np.random.default_rng(3).integers(0, 2**23, 400, np.uint32)

@@ -44,7 +44,7 @@ FRAMES = [f for slot, sending in enumerate(SENDINGS) for f in frames_of(PLAN, sl
 
 
 def weighted_mean(chunk: int, slots: Sequence[int]) -> NDArray[np.float64]:
-    """Return the token-weighted average of some slots in float64. Clipping scales are in the numerator only."""
+    """Return the token-weighted average of these slots in float64. Clipping scales multiply only the numerator."""
     total = np.zeros(GRID.length(chunk))
     for slot in slots:
         values = decode(SENDINGS[slot].codec, SENDINGS[slot].payloads[chunk], GRID.length(chunk))
@@ -93,7 +93,7 @@ def test_the_check_would_find_an_unweighted_mean() -> None:
 
 
 def test_the_scale_is_in_the_numerator_alone() -> None:
-    """Rule 12: dividing by the scaled weights would give the clipped peer's neighbours more than their share."""
+    """Dividing by the scaled weights would give the clipped peer's neighbours more than their share (rule 12)."""
     scaled = sum(tokens * scale for tokens, scale in zip(TOKENS, SCALES, strict=True))
     wrong = (weighted_mean(0, (0, 1, 2, 3)) * sum(TOKENS) / scaled).astype(np.float32)
     assert not is_weighted_mean(wrong, 0, (0, 1, 2, 3))
@@ -111,8 +111,9 @@ def test_order_and_repetition_change_nothing(order: list[Frame], repeated: list[
 @settings(max_examples=40)
 @given(st.permutations(FRAMES), st.dictionaries(st.integers(0, 3), st.integers(0, len(FRAMES)), max_size=3))
 def test_a_drop_is_obeyed_from_the_next_open_chunk(order: list[Frame], drops: dict[int, int]) -> None:
-    """An open chunk keeps the data that it has already received from a dropped slot. Below the quorum the chunk stays
-    open."""
+    """An open chunk keeps the data that it has already received from a dropped slot. A chunk without a quorum stays
+    open.
+    """
     reduction, closed = reduction_of(PLAN, SENDINGS), list[Result]()
     came: dict[int, set[int]] = {chunk: set() for chunk in GRID}
     for place, each in enumerate([*order, None]):
@@ -167,7 +168,7 @@ def test_sums_are_freed_as_chunks_close() -> None:
 
 
 def test_span_keeps_chunk_order_whatever_order_chunks_close_in() -> None:
-    """A log that kept payloads in the order in which chunks close would return wrong bytes."""
+    """If the log stored payloads in the order in which chunks close, it would return the wrong bytes."""
     backwards = sorted(FRAMES, key=lambda f: (-f.chunk, f.slot))
     spans = only_spans(closed_by(reduction_of(PLAN, SENDINGS), backwards))
     payloads = averaged(PLAN, SENDINGS)[1]
@@ -269,14 +270,14 @@ def test_values_that_would_overflow_the_sum_are_refused() -> None:
 
 
 def test_values_larger_than_committed_are_refused() -> None:
-    """Otherwise a peer could offer a small norm and send a large vector (rule 12)."""
+    """A peer must not be able to offer a small norm and then send a large vector (rule 12)."""
     values = np.full(1024, 1000, np.float32)
     plan, liar = lying(encode("fp32", values), 1.0)
     assert fault_of(reduction_of(plan, [liar]), frame(plan, 0, 0, 0, liar.payloads[0])) == "E211"
 
 
 def test_leaves_must_add_up_to_the_offered_norm() -> None:
-    """Otherwise a peer could send honest leaves, offer a smaller norm, and escape the bound of rule 12."""
+    """A peer that sends honest leaves must not escape the bound of rule 12 by offering a smaller norm."""
     honest = contributor(1, 100).offer("fp32")
     plan = plan_of([replace(honest, norm=honest.norm / 2)])
     assert Driver(plan, RELAY).leaves(0, pack_leaves(honest.leaves)) == "E211"
@@ -342,8 +343,9 @@ def same(one: list[Floats], other: list[Floats]) -> list[bool]:
 
 @pytest.mark.parametrize("codec", ["int8", "int4"])
 def test_what_is_lost_comes_with_the_next_average(codec: Codec) -> None:
-    """Over any number of rounds the sum of the sent averages stays within one rounding of the sum of the exact
-    averages."""
+    """Over any number of rounds, the sum of the sent averages stays within one rounding error of the sum of the exact
+    averages.
+    """
     residuals, sent, wanted = Residuals(), [np.zeros(GRID.length(c)) for c in GRID], exact()
     for step in range(7, 27):
         for chunk, values in enumerate(averages(residuals, step=step, codec=codec)):

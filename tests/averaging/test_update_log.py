@@ -1,5 +1,6 @@
-"""The update log: it appends only the next record, it stores spans with their record, and no crash leaves partial
-state."""
+"""The update log appends only the next record, stores spans with their record, and keeps no partial state after a
+crash.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ ENTRIES = record_of(PLAN, SPANS).spans
 
 
 def chain(length: int) -> list[Entry]:
-    """Build records 1, 2, … of steps 1, 2, …. All records name the same spans."""
+    """Build a chain of `length` records, one per step. All name the same spans."""
     records: list[Entry] = []
     for index in range(1, length + 1):
         previous = digest_of(records[-1]) if records else GENESIS
@@ -241,11 +242,11 @@ def test_void_round_deletes_spans_kept_from_earlier_attempts(log: UpdateLog, tmp
 
 
 class Crash(BaseException):
-    """Raised in place of a disk write, as if the machine stopped there."""
+    """Raised in place of a disk write to simulate a machine that stops there."""
 
 
 def moments(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> Iterator[int]:
-    """Repeat the work. In turn stop it before the first, second, … call that changes the disk."""
+    """Repeat the work, crashing it before its first, second, … call that changes the disk."""
     for moment in range(1, 100):
         with monkeypatch.context() as patched:
             crash_at(patched, moment)
@@ -259,7 +260,7 @@ def moments(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> Iterat
 
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, moment: int) -> None:
-    """From call number `moment` on, raise `Crash` in every call that changes the disk."""
+    """Raise `Crash` in every call that changes the disk, starting with call number `moment`."""
     calls = count(1)
 
     def counted(real: Callable[..., object]) -> Callable[..., object]:

@@ -16,8 +16,9 @@ FIGURES = ROOT / "var" / "benchmarks"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmarks, print a line of JSON for each, and save the lines. Return 1 if one failed or took too
-    long."""
+    """Run the benchmarks, print a line of JSON for each, and save the lines. Return 1 if any of them failed or took
+    too long.
+    """
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument("--quick", dest="size", action="store_const", const="quick", help="ten minutes")
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def published(jobs: Sequence[Job], file: Path) -> Iterator[str]:
-    """Print and save each benchmark's lines. Yield the name of each benchmark that did not finish."""
+    """Run the jobs, print and save their lines, and yield the name of each that did not finish."""
     with file.open("w") as kept:
         for job in jobs:
             say(f"{job.name}, at most {job.budget_s} s")

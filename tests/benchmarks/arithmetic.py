@@ -58,13 +58,12 @@ class Meter:
             self.turns[-1][step] += time.process_time() - began
 
     def medians(self) -> dict[str, float]:
-        """Return the median seconds of each step. The first turn only warms up and is left out."""
+        """Return the median seconds of each step, without the first turn, which is a warm-up."""
         return {step: median(turn[step] for turn in self.turns[1:]) for step in self.turns[0]}
 
 
 class Turn:
-    """The arithmetic of one round of one vector: a contributor, a reducer with a log, and a receiver. There are no
-    links."""
+    """The arithmetic of a one-vector round for a contributor, a reducer with a log, and a receiver, without links."""
 
     def __init__(self, meter: Meter, grid: Grid, codec: Codec, log: UpdateLog) -> None:
         self.meter, self.grid, self.codec, self.log = meter, grid, codec, log
@@ -130,7 +129,7 @@ def _copy_all(room: bytearray, payloads: Sequence[bytes | memoryview]) -> None:
 
 
 def inside(elements: int, repeats: int) -> Figures:
-    """Measure in this process. The last turn measures memory."""
+    """Measure in this process. Each codec's last turn measures memory."""
     grid, figures = grid_of(elements), {}
     with tempfile.TemporaryDirectory() as folder:
         log = UpdateLog(Path(folder), SITE_PUBLIC)

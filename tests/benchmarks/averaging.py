@@ -60,7 +60,9 @@ SHOWN = ("rounds_s", "rounds_ok", "rounds_void", "planned_s", "cpu_s_per_gb", "s
 class Asked(Struct, frozen=True, eq=False):
     """A benchmark job: rounds over the links of `setup`, in each codec, and rivals to compare with.
 
-    `is_many`: make many short rounds. `reserve`: the percentage of every trainer's uplink that its household keeps."""
+    `is_many`: run many short rounds. `reserve`: percentage of each trainer's uplink that is reserved for its
+    household.
+    """
 
     setup: Setup
     codecs: tuple[Wire, ...]
@@ -71,12 +73,12 @@ class Asked(Struct, frozen=True, eq=False):
 
     @property
     def stated(self) -> Codec:
-        """The codec for rivals, which have no plan to choose one."""
+        """Codec for the rivals, because no plan chooses one for them."""
         return next((codec for codec in self.codecs if codec != "plan"), STATED)
 
 
 class Seen(Struct, frozen=True, eq=False):
-    """Counts at one moment: the kernel's counters, the bytes of each process, and the number of void rounds."""
+    """A snapshot of the kernel's counters, the bytes of each process, and the number of void rounds."""
 
     kernel: Counted
     processes: dict[str, Counts]
@@ -84,7 +86,7 @@ class Seen(Struct, frozen=True, eq=False):
 
 
 class Made(Struct, frozen=True, eq=False):
-    """The rounds that were made, with their links and peers, and the counters before and after them."""
+    """A series of finished rounds with their links and peers, and the counters before and after it."""
 
     setup: Setup
     way: Way
@@ -99,7 +101,7 @@ class Made(Struct, frozen=True, eq=False):
 
     @property
     def left(self) -> Rates:
-        """The rates of all links, less the share of each uplink that the trainer's household keeps."""
+        """Rates of all links, without the share of each trainer's uplink that is reserved for its household."""
         share = 1 - self.way.reserve / 100
         up = {name: bps * (share if name in trainers_of(self.setup) else 1) for name, bps in self.rates.up.items()}
         return copy_of(self.rates, up=up)
@@ -114,7 +116,7 @@ class Made(Struct, frozen=True, eq=False):
 
 
 def measure(asked: Asked) -> list[Figures]:
-    """Measure the links, warm up, make the rounds in each codec, then run the rivals over the same links."""
+    """Measure the links, warm up, run the rounds in each codec, then run the rivals over the same links."""
     with emulated(asked.setup) as network, tempfile.TemporaryDirectory() as folder:
         place = Place(network, Path(folder), calibrated(network), asked.stated, asked.rounds)
         lines = [ours(place, asked, codec) for codec in asked.codecs]
@@ -127,7 +129,7 @@ def measure(asked: Asked) -> list[Figures]:
 
 
 def ours(place: Place, asked: Asked, codec: Wire) -> Figures:
-    """Return the figures of our rounds. If our rounds fail, return the reason, because the rivals still run."""
+    """Return the figures of our rounds. If the rounds fail, return the reason, so that the rivals can still run."""
     setup, (unit_s, early_s) = asked.setup, (MANY_UNIT_S, 0.0) if asked.is_many else (UNIT_S, EARLY_S)
     try:
         run = rounds_of(place, setup, way_of(setup, codec, unit_s, early_s, asked.reserve), is_many=asked.is_many)
@@ -138,7 +140,7 @@ def ours(place: Place, asked: Asked, codec: Wire) -> Figures:
 
 
 def engine_of(place: Place) -> Engine:
-    """Return a function that measures our own engine with another plan, as a rival."""
+    """Return a function that measures our own engine with a rival plan."""
 
     def engine(setup: Setup, solve: Solve) -> Figures:
         figures = figures_of(rounds_of(place, setup, way_of(setup, place.codec, early_s=EARLY_S), solve))
@@ -151,8 +153,9 @@ def engine_of(place: Place) -> Engine:
 
 
 def rounds_of(place: Place, setup: Setup, way: Way, solve: Solve | None = None, *, is_many: bool = False) -> Made:
-    """Make rounds of our engine in the place's namespaces, with the shipped plan or with `solve`. Stop all processes at
-    the end."""
+    """Run rounds of our engine in the place's namespaces, planned by `solve` if it is given. Stop all processes at the
+    end.
+    """
     with planned_by(solve):
         return asyncio.run(_rounds(place, setup, way, is_many=is_many))
 
@@ -186,7 +189,7 @@ async def _counted(place: Place, way: Way, made: Swarm, watching: "asyncio.Task[
 
 
 async def look_at_uplinks(made: Swarm, rates: Rates, peaks: dict[str, float]) -> None:
-    """Until cancelled, record the highest upload of each trainer in any second."""
+    """Record each trainer's highest upload in any one second, until cancelled."""
     names, at = trainers_of(made.setup), time.monotonic()
     last = traffic(made.network)
     while True:
@@ -203,8 +206,9 @@ def seen(made: Swarm) -> Seen:
 
 
 def last_step(coordinator: Coordinator, trainers: set[PeerId], way: Way, rounds: int) -> int:
-    """Return the last round to make. If a counted round left a trainer out, more rounds follow, to measure its
-    recovery."""
+    """Return the last round to run. If a counted round left a trainer out, further rounds measure that trainer's
+    recovery.
+    """
     last = WARM_UP + rounds
     short = [step for step in range(WARM_UP, last) if way.stays and absent_from(coordinator, trainers, step)]
     return max((step + 1 + way.stays for step in short), default=last)
@@ -215,7 +219,7 @@ def absent_from(coordinator: Coordinator, trainers: set[PeerId], step: int) -> s
 
 
 def errors_of(made: Made, folder: Path) -> dict[int, float]:
-    """Return the error of the averages of each counted round that made an update, read from the agents' folders."""
+    """Return the error of the averages for each counted round that made an update, read from the agents' folders."""
     names = {peer: name for name, peer in made.peers.items()}
     errors = {}
     for step in made.counted:
@@ -303,8 +307,9 @@ def wire_bytes(codec: Codec, elements: int) -> int:
 
 
 def _is_ok(run: Made, step: int) -> bool:
-    """Return True if the round contains every part of every trainer that the plan did not leave out, and all trainers
-    have the averages."""
+    """Return True if the round includes all work of every trainer that the plan did not leave out, and all trainers
+    have the averages.
+    """
     timed, record = run.coordinator.steps[step], run.record(step)
     if run.way.recipe.contributors == "all" and not run.way.recipe.staleness:
         return timed.exact and timed.slots == len(trainers_of(run.setup)) == len(timed.held_at)
@@ -312,10 +317,11 @@ def _is_ok(run: Made, step: int) -> bool:
 
 
 def _bytes_beside_plans(run: Made, steps: Sequence[Timed], sent: int) -> Figures:
-    """Return the bytes that a round moves beyond the planned ones.
+    """Return the bytes that a round transfers beyond the planned ones.
 
-    With P the bytes of an encoded vector and n the number of contributors, the bytes of peers that do not reduce are
-    given in parts of P, and those of relays in parts of nP."""
+    P is the size of an encoded vector and n the number of contributors. The bytes of peers that do not reduce are
+    multiples of P, and those of relays multiples of nP.
+    """
     found, plans = run.setup, [timed.plan for timed in steps if timed.plan is not None]
     receivers = {run.peers[name] for name in {*trainers_of(found), found.keeper}}
     processes = run.before.processes, run.after.processes
@@ -347,8 +353,9 @@ def link_errors(
 ) -> dict[str, float]:
     """Return the relative error of each learned link rate against the calibrated rate, by peer and direction.
 
-    The result covers measured rates, and lower bounds found on an idle link to a peer that is no faster (`seen_with`).
-    `peers` are the participants, which may be fewer than the calibrated peers."""
+    The result covers measured rates, and lower bounds found on an idle link to a peer that is as fast (`seen_with`).
+    `peers` are the participants, which may be fewer than the calibrated peers.
+    """
     true: dict[Direction, float] = {(peer, "up"): rates.up[name] for name, peer in peers.items()}
     true |= {(peer, "down"): rates.down[name] for name, peer in peers.items()}
     errors = {}
@@ -406,8 +413,9 @@ def jobs_of(wanted: argparse.Namespace) -> list[Asked]:
 
 
 def asked_for(job: Averaging, wanted: argparse.Namespace) -> Asked:
-    """Turn an entry of the AVERAGING table into a job. An entry that gives the vector's length makes many short
-    rounds."""
+    """Convert an entry of the AVERAGING table to a job. If the entry gives the vector's length, the job runs many
+    short rounds.
+    """
     found = sized(setup(job.setup, wanted.scale), job.elements or wanted.elements)
     return Asked(found, job.codecs, job.rounds, job.against, bool(job.elements))
 

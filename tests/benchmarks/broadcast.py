@@ -1,4 +1,4 @@
-"""A host's broadcast to N sockets in its own process: its duration, and how long other tasks wait. See README.md."""
+"""A host's broadcast to N sockets in its own process: its duration, and the delay for other tasks. See README.md."""
 
 import argparse
 import asyncio
@@ -39,7 +39,8 @@ NAMES: list[str] = []
 
 
 async def longest_wait(stop: asyncio.Event) -> float:
-    """Return the longest time between two turns of a task. Ticks and lease renewals would wait this long."""
+    """Return the longest time that a task waits between two turns. Ticks and lease renewals would be delayed as
+    long."""
     longest, before = 0.0, time.perf_counter()
     while not stop.is_set():
         await asyncio.sleep(0)
@@ -49,7 +50,7 @@ async def longest_wait(stop: asyncio.Event) -> float:
 
 
 async def measure(count: int) -> Figures:
-    """Return milliseconds: means over ROUNDS broadcasts, but the maximum for the longest wait."""
+    """Return figures in milliseconds. All are means over ROUNDS broadcasts, except the longest wait."""
     from channels.layers import get_channel_layer
 
     layer: Any = get_channel_layer()

@@ -1,5 +1,6 @@
-"""Events per second that the coordinator's `advance` handles with virtual peers, and its growth. Described in
-README.md."""
+"""Events per second that the coordinator's `advance` handles with virtual peers, and the growth of its cost. Described
+in README.md.
+"""
 
 import argparse
 import gc
@@ -19,7 +20,7 @@ LIMIT_S = 3600.0  # virtual seconds
 
 
 class Stopwatch:
-    """CPU time within `advance`, by kind of event. Other work of the machine does not count."""
+    """CPU time spent in `advance`, by kind of event. Other work on this machine does not count."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -93,7 +94,9 @@ def _figures(runs: Sequence[Timed]) -> Figures:
 
 
 def _growth(few: Sequence[Timed], many: Sequence[Timed]) -> Figures:
-    """Return how much each figure grows from the smallest to the largest number of peers, as the median over turns."""
+    """Return the factor by which each figure grows from the smallest to the largest number of peers (median over
+    turns).
+    """
     pairs = list(zip(few, many, strict=True))
     return {
         "us_per_event": median(b.advance_s / b.events * a.events / a.advance_s for a, b in pairs),

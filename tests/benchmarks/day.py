@@ -1,6 +1,7 @@
 """A site that has been up for a day opens a new run and continues an old one. Described in README.md.
 
-libfaketime moves the clock of site, relay and agents while they run. Without libfaketime nothing is measured."""
+libfaketime advances the clocks of the site, relay and agents while they run. Without it nothing is measured.
+"""
 
 import argparse
 import sys
@@ -20,7 +21,7 @@ SITE = "tests/benchmarks/rig/day_site.py"
 
 
 class Clock:
-    """A clock that can be moved, for processes started with its `environment`."""
+    """An adjustable clock for processes that are started with its `environment`."""
 
     def __init__(self, folder: Path, library: Path) -> None:
         self._file = folder / "time"
@@ -38,7 +39,7 @@ class Clock:
 
 
 def measured(folder: Path, library: Path) -> Figures:
-    """Move the clock. Return the seconds until the old run and a new run have each made three steps."""
+    """Advance the clock. Return the seconds that the old run and a new run each take to complete three steps."""
     clock = Clock(folder, library)
     with Swarm(folder / "swarm", clock.environment) as swarm:
         swarm.start_site(program=SITE)

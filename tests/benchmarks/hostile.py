@@ -49,7 +49,7 @@ class Stage(Struct):
     folder: Path
 
     async def machines(self, row: str, count: int) -> list[RunAccess]:
-        """Enrol machines of a new person, so that penalties of earlier rows do not count against these machines."""
+        """Enrol machines for a new person, so that penalties from earlier rows do not count against them."""
         visitor = await asyncio.to_thread(self.swarm.sign_up, f"mallory-{secrets.token_hex(4)}")
         accesses = []
         for number in range(count):
@@ -76,7 +76,7 @@ class Stage(Struct):
 
 
 async def row(stage: Stage, what: Behaviour | Visit, alone: float, seconds: float) -> Figures:
-    """Measure the rate beside the puppet, and after it has gone. `alone` is the rate before it came."""
+    """Measure the run's rate with the puppet, and after it has left. `alone` is the rate before its arrival."""
     machines = await stage.machines(what.name, what.machines if isinstance(what, Behaviour) else 1)
     task = asyncio.create_task(_act(stage, what, machines, LEAD_S + seconds + 1))
     await asyncio.sleep(LEAD_S)
@@ -98,8 +98,9 @@ async def row(stage: Stage, what: Behaviour | Visit, alone: float, seconds: floa
 
 
 def _did_not(what: Behaviour | Visit, account: Counter[str]) -> list[str]:
-    """Return the required messages or changes that did not occur, which makes the row meaningless. A refusal counts as
-    one."""
+    """Return the required messages or changes that did not occur, or none after a refusal. A missing one makes the row
+    meaningless.
+    """
     if not isinstance(what, Behaviour) or any(name.startswith("refused E") for name in account):
         return []
     seen = [bite for bite in what.bites if bite.startswith(SEEN)]

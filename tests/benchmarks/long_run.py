@@ -50,7 +50,7 @@ def fill(steps: int, machines: int) -> Figures:
 
 
 def host(slug: str) -> Figures:
-    """Return the seconds and memory of `store.load`, called as by a host that has just claimed the run."""
+    """Measure the seconds and memory of `store.load`, as called by a host that has just claimed the run."""
     import psutil
 
     from coordination import store
@@ -64,7 +64,7 @@ def host(slug: str) -> Figures:
 
 
 def looks(slug: str) -> Figures:
-    """Return the CPU milliseconds of the first page views in this process. Finding the run is not included."""
+    """Return the CPU milliseconds of the first page view and the median of later ones, without the run's lookup."""
     from django.utils import timezone
 
     from coordination.models import Presence
@@ -83,7 +83,9 @@ def looks(slug: str) -> Figures:
 
 
 def join(slug: str) -> Figures:
-    """Let a relay without a log join over a real WebSocket while a trainer works. The host runs in this process too."""
+    """Measure a relay without a log that joins over a real WebSocket while a trainer works. This process is also the
+    host.
+    """
     return asyncio.run(_join(slug))
 
 
@@ -133,7 +135,7 @@ def _participants(slug: str) -> Any:
 
 
 async def _peak_mb() -> None:
-    """Record in `PEAK` the memory at the start, and the peak from then on."""
+    """Record this process's initial and peak memory in `PEAK`, until cancelled."""
     import psutil
 
     process = psutil.Process()

@@ -37,7 +37,7 @@ def begin(folder: Path, url: str) -> None:
 
 
 def fill(members: int, steps: int) -> Figures:
-    """Write the large run and others without a step, then vacuum as autovacuum does in a grown table."""
+    """Write the large run and other runs without steps, then vacuum as autovacuum would do in a large table."""
     from django.core.management import call_command
     from django.db import connection
 
@@ -64,8 +64,9 @@ def fill(members: int, steps: int) -> Figures:
 
 
 def looks(paths: list[str], times: int) -> dict[str, Figures]:
-    """View each page `times` times as the organizer, who is also an operator and trains. Such a person sees most on
-    each page."""
+    """View each page `times` times as an organizer who is also an operator and a trainer, and thus sees the most on
+    each page.
+    """
     from django.test import Client
 
     from accounts.models import Person

@@ -1,4 +1,4 @@
-"""CPU time to compute a plan for a few peers to a thousand, by both methods. Described in README.md."""
+"""CPU time to compute a plan by each method, for a few peers up to a thousand. Described in README.md."""
 
 import argparse
 import random
@@ -18,7 +18,7 @@ CODECS = (1.0, 0.5, 0.25)
 
 
 def swarm(count: int, seed: int) -> list[Party]:
-    """Return four relays, and trainers with links of all speeds, four in five of whom may reduce."""
+    """Return four relays, and trainers with links of various speeds. About four in five trainers may reduce."""
     chance = random.Random(seed)
     return [_party(chance, number, is_relay=number < RELAYS) for number in range(count)]
 
@@ -37,7 +37,7 @@ def _party(chance: random.Random, number: int, *, is_relay: bool) -> Party:
 
 
 def all_pairs(parties: Sequence[Party], seed: int) -> Limits:
-    """Return a rate limit for every pair of peers. Some are far below the rates of both peers."""
+    """Return a rate limit for every pair of peers. Some limits are far below the rates of both peers."""
     chance = random.Random(seed)
     pairs = [(a, b) for a in parties for b in parties if a is not b]
     return Limits(

@@ -1,4 +1,4 @@
-"""How soon a run on PostgreSQL continues after its Redis is killed and restarted. Described in README.md."""
+"""Time until a run on PostgreSQL continues after its Redis is killed and restarted. Described in README.md."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ PROGRAM = Path(__file__).parent / "rig" / "restarts.py"
 
 
 def measure(restarts: int) -> Figures:
-    """Return, for each restart, the seconds from Redis's first answer to the run's next step."""
+    """Return the median and longest seconds from Redis's first answer to the run's next step."""
     command = [sys.executable, "-m", "pytest", "-q", str(PROGRAM)]
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder) / "seconds.json"

@@ -37,7 +37,7 @@ class Sample(Struct, frozen=True):
 
 
 class Measured:
-    """The processes of one way to exchange vectors, and the CPU time and memory that they used."""
+    """The processes of one exchange method, and the CPU time and memory that they have used."""
 
     def __init__(self, middle: Sequence[Child], ends: Sequence[Child]) -> None:
         self.middle, self.ends = middle, ends
@@ -51,7 +51,7 @@ class Measured:
         return max(measure(child.pid) for child in self.middle), max(measure(child.pid) for child in self.ends)
 
     def memory(self) -> Figures:
-        """Return the MB of the largest process of each kind: before the first round, and at its peak."""
+        """Return the memory in MB of the largest process of each kind: before the first round, and at its peak."""
         peaks = self._memory(peak_mb)
         return {
             "relay": {"rest": self.rest_mb[0], "peak": peaks[0]},
@@ -66,8 +66,7 @@ class Swarm(Measured):
         self.copy_s: list[float] = []
 
     async def round(self, codec: Codec) -> None:
-        """Make one round, then wait until every relay has stored every span, so that nothing disturbs the next
-        round."""
+        """Run one round, then wait until every relay has stored every span, so that nothing disturbs the next round."""
         before = self.used()
         times = await self.site.round(codec)
         after = self.used()
@@ -85,8 +84,9 @@ class Swarm(Measured):
 
 class Plain(Measured):
     def exchange(self, codec: Codec, size: int) -> None:
-        """Exchange `size` bytes up and down with all senders at once. Record the median of several exchanges, as each
-        is short."""
+        """Exchange `size` bytes up and down with all senders at once. Each exchange is short, so record the median of
+        several.
+        """
         before = self.used()
         seconds = median(self._once(f"{size} {size}") for _ in range(EXCHANGES))
         after = self.used()

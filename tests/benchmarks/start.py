@@ -42,7 +42,7 @@ class Stopwatch(Swarm):
         return time.perf_counter() - began
 
     def relay(self) -> int:
-        """Return the process id of the relay that the site starts, or 0 while it does not run."""
+        """Return the process id of the relay that the site starts, or 0 if the relay is not running."""
         for child in psutil.Process(self.processes["site"].pid).children():
             if "relay" in child.cmdline():
                 return child.pid
@@ -50,7 +50,7 @@ class Stopwatch(Swarm):
 
 
 def at_rest(pid: int) -> Figures:
-    """Wait until a process has stopped growing. Return MB: all its resident memory, and the private part."""
+    """Wait until a process has stopped growing. Return its total resident memory and the private part of it, in MB."""
     until, best, since = time.monotonic() + LONGEST_S, 0.0, time.monotonic()
     while time.monotonic() < min(until, since + QUIET_S):
         rss = rss_mb(pid)
@@ -67,7 +67,7 @@ def imports_mb(statement: str) -> float:
 
 
 def measure(repeats: int) -> Figures:
-    """Measure starts in fresh folders first. The last site stays up for the memory figures."""
+    """Measure starts in fresh and in existing folders. Measure memory on the last site."""
     empty, existing, stops = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(repeats):

@@ -1,5 +1,6 @@
-"""Rounds in which one peer has a tenth of its uplink or freezes during an upload, compared with usual rounds. See
-README.md."""
+"""Rounds in which one peer has a tenth of its uplink or freezes during an upload, compared with normal rounds. See
+README.md.
+"""
 
 import argparse
 import asyncio
@@ -51,7 +52,7 @@ CODEC: Literal["fp16"] = "fp16"
 
 
 class Asked(Struct, frozen=True, eq=False):
-    """A job: one kind of trouble, for a peer with this part in the round, over the links of a set-up."""
+    """A job: one kind of trouble, for a peer that plays this part in rounds, over the links of a set-up."""
 
     setup: Setup
     kind: Kind
@@ -111,7 +112,7 @@ class Troubled(Struct, eq=False):
         return int(self.made.counted()[self.name][[GRADIENT, AVERAGE], 0].sum())
 
     async def come_back(self) -> None:
-        """Make rounds until a round contains all chunks of the peer, or the peer reduces in a round."""
+        """Run rounds until one contains all chunks of the peer, or the peer reduces in one."""
         begun = self.coordinator.state.step
         for number in range(1, BACK + 1):
             await self.coordinator.reach(begun + number)
@@ -133,7 +134,7 @@ class Troubled(Struct, eq=False):
         return {"digests_equal": is_equal, "behind": behind}
 
     async def go(self) -> list[Timed]:
-        """End the peer's process, make some rounds without it, and return their history."""
+        """End the peer's process, run some rounds without it, and return their history."""
         self.made.gone.add(self.name)
         self.coordinator.absent.add(self.peer)
         end(self.made.network[self.name].started[-1:])
@@ -148,7 +149,7 @@ def receivers_of(made: Swarm) -> set[PeerId]:
 
 
 def chosen(made: Swarm, place: Place, part: Part, steps: Sequence[Timed]) -> str:
-    """Choose the peer for the trouble by what it did in the rounds so far. Raise Unavailable if no peer is suitable."""
+    """Choose the peer to put in trouble, by its part in the rounds so far. Raise Unavailable if no peer is suitable."""
     plans = [timed.plan for timed in steps if timed.plan is not None]
     chunks = {made.named(peer): count for peer, count in chunks_by_reducer(plans).items()}
     trainers = trainers_of(made.setup)
@@ -164,7 +165,7 @@ def chosen(made: Swarm, place: Place, part: Part, steps: Sequence[Timed]) -> str
 
 
 def unit_s_of(place: Place) -> float:
-    """Return a computing time that leaves even the narrowest link enough time to receive an update between rounds."""
+    """Return a computing time that gives even the narrowest link enough time to receive an update between rounds."""
     wire, setup = encoded_size(place.codec, place.network.setup.elements), place.network.setup
     own_s = {name: wire / place.rates.down[name] for name in trainers_of(setup)}
     slowest = max(own_s, key=lambda name: own_s[name])
@@ -174,7 +175,7 @@ def unit_s_of(place: Place) -> float:
 
 
 async def rounds_of(place: Place, asked: Asked) -> Figures:
-    """Warm up, then make usual rounds, affected rounds, rounds until the peer is back, and rounds without it."""
+    """Warm up, then run normal rounds, affected rounds, rounds until the peer is back, and rounds without it."""
     way = way_of(asked.setup, CODEC, unit_s_of(place), EARLY_S)
     recipe = copy_of(way.recipe, minimum_trainers=len(trainers_of(asked.setup)) - 1)
     async with swarm(place, asked.setup, copy_of(way, recipe=recipe, pace=copy_of(way.pace, late_s=0.0))) as made:

@@ -1,4 +1,4 @@
-"""The client's address: that of the last hop that is not a trusted proxy."""
+"""The client's address is that of the last hop that is not a trusted proxy."""
 
 import ipaddress
 from typing import Any

@@ -1,6 +1,7 @@
 """The engines that a site may run on: SQLite or PostgreSQL, messages in memory or over Redis.
 
-Rows are really committed and visible to every thread, so each test gets a database of its own."""
+Tests really commit their rows, which every thread can see. Each test therefore gets its own database.
+"""
 
 import shutil
 import threading
@@ -24,7 +25,7 @@ PATIENCE_S = 120.0  # longest wait for an expected event; a passing test takes m
 
 @contextmanager
 def everywhere(described: dict[str, Any]) -> Iterator[None]:
-    """Within the block, make this database the `default` in every thread."""
+    """Make this database the `default` in every thread until the block ends."""
     handler: Any = connections
     whole = handler.configure_settings({"default": described})["default"]
     before_settings, before = handler.settings["default"], handler["default"]
@@ -109,7 +110,7 @@ def in_other_thread(work: Callable[[], Any]) -> "Aside":
 
 
 class Aside(threading.Thread):
-    """Work in another thread. `outcome()` waits for it and returns its result."""
+    """A thread that does the work. `outcome()` waits for the work and returns its result."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         super().__init__(daemon=True)

@@ -69,7 +69,7 @@ def contribution(part: Part, slot: int) -> Contribution:
 
 
 def next_record(run: Run, *parts: tuple[Owned, tuple[Unit, ...]], **changes: Any) -> Record:
-    """Return the record that follows the head of the run's log, under the head's fence."""
+    """Return the record that follows the head of the run's log, with the head's fence."""
     head = Head.objects.get(run=run)
     known = [(owner.machine.peer_id, owner.machine.person.username, owner.machine.name, held) for owner, held in parts]
     place = {"index": head.index + 1, "step": head.step + 1, "previous": head.digest, "fence": head.fence}

@@ -119,7 +119,7 @@ class Page(Struct, frozen=True):
 
 @dataclass
 class Seen:
-    """The messages that a host sent to peers whose log is behind."""
+    """The log pages that a host sent, and the longest queue for one socket."""
 
     pages: list[Page] = field(default_factory=list)
     most_waiting: int = 0  # most messages that waited for one socket
@@ -131,8 +131,7 @@ class Seen:
 
 @contextmanager
 def watched(replace: Callable[[Any, str, Any], None]) -> Iterator[Seen]:
-    """Record what the hosts of this process send from now on. `replace` sets an attribute, as `monkeypatch.setattr`
-    does."""
+    """Record what this process's hosts send from now on. `replace` sets an attribute, as `monkeypatch.setattr` does."""
     seen, layer = Seen(), site_layer()
     read, send = writer.page_of, layer.send_many
 

@@ -1,4 +1,4 @@
-"""A peer's end of a control link without a network: an agent's session in front of the site's consumer."""
+"""A peer's end of a control link without a network: an agent's session, connected directly to the site's consumer."""
 
 import asyncio
 import secrets
@@ -49,8 +49,9 @@ def credential_of(owner: Owned, run: Run | None, role: Role = Role.TRAINER) -> C
 def identity_of(
     credential: Credential, holds: Ed25519PrivateKey, issued_by: Ed25519PrivateKey | None = None
 ) -> Identity:
-    """Return a machine's identity. The identity is a forgery if another key signed it, or if `holds` is not the
-    credential's key."""
+    """Return a machine's identity. It is a forgery if `issued_by` is not the site's key, or if `holds` is not the
+    credential's key.
+    """
     site = site_key()
     return Identity(credential.machine, holds, issue(issued_by or site, credential), public_bytes(site))
 
@@ -86,14 +87,14 @@ class PeerLink:
         return event
 
     async def next_event(self) -> Event | None:
-        """Pass the site's next message to the session and send what the session answers. Raise Closed."""
+        """Pass the site's next message to the session and send its answers. Raise Closed if the socket closes."""
         event = self.session.receive(await self.bytes_from_site(), time.time())
         for data in self.session.outgoing():
             await self.send(data)
         return event
 
     async def bytes_from_site(self) -> bytes:
-        """Return the site's next binary message. Raise Closed."""
+        """Return the site's next binary message. Raise Closed if the socket closes."""
         output = await self._output()
         if output["type"] == "websocket.close":
             self.is_over = True
@@ -152,7 +153,7 @@ async def linked(identity: Identity) -> AsyncIterator[PeerLink]:
 
 
 def changed(identity: Identity, **changes: Any) -> Identity:
-    """Return the same machine with a changed credential, signed by the site."""
+    """Return this machine's identity with a changed credential, signed by the site."""
     assert identity.credential is not None
     credential = msgspec.msgpack.decode(identity.credential.payload, type=Credential)
     return identity_of(msgspec.structs.replace(credential, **changes), identity.key)

@@ -75,7 +75,7 @@ class Peer(ABC):
 
 
 class Reducer(Peer):
-    """A relay with the shipped core. The relay has every chunk at once and invents the roots of spans."""
+    """A relay with the shipped core. It pretends to have every chunk at once, and invents the roots of spans."""
 
     def __init__(self, link: PeerLink, run: RunId) -> None:
         super().__init__(link, run)

@@ -25,7 +25,7 @@ class Redis:
         self._life = contextlib.ExitStack()
 
     def start(self) -> None:
-        """Start a server without data, and return when it answers."""
+        """Start an empty server, and return once it answers."""
         self._life.enter_context(redis_at(self.port))
 
     def end(self) -> None:
@@ -48,7 +48,9 @@ async def a_run_elsewhere(example: Any, url: str, settings: Any) -> AsyncIterato
 
 
 async def goes_on_after(redis: Redis, run: Run) -> float:
-    """Restart Redis. Return the seconds from its first answer until the run makes a step and a watcher is notified."""
+    """Restart Redis. Return the seconds from its first answer until the run completes a step and a watcher is
+    notified.
+    """
     layer: Any = get_channel_layer()
     await in_thread(redis.end)()
     await until(lambda: not layer.is_up, "this process has noticed")  # other processes notice it at about the same time

@@ -32,7 +32,7 @@ def assemble_long(target_steps: int) -> Example:
 
 @asynccontextmanager
 async def hosts() -> AsyncIterator["asyncio.Task[None]"]:
-    """Within the block, host in this process every run without a host."""
+    """Run hosts in this process until the block ends, for every run that has none."""
     stop = asyncio.Event()
     task = asyncio.create_task(run_hosts(stop))
     try:
@@ -83,7 +83,7 @@ async def steps_on(more: int = 3) -> None:
 
 
 def require_whole_log(run: Run) -> None:
-    """Require that no step is missing or doubled, that no sample is in two steps, and that ledger and log agree."""
+    """Require that no step is missing or duplicated, that no sample is in two steps, and that ledger and log agree."""
     steps = list(LogEntry.objects.filter(run=run).order_by("index").values_list("index", "step"))
     assert steps == [(number, number) for number in range(1, len(steps) + 1)]
     assert head().step == len(steps)

@@ -42,7 +42,7 @@ def grown(steps: int, machines: int) -> Example:
 async def test_it_gets_the_log_page_by_page(
     steps: int, machines: int, pages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next page follows each acknowledgement, not the host's timeout."""
+    """The next page follows on acknowledgement, not after a timeout of the host."""
     monkeypatch.setattr(reports, "PAGE_AGAIN_S", 3600.0)
     example = await in_thread(grown)(steps, machines)
     owner = await in_thread(owned)(example.run.organizer, "relay")

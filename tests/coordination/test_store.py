@@ -56,7 +56,7 @@ def commit(run: Run, record: Record, by: Commit = store.commit) -> store.Outcome
 
 
 def steps(example: Example, *rounds: tuple[Unit, ...]) -> list[Record]:
-    """Commit one step for each round. All units of a round are Teo's."""
+    """Commit one step for each of these rounds, whose units all belong to Teo."""
     records = []
     for units in rounds:
         records.append(next_record(example.run, (example.teo, units)))
@@ -135,7 +135,7 @@ def failing(error: Exception) -> Callable[..., Any]:
 
 
 def deposed_changes_nothing(example: Example, by: Commit) -> None:
-    """Require that a host whose claim another host took changes no row. Raise AssertionError."""
+    """Require that a host changes no row after another host has taken over its claim."""
     record = next_record(example.run, (example.teo, (UNIT,)))
     claims.forget_the_dead()
     claims.claim(example.run, "another host")
@@ -149,8 +149,9 @@ def deposed_changes_nothing(example: Example, by: Commit) -> None:
 
 @dataclass
 class Cut:
-    """A database connection that breaks at a COMMIT. `after`: the database carries the COMMIT out before the connection
-    breaks."""
+    """A database connection that breaks at a COMMIT. `after`: the database executes the COMMIT before the connection
+    breaks.
+    """
 
     url: str
     after: bool
@@ -170,7 +171,7 @@ class Cut:
         return original()
 
     def _end_backend(self) -> None:
-        """End the session on the server, as a restart does. The driver notices it by itself."""
+        """End the session on the server, as a restart does. The driver discovers it by itself."""
         assert connection.connection is not None
         process = connection.connection.info.backend_pid
         with psycopg.connect(self.url, autocommit=True) as control:
@@ -191,7 +192,7 @@ def cut(url: str, monkeypatch: pytest.MonkeyPatch, *, after: bool) -> Iterator[C
 
 
 class TestLostAnswer:
-    """A host that got no answer to its COMMIT reads the row to find out."""
+    """A host without an answer to its COMMIT reads the row to learn the outcome."""
 
     def test_of_a_commit_that_happened(self, example: Example, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
         record = next_record(example.run, (example.teo, (UNIT,)))

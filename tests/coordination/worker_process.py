@@ -1,7 +1,8 @@
 """One run of a site's worker. `draft` enqueues work and exits; `work` completes it, running each task twice.
 
-Settings come from environment variables, so the queue is in this process or in Redis. Child processes answer at
-once."""
+Settings come from environment variables, which place the queue in this process or in Redis. Stubs replace child
+processes.
+"""
 
 import json
 import os
@@ -26,7 +27,7 @@ def wait_for(done: Callable[[], object]) -> None:
 
 
 def draft() -> None:
-    """Store a text and enqueue opening a run, then exit before the work is done."""
+    """Store a text and enqueue the opening of a run, without waiting for the work."""
     from accounts.models import Person
     from runs.datasets.services import store_upload
     from runs.lifecycle import services
@@ -40,7 +41,7 @@ def draft() -> None:
 
 
 def work() -> dict[str, Any]:
-    """Complete the enqueued work, running each task twice. Return what the rows show."""
+    """Complete the enqueued work, running each task twice. Return the resulting state of the rows."""
     from runs import queue, tasks
     from runs.lifecycle.services import finish_run
     from runs.models import Release, Run

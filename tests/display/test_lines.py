@@ -85,7 +85,7 @@ def test_somebody_elses_words_act_no_more(view: View) -> None:
 
 
 def test_a_warning_is_told_when_it_begins(view: View) -> None:
-    """The figures change with each snapshot. Only a change of the words counts as a new warning."""
+    """The figures change with each snapshot. Only a change in wording counts as a new warning."""
     for text in ("", "It rose to 3.40.", "It rose to 3.50.", "", "It rose to 3.60."):
         view.warn(text)
         assert view.now.warning == text

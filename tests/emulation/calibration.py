@@ -32,9 +32,10 @@ class Times(NamedTuple):
 def calibrated(network: Network, *, warm_up_s: float = 1.0, measured_s: float = 3.0) -> Rates:
     """Return the payload bytes per second of every link and of every limited pair.
 
-    Links are measured in groups as large as this machine can handle. Each group takes the warm-up and the measuring
-    time. With a round-trip time the warm-up is longer. Raise RuntimeError if a peer gets no data through, ValueError on
-    loopback."""
+    Links are measured in groups as large as this machine can handle. Each group takes the warm-up plus the measuring
+    time. If the set-up has a round-trip time, the warm-up is longer. Raise RuntimeError if no data from a peer
+    arrives, and ValueError on loopback.
+    """
     times = Times(warm_up_s + WARM_UP_ROUND_TRIPS * network.setup.round_trip_s, measured_s)
     peers = network.setup.peers
     with sink_of(network) as sink:
@@ -48,8 +49,9 @@ def calibrated(network: Network, *, warm_up_s: float = 1.0, measured_s: float = 
 
 
 def with_sink(network: Network, sink: Node, peers: Iterable[Peer], most: Most, times: Times) -> Rates:
-    """Measure what peers send to the sink and receive from it, group by group. The sink sends a peer at most `most`
-    bytes per second."""
+    """Measure, group by group, how fast peers send to the sink and receive from it. `most` limits the sink's rate
+    toward each peer.
+    """
     up: dict[str, float] = {}
     down: dict[str, float] = {}
     for group in groups(peers, most, MOST_DELAYED_TOGETHER if network.delay else MOST_TOGETHER):

@@ -1,4 +1,4 @@
-"""One small network, shared by tests that do not change it. The network is on loopback where namespaces are missing."""
+"""One small network, shared by tests that do not change it. Without namespaces, the network runs on loopback."""
 
 from collections.abc import Iterator
 

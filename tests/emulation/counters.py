@@ -44,8 +44,9 @@ class Traffic:
 
 
 def traffic(network: Network) -> dict[str, Traffic]:
-    """Return each peer's traffic so far. On loopback every peer gets the traffic of the loopback device, and none for
-    control."""
+    """Return each peer's traffic so far. On loopback every peer gets the loopback device's traffic, and no control
+    traffic.
+    """
     if network.internet is None:
         return dict.fromkeys(network.nodes, on_loopback())
     shown = run(["ip", "-n", network.internet.namespace, "-json", "-stats", "link"])
@@ -65,7 +66,7 @@ def count(side: dict[str, int]) -> Count:
 
 
 def on_loopback() -> Traffic:
-    """Return the loopback device's traffic, where all that is sent is also received."""
+    """Return the traffic of the loopback device, which receives everything that it sends."""
     counters = psutil.net_io_counters(pernic=True)
     here = next(found for name, found in counters.items() if name.startswith("lo"))
     return Traffic(Count(here.bytes_sent, here.packets_sent), Count(here.bytes_recv, here.packets_recv), NONE, NONE)

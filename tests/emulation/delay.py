@@ -39,7 +39,7 @@ class Held(NamedTuple):
 
 @dataclass
 class Account:
-    """Counts of what the program carried and lost, and the CPU seconds that it used."""
+    """Counts of packets that the program carried and lost, and the CPU seconds that it used."""
 
     packets: int = 0
     bytes: int = 0

@@ -12,8 +12,9 @@ from tests.emulation.setups import Rates, Setup
 
 @dataclass(frozen=True)
 class Limit:
-    """One direction of a link: bytes that it always carries, and bytes that grow with a peer's share, by the peer's
-    index."""
+    """One direction of a link: its rate, the bytes that it always carries, and the bytes in proportion to each peer's
+    share.
+    """
 
     bytes_per_s: float
     always: float
@@ -24,9 +25,10 @@ def floor_s(setup: Setup, rates: Rates, wire_bytes_up: int | Mapping[str, int], 
     """Return the seconds from the first byte of a gradient to the last byte of an average.
 
     `wire_bytes_up`: bytes of each contributor's encoded vector, as one number or by name. `wire_bytes_down`: bytes of
-    the average. Contributors are all trainers, or those named. One peer reduces each element, and all contributors can
-    dial that peer. The contributors and the keeper of the log receive the average. Nothing is forwarded. Raise
-    RuntimeError if no peer can be dialled."""
+    the average. Contributors are all trainers, or those named in `wire_bytes_up`. One peer reduces each element, and
+    all contributors can dial that peer. The contributors and the keeper of the log receive the average. Nothing is
+    forwarded. Raise RuntimeError if no peer can be dialled.
+    """
     from scipy.optimize import linprog  # loading scipy takes as long as starting a set-up
 
     count = len(setup.peers)

@@ -42,8 +42,9 @@ def emulated(setup: Setup, *, shaped: bool = True) -> Iterator[Network]:
 
 @contextmanager
 def on_loopback(setup: Setup) -> Iterator[Network]:
-    """Run the same peers without namespaces: each can dial each, without rate limits or delays. End all started
-    processes."""
+    """Run the set-up's peers without namespaces. Any peer can dial any other, without rate limits or delays. Finally
+    end all processes.
+    """
     nodes = {peer.name: Node(peer.name, LOOPBACK, LOOPBACK, "") for peer in setup.peers}
     try:
         yield Network(setup, nodes, LOOPBACK)
@@ -53,7 +54,8 @@ def on_loopback(setup: Setup) -> Iterator[Network]:
 
 @contextmanager
 def anywhere(setup: Setup, *, shaped: bool = True) -> Iterator[Network]:
-    """Use namespaces if this machine has them, else loopback. For tests of what peers exchange, not of how fast."""
+    """Run the set-up in namespaces if this machine supports them, else on loopback. Tests of speed must not use
+    this."""
     with on_loopback(setup) if reason_against() else emulated(setup, shaped=shaped) as network:
         yield network
 

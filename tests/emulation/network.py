@@ -16,7 +16,7 @@ PATIENCE_S = 5.0
 
 @dataclass(frozen=True)
 class Node:
-    """Where a peer runs: its address for other peers, its address for the coordinator, and its processes."""
+    """A peer's place: its address for other peers, its address for the coordinator, and its processes."""
 
     name: str
     address: str

@@ -36,7 +36,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Setup:
-    """Peers and the vector that they average. Raises ValueError if it cannot be emulated."""
+    """Peers and the vector that they average. Raises ValueError if the set-up cannot be emulated."""
 
     name: str
     peers: tuple[Peer, ...]
@@ -79,7 +79,7 @@ class Setup:
 
 
 def peers(name: str, *links: tuple[int, float, float], role: Role = "trainer", **facts: Any) -> tuple[Peer, ...]:
-    """Return peers NAME-1, NAME-2, … whose links are given as (how many, up, down)."""
+    """Return peers NAME-1, NAME-2, … for links that are given as (count, up, down)."""
     rates = [(up, down) for count, up, down in links for _ in range(count)]
     return tuple(Peer(f"{name}-{index}", role, up, down, **facts) for index, (up, down) in enumerate(rates, 1))
 

@@ -14,7 +14,7 @@ CODECS: tuple[Codec, ...] = ("fp16", "fp32")
 
 
 def links_of(network: Network, measured: Rates | None) -> Table:
-    """Return a table with a line per peer, in Mb/s. Measured rates are shown beside the set ones."""
+    """Return a table with a line per peer, in Mb/s. Measured rates are shown beside the configured ones."""
     title = (
         f"{network.setup.name}, rates x {network.setup.scale:g}, in Mb/s; the coordinator is at {network.host_address}"
     )

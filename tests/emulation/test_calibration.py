@@ -1,4 +1,4 @@
-"""How calibration groups peers. Measuring leaves the network unchanged. No test checks a rate."""
+"""Calibration groups peers and leaves the network unchanged. No test checks a rate."""
 
 import itertools
 import socket

@@ -1,5 +1,6 @@
-"""The command as people run it: its output, and clean-up however it ends. Without root or iproute2 it gives the
-reason."""
+"""The command as people run it: its output, and its clean-up on every kind of exit. Without root or iproute2 it gives
+the reason.
+"""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Reachability, the kernel's counters, and complete removal. On loopback each peer can dial each other."""
+"""Reachability, the kernel's counters, and complete removal. On loopback each peer can dial every other."""
 
 import itertools
 import json
@@ -51,7 +51,9 @@ def sending(node: Node, address: str, port: str, size: int = 1, patience_s: int 
 
 
 def may_dial(one: Peer, other: Peer) -> bool:
-    """Return True if the set-up allows the connection: a peer behind NAT can dial relays, and no peer can dial it."""
+    """Return True if the set-up allows the connection. A peer behind NAT can dial only relays, and no peer can dial
+    it.
+    """
     return other.reachable and (one.reachable or other.role != "trainer")
 
 

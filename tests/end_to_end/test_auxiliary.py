@@ -1,4 +1,5 @@
-"""Members' machines that average: an auxiliary without torch, and trainers that listen; with and without a relay."""
+"""Members' machines average: an auxiliary without torch, and trainers that listen. Tests run with and without a
+relay."""
 
 import re
 import signal

@@ -15,7 +15,7 @@ HOSTED = re.compile(r"hosted at step (\d+) under fence (\d+)")
 
 
 def hosted(swarm: Swarm, site: str) -> list[tuple[int, int]]:
-    """Return the step and fence at each moment when this site process became the run's host."""
+    """Return the step and fence for each time that this site process became the run's host."""
     return [(int(step), int(fence)) for step, fence in HOSTED.findall(swarm.log(site))]
 
 
@@ -52,7 +52,7 @@ def test_the_hosting_process_is_killed_and_the_other_goes_on(tmp_path: Path, eng
 
 
 def settled(swarm: Swarm, heir: str) -> None:
-    """Require that each step was made once, under the fence of its host, and that books and digests agree."""
+    """Require that each step was committed once, under the fence of its host, and that books and digests agree."""
     steps = swarm.items("steps")
     assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
     records = swarm.records(relay_of(swarm, heir))

@@ -95,8 +95,9 @@ def train(
     steps: int,
     **recipe: str,
 ) -> tuple[Path, dict[str, dict[int, str]]]:
-    """Train until a run has no step that leaves a machine out. Return the final snapshot and every machine's
-    digests."""
+    """Repeat the training until no step of a run leaves a machine out. Return the final snapshot and every machine's
+    digests.
+    """
     for _ in range(TRIES):
         final, digests = train_once(site, target, data, model, steps=steps, **recipe)
         records = [to_json(from_lines(path.read_bytes())) for path in (target / "records").iterdir()]
@@ -245,8 +246,9 @@ def test_adapters_are_what_peft_alone_would_make(site: tuple[Swarm, Visitor], tm
 
 
 def agree(digests: dict[str, dict[int, str]], steps: int) -> None:
-    """Require that all machines that made a step have equal digests of it, and that each step was made by at least
-    two."""
+    """Require that at least two machines completed each step, and that all machines that did have equal digests for
+    it.
+    """
     for step in range(1, steps + 1):
         seen = {name: of[step] for name, of in digests.items() if step in of}
         assert len(seen) >= 2, f"step {step} was seen by {sorted(seen)}"
@@ -254,7 +256,9 @@ def agree(digests: dict[str, dict[int, str]], steps: int) -> None:
 
 
 def unweighted(export: Path, target: Path) -> Path:
-    """Copy the run, but leave one unit to the machine with most units. Only the weights in the means change."""
+    """Copy the run with only one unit left for the machine with most units. This changes only the weights in the
+    means.
+    """
     shutil.copytree(export, target)
     for path in (target / "records").iterdir():
         head, signature, parts, _ = path.read_bytes().split(b"\n")

@@ -1,4 +1,4 @@
-"""A run's page in a real browser. The page updates itself, also without WebSockets and after a restart of the site."""
+"""A run's page in a real browser. The page updates itself, even without WebSockets and after a restart of the site."""
 
 import re
 from collections.abc import Callable
@@ -61,7 +61,7 @@ def blocked(route: WebSocketRoute) -> None:
 
 
 def open_page(swarm: Swarm, browser: Browser, link: str) -> Reader:
-    """Open a reader's page with the recorder running. `link` tells how the page gets its updates."""
+    """Open a reader's page with the recorder running. `link` selects how the page gets updates."""
     reader = Reader(browser)
     if link == POLLING:
         reader.page.route_web_socket(re.compile("/ws/"), blocked)
@@ -113,8 +113,9 @@ def delays(seen: list[dict[str, Any]], steps: list[dict[str, Any]], stalls: list
 
 
 def look_back(reader: Reader, swarm: Swarm) -> list[dict[str, Any]]:
-    """Wait until the page ranks Teo first. Return all that the page has shown. Fail if the page has reloaded or
-    failed."""
+    """Wait until the page ranks Teo first. Return everything that the page has shown. Fail if it has reloaded or had
+    an error.
+    """
     reader.wait_for('window.seen.at(-1).ranks[0] === "Teo"')
     seen: list[dict[str, Any]] = reader.page.evaluate("window.seen")
     assert reader.page.evaluate("window.mark") == "still the same page"
@@ -172,7 +173,7 @@ def test_it_goes_on_by_itself_after_the_site_was_killed(tmp_path: Path, english:
 
 
 def reads_every_board(reader: Reader) -> None:
-    """Require that a link selects each leaderboard, that the choice stays, and that the board updates."""
+    """Require that a link selects each leaderboard, that the choice persists, and that the board updates."""
     rows = "[...document.querySelectorAll('[data-live=leaderboard] tbody tr')]"
     samples = f"{rows}.map((row) => +row.cells[2].innerText.replace(/,/g, ''))"
     for name, board in (("This week", "week"), ("Today", "day")):

@@ -25,7 +25,7 @@ def invited(swarm: Swarm, organizer: Visitor, name: str) -> Visitor:
 
 
 def press(person: Visitor, page: str, action: str, **fields: str) -> str:
-    """Submit a form on `page`. The form's target is another address."""
+    """Submit a form on `page` to the address of its `action`."""
     return person.submit(page, fields, action=page.replace("manage/", action))
 
 

@@ -1,5 +1,6 @@
-"""A run trains on a small text too often. Page, API and agent warn that held-out loss rises, and the site releases the
-best snapshot."""
+"""A run trains too many times on a small text. Page, API and agent warn that held-out loss rises, and the site
+releases the best snapshot.
+"""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""All trainers are killed after the last commit. The site makes the model from the log, equal in every bit."""
+"""All trainers are killed after the last commit. The site rebuilds the model from the log, bit for bit."""
 
 import json
 import zipfile

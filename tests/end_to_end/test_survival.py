@@ -31,7 +31,9 @@ def begin(swarm: Swarm, english: str, *, trainers: tuple[str, ...], relays: tupl
 
 
 def in_mid_reduce(log: Path, after_step: int) -> Callable[[], bool]:
-    """Return a predicate: True while a relay stores a span of step `after_step` or later that no record names yet."""
+    """Return a predicate that is True while a relay stores a span of step `after_step` or later that is not yet in a
+    record.
+    """
 
     def now() -> bool:
         held = (path.name for path in (log / "tentative").glob("*.span"))
@@ -46,8 +48,9 @@ def all_copied(source: Path, target: Path) -> bool:
 
 
 def hit(swarm: Swarm, victim: str, moment: Callable[[], bool]) -> None:
-    """Suspend the victim when `moment` returns True, and check again. If the moment is still there, kill the victim.
-    Otherwise resume the victim and try again."""
+    """Suspend the victim when `moment` returns True, and check again. If it is still True, kill the victim. Otherwise
+    resume the victim and try again.
+    """
     until, process = time.monotonic() + 180, swarm.processes[victim]
     while True:
         assert time.monotonic() < until, "the moment did not come"

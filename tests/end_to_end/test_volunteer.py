@@ -149,7 +149,7 @@ def test_one_ctrl_c_finishes_the_step_and_leaves(begun: tuple[Swarm, Visitor], e
 
 
 def test_the_same_command_goes_on_after_a_reboot(begun: tuple[Swarm, Visitor], english: str) -> None:
-    """A power cut leaves lock, status and cache behind. No new approval is needed."""
+    """A power cut leaves the lock, status and cache behind. No new approval is needed."""
     swarm = begin(begun, english, "e")
     makes(swarm, "e", 2, "e takes part")
     swarm.kill("e")
@@ -165,7 +165,7 @@ def test_the_same_command_goes_on_after_a_reboot(begun: tuple[Swarm, Visitor], e
 
 
 def events(swarm: Swarm, agent: str) -> list[dict[str, Any]]:
-    """Return the JSON events that an agent printed. Log lines lie between them."""
+    """Return the JSON events that an agent printed, without the log lines between them."""
     return [json.loads(line) for line in swarm.log(agent).splitlines() if line.startswith('{"at":')]
 
 

@@ -1,5 +1,6 @@
-"""How a machine joins, over HTTP and with real programs: install by the page's line, ask for approval, approve,
-collect."""
+"""A machine joins over HTTP with real programs: install with the page's command, ask for approval, get approved,
+collect.
+"""
 
 import html
 import json

@@ -27,7 +27,7 @@ NAMES = {"LOC": ("assert", "class", "import"), "PER": ("return", "lambda", "glob
 
 @pytest.fixture(scope="module")
 def example() -> ModuleType:
-    """Import `token_classification` as the other script in its folder does."""
+    """Import `token_classification` as the other script in its folder imports it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(EXAMPLES))
         spec = importlib.util.spec_from_file_location("token_classification", EXAMPLES / "token_classification.py")

@@ -1,7 +1,8 @@
-"""Hostile puppets: the sound core of a trainer or a relay, and a behaviour that alters the core's messages.
+"""Hostile puppets: the honest core of a trainer or a relay, and a behaviour that alters the core's messages.
 
-A behaviour consists of data and of plain functions from `Memory` to messages, without sockets or clocks. So the virtual
-puppet of `puppet.py` and the real one of `tests/benchmarks/hostile.py` run the same behaviours."""
+A behaviour consists of data and of plain functions from `Memory` to messages, without sockets or clocks. The virtual
+puppet of `puppet.py` and the real one of `tests/benchmarks/hostile.py` can therefore run the same behaviours.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -26,7 +27,9 @@ TICK_S = 0.5  # seconds between two calls of `adds`
 
 
 class Memory(Struct, kw_only=True):
-    """A puppet's knowledge when it sends. `others`: other peers' accumulators, which the public records name."""
+    """A puppet's knowledge when it sends a message. `others`: accumulators of other peers, taken from the public
+    records.
+    """
 
     run: RunId
     me: PeerId
@@ -47,7 +50,7 @@ class Memory(Struct, kw_only=True):
                 self.plan = message
 
     def hello(self, **changed: Any) -> m.Hello:
-        """Return a sound peer's hello, with some fields changed."""
+        """Return an honest peer's hello with some fields changed."""
         core = self.core
         hello = hello_of(core) if isinstance(core, TrainerState) else hello_of_relay(core)
         return msgspec.structs.replace(hello, **changed)
@@ -88,11 +91,12 @@ def nothing(memory: Memory) -> Iterable[Word]:
 
 
 class Behaviour(Struct, frozen=True, kw_only=True):
-    """One row of the table: a fault, what the puppet does, and the counts that prove that it did.
+    """One row of the table: a fault, the puppet's actions, and the counts that prove these actions.
 
     `computes`: units before computing hangs. None means that it never hangs. `chunks_per_s`: sending rate of a slot.
-    None means the usual rate. `damaged`: the bytes sent are not those offered. `bites`: entries that the puppet's
-    account or the run's notes must have. `never`: entries that they must not have."""
+    None means the normal rate. `damaged`: the bytes sent are not those offered. `bites`: entries that the puppet's
+    account or the run's notes must contain. `never`: entries that they must not contain.
+    """
 
     name: str
     fault: str
@@ -145,7 +149,7 @@ def without(*kinds: type[m.Message]) -> Says:
 
 
 def times(count: int, make: Callable[[Memory], Word], *, every: int = 1) -> Adds:
-    """Add `count` messages on each tick, or once in `every` ticks."""
+    """Return a function that adds `count` messages once every `every` ticks."""
 
     def adds(memory: Memory) -> Iterable[Word]:
         return [make(memory) for _ in range(count)] if memory.is_tick(every) else ()

@@ -26,7 +26,7 @@ AWAY_S = 1.0  # seconds connected and seconds away, with "comes and goes"
 
 
 class Gate:
-    """The shipped rate budget and session, between one machine's bytes and the host of its run."""
+    """The shipped rate budget and session, which check one machine's bytes before they reach its run's host."""
 
     def __init__(self, peer: PeerId, world: Surroundings, role: Role) -> None:
         self.allowance = Allowances().of(peer, world.run_id, role, world.clock.now)
@@ -39,8 +39,9 @@ class Gate:
         self.session.phase = SessionPhase.OPEN
 
     def take(self, data: bytes, now: float) -> m.TO_SITE | Fault:
-        """Return the message that a socket of the site would forward to the host, or the fault for which it would
-        close."""
+        """Return the message that a socket of the site would forward to the host. If the socket would close, return
+        the fault.
+        """
         if not self.allowance.spend(len(data), now):
             return Fault.of("E370", limit=self.allowance.budget)
         event = self.session.receive(data, now)
@@ -84,7 +85,7 @@ class Puppet:
         self.peer.after(TICK_S, self._tick)
 
     def _remember(self) -> Memory:
-        """Update what the puppet could know by now: its core, public records, and roots of other relays' spans."""
+        """Update the puppet's knowledge: its core, public records, and roots of other relays' spans."""
         memory, host = self.memory, self.world.host
         memory.core = self.peer.core
         round_ = host.state.round if host is not None else None
@@ -125,7 +126,7 @@ class Puppet:
             peer.reconnect(AWAY_S if self.behaviour.link == "comes and goes" else 0.0)
 
     def _speak_by_the_old_one(self) -> None:
-        """Open a second socket, and keep the first one, on which the puppet later says goodbye."""
+        """Open a second socket and keep the first one open. The puppet later says goodbye on the first."""
         peer = self.peer
         if self.old is not None:
             self.account["said by an old socket"] += 1

@@ -48,7 +48,7 @@ def _boast_of_a_lease(memory: Memory, message: m.Message | m.PlanHead) -> Iterab
 
 
 def _started_anew(memory: Memory, message: m.Message | m.PlanHead) -> Iterable[Word]:
-    """At each plan, claim that the offered accumulator is gone."""
+    """Claim after each plan that the offered accumulator has been lost."""
     if not isinstance(message, m.PlanHead):
         return ()
     return (memory.hello(accumulator=_name(memory), done=(), undone=()),)
@@ -59,7 +59,7 @@ def _goodbye(memory: Memory, message: m.Message | m.PlanHead) -> Iterable[Word]:
 
 
 def _returned(memory: Memory, message: m.Message | m.PlanHead) -> Iterable[Word]:
-    """Return the units that this puppet has just offered."""
+    """Give back the units that this puppet has just offered."""
     if not isinstance(message, m.PlanHead):
         return ()
     units = tuple(done.unit for done in memory.hello().done)

@@ -1,4 +1,4 @@
-"""A hostile puppet beside three honest trainers stops nothing, and costs them less than a fifth of their rate."""
+"""A hostile puppet does not stop three honest trainers, and costs them less than a fifth of their rate."""
 
 import re
 from pathlib import Path

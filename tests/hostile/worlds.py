@@ -124,7 +124,7 @@ def complaints(outcome: Outcome) -> list[str]:
 
 
 def _replicas(outcome: Outcome) -> list[str]:
-    """Check that all honest replicas are at the head of the log, in the state that the log gives."""
+    """Check that all honest replicas are at the head of the log, with the state that the log produces."""
     world = outcome.world
     right = world.database.index, state_digest(world.log_digest(world.database.index))
     trainers = [peer for peer in outcome.honest if isinstance(peer, Trainer)]
@@ -143,7 +143,7 @@ def _hashes(outcome: Outcome) -> list[str]:
 
 
 def _leases(outcome: Outcome) -> list[str]:
-    """Check that no machine leases the whole data set, and that honest work is lost only by a relay's report."""
+    """Check that no machine leases the whole data set, and that honest work is lost only if a relay is hostile."""
     world, host = outcome.world, outcome.world.host
     held = host.state.leases.held_samples.values() if host is not None else ()
     most = MOST_BATCHES * world.recipe.target_batch

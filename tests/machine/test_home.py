@@ -1,4 +1,4 @@
-"""One agent at a time works in a home: the lock between processes, and the command `forget`."""
+"""Only one agent at a time works in a home. Tests cover the lock between processes and the command `forget`."""
 
 import errno
 import json

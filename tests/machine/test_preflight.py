@@ -1,4 +1,4 @@
-"""The preflight check: what a run needs from this machine, with a numbered sentence if that is too much."""
+"""The preflight check compares a run's needs with this machine, and prints a numbered sentence if they are too high."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""When a machine may work: its owner's limits against its surroundings. The first reason to rest is shown."""
+"""Tests of an owner's limits, which decide when a machine may work. The first reason to rest is shown."""
 
 import os
 import shutil
@@ -97,7 +97,7 @@ MONDAY = datetime(2026, 11, 23)  # noqa: DTZ001
 
 
 def minutes_of(hours: Hours) -> set[int]:
-    """Return every open minute of a week, counted one by one, as an independent definition."""
+    """Return every open minute of a week, counted one by one, as an independent reference."""
     length = hours.stop - hours.first if hours.stop > hours.first else hours.stop + DAY_MINUTES - hours.first
     begin = hours.day * DAY_MINUTES + hours.first
     return {(begin + minute) % (7 * DAY_MINUTES) for minute in range(length)}
@@ -192,7 +192,7 @@ def test_a_terminal_is_idle_since_something_was_typed(tmp_path: Path) -> None:
 
 
 def test_a_screen_that_cannot_be_asked_is_not_taken_for_idle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A person may use the screen although no terminal gets input."""
+    """A person may be using the screen even if no terminal gets input."""
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setattr(resting, "idle_at_terminals", lambda _: 1e6)
     monkeypatch.setattr(resting, "_said_by", lambda *_: "")

@@ -36,7 +36,8 @@ def copy_of_tree(folder: Path) -> Path:
 
 
 def write_source(path: Path, text: str) -> None:
-    """Write a module and delete its compiled form, because Python notices only a change of size or second."""
+    """Write a module and delete its compiled form, because Python compares only the size and the modification
+    second."""
     path.write_text(text)
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
         compiled.unlink()
@@ -115,7 +116,7 @@ def caught_of(chosen: list[Mutation], folder: Path, jobs: int, runner: Runner) -
 
 
 def end(number: int, _: object) -> None:
-    """Exit in a way that removes the copies, and ignore further signals."""
+    """Exit so that the copies are removed, and ignore further signals."""
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     sys.exit(128 + number)

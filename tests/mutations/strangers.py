@@ -1,4 +1,4 @@
-"""Faults of limits on strangers, and of which proxy headers about a visitor's address the site believes."""
+"""Faults of limits on strangers, and of the choice of proxy headers to trust for a visitor's address."""
 
 from tests.mutations.mutation import Mutation
 

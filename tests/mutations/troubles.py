@@ -1,4 +1,4 @@
-"""Faults of how problems are shown: when, in which order, and which are hidden as consequences of others."""
+"""Faults in the display of problems: their timing, their order, and the hiding of those that others cause."""
 
 from tests.mutations.mutation import Mutation
 

@@ -78,6 +78,6 @@ async def how_it_ends(link: Connection) -> LinkLost | Refused:
 
 
 async def turns(count: int = 50) -> None:
-    """Let everything that is ready in the event loop run, `count` times."""
+    """Run everything that is ready in the event loop, `count` times."""
     for _ in range(count):
         await asyncio.sleep(0)

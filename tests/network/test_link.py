@@ -303,7 +303,7 @@ async def test_sending_waits_for_a_reader_and_closing_does_not(monkeypatch: pyte
 
 
 async def test_a_data_link_keeps_little_unsent_and_sends_no_pings() -> None:
-    """Buffered bytes cannot be withdrawn, and a full uplink delays a pong beyond any timeout."""
+    """Buffered bytes cannot be withdrawn, and a full uplink can delay a pong beyond any timeout."""
     options = links.socket_options(Link.DATA)
     assert (options["ping_interval"], options["ping_timeout"]) == (None, None)
     assert links.socket_options(Link.CONTROL)["ping_interval"] is not None

@@ -21,7 +21,7 @@ PATIENCE_S = 30.0
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limit the bytes of a probe, because a link within a process has no limit of its own."""
+    """Limit the bytes that a probe sends, because an in-process link has no bandwidth limit."""
     monkeypatch.setattr(probing, "MOST_BYTES", 8 * 1024 * 1024)
     monkeypatch.setattr(probing, "HEARD_S", 0.0)
 
@@ -171,7 +171,7 @@ async def test_answers_to_measures_that_never_end_are_forgotten() -> None:
 
 
 async def test_a_link_that_a_relay_forwards_is_not_measured() -> None:
-    """The measurement would be the relay's, not that of a direct link."""
+    """A probe through a relay would measure the relay's link, not a direct one."""
     here, there = own_link()
     ann = Machine(BOB, here)
     here.beneath = ann.receiving

@@ -144,7 +144,7 @@ async def test_a_school_behind_one_address_is_served_whole() -> None:
 
 
 async def test_messages_are_no_longer_than_was_allowed() -> None:
-    """A contributor may send messages as long as its plan needs, and no longer."""
+    """The plan sets the longest message that a contributor may send."""
 
     async def with_a_plan(link: Connection) -> None:
         link.allow(20_000)

@@ -38,7 +38,7 @@ def test_every_chunk_is_sent_once_in_order_for_each_reducer(sizes: dict[PeerId, 
 
 @given(st.dictionaries(st.sampled_from([A, B, C]), st.lists(st.integers(1, 1000), min_size=1, max_size=40), min_size=2))
 def test_reducers_advance_in_proportion(sizes: dict[PeerId, list[int]]) -> None:
-    """At any moment no reducer is more than a few chunks ahead of its share of what was sent."""
+    """At any moment, no reducer is more than a few chunks ahead of its fair share of the bytes sent."""
     totals, sent = {peer: sum(chunks) for peer, chunks in sizes.items()}, dict.fromkeys(sizes, 0)
     largest = max(max(chunks) for chunks in sizes.values())
     for peer, index in interleave(sizes):
@@ -100,7 +100,7 @@ async def test_chunks_go_out_in_the_planned_proportion() -> None:
 
 @pytest.mark.parametrize(("reducers", "count", "written"), [(1, 200, 4), (2, 200, 4), (4, 100, 2), (12, 20, 1)])
 async def test_batch_per_reducer_is_a_fiftieth_of_all_or_one_chunk(reducers: int, count: int, written: int) -> None:
-    """At the beginning and the end of a round, all peers wait for one batch to each reducer."""
+    """Batches are small, because each round begins and ends by waiting for one batch per reducer."""
     _, connections, chunks = plan(**dict.fromkeys("abcdef0123456789"[:reducers], count))
     chunks = {peer: [frame(n, 32_768) for n in range(count)] for peer in chunks}
     assert await send_chunks(connections, chunks) == {}
@@ -262,8 +262,9 @@ async def test_one_that_stalls_holds_back_nobody_and_keeps_nothing() -> None:
 
 
 async def test_what_another_attempt_makes_anew_is_not_sent_any_more() -> None:
-    """A regression: a reducer with a slow uplink sent useless averages of an old attempt before those that all peers
-    waited for."""
+    """A regression: a reducer with a slow uplink first sent outdated averages, while all peers waited for the new
+    ones.
+    """
     outbox, receiver = Outbox(ROOM), Gated()
     following = asyncio.create_task(outbox.follow(receiver.as_connection()))
     # one body is sent at once
@@ -286,8 +287,9 @@ async def test_what_another_attempt_makes_anew_is_not_sent_any_more() -> None:
 
 
 async def test_what_waits_for_its_turn_is_not_sent_either() -> None:
-    """On a rate-limited uplink one batch waits for each receiver. With many receivers that is seconds of useless
-    data."""
+    """On a rate-limited uplink, one batch per receiver is queued. With many receivers, sending outdated batches wastes
+    seconds.
+    """
     uplink, receiver = Uplink(), Gated()
     uplink.pace(1.0)
     outbox = Outbox(200_000, uplink=uplink)

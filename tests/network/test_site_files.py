@@ -124,7 +124,7 @@ async def test_more_than_the_limit_is_not_kept(server: Site, tmp_path: Path, len
 
 
 def endless(handler: Handler) -> None:
-    """Send more than the client's small limit, without a Content-Length."""
+    """Send more bytes than the client accepts, without a Content-Length."""
     handler.send_response(200)
     handler.send_header("Connection", "close")
     handler.end_headers()
@@ -286,7 +286,7 @@ async def test_a_file_that_is_not_there_is_e106(server: Site, tmp_path: Path) ->
 
 
 async def test_what_nobody_waits_for_any_more_is_sent_no_further(server: Site, tmp_path: Path) -> None:
-    """A thread cannot be stopped, but the link of a resting machine must fall silent."""
+    """The upload's thread cannot be killed, but it must stop sending after a cancellation."""
     (tmp_path / "file").write_bytes(bytes(200 * site.BLOCK))
     began, more, got = asyncio.Event(), threading.Event(), []
     loop = asyncio.get_running_loop()

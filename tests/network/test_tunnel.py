@@ -22,7 +22,7 @@ Change = Callable[[bytes, int], bytes]
 
 
 class Between:
-    """A forwarder to a port, like a relay. `change` gets the dialler's bytes and the number of bytes before them."""
+    """A forwarder to a port, like a relay. `change` receives the dialler's bytes and their offset in the stream."""
 
     def __init__(self, port: int, change: Change) -> None:
         self.port, self.change = port, change
@@ -47,7 +47,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @asynccontextmanager
 async def between(change: Change) -> AsyncIterator[tuple[Between, int]]:
-    """Run a forwarder. The forwarder's port is known before the port of its target."""
+    """Run a forwarder. Yield it with its port, before its target's port is known."""
     middle = Between(0, change)
     server = await asyncio.start_server(middle.serve, "127.0.0.1", 0)
     try:
@@ -61,8 +61,9 @@ async def between(change: Change) -> AsyncIterator[tuple[Between, int]]:
 
 @pytest.mark.parametrize("at", [None, 100, 300_000])
 async def test_whoever_forwards_can_neither_read_nor_change_it(tmp_path: Path, at: int | None) -> None:
-    """The forwarder changes one byte of the handshake or of a chunk. The link ends, and what arrived before equals what
-    was sent."""
+    """The forwarder changes one byte of the handshake or of a chunk. The link then ends, and all earlier data are
+    intact.
+    """
     taken: list[bytes] = []
     ended = asyncio.Event()
 
@@ -104,7 +105,7 @@ async def test_whoever_forwards_can_neither_read_nor_change_it(tmp_path: Path, a
 
 
 async def test_another_machine_at_the_other_end_is_not_spoken_to(tmp_path: Path) -> None:
-    """A relay chooses where the bytes go, but it cannot impersonate the listener, and the dialler keeps retrying."""
+    """A relay chooses where to forward bytes, but no other machine can impersonate the listener."""
     async with scene(tmp_path) as there:
         there.far = replace(there.far, fingerprint=new_certificate().fingerprint)
         with pytest.raises(Problem, match=r"E104.*E217"):
@@ -113,7 +114,7 @@ async def test_another_machine_at_the_other_end_is_not_spoken_to(tmp_path: Path)
 
 
 async def test_bytes_are_counted_once_at_each_end(tmp_path: Path) -> None:
-    """Both ends, both connections to the relay, and the relay's own socket are all in this process."""
+    """The dialler, the relay and the listener all run in this process, so all four transfers are counted."""
     async with scene(tmp_path) as there:
         link = await there.dialled()
         sent = TRAFFIC.sent

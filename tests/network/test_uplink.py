@@ -24,7 +24,7 @@ SIZE = 64 * 1024
 
 
 class Jumping(selectors.DefaultSelector):
-    """A selector that never waits. Instead of waiting, the selector moves its clock forward."""
+    """A selector that advances its virtual clock instead of waiting."""
 
     now = 0.0
 
@@ -45,7 +45,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def play(story: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine on an event loop with virtual time, in which computing takes no time."""
+    """Run a coroutine on an event loop with a virtual clock, which only timers advance."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(story)
 

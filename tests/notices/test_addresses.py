@@ -1,4 +1,4 @@
-"""Which addresses a webhook may have, and which IP addresses the site may contact."""
+"""Rules for webhook addresses, and for the IP addresses that the site may contact."""
 
 from ipaddress import ip_address
 from typing import Any

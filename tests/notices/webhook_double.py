@@ -23,7 +23,7 @@ class Posted:
 
 
 class WebhookDouble:
-    """A server that answers with `answer`: bytes, or the name of a way to misbehave."""
+    """A server that answers with `answer`: either bytes, or the name of a kind of misbehaviour."""
 
     def __init__(self) -> None:
         self.answer: bytes | str = status(204)

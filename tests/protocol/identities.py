@@ -1,4 +1,4 @@
-"""The identities of these tests: a site, a relay and a trainer, with fixed keys."""
+"""Identities for these tests: a site, a relay and a trainer, with fixed keys."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def relay(issued_by: Ed25519PrivateKey = SITE_KEY, **changes: Any) -> Identity:
 def trainer(
     issued_by: Ed25519PrivateKey = SITE_KEY, holds: Ed25519PrivateKey = TRAINER_KEY, **changes: Any
 ) -> Identity:
-    """Return a trainer. With another issuer or another key it is an impostor."""
+    """Return a trainer's identity. Another issuer or key makes it an impostor."""
     return Identity(TRAINER, holds, trainers_credential(issued_by, **changes), SITE_PUBLIC)
 
 

@@ -14,7 +14,7 @@ MESSAGE_TYPES: tuple[type, ...] = get_args(AnyMessage)
 
 
 def structs(cls: type) -> st.SearchStrategy[Any]:
-    """Draw instances within every limit of their annotations."""
+    """Return a strategy for instances within the limits of their annotations."""
     return st.builds(cls, **{field.name: _values(field.type) for field in _fields(cls)})
 
 
@@ -39,7 +39,7 @@ def frames() -> st.SearchStrategy[Frame]:
 
 
 def sample(cls: type) -> Any:
-    """Return one fixed instance. Fields with a default keep it."""
+    """Return one fixed instance, in which optional fields keep their defaults."""
     return cls(**{field.name: _sample(field.type) for field in _fields(cls) if field.required})
 
 

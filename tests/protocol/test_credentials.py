@@ -1,4 +1,4 @@
-"""A credential is valid for its time, and changing any bit makes it invalid."""
+"""A credential is valid for a limited time, and changing any bit invalidates it."""
 
 import msgspec
 import pytest

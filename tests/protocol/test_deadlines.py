@@ -87,7 +87,7 @@ def test_whoever_is_always_late_lets_nobody_wait() -> None:
 
 
 def test_whoever_happens_to_be_the_last_is_waited_for() -> None:
-    """In each round another of the equal machines is late. Only the one that is late in all rounds is ignored."""
+    """In each round, a different one of the equal machines is late. Only the machine that is always late is ignored."""
     rounds = [of(*(0.2 if number == late else 0.0 for number in range(8)), 0.3) for late in range(8)]
     assert round_latenesses(rounds) == [0.2] * 8
     assert sigma_of(round_latenesses(rounds), 10.0) == pytest.approx(0.2)

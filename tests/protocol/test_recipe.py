@@ -110,7 +110,7 @@ def test_values_that_do_not_go_together_are_named(recipe: Recipe, reason: str, v
 
 
 def parsed(data: bytes | str) -> Any:
-    """Return the recipe, or the error code of its fault."""
+    """Return the parsed recipe, or the error code if it is invalid."""
     try:
         return parse_recipe(data)
     except Problem as problem:

@@ -93,8 +93,7 @@ MOST_BYTES = 20_000_000  # bytes of plan and commit sent to all trainers in a st
 
 
 def test_what_a_thousand_trainers_are_told_of_a_step_is_bounded() -> None:
-    """Each trainer gets a head of 64 spans, its own slot or contribution, and ten hashes, but not the slots of other
-    peers."""
+    """Each trainer gets a head of 64 spans, its own slot or contribution, and ten hashes, but no other peer's slot."""
     peers = [PeerId(f"{number:032x}") for number in range(MEMBERS)]
     units = tuple(Unit(3, 2, 1000 * number, 1000 * number + 4) for number in range(UNITS))
     slots = tuple(structs.replace(SLOTS[0], peer=peer, weights=(m.Weight(0, 2048, 4000),)) for peer in peers)

@@ -135,7 +135,7 @@ def test_a_relay_that_lies_is_refused(who: Callable[[], Identity], code: str) ->
 
 
 def test_a_relay_cannot_turn_the_clock_back_for_itself() -> None:
-    """Our clock decides whether a credential is valid, whatever time the relay's challenge gives."""
+    """Our clock decides whether a credential is valid, whatever time the relay's challenge states."""
     expired = relay(expires=int(NOW) - CLOCK_TOLERANCE_S - 1)
     events = shake_hands(dialling(Link.DATA), listening(Link.DATA, expired), listeners_now=NOW - 200)
     assert failures(events)[0] == ("E202", False)
@@ -176,7 +176,7 @@ def test_another_protocol_is_told_on_either_side() -> None:
 
 
 def test_a_challenge_cannot_be_passed_on() -> None:
-    """A trainer dials a false server, which passes on the challenge of a real one."""
+    """A false server forwards a real server's challenge to a trainer that dials it."""
     real = listening(Link.CONTROL)
     real.start(NOW)
     challenge = decode(real.outgoing()[0])

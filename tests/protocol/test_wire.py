@@ -1,4 +1,4 @@
-"""Every message survives encoding and decoding, and no bytes do harm."""
+"""Every message survives encoding and decoding, and arbitrary bytes are harmless."""
 
 from typing import Any
 

@@ -1,9 +1,10 @@
-"""A double of the Hugging Face Hub in a thread. The double speaks huggingface_hub 2.4.0's protocol and checks rights
-strictly.
+"""A double of the Hugging Face Hub in a thread. The double speaks huggingface_hub 2.4.0's protocol and enforces
+permissions strictly.
 
 Status 401: no token. 403: no write scope, or another account's namespace. 409: the repository exists. 412: the parent
-commit is stale. 400: an upload's size or sha256 is not what was announced. The double serves what it stored. On request
-it fails a share of all calls, before or after it has done the work."""
+commit is stale. 400: an upload's size or sha256 is not as announced. The double serves what it stored. On request it
+fails a share of all calls, before or after doing the work.
+"""
 
 import base64
 import hashlib
@@ -46,8 +47,9 @@ class Stored:
 
 @dataclass
 class Repository:
-    """A repository's commits in order, each with all its files. A branch in `branches` has main's commits and commits
-    of its own."""
+    """A repository's commits in order, each with all its files. A branch in `branches` lists all its commits,
+    including those shared with main.
+    """
 
     private: bool = False
     gated: bool = False  # the account has not accepted the owner's terms
@@ -80,8 +82,9 @@ class Repository:
         return oid
 
     def until(self, revision: str) -> list[tuple[str, dict[str, Stored]]]:
-        """Return the commits up to this branch's last commit or up to this commit. Empty if the revision does not
-        exist."""
+        """Return the commits up to a revision, which is a branch or a commit. The list is empty if the revision does
+        not exist.
+        """
         if (line := self.line(revision)) is not None:
             return line
         for commits in (self.commits, *self.branches.values()):
@@ -137,7 +140,7 @@ class Hub:
         return token
 
     def put(self, repository: str, **files: bytes) -> Repository:
-        """Create a repository. Underscores in names stand for dots."""
+        """Create a repository. Underscores in file names stand for dots."""
         return self.put_files(repository, {name.replace("_", "."): content for name, content in files.items()})
 
     def put_files(self, repository: str, files: dict[str, bytes], branch: str = "main") -> Repository:

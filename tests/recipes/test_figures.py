@@ -47,7 +47,7 @@ def test_perplexity_is_a_number_whatever_the_loss(loss: float, perplexity: float
 
 
 class Told(torch.nn.Module):
-    """A model that returns known answers in turn, of which `right` in ten are correct."""
+    """A model that returns the known answers in order, `right` out of ten of them correctly."""
 
     def __init__(self, answers: list[torch.Tensor], choices: int, right: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Requirements on every recipe, including one in a test file (`docs/adding-a-recipe.md`)."""
+"""Requirements for every recipe, including one in a test file (`docs/adding-a-recipe.md`)."""
 
 import importlib
 import subprocess

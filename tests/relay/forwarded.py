@@ -34,7 +34,7 @@ def gradient(chunk: int, payload: bytes) -> Frame:
 
 
 async def give_back(link: Connection) -> None:
-    """Return each chunk as an average, as a reducer does."""
+    """Send each received chunk back as an average, as a reducer does."""
     while True:
         frame = await link.receive()
         if isinstance(frame, Frame):
@@ -61,7 +61,7 @@ class Forwarded:
         return link
 
     async def why_not(self) -> str:
-        """Return why the relay refuses a forward link, or an empty text if it does not."""
+        """Return the reason why the relay refuses a forward link, or an empty text if it accepts."""
         try:
             (await self.way()).abort()
         except Problem as problem:

@@ -1,4 +1,4 @@
-"""A relay forwards only for and to allowed peers, within its limits."""
+"""A relay forwards only between allowed peers, and within its limits."""
 
 import asyncio
 import socket
@@ -267,7 +267,9 @@ async def test_what_a_listener_does_not_read_is_not_held_at_the_relay(tmp_path: 
 
 
 async def test_relay_that_does_not_forward_loses_only_a_fresh_socket(tmp_path: Path) -> None:
-    """The relay would mistake the link for a newer one of the same trainer, and stop serving the older one."""
+    """A relay that accepted the forward link would take it for the trainer's newer link, and stop serving the older
+    one.
+    """
     relay = await access_of(tmp_path, PeerId("0b" * 16), Role.RELAY)
     came: list[Connection] = []
 

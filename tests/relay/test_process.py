@@ -127,8 +127,9 @@ async def test_chunks_close_with_the_clock_without_who_sends_nothing(
 
 
 async def test_a_fork_is_no_storm(tmp_path: Path) -> None:
-    """A regression: a relay whose log had forked answered each commit with a hello, and the site answered each hello
-    with all commits."""
+    """A regression: a relay with a forked log answered each commit with a hello. The site answered each hello with all
+    commits.
+    """
     sendings = offers()
     attempt = plan(sendings)
     spans, _ = averaged(attempt, sendings)
@@ -330,7 +331,7 @@ async def test_sites_reader_reads_its_runs_log_and_nothing_else(tmp_path: Path) 
 
 
 async def test_sites_reader_reads_a_log_that_has_no_host(tmp_path: Path) -> None:
-    """The run is finished and this relay has restarted. Another relay would get no answer."""
+    """The run is finished and this relay has restarted. It answers the site's reader, but no other relay."""
     async with site() as script, relaying(script, tmp_path / "relay") as relay:
         access = OwnAccess(tmp_path / "reader", PeerId("dd" * 16), Role.READER, "")
         link = await access.dial_listener(m.Listener(RELAY, relay.url))

@@ -1,5 +1,4 @@
-"""One run at a relay: nothing blocks the handling of events, and the relay passes on the state that is left when the
-run ends."""
+"""One run at a relay: nothing blocks event handling, and the relay hands over the remaining state when the run ends."""
 
 import asyncio
 import threading
@@ -60,7 +59,7 @@ class Silent:
 
 @pytest.mark.parametrize("is_lost", [True, False])
 async def test_lost_or_blocked_contributor_holds_up_no_plan(tmp_path: Path, *, is_lost: bool) -> None:
-    """A regression: an error or a full buffer of the link affected the relay's control link."""
+    """A regression: an error or a full buffer on the contributor's link affected the control link."""
     run = run_of_a_relay(tmp_path, [])
     sendings = offers()
     run.links[PeerId(f"{0:032x}")] = Silent(is_lost=is_lost)  # type: ignore[assignment]
@@ -152,7 +151,7 @@ async def test_encoding_residual_is_kept_to_the_commit_or_lost_at_void(tmp_path:
 
 
 class Sender:
-    """A data link that delivers `bodies`. `read` counts the bodies that were read. `all_read` is set after the last."""
+    """A data link that delivers `bodies`. `read` counts the bodies read, and `all_read` is set after the last one."""
 
     def __init__(self, *bodies: m.Message | Frame) -> None:
         self.bodies, self.read = list(bodies), 0
@@ -179,7 +178,7 @@ class Sender:
 async def test_one_that_is_ahead_is_read_no_further_until_others_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Data of a sender that is ahead would only wait for data of slower senders, and take bandwidth from them."""
+    """Data from a sender that is ahead would only wait, and take bandwidth from slower senders."""
     monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
     grid = Grid(10 * 1024, 1024)
     run = run_of_a_relay(tmp_path, [], clock=time.monotonic)

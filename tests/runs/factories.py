@@ -163,7 +163,7 @@ def committed(run: Run, *parts: tuple[Machine, int], loss: float = 5.0, state_di
 def state_bytes(
     *, step: int, index: int, log_digest: str, elements: int = ELEMENTS, layout: str = LAYOUT, **vectors: Any
 ) -> bytes:
-    """Return a replica's state in the canonical form that agents upload. `vectors` replace the constant ones."""
+    """Return a replica's state in the canonical form that agents upload. `vectors` replace its constant vectors."""
     size = 4 * elements
     header: dict[str, Any] = {
         "__metadata__": {"step": str(step), "index": str(index), "log_digest": log_digest, "layout": layout}
@@ -187,7 +187,7 @@ def state_file(path: Path, **facts: Any) -> Path:
 
 @pytest.fixture(autouse=True)
 def data_folder(settings: Any, tmp_path: Path) -> Path:
-    """Use keys, storage and cache of this test alone."""
+    """Give this test its own keys, storage and cache."""
     cache.clear()
     settings.DATA = tmp_path / "data"
     settings.DOWNLOADS = tmp_path / "download"

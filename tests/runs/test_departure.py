@@ -218,7 +218,7 @@ def test_files_on_their_way_go_too(volunteer: Person, django_capture_on_commit_c
 
 
 def test_whose_account_is_closed_makes_nothing(organizer: Person) -> None:
-    """The account was open when the request began, and is closed when the request is carried out."""
+    """The account was open when the request began, but has been closed since."""
     text = draft(organizer).dataset
     Person.objects.filter(pk=organizer.pk).update(is_active=False)
     with pytest.raises(PermissionDenied):

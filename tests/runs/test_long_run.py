@@ -1,4 +1,4 @@
-"""Queries of a long run: 3,000 steps cost as many as 1,000, and read no more rows. Generated books pass the audit."""
+"""Queries of a run of 3,000 steps: no more queries or rows than for 1,000 steps. Generated books pass the audit."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple

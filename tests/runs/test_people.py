@@ -10,7 +10,7 @@ from tests.runs.factories import Owned, committed, opened, owned
 
 @pytest.fixture
 def runs(organizer: Person, laptop: Owned) -> dict[str, Run]:
-    """Return a run of each visibility with a contribution by the volunteer, and one run without."""
+    """Return a run of each visibility to which the volunteer contributed, and one without contributions."""
     made = {}
     for place, visibility in enumerate(("public", "unlisted", "private"), 1):
         made[visibility] = opened(organizer, slug=visibility, visibility=visibility)

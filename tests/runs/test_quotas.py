@@ -1,4 +1,4 @@
-"""Quotas per person. Operators have none."""
+"""Per-person quotas, from which operators are exempt."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The states of a run: the table of moves is executed, and no code writes a state without it."""
+"""A run's states: every transition in the table is performed, and no code writes a state without the table."""
 
 import ast
 import re

@@ -98,7 +98,7 @@ def test_a_text_that_its_sender_may_not_keep_is_not_read(settings: Any, voluntee
 
 
 def test_one_person_sends_few_large_bodies_at_once(volunteer: Person, stranger: Person) -> None:
-    """Each request starts inside the one before it."""
+    """Each request starts while the previous one is still being handled."""
     statuses: list[int] = []
 
     async def nested(scope: Any, receive: Any, send: Any) -> None:

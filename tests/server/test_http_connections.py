@@ -1,4 +1,4 @@
-"""HTTP connections of strangers over real sockets: the server ends endless, slow and unfinished requests."""
+"""Untrusted HTTP connections over real sockets: the server ends endless, slow and unfinished requests."""
 
 import asyncio
 import contextlib
@@ -106,7 +106,7 @@ async def test_half_a_short_body_has_seconds_however_it_drips() -> None:
 
 
 async def test_a_long_body_that_moves_may_take_its_time() -> None:
-    """A short body that stalls meanwhile is ended by the same deadline."""
+    """A body that keeps arriving outlives the deadline that ends a stalled one."""
     length = 2 * STRANGER_BYTES
     limits = Limits(head_s=NEVER_S, body_s=SOON_S, slowest=0, keep_alive_s=NEVER_S)
     async with serving(reading, limits) as place, opened(place) as (reader, writer), opened(place) as (short, other):

@@ -1,5 +1,4 @@
-"""Steps of `serve` before it answers requests: a backup, and checks of its addresses. Also visits at another
-address."""
+"""Steps of `serve` before it answers requests (a backup, checks of its addresses), and visits at another address."""
 
 import errno
 import http.cookiejar
@@ -77,7 +76,7 @@ class TestBackup:
 
     @pytest.mark.check
     def test_a_site_that_is_served_again_after_an_update(self, tmp_path: Path) -> None:
-        """The test creates old tables by stopping at one migration."""
+        """The test creates outdated tables by migrating only one app."""
         own = {"MANYHANDS_DATA": str(tmp_path), "DATABASE_URL": "", "REDIS_URL": "", "PATH": "/usr/bin:/bin"}
         command = [sys.executable, str(ROOT / "manage.py"), "migrate", "-v", "0", "accounts"]
         subprocess.run(command, env=own, check=True, timeout=PATIENCE_S)

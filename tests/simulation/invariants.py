@@ -19,7 +19,7 @@ Position = tuple[int, int, int]  # epoch, shard, place in the shard's order
 
 
 class Broken(AssertionError):
-    """An invariant does not hold."""
+    """Raised when an invariant does not hold."""
 
 
 def require(holds: bool, text: str) -> None:
@@ -34,8 +34,8 @@ def positions(units: Iterable[Unit]) -> Iterator[Position]:
 class Invariants:
     """An observer of a world that checks the invariants. `thorough`: check every lease after every event.
 
-    Only a small world can afford `thorough`. Without it, leases are checked once a round, and an event costs almost
-    nothing."""
+    Only small worlds can afford `thorough`. Otherwise leases are checked once a round, at almost no cost per event.
+    """
 
     def __init__(self, *, thorough: bool = False) -> None:
         self.world: World | None = None

@@ -1,4 +1,4 @@
-"""When the time of a round is known, a slow or stopped peer loses chunks but costs the other peers no time (rule 8)."""
+"""Once a round's time is known, a slow or stopped peer loses chunks but costs the other peers no time (rule 8)."""
 
 import pytest
 

@@ -49,8 +49,9 @@ def test_ordered_fault_happens_once_in_its_round(kind: Kind) -> None:
 
 
 def test_once_all_is_well_nobody_goes_for_a_night_that_has_begun() -> None:
-    """Once the faults are over, no machine goes to sleep. Otherwise sleeping machines would decide the result of a run
-    whose rounds end in an evening."""
+    """Once faults end, no machine goes to sleep, even if a night had begun. Sleeping machines could otherwise decide
+    the result.
+    """
     world = _world()
     assert world.run_steps(2, 100)
     effects.inject(world, "night", NOBODY, 3600.0)

@@ -1,4 +1,4 @@
-"""Faults and bad conditions in any order: every invariant holds after every event, and then the run goes on."""
+"""Faults and bad conditions in any order: every invariant holds after every event, and the run goes on afterwards."""
 
 from collections.abc import Callable
 

@@ -184,7 +184,7 @@ def test_nothing_is_stuck_while_nobody_could_go_on() -> None:
 
 
 class Repeats:
-    """An observer that repeats each plan to a judge after each finished span, since a plan may be lost and resent."""
+    """An observer that repeats the plan to a judge after each finished span, since a plan may be lost and resent."""
 
     def __init__(self, judge: Judge) -> None:
         self.judge = judge

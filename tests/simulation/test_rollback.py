@@ -33,7 +33,7 @@ def rolls_back(world: World, limit_s: float = 60.0) -> None:
 
 
 def all_follow(world: World) -> None:
-    """Check that some steps later every living replica is at the head of the log."""
+    """Check that every living replica reaches the head of the log some steps later."""
     assert world.run_steps(6, 600)
     (index,) = rollbacks(world)
     assert world.database.index == index + world.database.step - BACK_TO

@@ -189,7 +189,7 @@ def test_shards_of_any_size_are_dealt_epoch_after_epoch(shards: tuple[int, ...])
 
 
 def test_work_does_not_pile_up_while_no_round_can_begin() -> None:
-    """Rule 22: a trainer's quota ends at the batch, even if it is raised."""
+    """Rule 22: even a raised quota never exceeds the batch."""
     world, _ = checked_world(trainers=3, steps=20)
     world.run_steps(3)
     for relay in relays(world):

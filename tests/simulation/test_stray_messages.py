@@ -1,4 +1,4 @@
-"""Misplaced messages: another attempt, step or fence, a second answer, slots that do not exist."""
+"""Messages that do not belong: those of another attempt, step or fence, second answers, and unknown slots."""
 
 from typing import Any
 

@@ -21,8 +21,9 @@ STRANGE = (502, "<html>a proxy's page</html>")
 
 
 class DeviceSite:
-    """The site. `asked` records the requests. `polls` gives the answers to the next polls; then the site approves the
-    machine."""
+    """A site that records requests in `asked`. It answers polls from `polls`, and approves the machine when none is
+    left.
+    """
 
     def __init__(self) -> None:
         self.url = ""

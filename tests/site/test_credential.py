@@ -29,7 +29,7 @@ GOOD = {
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Return a list. The site gives the answers that a test puts there, in order."""
+    """Return a list for the test to fill. The site gives these answers in order."""
     given: list[dict[str, Any]] = []
 
     async def post_json(*_: object, **__: object) -> dict[str, Any]:

@@ -168,7 +168,7 @@ async def test_while_there_is_no_link_nothing_is_said(owned: Owned) -> None:
 async def test_look_under_older_limits_is_not_judged_by_newer_ones(
     owned: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a machine would work for a moment although a program runs that should stop it."""
+    """An outdated look ignores newly listed programs, so the machine would briefly work beside them."""
     look, loop = owned._senses.look, asyncio.get_running_loop()
 
     def slowly(*arguments: Any, **more: Any) -> Any:

@@ -30,8 +30,7 @@ RELAYS = [Listener(PeerId(f"{number:032x}"), f"wss://relay-{number}/") for numbe
 
 
 class Scripted(OwnAccess):
-    """Scripted access to a run. `fails`: error codes of the next attempts to dial directly. Without one the link
-    opens."""
+    """Scripted access to a run. `fails` is the error code of direct dialling. If it is empty, the link opens."""
 
     def __init__(self, folder: Path, role: Role = Role.TRAINER, peer: PeerId = TRAINER) -> None:
         super().__init__(folder, peer, role, "")
@@ -198,7 +197,7 @@ def logged(chunk: int) -> Frame:
 
 
 async def test_a_frozen_relay_is_cut_off_and_dialled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A regression: a frozen relay cost the whole timeout for every span of every try."""
+    """A regression: with a frozen relay, each attempt to fetch a span took the whole timeout."""
     monkeypatch.setattr(relay_links, "FETCH_S", 0.05)
     identity = (await a_relay(tmp_path)).identity()
     async with listening(stay, who=identity, identity_of=lambda: identity, **REAL) as server:
@@ -313,7 +312,7 @@ async def refuse(_: list[bytes]) -> bool:
 
 @pytest.mark.parametrize("change", [{"chunk": 2}, {"payload": bytes(4 * 1024 + 1)}])
 async def test_relay_that_sends_more_than_the_record_does_not_have_it(tmp_path: Path, change: dict[str, Any]) -> None:
-    """Otherwise the relay would decide how much memory the receiver uses."""
+    """A receiver that accepted more would let the relay decide how much memory it uses."""
     async with giving(tmp_path, RELAY, logged(0), replace(logged(1), **change)) as relay:
         ours = links(tmp_path)
         ours.follow((relay,))

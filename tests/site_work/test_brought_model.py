@@ -1,4 +1,4 @@
-"""Models that users upload: what is read from a zip, and what is refused, with the message."""
+"""Models that users upload: accepted and refused contents of a zip, with the error messages."""
 
 import json
 import shutil

@@ -112,7 +112,7 @@ def test_a_long_text_is_read_up_to_a_bound(tmp_path: Path) -> None:
 
 
 def test_a_large_model_is_judged_by_fewer_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of samples is halved until they fit into the time limit, down to one micro-batch."""
+    """The number of samples is halved until it fits into the time limit, down to one micro-batch."""
     heldout, snapshot = written(some_shards((0, 1003))[1], tmp_path), snapshot_of(RECIPE, tmp_path)
     judged: list[int] = []
 

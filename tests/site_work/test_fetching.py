@@ -198,7 +198,7 @@ def test_a_hub_that_fails_half_of_its_calls(hub: Hub, tmp_path: Path, seed: int)
 
 
 def is_fetched(wanted: Wanted, commit: str, folder: Path) -> bool:
-    """Try to fetch once, and return whether it worked. Allow only the error that the Hub is away."""
+    """Try one fetch. Return False if the Hub is unavailable, and raise any other error."""
     try:
         fetch(wanted, commit, folder, "", most=MOST)
     except Problem as problem:

@@ -281,7 +281,7 @@ def test_one_token_has_one_role(tmp_path: Path) -> None:
 
 
 def test_a_file_that_says_truncation_cuts_no_document_short(tmp_path: Path) -> None:
-    """A run that adapts a model keeps the settings of the model's tokenizer, such as truncation."""
+    """A tokenizer brought with a model may truncate texts, but must not shorten documents."""
     own = bert()
     with open_documents(written(tmp_path, WORDS), tmp_path / "rows") as documents:
         made = cut([documents], tmp_path / "out", own, end=0)

@@ -117,7 +117,7 @@ def story(tmp_path: Path) -> Story:
 
 
 def replayed(story: Story, relays: Relays, *, age_s: int = 0) -> Replayed:
-    """Replay the story's log. No averages are on this disk, so the relays must send averages."""
+    """Replay the story's log. The averages are not on this disk, so the relays must send them."""
     key = Ed25519PrivateKey.generate()
     reach = story.folder / "reach"
     signed = credential(key, READER, Role.READER, age_s=age_s)
@@ -200,7 +200,7 @@ def test_a_frozen_relay_is_waited_for_and_left(
 
 
 def test_a_link_that_ended_meanwhile_is_dialled_again(story: Story, relays: Relays, tmp_path: Path) -> None:
-    """The credential of a long replay expires, and the site has written a new one by then."""
+    """A long replay's credential expires. By then the site has written a new one."""
     honest = relays.honest(story, tmp_path / "relay")
     times: list[Connection] = []
 

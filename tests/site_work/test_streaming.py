@@ -331,8 +331,8 @@ def remote_of(hub: Hub, portion: Portion) -> RangeFile:
 
 
 def test_texts_that_are_repeated_are_cut_not_refused(hub: Hub, tmp_path: Path) -> None:
-    """An upload with repeated texts is refused (E395). A machine that refused here would stop, and so would the next
-    one."""
+    """An upload with repeated texts is refused (E395). Streamed texts must not be, or each machine in turn would
+    stop."""
     said = [f"{number % 50} {'many hands ' * 2100}" for number in range(9000)]
     put_rows(hub, pa.table({"text": said}), row_group_size=3000)
     fetch_sample(wanted(hub), hub.repositories["datasets/amina/proverbs"].head, tmp_path / "text", most=2_000_000)

@@ -1,4 +1,4 @@
-"""A run's units in a user's own training loop: in order, each answered once, and the loop learns of the end."""
+"""A run's units in a user's own training loop: in order, each answered once. The loop is told when the run ends."""
 
 import threading
 from collections.abc import Iterator

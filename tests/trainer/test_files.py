@@ -1,4 +1,4 @@
-"""A run's files: downloads wait for a site that is away, and old files leave the cache."""
+"""A run's files: downloads wait while the site is unreachable, and old files leave the cache."""
 
 import io
 from pathlib import Path

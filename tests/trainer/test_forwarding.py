@@ -19,8 +19,9 @@ BARRED = TRAINERS[2]
 
 
 class Barred(OwnAccess):
-    """Access to a run with which the third trainer cannot dial peers in `shut`. The trainer's other links are
-    recorded."""
+    """Access to a run that keeps the third trainer from dialling peers in `shut`. The trainer's other links are
+    recorded.
+    """
 
     shut: set[PeerId] = set()  # noqa: RUF012 - each test sets its own
     direct: dict[PeerId, Connection] = {}  # noqa: RUF012
@@ -47,7 +48,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_rounds_go_through_the_relay_if_it_alone_is_reached(tmp_path: Path) -> None:
-    """The trainer's report excludes no reducer, because it misses more than a quarter of the listeners."""
+    """The trainer misses more than a quarter of the listeners, so its report excludes no reducer."""
     Barred.shut = set(TRAINERS[:2])
     async with running(tmp_path, listening=2, access=Barred) as coordinator, asyncio.timeout(PATIENCE_S):
         await everybody_reaches(coordinator, TRAINERS[:2])

@@ -1,4 +1,4 @@
-"""Updates are fetched beside other jobs and applied in order, unless they are no longer wanted."""
+"""Updates are fetched while other jobs run, and applied in order unless they are no longer wanted."""
 
 import asyncio
 import os
@@ -269,8 +269,7 @@ async def test_pass_short_of_memory_is_followed_by_smaller_ones() -> None:
 
 @pytest.mark.parametrize("is_open", [True, False])
 async def test_data_of_the_next_units_are_fetched_while_computing(is_open: bool) -> None:
-    """The next batch is also prepared, but only if its shard is on disk, because no other unit may wait for the
-    download."""
+    """The next batch is prepared only if its shard is on disk, so that no other unit waits for a download."""
     asked: list[int] = []
     started: list[Any] = []
     core = SimpleNamespace(queue=deque([Unit(0, 5, 0, 4), Unit(0, 9, 0, 4)]), coming=(9, 7), in_one_pass=1)
@@ -404,7 +403,7 @@ async def ignore(*_: object) -> None:
 
 
 async def test_a_state_that_is_just_changing_is_not_spoken_of(tmp_path: Path) -> None:
-    """A report sent at that moment would name work of the old step under the new step, and count as a lie."""
+    """A report sent during an update would list the old step's work under the new step, and count as a lie."""
     replica = HeldBack()
     average = np.full(replica.layout.elements, 1e-3, np.float32)
     access = OwnAccess(tmp_path, TRAINER, Role.TRAINER, "")

@@ -1,4 +1,4 @@
-"""The problems that an observer finds in a real agent. A problem is shown as long as it lasts."""
+"""The problems that an observer finds in a real agent. A problem is shown while it lasts."""
 
 import asyncio
 import errno
@@ -80,7 +80,7 @@ def test_a_clock_that_is_off(tmp_path: Path, offset_s: float, codes: list[str]) 
 
 
 def test_a_clock_that_is_off_too_far_to_connect_again(tmp_path: Path) -> None:
-    """The last link's warning (E139) adds nothing to the refusal of the next link."""
+    """Once the next link is refused, the last link's clock warning (E139) is redundant."""
     scene = Scene(tmp_path)
     control: Any = SimpleNamespace(offset_s=200.0)
     scene.agent.control = control
@@ -158,7 +158,7 @@ async def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 async def test_how_the_run_learns_is_asked_of_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The site's text is untrusted: such text must not move the cursor, and may be missing."""
+    """The site's text is untrusted. It may be missing, and it must not move the terminal's cursor."""
     scene = Scene(tmp_path)
     answers: list[Any] = [
         {"heldout": {"loss": 4.29, "step": 1000}, "warning": "The model is \x1b[2Joverfitting."},

@@ -1,4 +1,4 @@
-"""How a contributor sends: a reducer that opens late or is blocked delays no other."""
+"""A contributor's sending: a reducer that opens late or is blocked delays no other."""
 
 import asyncio
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from tests.averaging.rounds import GRID, OTHER_RELAY, RELAY, averaged, contribut
 
 
 class Taking:
-    """A link that keeps what it is given. If `frozen`, it takes nothing."""
+    """A link that records the bodies sent over it. If `frozen`, it accepts none."""
 
     def __init__(self, *, frozen: bool = False) -> None:
         self.frozen, self.taken, self.asked = frozen, asyncio.Queue[object](), asyncio.Event()
@@ -100,7 +100,7 @@ async def test_reducers_that_open_together_are_served_in_parallel() -> None:
 async def test_it_goes_by_the_pace_of_its_plan(
     pace: float, duration_s: float, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pace covers everything still to be averaged, whatever each reducer's share is."""
+    """The pace depends on all chunks still to be averaged, not on each reducer's share."""
     round_, plan = a_round()
     kept = tuple(replace(span, root="0" * 64) if span.reducer == OTHER_RELAY else span for span in plan.spans)
     paces = asyncio.Queue[float]()

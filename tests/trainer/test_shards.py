@@ -121,7 +121,7 @@ def test_nobody_waits_for_an_agent_that_is_gone(tmp_path: Path, site: Site, monk
 
 
 async def test_those_that_are_open_are_not_counted(tmp_path: Path, access: RunAccess, site: Site) -> None:
-    """Otherwise a trainer that uses several shards at once would never prefetch the next one."""
+    """If open shards counted, a trainer that uses several at once would never prefetch the next one."""
     shards = shards_of(tmp_path, access)
     for number in (1, 2, 3):
         await content(shards, number)
@@ -160,7 +160,7 @@ async def test_one_that_cannot_be_had_stops_no_other(tmp_path: Path, access: Run
 
 
 async def test_what_there_is_not_is_not_fetched(tmp_path: Path, access: RunAccess, site: Site) -> None:
-    """A site may announce shards that do not exist: they take no place of those that do."""
+    """A site may announce shards that do not exist. They must not displace existing ones."""
     shards = shards_of(tmp_path, access)
     shards.prefetch([*range(10**9, 10**9 + AHEAD), 1])
     await quiet(shards)
@@ -259,7 +259,7 @@ async def test_a_file_that_is_no_shard_is_fetched_anew(tmp_path: Path, access: R
 
 
 async def test_whoever_leaves_fetches_nothing_more(tmp_path: Path, access: RunAccess, site: Site) -> None:
-    """Fetches in progress end as well, because the link must fall silent."""
+    """Closing also ends fetches in progress, so that the link falls silent."""
     shards = shards_of(tmp_path, access)
     site.is_open.clear()
     shards.prefetch([2, 4])

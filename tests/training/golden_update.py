@@ -1,7 +1,8 @@
 """Five updates of a fixed vector. Prints the digest of the state under each optimizer.
 
-test_optimizers runs this module as a program, because torch chooses vector unit and threads once per process. No size
-is a power of two, and the largest tensor is large enough for torch to share it among threads."""
+test_optimizers runs this module as a program, because torch chooses its vector unit and threads once per process. No
+size is a power of two, and the largest tensor is large enough for torch to share it among threads.
+"""
 
 import json
 from typing import get_args

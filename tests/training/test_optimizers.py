@@ -76,7 +76,7 @@ def plain(recipe: Recipe) -> NDArray[np.float64]:
 
 
 def plain_momentum(recipe: Recipe) -> NDArray[np.float64]:
-    """Apply SGD with momentum, or LARC as SwAV's authors use it: apex's, without clipping."""
+    """Apply SGD with momentum, or LARC as SwAV's authors use it: apex's version without clipping."""
     o = recipe.optimizer
     w = first_weights().astype(np.float64)
     m = np.zeros_like(w)
@@ -212,7 +212,7 @@ def test_the_tree_sums_everything(values: list[float]) -> None:
 
 
 def test_the_tree_adds_half_onto_half() -> None:
-    """2^24 + 1 is not a float32 number. An order of addition that adds the ones first keeps them."""
+    """2^24 + 1 is not a float32 number, so the ones survive only if they are added to each other first."""
     values = torch.tensor([2.0**24, 0.0, 1.0, 1.0, 0.0])
     assert float(halving_sum(values)) == 2.0**24
     assert float(halving_sum(torch.tensor([2.0**24, 1.0, 0.0, 1.0]))) == 2.0**24 + 2

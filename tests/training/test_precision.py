@@ -128,7 +128,7 @@ def test_padding_is_not_attended_to_either_way() -> None:
 
 
 def test_swav_cuts_its_crops_and_assigns_them_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a machine's crops and assignments would depend on its device."""
+    """In half precision, a machine's crops and assignments would depend on its device."""
     chance = torch.Generator().manual_seed(1)
     images = torch.rand(2, 3, 16, 16, generator=chance)
     crops = torch.tensor([[0.1, 0.2, 0.5, 0.6, 1, 1.2, 0.9, 1.1, 0.05, 0, 0.004]] * 2)

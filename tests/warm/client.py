@@ -28,7 +28,7 @@ class Forked:
         connection.setblocking(False)
 
     def poll(self) -> int | None:
-        """Return the process's exit status, or minus the signal that ended it, or None while it runs."""
+        """Return the exit status, or the negated signal that ended the process. Return None while it runs."""
         if self._status is None:
             with contextlib.suppress(BlockingIOError):
                 self._lines += self._connection.recv(64)
@@ -42,7 +42,7 @@ class Forked:
         return self.poll()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the process's end and return its exit status. Raise subprocess.TimeoutExpired."""
+        """Wait for the process to end and return its exit status. Raise subprocess.TimeoutExpired."""
         until = None if timeout is None else time.monotonic() + timeout
         while (ended := self.poll()) is None:
             if until is not None and time.monotonic() > until:

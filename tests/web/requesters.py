@@ -325,8 +325,9 @@ def request_machine(requester: Requester, _: World, address: str) -> Any:
 
 
 def collect(requester: Requester, world: World, address: str) -> Any:
-    """Collect the credential of a machine that the member approved. All know the device code, but only the member has
-    the machine's key."""
+    """Collect the credential of a machine that the member approved. All requesters know the device code, but only the
+    member has the machine's key.
+    """
     key, member = Ed25519PrivateKey.generate(), world.laptop.person
     asked = requested(key)
     devices.answer_request(request=asked.request, person=member, approve=True, now=timezone.now())

@@ -98,7 +98,7 @@ def logged_in_once(person: Person, world: World) -> Column:
 
 
 def differences(row: Row, columns: dict[str, Column], world: World) -> Iterator[str]:
-    """Yield the cells for which the site gives another answer. Where a GET is refused, the HEAD must be refused too."""
+    """Yield the cells to which the site's answer differs. If a GET is refused, the HEAD must be refused too."""
     for method in methods(row):
         cells = row._replace(method=method)
         for name, expected in row.answers.items():
@@ -220,8 +220,9 @@ def test_what_another_run_has_is_not_reached_through_ones_own(
 
 
 def test_a_private_run_is_as_one_that_is_not_there(stranger: Person, organizer: Person, member: Person) -> None:
-    """A missing run and a private run get the same status, headers and words, so that answers do not reveal which names
-    are taken."""
+    """A missing run and a private run get the same status, headers and words. Answers do not reveal which names are
+    taken.
+    """
     world, missing = make_world(organizer, member, "private"), "nothing-here"
     world.names["invitation_secret"] = "wrong"
     taken = dict(world.names)
@@ -257,7 +258,7 @@ FORMS = [
 
 
 def strict(person: Person) -> Column:
-    """Log in with a client for which CSRF is checked, as for a real browser."""
+    """Log in with a client that enforces CSRF checks, as for a real browser."""
     return lambda world: logged_in(person, world, enforce_csrf_checks=True)
 
 

@@ -37,7 +37,7 @@ CHOICES = re.compile(
 
 
 def unmarked(page: str) -> Iterator[str]:
-    """Yield the visible words that are in no message."""
+    """Yield the visible words that no message contains."""
     page = ELSEWHERE.sub(" ", page)
     while (inner := MARKED.sub(" ", page)) != page:
         page = inner

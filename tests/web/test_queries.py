@@ -131,7 +131,7 @@ def train_in(run: Run, person: Person) -> None:
 
 
 def finish(run: Run, person: Person) -> None:
-    """Finish the run with a downloadable model that is worse than one of an earlier step."""
+    """Finish the run with a downloadable model that is worse than that of an earlier step."""
     committed(run, (owned(person, "ended").machine, 1))
     for at, loss in ((1, 4.0), (2, 5.0)):
         facts = {"state_digest": "", "size": 1, "heldout_loss": loss, "state": Snapshot.State.VERIFIED}

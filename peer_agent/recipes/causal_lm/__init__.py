@@ -33,12 +33,14 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def inside(self) -> int:
-        """The width inside the gated feed-forward: its three matrices are a third smaller than two without a gate."""
+        """The inner width of the gated feed-forward: about 8/3 of `width`. Its three matrices are as large as two
+        ungated ones.
+        """
         return -(-self.width // 3) * 8
 
     @property
     def keys(self) -> int:
-        """The total width of the keys, and also of the values."""
+        """The total width of all heads' keys, and also of their values."""
         return self.width // self.heads * (self.kv_heads or self.heads)
 
 
@@ -78,7 +80,9 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
         return self.model.context
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:
-        """Return the least and the most loss units: all tokens but each sample's first. A last sample may be short."""
+        """Return the minimum and maximum number of loss units: all tokens but each sample's first. The last sample may
+        be short.
+        """
         each = self.model.context - 1
         return (samples - 1) * each + 1, samples * each
 

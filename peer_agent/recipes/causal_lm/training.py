@@ -90,7 +90,7 @@ def _gated(recipe: CausalLM) -> dict[str, Any]:
 
 
 def batch_of(recipe: CausalLM, shard: Tokens, samples: Samples, place: Place) -> Batch:
-    """Return token ids and labels of the samples, both [samples, context]."""
+    """Return the samples' token ids and labels, each [samples, context]."""
     del place  # nothing here is random
     return rows_of(samples, tokens=shard, context=recipe.model.context)
 

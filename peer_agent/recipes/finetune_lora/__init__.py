@@ -21,7 +21,9 @@ Shape = tuple[int, int]  # inputs and outputs of a matrix
 
 
 class Base(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The base model's shape, which the site reads from the model's files. `file` is None until there is a model."""
+    """The base model's shape, which the site reads from the model's files. `file` is None until a model has been
+    added.
+    """
 
     file: ModelFile | None = None
     name: Annotated[str, Meta(max_length=120)] = ""  # shown to people
@@ -38,7 +40,7 @@ class Base(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def attention(self) -> dict[str, Shape]:
-        """The matrices of a layer's attention, by the ends of the matrices' names."""
+        """The shape of each attention matrix in a layer, keyed by the end of its name."""
         queries, keys = self.heads * self.head, self.kv_heads * self.head
         if self.family == "gpt2":
             return {"attn.c_attn": (self.width, 3 * self.width), "attn.c_proj": (self.width, self.width)}
@@ -47,7 +49,7 @@ class Base(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def rest(self) -> dict[str, Shape]:
-        """The matrices of a layer's feed-forward, by the ends of the matrices' names."""
+        """The shape of each feed-forward matrix in a layer, keyed by the end of its name."""
         into, out = (self.width, self.inside), (self.inside, self.width)
         if self.family == "gpt2":
             return {"mlp.c_fc": into, "mlp.c_proj": out}
@@ -60,7 +62,8 @@ class _Read(Struct, frozen=True):
 
 @register
 class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
-    """Adapters of `rank` for a base model's matrices, trained on text. A sample is `context` tokens of the text."""
+    """Adapters of rank `rank` for a base model's matrices, trained on text. A sample is `context` tokens of the
+    text."""
 
     summaries = (
         (
@@ -110,11 +113,11 @@ class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
         return (samples - 1) * (self.context - 1) + 1, samples * (self.context - 1)
 
     def parameters(self) -> int:
-        """Return the adapters' parameters: two narrow matrices for each adapted matrix."""
+        """Return the number of adapter parameters: two narrow matrices for each adapted matrix."""
         return self.base.layers * sum(self.rank * (into + out) for into, out in self.adapted.values())
 
     def fixed_parameters(self) -> int:
-        """Return the base model's parameters: embeddings, matrices, norms and biases."""
+        """Return the number of base parameters: embeddings, matrices, norms and biases."""
         base, both = self.base, {**self.base.attention, **self.base.rest}
         is_gpt2 = base.family == "gpt2"
         embeddings = base.vocab * (1 if base.is_tied else 2) + (base.context if is_gpt2 else 0)
@@ -143,7 +146,7 @@ class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
         return replace(self, base=base, context=min(self.context, base.context))
 
     def shard_bytes(self, size: int) -> int:
-        """Return the most bytes that a shard can take. With a large vocabulary, a token takes four bytes."""
+        """Return the maximum size of a shard in bytes. With a large vocabulary, each token takes four bytes."""
         return 2 * shard_bytes(size)
 
     def usage(self, model: str) -> str:

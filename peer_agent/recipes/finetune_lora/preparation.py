@@ -7,7 +7,9 @@ from peer_agent.recipes.text.preparation import TextPreparation
 
 
 class AdaptedText(Preparation, frozen=True, tag="adapted_text"):
-    """Shards of tokens from the base model's tokenizer. This tokenizer and the parameters lie beside the shards."""
+    """Shards of text in the base model's tokens. The tokenizer and the model's parameters are stored next to the
+    shards.
+    """
 
     material: ClassVar[Material] = TextPreparation.material._replace(
         takes=None,

@@ -30,7 +30,7 @@ DROPOUTS = ("attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "hid
 
 
 def build_model(recipe: FinetuneLoRA, files: Path) -> PeftModel:
-    """Return the base model with fixed parameters, and with new adapters that do not change its output yet."""
+    """Return the base model with its parameters frozen and new adapters that do not change its output yet."""
     settings = LoraConfig(
         task_type="CAUSAL_LM",
         r=recipe.rank,
@@ -51,7 +51,7 @@ def build_model(recipe: FinetuneLoRA, files: Path) -> PeftModel:
 
 
 def base_model(recipe: FinetuneLoRA, files: Path) -> PreTrainedModel:
-    """Load the base model in fp32, with one copy in memory. Raises Problem E111 if the file does not match."""
+    """Load the base model in fp32, keeping only one copy in memory. Raises Problem E111 if the file does not match."""
     assert recipe.base.file is not None
     path = files / f"{recipe.base.file.digest}.safetensors"
     try:
@@ -72,7 +72,7 @@ def base_model(recipe: FinetuneLoRA, files: Path) -> PreTrainedModel:
 
 
 def empty_model(config: Mapping[str, Any]) -> PreTrainedModel:
-    """Return a model of transformers' own classes, without dropout. Raises KeyError or ValueError."""
+    """Build a model without dropout from transformers' own classes. Raises KeyError or ValueError."""
     settings = {**config, **{name: 0.0 for name in DROPOUTS if name in config}}
     kind = CONFIG_MAPPING[settings.pop("model_type")]
     made: Any = AutoModelForCausalLM
@@ -84,7 +84,7 @@ def empty_model(config: Mapping[str, Any]) -> PreTrainedModel:
 
 
 def batch_of(recipe: FinetuneLoRA, shard: Tokens, samples: Samples, place: Place) -> Batch:
-    """Return token ids and labels of the samples, both [samples, context]."""
+    """Return the samples' token ids and labels, each [samples, context]."""
     del place  # nothing here is random
     return rows_of(samples, tokens=shard, context=recipe.context)
 

@@ -33,9 +33,9 @@ class Multicrop(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 @register
 class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
-    """A ResNet with a head of two layers, and prototypes. A sample is an image, seen in several crops.
-    Images are assigned to prototypes within a unit, so `micro_batch` affects what the model learns. Schedules depend
-    only on committed steps, and a unit needs no result of an earlier unit (rule 33).
+    """A ResNet with a two-layer head and prototypes. A sample is one image, seen as several crops. Images are assigned
+    to prototypes within a unit, so `micro_batch` affects what the model learns. Schedules depend only on committed
+    steps, and no unit needs the result of an earlier unit (rule 33).
     """
 
     summaries = (
@@ -98,11 +98,11 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
     queue_from: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
 
     def at(self, step: int) -> Self:
-        """Return the recipe as it applies at a step: without the queue before step `queue_from`."""
+        """Return the recipe in effect at a step. Before step `queue_from`, it has no queue."""
         return replace(self, queue=0) if self.queue and step < self.queue_from else self
 
     def frozen(self, step: int) -> tuple[str, ...]:
-        """Return the names of parameters that stay fixed at a step: the prototypes, in the first steps."""
+        """Return the names of the parameters frozen at a step: the prototypes, in the first `frozen_steps` steps."""
         return self.unit_rows if step < self.frozen_steps else ()
 
     def preparation(self) -> ImagePreparation:
@@ -119,7 +119,7 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
         return samples * (crops + self.crops.count * behind)
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:
-        """Return the number of pairs of a large crop with another crop of its image, as the least and the most."""
+        """Return the number of pairs of a large crop and another crop of its image, as both minimum and maximum."""
         pairs = samples * LARGE * (self.crops.count - 1)
         return pairs, pairs
 

@@ -47,7 +47,7 @@ WIDE = 3  # in sigmas: a blur has no visible effect farther away
 
 
 def cut(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Tensor:
-    """Cut crops [n, columns] from images [n, 3, s, s] in 0 to 1. Return [n, 3, side, side] in -1 to 1."""
+    """Cut crops [n, columns] from images [n, 3, s, s], scaled 0 to 1. Return [n, 3, side, side], scaled -1 to 1."""
     with torch.autocast(images.device.type, enabled=False):  # so that crops do not depend on the device's precision
         return _coloured(_boxes(images, crops, side), crops, side) * 2 - 1
 
@@ -73,7 +73,7 @@ def _coloured(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Ten
 
 
 def _blurred(images: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
-    """Blur each image by its `sigma` in pixels. 0 leaves the image unchanged."""
+    """Blur each image by its own `sigma`, in pixels. At 0, the image is unchanged."""
     radius = math.ceil(WIDE * SIGMA_MOST * images.shape[-1])
     wide = sigma.clamp(min=1e-3).unsqueeze(1).expand(-1, 2)
     blurred = kornia.filters.gaussian_blur2d(images, 2 * radius + 1, wide)
@@ -98,9 +98,9 @@ class Labelled(NamedTuple):
 
 
 def probe_accuracy(learned: Labelled, held: Labelled) -> float:
-    """Return the accuracy on `held` of a softmax regression that was trained on `learned`. The result is deterministic.
-    Features are standardized with the mean and deviation in `learned`. The time is proportional to images x features x
-    classes, for at most MOST_STEPS steps. Raises ValueError if either set is empty.
+    """Train a softmax regression on `learned` and return its accuracy on `held`. The result is deterministic. Features
+    are standardized with the mean and standard deviation of `learned`. Training takes at most MOST_STEPS steps, each
+    in time proportional to images x features x classes. Raises ValueError if either set is empty.
     """
     if not learned.labels.size or not held.labels.size:
         raise ValueError("a probe needs images to learn from, and others to name")
@@ -113,7 +113,7 @@ def probe_accuracy(learned: Labelled, held: Labelled) -> float:
 def _scaled(
     features: NDArray[np.float32], mean: NDArray[np.float32], deviation: NDArray[np.float32]
 ) -> NDArray[np.float64]:
-    """Standardize features and append a column of ones. A feature that is constant becomes 0."""
+    """Standardize features and append a column of ones. A constant feature becomes 0."""
     steady = np.where(deviation > 0, deviation, np.inf)
     return np.hstack([(features - mean) / steady, np.ones((len(features), 1))]).astype(np.float64)
 
@@ -141,7 +141,7 @@ __all__ = ["load_shard", "size_of"]
 
 
 class SwAV(nn.Module):
-    """A ResNet trunk, a head of two layers, and prototypes [prototypes, projection] of length 1."""
+    """A ResNet trunk, a two-layer head, and prototypes [prototypes, projection] of length 1."""
 
     def __init__(self, recipe: ImageSSL) -> None:
         super().__init__()
@@ -155,7 +155,9 @@ class SwAV(nn.Module):
         self.prototypes = nn.Linear(recipe.projection, recipe.prototypes, bias=False)
 
     def forward(self, crops: list[torch.Tensor]) -> torch.Tensor:
-        """Return scores [n, prototypes] of crops, one [crops, 3, side, side] per size, each normalized as a batch."""
+        """Return the crops' scores [n, prototypes]. The trunk normalizes each size's crops [crops, 3, side, side] as
+        one batch.
+        """
         features = [self.trunk(pixel_values=of_a_size).pooler_output.flatten(1) for of_a_size in crops]
         scores: torch.Tensor = self.prototypes(functional.normalize(self.head(torch.cat(features))))
         return scores
@@ -170,8 +172,8 @@ def build_model(recipe: ImageSSL) -> SwAV:
 
 
 def _initialise_projection(head: nn.Sequential, seed: int) -> None:
-    """Initialise the head's linear layers, biases too, with torch's standard deviation.
-    Biases may not start at zero: their norm would be 0, and LARC's step would have no limit.
+    """Initialise the weights and biases of the head's linear layers with torch's standard deviation. Biases must not
+    start at zero: with a norm of 0, LARC would not limit their step.
     """
     for name, values in head.named_parameters(prefix="head"):
         layer = head[int(name.split(".")[1])]
@@ -180,13 +182,14 @@ def _initialise_projection(head: nn.Sequential, seed: int) -> None:
 
 
 def batch_of(recipe: ImageSSL, shard: Images, samples: Samples, place: Place) -> Batch:
-    """Return images [samples, 1 + queue, side, side, 3], own first, and crops [samples, crops + queue, columns]."""
+    """Return images [samples, 1 + queue, side, side, 3], own image first, and crops [samples, crops + queue,
+    columns]."""
     drawn = [_drawn(recipe, int(sample), len(shard.labels), place) for sample in samples]
     return shard.pixels[np.stack([images for images, _ in drawn])], np.stack([crops for _, crops in drawn])
 
 
 def _drawn(recipe: ImageSSL, sample: int, images: int, place: Place) -> tuple[Samples, Crops]:
-    """Return the numbers of a sample's own image and queued images, and its crops: large, small, queued."""
+    """Return the numbers of a sample's own and queued images, and its crops in the order large, small, queued."""
     chance, of, looks = chance_of(place, sample), recipe.crops, recipe.looks
     large = drawn_crops(chance, LARGE, of.large_least, of.large_most, looks)
     small = drawn_crops(chance, of.small, of.small_least, of.small_most, looks)
@@ -196,7 +199,7 @@ def _drawn(recipe: ImageSSL, sample: int, images: int, place: Place) -> tuple[Sa
 
 
 def loss_units_in(batch: Batch) -> int:
-    """Return the number of pairs of a large crop with another crop of its image."""
+    """Return the number of pairs of a large crop and another crop of its image."""
     (samples, images, *_), (_, crops, _) = (part.shape for part in batch)
     return int(samples * LARGE * (crops - (images - 1) - 1))
 
@@ -220,15 +223,15 @@ def summed_loss(recipe: ImageSSL, model: SwAV, batch: Batch, device: torch.devic
 
 
 def _cut(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Tensor:
-    """Cut crops [n, c, columns] of images [n, 3, s, s].
-    Return [c * n, 3, side, side]: the first crops of all images, then the second crops, and so on.
+    """Cut crops [n, c, columns] from images [n, 3, s, s]. Return [c * n, 3, side, side]: the first crops of all
+    images, then the second crops, and so on.
     """
     count = crops.shape[1]
     return cut(images.repeat(count, 1, 1, 1), crops.transpose(0, 1).flatten(0, 1), side)
 
 
 def _queue(recipe: ImageSSL, model: SwAV, images: torch.Tensor, crops: torch.Tensor) -> torch.Tensor:
-    """Return the scores of the queued images' crops. Queued images only take part in the assignment."""
+    """Return the scores of the queued images' crops. Queued images affect only the assignment."""
     if not images.shape[1]:
         return crops.new_zeros(0, recipe.prototypes)
     with torch.no_grad():
@@ -238,7 +241,7 @@ def _queue(recipe: ImageSSL, model: SwAV, images: torch.Tensor, crops: torch.Ten
 
 @torch.no_grad()
 def assignments(recipe: ImageSSL, scores: torch.Tensor) -> torch.Tensor:
-    """Assign each row of `scores` [rows, prototypes] to prototypes, so that all prototypes have equal totals.
+    """Assign each row of `scores` [rows, prototypes] to prototypes, so that each prototype gets the same total weight.
     Uses Sinkhorn's algorithm (arXiv 2006.09882, listing 1).
     """
     rows, columns = scores.shape
@@ -252,7 +255,9 @@ def assignments(recipe: ImageSSL, scores: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def figures_of(recipe: ImageSSL, model: SwAV, heldout: Images, loss: float, most: int) -> Mapping[str, float]:
-    """Return a linear probe's accuracy, trained on every other held-out image, or {} if there is one class."""
+    """Return the accuracy of a linear probe trained on every other held-out image. Return {} if there is only one
+    class.
+    """
     del loss
     if heldout.labels.max() == heldout.labels.min():
         return {}

@@ -1,1 +1,1 @@
-"""Code that the recipes for images share."""
+"""Code shared by the image recipes."""

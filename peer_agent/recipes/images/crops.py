@@ -1,4 +1,4 @@
-"""Random crops of images with changed colours, for learning without labels (arXiv 2006.09882, 2002.05709)."""
+"""Random image crops with altered colours, for learning without labels (arXiv 2006.09882, 2002.05709)."""
 
 from typing import Annotated
 
@@ -34,8 +34,8 @@ class Looks(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def drawn_crops(chance: np.random.Generator, count: int, least: float, most: float, looks: Looks) -> Crops:
-    """Draw random crops [count, columns], like torchvision's RandomResizedCrop.
-    Colours always change in the same order. `least`, `most`: limits of a crop's area, as fractions of the image.
+    """Draw random crops [count, columns], like torchvision's RandomResizedCrop. Colour changes always apply in the
+    same order. `least` and `most` limit a crop's area, as a fraction of the image.
     """
     numbers = chance.random((count, DRAWS))
     crops = np.zeros((count, COLUMNS))
@@ -56,7 +56,9 @@ def drawn_crops(chance: np.random.Generator, count: int, least: float, most: flo
 def _sizes(
     areas: NDArray[np.float64], shapes: NDArray[np.float64], least: float, most: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """For each row, return width and height of the first box that fits into the image. If none fits: 1 and 1."""
+    """For each row, return the width and height of the first box that fits into the image. Return 1 and 1 if none
+    fits.
+    """
     area, ratio = least + (most - least) * areas, NARROWEST ** (1 - 2 * shapes)
     width, height = np.sqrt(area * ratio), np.sqrt(area / ratio)
     fits = (width <= 1) & (height <= 1)

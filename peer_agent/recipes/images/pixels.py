@@ -54,7 +54,9 @@ def as_floats(pixels: Pixels) -> NDArray[np.float32]:
 
 
 def moved(image: Pixels, chance: np.random.Generator, *, by: int, may_flip: bool) -> Pixels:
-    """Shift an image [side, side, 3] by up to `by` pixels, and repeat its edge. May mirror with probability 0.5."""
+    """Shift an image [side, side, 3] by up to `by` pixels, repeating its edge. With `may_flip`, mirror it half of the
+    time.
+    """
     down, right = (int(chance.random() * (2 * by + 1)) for _ in range(2))
     is_flipped = may_flip and chance.random() < 0.5
     side = len(image)

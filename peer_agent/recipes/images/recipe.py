@@ -1,4 +1,4 @@
-"""The base of recipes for images: samples of one size, and units that are always computed whole."""
+"""The base class of the image recipes. All samples have one size, and each unit is always computed whole."""
 
 from typing import Annotated, ClassVar
 
@@ -21,8 +21,8 @@ LARC = Optimizer(name="larc", learning_rate=2.4, beta1=0.9, epsilon=1e-8, clip_n
 
 
 class ImageRecipe(Recipe, frozen=True, kw_only=True):
-    """A recipe on images. The model normalizes by batch statistics, and the batch is one whole unit on every machine.
-    So every unit has `micro_batch` samples, except in a small shard, which is a single smaller unit.
+    """A recipe for images. The model normalizes by batch statistics, so every machine computes a whole unit as one
+    batch. Every unit has `micro_batch` samples, except in a small shard, which forms a single smaller unit.
     """
 
     prepares: ClassVar[type[Preparation]] = ImagePreparation
@@ -34,13 +34,15 @@ class ImageRecipe(Recipe, frozen=True, kw_only=True):
     side: Annotated[int, Meta(ge=8, le=512)] = 32  # pixels
 
     def samples_in(self, size: int) -> int:
-        """Return how many samples of a shard are used: whole units only. A small shard of two or more is one unit."""
+        """Return how many samples of a shard are used, in whole units. A small shard of at least two samples forms one
+        unit.
+        """
         if size < self.micro_batch:
             return size if size >= 2 else 0
         return size - size % self.micro_batch
 
     def kept_of(self, side: int) -> float:
-        """Return the floats that the trunk keeps for the backward pass, for one image of `side` pixels."""
+        """Return how many floats the trunk keeps for the backward pass of one image of `side` by `side` pixels."""
         kept = KEPT_OF_BOTTLENECKS if self.trunk.has_bottlenecks else KEPT
         return kept * sum(layer.outputs for layer in convolutions_of(self.trunk, side))
 

@@ -36,7 +36,9 @@ def config_of(recipe: ImageRecipe, **more: Any) -> ResNetConfig:
 
 
 def initialise(model: torch.nn.Module, seed: int) -> None:
-    """Set initial values: He's for convolutions (arXiv 1502.01852), small ones for matrices, zeros for biases."""
+    """Set initial values: He's method for convolutions (arXiv 1502.01852), small values for matrices, zeros for
+    biases.
+    """
     for name, parameter in model.named_parameters():
         if parameter.ndim == 4:
             kernel = parameter.shape[0] * parameter.shape[2] * parameter.shape[3]
@@ -54,14 +56,15 @@ def _norms_of(model: torch.nn.Module) -> list[_BatchNorm]:
 
 
 def whole_images(recipe: ImageRecipe, images: Images, most: int) -> Iterator[torch.Tensor]:
-    """Yield the first held-out images in whole units, [micro batch, 3, side, side], with separate statistics."""
+    """Yield the first held-out images in whole units [micro batch, 3, side, side]. Each has its own batch
+    statistics."""
     for start in range(0, min(recipe.samples_in(len(images.labels)), JUDGED, most), recipe.micro_batch):
         yield torch.from_numpy(as_floats(images.pixels[start : start + recipe.micro_batch]))
 
 
 def recalibrate(model: PreTrainedModel, shards: Iterable[Images]) -> None:
-    """Set running statistics, so that the model works on single images.
-    They are means over fixed batches, so that repeated calls agree except for rounding.
+    """Set the running statistics, so that the model works on single images. They are means over fixed batches, so
+    repeated calls agree except for rounding.
     """
     for norm in _norms_of(model):
         norm.reset_running_stats()
@@ -86,7 +89,9 @@ BICUBIC = 3  # the number of this filter in Pillow
 
 
 def write_preprocessing(recipe: ImageRecipe, out: Path) -> None:
-    """Write the settings of the site's preprocessing: scale the shorter side, crop the centre, values from -1 to 1."""
+    """Write settings that match the site's preprocessing: scale the shorter side, crop the centre, map values to -1 to
+    1.
+    """
     middle = [0.5] * COLOURS
     write_json(
         out / PREPROCESSING,

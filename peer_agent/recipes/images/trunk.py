@@ -17,7 +17,9 @@ REDUCTION = 4  # by how much a bottleneck reduces the width inside it
 
 
 class Trunk(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A ResNet without its head. `width`: the channels of the first stage. Each further stage has twice as many."""
+    """A ResNet without its head. `width`: the number of channels in the first stage. It doubles with each further
+    stage.
+    """
 
     family: Family = "resnet18"
     width: Annotated[int, Meta(ge=8, le=256)] = 32
@@ -39,7 +41,7 @@ class Trunk(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def features(self) -> int:
-        """How many features the trunk returns for an image."""
+        """The number of features that the trunk returns for an image."""
         return self.sizes[-1]
 
 

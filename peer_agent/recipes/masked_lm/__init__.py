@@ -1,4 +1,6 @@
-"""The recipe of a masked language model, which predicts hidden words from both sides and the order of two parts."""
+"""The recipe of a masked language model. It predicts hidden words from the text on both sides, and the order of two
+parts.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -32,9 +34,9 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 @register
 class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
-    """ALBERT or BERT trained from scratch: predict masked words and, optionally, the order of two parts.
-    A sample is as much text as fits with the special tokens. All samples have the same number of masked words, so a
-    mean over masked words and a mean over samples are in the same ratio on every machine.
+    """ALBERT or BERT trained from scratch: predict masked words and, optionally, the order of two parts. A sample is
+    as much text as fits in the context with the special tokens. All full samples have the same number of masked words,
+    so a mean over masked words is also a mean over samples.
     """
 
     summaries = (
@@ -83,12 +85,12 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
         return max(1, round(self.masked * tokens))
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:
-        """Return the least and the most masked words. A shard's short last sample has at least one masked word."""
+        """Return the minimum and maximum number of masked words. A shard's short last sample has at least one."""
         each = self.masked_of(self.stretch)
         return (samples - 1) * each + 1, samples * each
 
     def parameters(self) -> int:
-        """The model's parameters: embeddings, and about 12 width^2 per layer. ALBERT has one layer's parameters."""
+        """Return the number of parameters: embeddings, and about 12 width^2 per layer. ALBERT's layers share theirs."""
         model = self.model
         if model.family == "bert":
             return (self.vocab + model.context) * model.width + (12 * model.layers + 2) * model.width**2
@@ -96,7 +98,7 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
         return embeddings + 13 * model.width**2
 
     def operations(self, samples: int) -> float:
-        """Return the floating-point operations of a transformer that computes logits only for masked words."""
+        """Return the number of floating-point operations, with logits computed only for masked words."""
         return operations(self.model, vocab=self.vocab, samples=samples, predicted=self.masked)
 
     def kept_floats(self, samples: int) -> float:

@@ -88,7 +88,7 @@ def size_of(shard: Sentences) -> int:
 
 
 class Sample(NamedTuple):
-    """One sample as a row: vectors [context], and 1 if its parts are swapped."""
+    """One row of a batch: four vectors [context], and 1 if the parts are swapped, else 0."""
 
     ids: NDArray[np.int64]
     labels: NDArray[np.int64]  # the original token at masked words, IGNORED elsewhere
@@ -98,13 +98,14 @@ class Sample(NamedTuple):
 
 
 def batch_of(recipe: MaskedLM, shard: Sentences, samples: Samples, place: Place) -> Batch:
-    """Return ids, labels, kinds and mask, [samples, context] each, and for each sample True if parts are swapped."""
+    """Return ids, labels, kinds and mask, each [samples, context], and for each sample 1 if its parts are swapped."""
     rows = [_sample(recipe, shard, int(sample), place) for sample in samples]
     return tuple(np.stack(column).astype(np.int64) for column in zip(*rows, strict=True))
 
 
 def _sample(recipe: MaskedLM, shard: Sentences, sample: int, place: Place) -> Sample:
-    """Return one sample as `[CLS] A [SEP] B [SEP]`, cut at a sentence. A and B are swapped half of the time."""
+    """Return one sample as `[CLS] A [SEP] B [SEP]`, split at a sentence. With `order`, swap A and B half of the
+    time."""
     chance = chance_of(place, sample)
     padding, _, cls, sep, _ = recipe.special
     start = sample * recipe.stretch
@@ -128,7 +129,7 @@ def _sample(recipe: MaskedLM, shard: Sentences, sample: int, place: Place) -> Sa
 
 
 def _cut(shard: Sentences, start: int, size: int, chance: np.random.Generator) -> int:
-    """Return where the second part begins: at a random sentence of the sample, or anywhere if there is none."""
+    """Return where the second part begins: at a random sentence start, or at any token if the sample has none."""
     first, stop = np.searchsorted(shard.starts, [start + 1, start + size])
     if stop > first:
         return int(shard.starts[first + int(chance.random() * (stop - first))]) - start
@@ -188,7 +189,7 @@ class _Found(NamedTuple):
 
 
 def _found(recipe: MaskedLM, model: Any, batch: Batch, device: torch.device) -> _Found:
-    """Run the model. Compute logits only for masked words: all logits would cost a layer's time or more."""
+    """Run the model, computing logits only for masked words. All logits would take at least as long as one layer."""
     ids, labels, kinds, mask, _ = (torch.from_numpy(part).to(device) for part in batch)
     is_albert = recipe.model.family == "albert"
     encoder = model.albert if is_albert else model.bert

@@ -1,1 +1,1 @@
-"""Code that the recipes for text share."""
+"""Code shared by the text recipes."""

@@ -31,7 +31,7 @@ def loss_units_in(batch: Batch) -> int:
 
 
 def summed_loss(recipe: Any, model: torch.nn.Module, batch: Batch, device: torch.device) -> torch.Tensor:
-    """Return the summed loss in nats of every token of a sample except the first."""
+    """Return the loss in nats, summed over all tokens except each sample's first."""
     del recipe
     ids, labels = (torch.from_numpy(part).to(device) for part in batch)
     logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
@@ -52,7 +52,7 @@ def sample_of(folder: Path) -> str:
 
 
 def written(recipe: Any, model: Any, data: Path, prompts: Sequence[str]) -> list[str]:
-    """Return a deterministic continuation of each prompt, or of fewer prompts if the model is slow."""
+    """Return a deterministic continuation of each prompt. If the model is slow, skip the last prompts."""
     del recipe
     tokenizer: Any = AutoTokenizer.from_pretrained(data / "tokenizer", local_files_only=True)
     context, until, texts = model.config.max_position_embeddings, time.monotonic() + WRITING_S, list[str]()
@@ -65,7 +65,9 @@ def written(recipe: Any, model: Any, data: Path, prompts: Sequence[str]) -> list
 
 
 def continuation(folder: Path, prompt: str, *, most: int, seconds: float, seed: int) -> tuple[str, bool]:
-    """Return a continuation within about `seconds`, and False if the prompt was too long and only its end was read."""
+    """Continue a prompt for at most about `seconds`. Return the text, and False if only the end of a long prompt was
+    read.
+    """
     model: Any = AutoModelForCausalLM.from_pretrained(folder, **SAFELY, use_safetensors=True)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, **SAFELY)
     context = model.config.max_position_embeddings

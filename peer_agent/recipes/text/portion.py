@@ -1,5 +1,5 @@
-"""Shards whose texts stay on the Hub. A portion describes row groups of a file there, and how to tokenize them.
-A portion's file is safetensors without tensors, with the description as JSON in its metadata.
+"""Shards whose texts stay on the Hub. A portion describes row groups of a file there, and how to tokenize them. It is
+stored as a safetensors file without tensors, with the description as JSON in the metadata.
 """
 
 from pathlib import Path
@@ -23,7 +23,9 @@ Count = Annotated[int, Meta(ge=0, le=1 << 48)]
 
 
 class Cutting(Struct, frozen=True, forbid_unknown_fields=True):
-    """How texts become tokens. `tokenizer`: its sha256. `end`: the token after each document, unless `sentences`."""
+    """Rules for tokenizing texts. `tokenizer`: its sha256. `end`: the token after each document, unless `sentences` is
+    set.
+    """
 
     tokenizer: Digest
     end: Annotated[int, Meta(ge=0, lt=1 << 32)]
@@ -31,9 +33,8 @@ class Cutting(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Portion(Struct, frozen=True, forbid_unknown_fields=True):
-    """One part of one column, in row groups `first` to `first + groups` of a file.
-    The documents there are dealt into `parts`. `size`: the file's bytes. `tokens`: the shard's length, regardless of
-    how many tokens the rows give.
+    """One part of one column, in row groups `first` to `first + groups` of a file. The documents there are split into
+    `parts` parts. `size`: the file's size in bytes. `tokens`: the shard's length, however many tokens the rows yield.
     """
 
     repository: Name

@@ -1,4 +1,4 @@
-"""Preparation of a text: which tokenizer is trained, and what shards contain besides tokens."""
+"""Preparation of a text: the tokenizer to train, and the contents of shards besides tokens."""
 
 from typing import ClassVar, Literal
 
@@ -9,9 +9,8 @@ Language = Literal["any", "bengali"]
 
 
 class TextPreparation(Preparation, frozen=True, tag="text"):
-    """Shards of tokens. The tokenizer, with at most `vocab` tokens, is trained on the text itself.
-    `bpe` works on bytes and is lossless. `unigram` is for models that do not write, and normalizes text for the
-    language.
+    """Shards of tokens. The tokenizer, with at most `vocab` tokens, is trained on the text itself. `bpe` works on
+    bytes and is lossless. `unigram` normalizes text for the language, and suits models that do not generate text.
     """
 
     material: ClassVar[Material] = Material(

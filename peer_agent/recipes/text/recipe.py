@@ -1,4 +1,4 @@
-"""The base of recipes for text. Samples are pieces of a text, in tokens of the text's own tokenizer."""
+"""The base class of the text recipes. Samples are pieces of a text, tokenized with the text's own tokenizer."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -20,12 +20,14 @@ def samples_in(tokens: int, context: int) -> int:
 
 
 def shard_bytes(tokens: int, *, sentences: bool = False) -> int:
-    """Return the most bytes that a shard can take. With sentences, each token may begin one, which takes 4 bytes."""
+    """Return the maximum size of a shard in bytes. With `sentences`, each token may start a sentence, which takes 4
+    bytes.
+    """
     return HEADER_BYTES + tokens * (2 + 4 * sentences)
 
 
 class TextRecipe(Recipe, frozen=True, kw_only=True):
-    """A recipe whose data are tokens."""
+    """A recipe that trains on tokens of text."""
 
     prepares: ClassVar[type[Preparation]] = TextPreparation
 
@@ -34,7 +36,7 @@ class TextRecipe(Recipe, frozen=True, kw_only=True):
     @property
     @abstractmethod
     def stretch(self) -> int:
-        """How many tokens of text a sample has."""
+        """The number of text tokens in a sample."""
 
     def samples_in(self, size: int) -> int:
         return samples_in(size, self.stretch)
@@ -46,7 +48,8 @@ class TextRecipe(Recipe, frozen=True, kw_only=True):
         return TextPreparation(self.vocab)
 
     def fitted(self, data: Mapping[str, Any]) -> Self:
-        """Return the recipe with the tokenizer's vocabulary, which a small text may make smaller than requested."""
+        """Return the recipe with the tokenizer's vocabulary size. For a small text, it may be smaller than
+        requested."""
         return replace(self, vocab=data["vocab"])
 
     def shard_bytes(self, size: int) -> int:
@@ -54,7 +57,7 @@ class TextRecipe(Recipe, frozen=True, kw_only=True):
 
 
 def usage_of_writer(model: str) -> str:
-    """Return Python lines that generate text with a released model. `model`: the model's folder or name, in quotes."""
+    """Return Python code that generates text with a released model. `model`: the model's folder or name, in quotes."""
     return (
         "from transformers import pipeline\n"
         f'write = pipeline("text-generation", model={model})\n'
@@ -66,7 +69,7 @@ KEPT_LOGITS = 3.2  # floats per token and vocabulary entry: logits, their logari
 
 
 class Shape(Protocol):
-    """The facts of a transformer's shape that estimates need."""
+    """The dimensions of a transformer that the estimates use."""
 
     @property
     def layers(self) -> int: ...
@@ -82,15 +85,15 @@ class Shape(Protocol):
 
 
 def kept_floats(shape: Shape, *, vocab: int, samples: int, a_layer: float, predicted: float = 1.0) -> float:
-    """Estimate the floats kept for the backward pass. `a_layer`: per layer, token and unit of width.
-    `predicted`: the fraction of tokens that have logits. Nothing grows with the square of the context, because torch's
-    attention kernels keep no such matrix.
+    """Estimate how many floats are kept for the backward pass. `a_layer`: floats per layer, token and unit of width.
+    `predicted`: the fraction of tokens with logits. Nothing grows with the square of the context, because torch's
+    kernels keep no attention matrix.
     """
     return samples * shape.context * (shape.layers * shape.width * a_layer + predicted * vocab * KEPT_LOGITS)
 
 
 def recomputed_floats(shape: Shape, *, vocab: int, samples: int, a_layer: float, predicted: float = 1.0) -> float:
-    """Estimate the floats kept if layers are computed again: every layer's input, and all values of one layer."""
+    """Estimate how many floats are kept if layers are recomputed: every layer's input, and all values of one layer."""
     return samples * shape.context * (shape.width * (shape.layers + a_layer) + predicted * vocab * KEPT_LOGITS)
 
 
@@ -101,6 +104,6 @@ def operations(shape: Shape, *, vocab: int, samples: int, predicted: float = 1.0
 
 
 def even_heads(shape: Shape) -> Rule:
-    """Return the rule that the width must be a multiple of the heads."""
+    """Return the rule that the width must be a multiple of the number of heads."""
     uneven = f"width {shape.width} is not a multiple of heads {shape.heads}"
     return Rule("model.width", uneven, shape.width % shape.heads != 0)

@@ -56,7 +56,7 @@ def _vectors(path: Path, **kinds: Any) -> list[Any]:
 
 
 def rows_of(samples: NDArray[np.int64], *, tokens: Tokens, context: int) -> Rows:
-    """Return ids and labels of the samples with these numbers. A short sample gets id 0 and label IGNORED."""
+    """Return the ids and labels of the samples with these numbers. Pad a short sample with id 0 and label IGNORED."""
     at = samples[:, None] * context + np.arange(context)
     inside = at < len(tokens)
     ids = np.where(inside, tokens[np.minimum(at, len(tokens) - 1)], 0).astype(np.int64)

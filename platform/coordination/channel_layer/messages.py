@@ -1,7 +1,7 @@
 """Messages of the channel layer between sockets, hosts and watchers, and the names of their groups.
 
-Do not rename tags and fields while two versions of the site run side by side. A process drops a message that it does
-not know, which is safe, because any message may be lost.
+Do not rename tags and fields while two versions of the site run side by side. A process drops messages that it does
+not know. This is safe, because any message may be lost.
 """
 
 from msgspec import Struct
@@ -13,7 +13,7 @@ RELAYS = "relays"
 
 
 class PeerSaid(Struct, frozen=True, tag_field="type", tag="peer.said"):
-    """A peer's message, which the peer's socket forwards to the run's host. `data` is as the peer sent it."""
+    """A peer's message, forwarded by the peer's socket to the run's host. `data` is exactly what the peer sent."""
 
     peer: PeerId
     channel: str
@@ -31,7 +31,7 @@ class PeerLost(Struct, frozen=True, tag_field="type", tag="peer.lost"):
 
 
 class HostAnnounced(Struct, frozen=True, tag_field="type", tag="host.announced"):
-    """A run's host, and the channel that it reads. With `again`, messages to it may have been lost."""
+    """A message that names a run's host and its channel. With `again`, messages to the host may have been lost."""
 
     run: RunId
     fence: int
@@ -47,7 +47,7 @@ class HostSaid(Struct, frozen=True, tag_field="type", tag="host.said"):
 
 
 class HostsFound(Struct, frozen=True, tag_field="type", tag="hosts.found"):
-    """A message that a socket sends to its own channel: the peer has to send a hello to the hosts of these runs."""
+    """A socket's message to its own channel: ask the peer to send a hello to the hosts of these runs."""
 
     runs: list[str]
 
@@ -63,17 +63,17 @@ class MachineRevoked(Struct, frozen=True, tag_field="type", tag="machine.revoked
 
 
 class SessionReplaced(Struct, frozen=True, tag_field="type", tag="session.replaced"):
-    """A message that tells a socket that its machine has opened a newer socket in the run, on the channel `by`."""
+    """A message to a socket: its machine has opened a newer socket in the run, on the channel `by`."""
 
     by: str
 
 
 class SessionContested(Struct, frozen=True, tag_field="type", tag="session.contested"):
-    """A message that tells a socket that two agents keep taking over one machine's session from each other."""
+    """A message to a socket: two agents keep taking over the same machine's session from each other."""
 
 
 class LayerRestored(Struct, frozen=True, tag_field="type", tag="layer.restored"):
-    """A message saying that messages between processes may have been lost while Redis was away."""
+    """A message saying that messages between processes may have been lost while Redis was down."""
 
 
 class ChannelOverflowed(Struct, frozen=True, tag_field="type", tag="channel.overflowed"):
@@ -103,7 +103,7 @@ def peer_of(message: LayerMessage) -> str:
 
 
 def size_of(message: LayerMessage) -> int:
-    """Return the number of bytes in the message's data. The other fields are a few short names."""
+    """Return the size of the message's data in bytes. The other fields are small enough to ignore."""
     return len(message.data) if isinstance(message, PeerSaid | HostSaid) else 0
 
 

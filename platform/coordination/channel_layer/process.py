@@ -1,8 +1,8 @@
-"""The channel layer of one process: messages between its sockets and hosts. For several processes, see `redis`.
+"""A channel layer within one process, between its sockets and hosts. For several processes, see `redis`.
 
-The layers that come with Channels drop sockets from groups after a day, copy and sweep all with each message, or let a
-slow reader's queue grow without limit. Here, a channel lives until its reader forgets it. Messages may be lost;
-sockets, hosts and the protocol detect the loss.
+The layers that come with Channels drop sockets from groups after a day or scan all channels for each message. Some let
+a slow reader's queue grow without limit. In this layer, a channel exists until its reader forgets it. Messages may be
+lost; sockets, hosts and the protocol detect the loss.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class Undelivered(ChannelFull):
 
 
 class Channel:
-    """A reader's queue of messages. With `ends`, a full queue tells its reader so and accepts no more messages."""
+    """A reader's message queue. With `ends`, a full queue closes for good and tells its reader."""
 
     def __init__(self, *, capacity: int, capacity_bytes: int, ends: bool, clock: Callable[[], float]) -> None:
         self.capacity, self.capacity_bytes, self.ends, self.clock = capacity, capacity_bytes, ends, clock
@@ -48,7 +48,7 @@ class Channel:
         return len(self._waiting)
 
     def put(self, message: LayerMessage) -> bool:
-        """Append a message. Return False once the queue has overflowed: its reader must then begin anew."""
+        """Append a message. Return False once the queue has overflowed; its reader must then start over."""
         if self._is_over or self._is_full(message):
             self._overflow()
             return False
@@ -58,7 +58,7 @@ class Channel:
         return True
 
     def put_first(self, message: object) -> None:
-        """Put the reader's own message at the front, however full the queue is. The reader limits these."""
+        """Queue one of the reader's own messages before all others, even in a full queue. The reader limits them."""
         self._first.append(message)
         self._arrived.set()
 
@@ -92,7 +92,7 @@ class Channel:
 
 
 class Inbox(Channel):
-    """A host's queue. When it is full, the peer with the largest share of it loses its newest messages.
+    """A host's queue. When it is full, the peer that takes up most of it loses its newest messages.
 
     Every peer has a budget (`Allowances`), but a thousand peers together may send more than a host can handle.
     """
@@ -106,8 +106,7 @@ class Inbox(Channel):
     def put(self, message: LayerMessage) -> bool:
         """Append a message for the host and return True.
 
-        Return False if the message is not for a host, or if the queue is full and the message's peer has the largest
-        share.
+        Return False if the message is not for a host, or the queue is full and the sender has the largest share.
         """
         if not isinstance(message, ToHost):
             return False
@@ -133,7 +132,7 @@ class Inbox(Channel):
         return max((self._counts[peer] + messages) / self.capacity, (self._sizes[peer] + size) / self.capacity_bytes)
 
     def _drop(self, peer: str) -> None:
-        """Drop the peer's newest message. The search starts at the end, near which a busy peer has a message."""
+        """Drop the peer's newest message. Search from the end, where a busy peer's messages are likely to be."""
         for place in range(len(self._waiting) - 1, -1, -1):
             message = self._waiting[place][1]
             if peer_of(message) == peer:
@@ -202,7 +201,7 @@ class ProcessLayer:
             self._leave(group, name)
 
     async def receive(self, channel: str) -> Any:
-        """Return a channel's next message. If cancelled, as Channels ends consumers, forget the channel."""
+        """Return a channel's next message. If cancelled, forget the channel: Channels ends consumers by cancelling."""
         try:
             return await self.channel(channel).get()
         except asyncio.CancelledError:
@@ -215,7 +214,7 @@ class ProcessLayer:
             raise Undelivered(channel)
 
     async def send_many(self, channels: Iterable[str], message: LayerMessage) -> list[str]:
-        """Send a message to many channels. Return those channels that are known not to have received the message."""
+        """Send a message to many channels. Return the channels that certainly did not receive the message."""
         lost = []
         for number, channel in enumerate(channels, 1):
             if channel not in self.channels or not self.channels[channel].put(message):

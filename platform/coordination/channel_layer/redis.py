@@ -1,7 +1,7 @@
 """The channel layer of several processes: `ProcessLayer` within each process, Redis between them.
 
-A process subscribes to only two names. After a failure of Redis, the group `RESTORED` is told that messages may be
-lost.
+A process subscribes to only two Redis channels. After a failure of Redis, the group `RESTORED` is told that messages
+may have been lost.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ GONE = (RedisError, OSError, TimeoutError)
 
 
 class Parcel(msgspec.Struct, array_like=True):
-    """A message between processes: to channels, or to a group, which `origin` has already served locally."""
+    """A message between processes, for channels or for a group. `origin` has already served its own group members."""
 
     origin: str
     channels: list[str]
@@ -43,7 +43,7 @@ class Parcel(msgspec.Struct, array_like=True):
 
 
 class RedisLayer(ProcessLayer):
-    """The channel layer of several processes. `hosts` has one Redis address; all names begin with `prefix`."""
+    """A channel layer across processes. `hosts` has one Redis address; all names in Redis begin with `prefix`."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class RedisLayer(ProcessLayer):
         self._redis: Any = None
 
     async def new_channel(self, prefix: str = "specific.") -> str:
-        """Create a channel. Wait until messages of other processes can arrive, unless Redis is away."""
+        """Create a channel. Unless Redis is down, wait until messages from other processes can arrive."""
         self._start()
         if self.is_up and not self._subscribed.is_set():
             await asyncio.wait([asyncio.ensure_future(self._subscribed.wait())], timeout=ANSWER_S)
@@ -159,7 +159,7 @@ class RedisLayer(ProcessLayer):
             await asyncio.sleep(RETRY_S)
 
     async def _hear(self, ear: PubSub) -> None:
-        """Deliver incoming messages. Raises an error of Redis, or TimeoutError if Redis does not answer a ping."""
+        """Deliver incoming messages. Raises a Redis error, or TimeoutError if Redis does not answer a ping."""
         await ear.subscribe(f"{self.prefix}.{self.process}", f"{self.prefix}.groups")
         was_asked = False
         while not is_ending():

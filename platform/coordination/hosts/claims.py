@@ -1,6 +1,6 @@
-"""Claims, so that each run has one host. A host claims a run by a conditional update and keeps renewing the claim.
+"""Claims, which ensure that each run has one host. A host claims a run by a conditional update and renews the claim.
 
-A number, the fence, rises with each claim (rules 2 and 3). The database's clock decides when a claim expires, so a host
+Each claim raises a number, the fence (rules 2 and 3). The database's clock decides when a claim expires, so a host
 with a wrong clock cannot take a run from another host.
 """
 
@@ -29,14 +29,14 @@ def unclaimed() -> QuerySet[Head]:
     """Return the heads of live runs that no host has claimed.
 
     The query avoids a join. With a join, Django updates by `run_id IN (SELECT … the claim is free)`. PostgreSQL does
-    not evaluate this again after it has waited for another update, so two hosts would both claim the run.
+    not re-evaluate this after waiting for a concurrent update, so two hosts could both claim the run.
     """
     free = Q(claim_expires=None) | Q(claim_expires__lt=Now())
     return Head.objects.filter(free, run__in=Run.objects.filter(state__in=LIVE))
 
 
 def claim(run: Run, owner: str) -> int | None:
-    """Claim the run for `owner`, a channel name. Return the new fence; None if another host has the claim."""
+    """Claim the run for `owner`, a channel name. Return the new fence, or None if another host has the claim."""
     taken = unclaimed().filter(run=run).update(fence=F("fence") + 1, owner=owner, claim_expires=Now() + CLAIM)
     if taken != 1:
         return None
@@ -56,7 +56,7 @@ def release(run: Run, owner: str, fence: int) -> None:
 
 
 def forget_the_dead() -> None:
-    """End all claims at once. Only a process that knows that it is the site's only one may do so."""
+    """End all claims at once. Call this only if no other process of the site is running."""
     Head.objects.exclude(claim_expires=None).update(claim_expires=None, owner="")
 
 
@@ -65,7 +65,7 @@ def is_live(run: Run) -> bool:
 
 
 def hosts_of(run_id: str | None = None) -> dict[str, tuple[str, int]]:
-    """Return channel and fence of each claimed run's host, by run id. With `run_id`, look at one run only."""
+    """Return the channel and fence of each claimed run's host, by run id. With `run_id`, query only that run."""
     held = Head.objects.filter(claim_expires__gt=Now(), run__state__in=LIVE)
     if run_id is not None:
         held = held.filter(run_id=run_id)
@@ -95,7 +95,7 @@ def elapsed_s() -> float:
 class Holding:
     """A host's claim on a run.
 
-    The host may use the claim until shortly before another host may take the run. That time counts from the moment when
+    The claim is valid until shortly before another host could take the run. Its lifetime counts from the moment when
     the host *requested* the last renewal.
     """
 
@@ -117,7 +117,7 @@ class Holding:
         return not self.is_lost and self.clock() - self.asked_at < CLAIM_S - MARGIN_S
 
     async def keep(self) -> None:
-        """Renew the claim until it is lost. If the database does not answer, retry while time remains."""
+        """Renew the claim until it is lost. If the database does not answer, retry until the claim expires."""
         while self.is_held():
             await asyncio.sleep(RENEW_S)
             asked_at = self.clock()
@@ -132,7 +132,7 @@ class Holding:
                 self.is_lost = True
 
     async def insist(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Write while the claim is held; retry if the database is away. Stale means a lost claim."""
+        """Call `write` while the claim is held. Retry if the database fails, and treat Stale as a lost claim."""
         while self.is_held():
             try:
                 await write()
@@ -145,7 +145,7 @@ class Holding:
                 return
 
     async def release(self) -> None:
-        """Release the claim. If the database is away, the claim expires by itself."""
+        """Release the claim. If the database does not answer, the claim expires on its own."""
         self.is_lost = True
         try:
             await in_thread_of(self.threads, release)(self.run, self.owner, self.fence)
@@ -156,7 +156,7 @@ class Holding:
 async def hold(
     run: Run, owner: str, threads: ThreadPoolExecutor, clock: Callable[[], float] = elapsed_s
 ) -> Holding | None:
-    """Claim a run; return None if that fails. Only claims may use `threads`, so that nothing delays renewal."""
+    """Claim a run. Return None if that fails. Use `threads` only for claims, so that nothing delays renewals."""
     asked_at = clock()
     try:
         fence = await in_thread_of(threads, claim)(run, owner)

@@ -1,4 +1,4 @@
-"""The process around a coordinator. It passes on events of peers, clock and database, and carries out commands.
+"""The process around a coordinator. It passes on events from peers, clock and database, and executes commands.
 
 A host drives one run under one claim. The coordinator's function `advance` makes all decisions.
 """
@@ -58,7 +58,7 @@ HostMessage = ToHost | Answered | PageRead | requests.Wishes  # messages from so
 
 
 class Faulty(Exception):
-    """An error of the coordinator, whose state must be dropped. `peer` sent the message that caused the error."""
+    """An error in the coordinator, whose state must be discarded. `peer` sent the message that caused the error."""
 
     def __init__(self, peer: PeerId | None) -> None:
         super().__init__(peer)
@@ -83,7 +83,7 @@ class Host:
         self._tick_at = 0.0
 
     async def drive(self, stop: asyncio.Event) -> None:
-        """Drive the run until stopped, finished, or the claim is lost. Raises Faulty, DatabaseError."""
+        """Drive the run until it is stopped or finished, or the claim is lost. Raises Faulty, DatabaseError."""
         writing, looking = asyncio.create_task(self.writer.work()), asyncio.create_task(self._look())
         try:
             await self._drive(stop, (writing, looking))
@@ -110,7 +110,7 @@ class Host:
             await self._close()
 
     async def announce(self, *, again: bool = False) -> None:
-        """Tell the run's sockets and all relays who the host is. With `again`, messages were lost."""
+        """Announce this host to the run's sockets and all relays. `again` says that messages may have been lost."""
         note = HostAnnounced(self.state.run, self.holding.fence, self.holding.owner, again)
         for group in (group_of(self.state.run), RELAYS):
             await self.layer.group_send(group, note)
@@ -125,7 +125,7 @@ class Host:
         await asyncio.sleep(0)
 
     def _note_lost_words(self) -> None:
-        """Report messages that the full mailbox has dropped, in the log and once per peer on the timeline."""
+        """Report messages dropped by a full mailbox, in the log and once per peer on the timeline."""
         for peer, count in self.mailbox.told().items():
             member = self.state.members.get(PeerId(peer))
             name = member.name if member is not None else peer[:8]
@@ -135,7 +135,7 @@ class Host:
                 self.writer.ask(e.Note("lost words", f"{name} says more than the site takes; some of it was lost"))
 
     async def _next(self, wait_s: float) -> HostMessage | None:
-        """Return the next message, or None after `wait_s`. A message already there is always returned."""
+        """Return the next message, or None after `wait_s`. A message that is already queued is always returned."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 message: HostMessage = await self.mailbox.get()
@@ -221,7 +221,7 @@ class Host:
                 self.mailbox.put_first(found)
 
     async def _looked(self, found: requests.Wishes) -> None:
-        """Apply people's requests, such as revoked machines and removed owners. The round continues."""
+        """Apply requests that a poll found, such as revoked machines or removed owners. The round continues."""
         await self.handle(found.directed)
         self.unwanted = found.unwanted
         await self._judge()
@@ -232,7 +232,7 @@ class Host:
         await self._tell(found.news)
 
     async def _tell(self, news: snapshots.News) -> None:
-        """Tell the coordinator of snapshots, verifications and replays that are new since the last poll."""
+        """Pass snapshots, verifications and replays that are new since the last poll to the coordinator."""
         if news.snapshot is not None and news.snapshot != self.state.snapshot:
             await self.handle(e.SnapshotStored(news.snapshot))
         if news.verified > self.state.verified:
@@ -243,7 +243,7 @@ class Host:
         self._replayed = news.replays
 
     async def _judge(self) -> None:
-        """Refuse machines whose hello came before this poll began, or accept their hello if they are now wanted."""
+        """Process hellos set aside before this poll began: refuse unwanted machines, and accept the others."""
         judged = {peer: said for peer, (looks, said) in self._aside.items() if looks < self._looks}
         for peer, said in judged.items():
             del self._aside[peer]
@@ -261,14 +261,14 @@ class Host:
         await self.layer.send_many((channel,), MachineRevoked(code, retry_after_s))
 
     async def _blame(self, peer: PeerId | None) -> None:
-        """Quarantine the machine whose message broke this host, and disconnect the machine with that reason."""
+        """Quarantine the machine whose message broke this host, and disconnect the machine for that reason."""
         if peer is not None:
             rest_s = self.quarantine.add(peer, time.monotonic())
             await in_thread(self.quarantine.share)(peer, time.monotonic())
             await self._send_away(peer, codes.BROKE_HOST, rest_s)
 
     async def _close(self) -> None:
-        """Disconnect all machines: the run was returned to a draft. Relays release what they store for it."""
+        """Disconnect all machines, because the run is a draft again. Relays may delete what they store for it."""
         ended = encode(m.State(run=self.state.run, state="finished", reason=""))
         relays = [member.peer for member in self.state.members.values() if member.role is Role.RELAY]
         await self._say(relays, ended)
@@ -315,7 +315,7 @@ class Host:
         return []
 
     async def _announce_plan(self, command: e.Announce) -> list[e.Event]:
-        """Send keepers the whole plan, and other peers its head with their part. The head is signed once."""
+        """Send the whole plan to keepers, and its head and their own part to other peers. The head is signed once."""
         plan = seal_plan(self.key, command.plan)
         lost = await self._say(command.keepers, encode(planned_whole(plan)))
         for peer in command.peers:
@@ -323,7 +323,7 @@ class Host:
         return lost
 
     async def _finish(self) -> None:
-        """Finish the run. If it was extended meanwhile, do not send the end, but leave the run to the next host."""
+        """Finish the run. If the organizer has extended it meanwhile, leave it to the next host instead."""
         if not await in_thread(finish_run)(run=self.run, target_steps=self.state.recipe.target_steps):
             self.holding.is_lost = True
 
@@ -344,7 +344,7 @@ def sender_of(event: e.Event) -> PeerId | None:
 
 
 def merged(commands: Iterable[e.Command]) -> Iterator[e.Command]:
-    """Merge adjacent sends of the same message into one, so that the message is encoded once."""
+    """Merge adjacent commands that send the same message, so that the message is encoded once."""
     for _, same in groupby(commands, key=_message_of):
         first, *others = same
         if isinstance(first, e.Send) and others:

@@ -1,4 +1,4 @@
-"""Quarantine of machines whose messages broke a host. Processes share it, since any may claim the run next."""
+"""Quarantine of machines whose messages broke a host. Processes share it, since any of them may claim the run next."""
 
 import logging
 import time

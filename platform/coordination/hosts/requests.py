@@ -1,4 +1,4 @@
-"""A host's regular poll of the database: it reads requests, and writes what pages show of the run."""
+"""A host's regular poll of the database. It reads requests, and writes the run's state for the pages."""
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
@@ -30,12 +30,12 @@ COMPUTING = (Role.TRAINER.value, Role.AUXILIARY.value)
 
 
 def is_needed(state: RunState) -> bool:
-    """Return True if volunteers would make the run continue: it has no trainer and is neither paused nor finished."""
+    """Return True if the run needs volunteers: it has no trainer and is neither paused nor finished."""
     return state.goal != "paused" and not state.finished and not any(True for _ in state.trainers())
 
 
 def tell_need(run: Run, *, needed: bool) -> None:
-    """Notify people that the run needs volunteers, or withdraw that, in the transaction of `presence.show`."""
+    """Notify people that the run needs volunteers, or withdraw the notices. Runs in `presence.show`'s transaction."""
     if not needed:
         outbox.withdraw(Event.NEEDED, [run.run_id])
         return
@@ -78,7 +78,7 @@ def _about(run: Run, peer: PeerId) -> str:
 
 
 def _now(run: Run) -> Run:
-    """Return the run as the organizer has it now. The host's own copy is as old as its claim."""
+    """Return the run's current row. The host's own copy dates from the time of its claim."""
     return Run.objects.only("slug", "title", "visibility", "organizer").get(pk=run.pk)
 
 
@@ -98,7 +98,7 @@ class Asked(NamedTuple):
 
 
 class Wishes(NamedTuple):
-    """Requests of people and news of snapshots, as a poll found them. `unwanted`: error number by machine."""
+    """People's requests and news about snapshots, found by a poll. `unwanted` maps machines to error numbers."""
 
     directed: e.Directed
     news: snapshots.News
@@ -108,7 +108,7 @@ class Wishes(NamedTuple):
 def asked_of(
     state: RunState, unwanted: Mapping[PeerId, str], *, left: Collection[PeerId], needed: bool | None
 ) -> Asked:
-    """Return the facts for a poll, with disconnected machines, since people may want these again."""
+    """Return the facts for a poll. They include machines turned away, since these may be admitted again."""
     trainers = {member.peer for member in state.trainers()}
     trainers |= {peer for peer, code in unwanted.items() if code == codes.REMOVED}
     members = {*state.members} | {peer for peer, code in unwanted.items() if code == codes.REVOKED}
@@ -118,7 +118,7 @@ def asked_of(
 
 
 def look(run: Run, asked: Asked) -> Wishes:
-    """Write the presence that pages show, and read requests. Raises DatabaseError."""
+    """Write the run's presence for the pages, and read requests. Raises DatabaseError."""
     _show(run, asked)
     unwanted = dict.fromkeys(store.uninvited(run, asked.trainers), codes.REMOVED)
     unwanted |= dict.fromkeys(store.revoked(asked.members), codes.REVOKED)

@@ -75,7 +75,7 @@ class Hosting:
             layer.forget(channel)
 
     async def _keep(self, run: Run, holding: Holding) -> None:
-        """Drive a claimed run. Renewal starts first, because loading a long log takes longer than a claim lasts."""
+        """Drive a claimed run. Start renewals first, because loading a long log can take longer than a claim lasts."""
         keeping = asyncio.create_task(holding.keep())
         try:
             run = await in_thread(store.run_named)(run.run_id)
@@ -90,7 +90,7 @@ class Hosting:
 
 
 async def run_hosts(stop: asyncio.Event) -> None:
-    """Claim and drive every live run without a host, until `stop`; then release all claims."""
+    """Claim and drive live runs that have no host. Once `stop` is set, release all claims."""
     hosting = Hosting(stop)
     while not stop.is_set():
         for run in await _unhosted():
@@ -101,7 +101,7 @@ async def run_hosts(stop: asyncio.Event) -> None:
 
 
 async def _unhosted() -> list[Run]:
-    """Return live runs without a host. Return none while the database is away: the site must survive that."""
+    """Return live runs that have no host. If the database does not answer, return an empty list."""
     try:
         return await in_thread(claims.live_runs)()
     except DatabaseError:

@@ -1,6 +1,7 @@
 """The coordinator's database writes. A task does them in order; their results return to the host as events.
 
-While the host has its claim, a failed write is retried after a pause. Messages and ticks go on meanwhile.
+While the host has its claim, a failed write is retried after a pause. Meanwhile, the host keeps handling messages and
+ticks.
 """
 
 import asyncio
@@ -148,7 +149,7 @@ class Writer:
 
 
 def page_of(run: Run, fence: int, command: e.Resend) -> list[bytes]:
-    """Return encoded commits: at most PAGE of them, and at most PAGE_BYTES in all unless one commit alone is longer."""
+    """Return at most PAGE encoded commits, of at most PAGE_BYTES in all unless a single commit is longer."""
     page: list[bytes] = []
     for entry in store.sealed_from(run, command.first, min(command.count, PAGE)):
         sealed = SealedCommit(entry, read_record(entry))

@@ -1,4 +1,4 @@
-"""A peer's control link at the site. It keeps the session and forwards messages to the host of the peer's run."""
+"""A peer's control link at the site. It manages the session and forwards messages to the host of the peer's run."""
 
 import asyncio
 import contextlib
@@ -80,7 +80,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
     reported_at: datetime | None = None
 
     async def __call__(self, *arguments: Any) -> None:
-        """Serve the link. However the link ends, leave every group and tell the hosts."""
+        """Serve the link. When it ends for any reason, leave all groups and tell the hosts."""
         self.layer = site_layer()
         self.following = Following()
         self.is_over = False
@@ -91,7 +91,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
             self.layer.forget(self.channel_name)
 
     async def dispatch(self, message: dict[str, Any] | LayerMessage) -> None:
-        """Handle an event of the server or a message, without Channels' cleanup of database connections."""
+        """Handle a server event or a message, but skip Channels' own cleanup of database connections."""
         if isinstance(message, dict):
             await getattr(self, get_handler_name(message))(message)
         elif isinstance(message, ToSocket):
@@ -138,11 +138,11 @@ class AgentConsumer(AsyncWebsocketConsumer):
             oldest.give_up()
 
     def give_up(self) -> None:
-        """Close a link that did not authenticate in time, or that must make room for others."""
+        """Close a link that has not authenticated in time, or that is the oldest of too many."""
         self.giving_up = asyncio.ensure_future(self._hang_up(TOO_LATE))
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """Handle bytes from the peer. Ignore text, which is no message of the protocol."""
+        """Handle bytes from the peer. Ignore text, which the protocol does not use."""
         del text_data
         data = bytes_data or b""
         if self.credential is not None and not self.allowance.spend(len(data), time.monotonic()):
@@ -206,7 +206,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         await self.layer.group_send(sessions, SessionReplaced(self.channel_name))
 
     async def _replaced(self, newer: str) -> None:
-        """Close this socket for a newer one. Two agents that keep replacing each other both get E131."""
+        """Close this socket in favour of a newer one. If two agents keep replacing each other, both get E131."""
         if self.credential is None or self.is_over or newer == self.channel_name:
             return
         if TAKEOVERS.count(self.credential.peer, self.credential.run, time.monotonic()):
@@ -269,7 +269,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 await self.layer.send(self.channel_name, HostSaid(encode(wanted)))
 
     def _placed(self, hello: m.Hello, data: bytes) -> bytes:
-        """Return the hello with the address at which the site sees this socket. A relay's stays as set."""
+        """Return the hello with the address at which the site sees this socket. A relay keeps its own address."""
         if self.credential is None or self.credential.role is Role.RELAY or not is_dialled(hello):
             return data
         scope: Any = self.scope
@@ -298,14 +298,14 @@ class AgentConsumer(AsyncWebsocketConsumer):
             await self._ask_for_hello([note.run])
 
     async def _layer_restored(self) -> None:
-        """Look up hosts and ask the peer for hellos: messages from and to this process may have been lost."""
+        """Look up hosts and ask the peer for hellos, since messages to and from this process may have been lost."""
         HOST_SEARCH.wake()
         await self._ask_for_hello(list(self.following.hosts))
 
     async def find(self, hosts: Hosts, asked_at: float) -> None:
         """Compare the hosts that this socket follows with the hosts in the database.
 
-        Another task calls this, so this socket hears of a new host through its own channel.
+        Another task calls this. It reports new hosts to this socket through the socket's own channel.
         """
         mine = {run: host for run, host in hosts.items() if self.credential and self.credential.covers(RunId(run))}
         runs = self.following.look(mine, asked_at, time.monotonic())
@@ -332,7 +332,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         await self._say(message.data)
 
     async def _revoked(self, note: MachineRevoked) -> None:
-        """Close a link that the owner (E214) or organizer (E308, E324) ended, or quarantine (E371)."""
+        """Close a link ended by the owner (E214), the organizer (E308, E324) or a quarantine (E371)."""
         await self._refuse(Fault.of(note.code), note.retry_after_s)
 
     async def _overflowed(self) -> None:
@@ -369,7 +369,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         await self._leave()
 
     async def _leave(self) -> None:
-        """Leave the run and tell the hosts, once. The hosts decide what follows."""
+        """Leave the run and tell its hosts, which decide what follows. Further calls do nothing."""
         if self.is_over:
             return
         self.is_over = True

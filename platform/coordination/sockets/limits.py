@@ -25,7 +25,7 @@ class Strangers(Generic[T]):
         self._waiting: OrderedDict[T, None] = OrderedDict()
 
     def enter(self, stranger: T) -> T | None:
-        """Add a socket. If there are too many, return the one that must leave."""
+        """Add a socket. If there are too many, return the oldest, which must leave."""
         self._waiting[stranger] = None
         return self._waiting.popitem(last=False)[0] if len(self._waiting) > STRANGERS else None
 
@@ -40,7 +40,7 @@ class Takeovers:
         self._known: LRUCache[tuple[str, str], deque[float]] = LRUCache(KNOWN)
 
     def count(self, peer: str, run: str, now: float) -> bool:
-        """Count a takeover. If there are too many, return True and start to count anew."""
+        """Count a takeover. If there are too many, return True and reset the count."""
         times = self._known.setdefault((peer, run), deque())
         times.append(now)
         while now - times[0] > TAKEOVERS_S:
@@ -52,7 +52,7 @@ class Takeovers:
 
 
 def say_proved(scope: dict[str, Any], owner: str) -> None:
-    """Tell the server, if it supports this, that the socket is `owner`'s. It then accepts longer messages."""
+    """Tell the server, if it supports this, that `owner` has authenticated. It then accepts longer messages."""
     said = (scope.get("extensions") or {}).get(PROVED)
     if said is not None:
         said(owner)
@@ -62,7 +62,7 @@ def say_proved(scope: dict[str, Any], owner: str) -> None:
 
 
 class Budget(Struct, frozen=True):
-    """The rates and the sizes of the two token buckets, for messages and for bytes."""
+    """The rates and sizes of two token buckets: one for messages, one for bytes."""
 
     messages_per_s: float
     messages: float

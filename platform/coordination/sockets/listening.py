@@ -1,7 +1,7 @@
-"""The address where a member of a run accepts connections. It is always the one at which the site sees the member.
+"""The address at which a member of a run accepts connections: always the one at which the site sees the member.
 
-Volunteers connect to these addresses. A member that could name any address could send all others to a victim. Pure
-functions.
+Volunteers connect to these addresses. If members could name any address, they could direct all others at a victim. The
+functions are pure.
 """
 
 import re
@@ -23,7 +23,7 @@ def is_dialled(hello: Hello) -> bool:
 
 
 def placed(hello: Hello, seen: str) -> Hello:
-    """Return the hello with the address `seen`, from which the member's control link comes. Raises Problem E376."""
+    """Return the hello with `seen`, the source address of the member's control link. Raises Problem E376."""
     if not hello.url:
         return silenced(hello)
     port = _port_of(hello.url)

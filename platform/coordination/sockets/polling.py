@@ -1,7 +1,7 @@
-"""Polling of the database every two seconds, for all sockets of a process together.
+"""A poll of the database every two seconds, shared by all sockets of a process.
 
-Announcements of hosts arrive sooner, but get lost when Redis restarts, a channel is full or a host dies. Finished runs
-have no host that could tell the relays. Owners' instructions come from the database too.
+Hosts also announce themselves, which is faster. But announcements get lost when Redis restarts, a channel is full or a
+host dies. Finished runs have no host that could tell the relays. Owners' instructions are polled too.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class Hello(Struct):
 
 
 class Following:
-    """The hosts of one socket's runs. After a method reports a new host, the peer must send a hello."""
+    """The hosts of one socket's runs. When a method reports a new host, the peer must send a hello."""
 
     def __init__(self) -> None:
         self.hosts: dict[str, str] = {}
@@ -80,9 +80,9 @@ class Following:
         self._hellos.pop(run, None)
 
     def look(self, hosts: Hosts, asked_at: float, now: float) -> list[str]:
-        """Compare with the hosts in the database, and return the runs in which the peer must send a hello.
+        """Adopt the hosts in the database, and return the runs in which the peer must send a hello.
 
-        `hosts` has this socket's runs, as a poll begun at `asked_at` found them.
+        `hosts` has this socket's runs, as found by a poll that began at `asked_at`.
         """
         for run in [run for run in self.hosts if run not in hosts and self._since[run] < asked_at]:
             self.unfollow(run)
@@ -95,7 +95,7 @@ class Follower(Protocol):
     """A socket that follows the hosts of its runs."""
 
     async def find(self, hosts: Hosts, asked_at: float) -> None:
-        """Compare the socket's hosts with those that a poll begun at `asked_at` has found."""
+        """Compare the socket's hosts with those found by a poll that began at `asked_at`."""
 
     async def announce_finished(self, notes: Sequence[Snapshotted]) -> None:
         """Tell the socket's peer which runs are finished, and up to which entry relays may delete data."""
@@ -147,7 +147,7 @@ class HostSearch:
 
 
 def settled(since: datetime | None = None) -> list[m.Snapshotted]:
-    """Return the newest verified snapshot of each finished run; with `since`, of runs finished since then."""
+    """Return the newest verified snapshot of each finished run, or only of runs finished since `since`."""
     finished = Run.objects.filter(state=Run.State.FINISHED).order_by("-finished_at")
     if since is not None:
         finished = finished.filter(finished_at__gte=since)

@@ -41,12 +41,12 @@ class OnHub(NamedTuple):
 
     @property
     def fetched_size(self) -> int:
-        """The number of bytes that this site fetches, at most."""
+        """The maximum number of bytes that this site fetches."""
         return min(self.size, _most(), SAMPLE_BYTES) if self.streamed else self.size
 
 
 def named_on_hub(words: str, kind: Kind) -> tuple[str, str]:
-    """Return repository and files from `owner/name/folder`, or from the address of a page on the Hub."""
+    """Return the repository and its files, given `owner/name/folder` or the address of a Hub page."""
     path = words.removeprefix(settings.HUB_ENDPOINT).strip("/ ")
     if kind != "dataset":
         return path.removesuffix("/tree/main"), ""
@@ -55,7 +55,7 @@ def named_on_hub(words: str, kind: Kind) -> tuple[str, str]:
 
 
 def look_on_hub(*, person: Person, repository: str, kind: Kind, files: str = "") -> OnHub:
-    """Return what this person can read on the Hub under this name. Call it outside a transaction: it waits for the Hub.
+    """Look up a Hub repository that this person can read. Call it outside a transaction, since it waits for the Hub.
 
     Raises Problem E304, E346 to E348, E352, E372, E388, E389, E396 to E398.
     """
@@ -67,7 +67,7 @@ def look_on_hub(*, person: Person, repository: str, kind: Kind, files: str = "")
 
 
 def bring_from_hub(*, organizer: Person, title: str, licence: str, found: OnHub) -> Dataset:
-    """Create a dataset to fetch later, with `licence` or that of the repository. Raises Problem E365."""
+    """Create a dataset to fetch later. `licence` defaults to that of the repository. Raises Problem E365."""
     names = ("repository", "kind", "files", "commit")
     origin = {name: getattr(found, name) for name in names} | ({"streamed": found.size} if found.streamed else {})
     size = found.fetched_size
@@ -83,7 +83,8 @@ def bring_from_hub(*, organizer: Person, title: str, licence: str, found: OnHub)
 def fetch_missing(datasets: Iterable[Dataset]) -> Outcome:
     """Fetch the datasets whose files are missing, one after another. Return "busy" if another fetch is running.
 
-    Raises Problem E346 if the Hub does not answer, and other problems of a fetch. Files that have arrived stay.
+    Raises Problem E346 if the Hub does not answer, or another Problem if a fetch fails. Files already fetched are
+    kept.
     """
     for dataset in datasets:
         if not dataset.is_fetched:
@@ -95,7 +96,7 @@ def fetch_missing(datasets: Iterable[Dataset]) -> Outcome:
 
 
 def arrived(dataset: Dataset) -> int:
-    """Return the number of bytes of a dataset from the Hub that are on disk."""
+    """Return how many bytes of a Hub dataset have arrived on disk."""
     folder = storage.text_path(dataset)
     return sum(path.stat().st_size for path in folder.iterdir()) if folder.is_dir() else 0
 

@@ -23,9 +23,10 @@ from runs.timeline import add_line
 
 
 def prepare_dataset(dataset_id: UUID) -> Literal["away", "busy", "done"]:
-    """Make shards of the data, and all else that the recipe needs. Fetch data from the Hub first.
+    """Turn the data into shards, and make all else that the recipe needs. Fetch data from the Hub first.
 
-    Return "away" if the Hub did not answer: try again later. Return "busy" if another fetch is running.
+    Return "away" if the Hub did not answer and the caller should try again later. Return "busy" if another fetch is
+    running.
     """
     unprepared = (Dataset.State.UPLOADED, Dataset.State.PREPARING)
     waiting = Dataset.objects.filter(pk=dataset_id, state__in=unprepared)
@@ -67,7 +68,7 @@ def _prepare(dataset: Dataset) -> None:
 
 @transaction.atomic
 def _keep_dataset(sources: Sequence[Dataset], made: dict[str, Any], folder: Path) -> bool:
-    """Write the prepared data into rows. Return False if another worker was faster, or nothing is wanted."""
+    """Store the prepared data in rows. Return False if another worker was faster or the data are no longer wanted."""
     dataset = sources[0]
     names = ("vocab", "characters", "unigram_entropy", "pieces", "heldout")
     facts = {"tokens": made["size"]} | {name: made[name] for name in names if name in made}
@@ -118,6 +119,6 @@ def _fail_dataset(dataset: Dataset, fault: Fault) -> None:
 
 @transaction.atomic
 def back_to_draft(run: Run, fault: Fault) -> None:
-    """Return a run to a draft, and tell its organizer why the preparation failed."""
+    """Turn a run back into a draft, and tell its organizer why the preparation failed."""
     move(run, Why.NOT_PREPARED, waiting_for=str(fault))
     add_line(run=run, kind="failed", text=str(fault))

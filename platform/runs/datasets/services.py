@@ -48,7 +48,7 @@ def store_upload(
 
 @contextmanager
 def whole_or_gone(dataset: Dataset) -> Iterator[None]:
-    """Delete the dataset's folder if the block fails, since the dataset has no row then."""
+    """If the block fails, delete the dataset's folder, because no row refers to it."""
     try:
         yield
     except BaseException:
@@ -74,7 +74,7 @@ def new_dataset(*, organizer: Person, **facts: Any) -> Dataset:
 
 @transaction.atomic
 def prepare_anew(dataset: Dataset, recipe: Recipe) -> None:
-    """Prepare a dataset again, because the recipe has changed or because the site failed before."""
+    """Prepare a dataset again, after the recipe has changed or the site has failed."""
     # Lock the row: a worker that stores an earlier preparation has then finished, or comes too late.
     Dataset.objects.select_for_update().get(pk=dataset.pk)
     dataset.shards.all().delete()
@@ -85,7 +85,7 @@ def prepare_anew(dataset: Dataset, recipe: Recipe) -> None:
 
 
 def preparation_of(recipe: Recipe) -> str:
-    """Return how the recipe prepares data, as JSON for rows and child processes."""
+    """Return the recipe's settings for preparing data, as JSON for rows and child processes."""
     return msgspec.json.encode(recipe.preparation()).decode()
 
 
@@ -136,7 +136,7 @@ def require_sample(recipe: Recipe, *, size: int) -> None:
 
 
 def with_usual_steps(recipe: Recipe, dataset: Dataset) -> Recipe:
-    """Return the recipe with its usual number of steps for the amount of prepared data."""
+    """Return the recipe with the default number of steps for the amount of prepared data."""
     samples = sum(map(recipe.samples_in, dataset.shards.values_list("tokens", flat=True)))
     return checked(replace(recipe, target_steps=recipe.steps_over(samples)))
 
@@ -211,7 +211,7 @@ def _is_for(recipe: Recipe, trained: Recipe) -> bool:
 def bring_release(release: Release, *, organizer: Person, title: str, licence: str) -> Dataset:
     """Store a release as a dataset, for a run that adapts its model. Raises Problem E365.
 
-    Without `licence`, the licence of the text that the model learned from is used.
+    `licence` defaults to that of the text on which the model was trained.
     """
     # The lock keeps the release's files.
     release = Release.objects.select_for_update().select_related("run__dataset").get(pk=release.pk)

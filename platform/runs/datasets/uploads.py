@@ -29,7 +29,7 @@ FORM_ALLOWANCE = MEGABYTE  # for the form's other fields
 
 
 def is_text(filename: str) -> bool:
-    """Return True if a file of this name is checked as UTF-8: no recipe reads its suffix as anything else."""
+    """Return True if a file of this name must be UTF-8: no recipe expects another format for its suffix."""
     materials = [kind.prepares.material for kind in KINDS.values()]
     brought = [*materials, *(material.adapts for material in materials if material.adapts is not None)]
     suffixes = {suffix for material in brought for suffix in material.suffixes}
@@ -39,8 +39,8 @@ def is_text(filename: str) -> bool:
 def length_fault(content_length: str | None, *, limit: int, allowance: int = 0) -> Fault | None:
     """Return the reason to reject a body of this length unread, or None.
 
-    The reason is E311 (no length) or E304 (too long). `limit` is for the file. `allowance` is for what the body has
-    besides the file.
+    The reason is E311 (no length) or E304 (too long). `limit` applies to the file. `allowance` covers the rest of the
+    body.
     """
     if content_length is None or not content_length.isdecimal():
         return Fault.of("E311")
@@ -74,7 +74,7 @@ def write_file(chunks: Iterable[bytes], target: Path, *, size: int, is_text: boo
 
 
 def utf8_checked(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the chunks, checking that together they are UTF-8. Raises Problem E302 with the wrong byte."""
+    """Yield the chunks, checking that together they are UTF-8. Raises Problem E302, naming the wrong byte."""
     pending = b""
     start = 0  # offset of the next chunk
     for chunk in chunks:
@@ -85,7 +85,7 @@ def utf8_checked(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def utf8_piece(piece: bytes, *, pending: bytes, start: int, is_last: bool = False) -> bytes:
-    """Check that a piece of a text is UTF-8. Return its last bytes if they begin a character of the next piece.
+    """Check that a piece of a text is UTF-8. Return trailing bytes of a character that the next piece completes.
 
     `start` is the offset of the piece in the text. Raises Problem E302, which names the wrong byte.
     """
@@ -158,7 +158,7 @@ def take_piece(*, upload: Upload, offset: int, piece: bytes) -> Upload:
 
 
 def _write(path: Path, offset: int, piece: bytes) -> None:
-    """Write a piece at its offset and cut the file there. Raises Problem E318 if the file is gone."""
+    """Write a piece at its offset, and truncate the file after it. Raises Problem E318 if the file is gone."""
     try:
         with path.open("r+b") as file:
             file.seek(offset)
@@ -187,7 +187,7 @@ def forget_upload(upload: Upload) -> None:
 
 
 def forget_stale(now: datetime | None = None) -> int:
-    """Delete uploads that were idle for a day, and return their number."""
+    """Delete uploads that have been idle for a day, and return their number."""
     stale = list(Upload.objects.filter(touched_at__lte=(now or timezone.now()) - KEPT))
     for upload in stale:
         forget_upload(upload)

@@ -40,7 +40,7 @@ REFUSED = "refused"
 
 
 def audit(run: Run) -> dict[str, Any]:
-    """Return totals, each from its own source, and a sentence for every fault found."""
+    """Return the totals, each read from a separate source, and one sentence for every fault found."""
     books = Books()
     faults = [fault for entries in _in_parts(run) for fault in _read(run, books, entries)]
     faults += _strays(run)
@@ -119,7 +119,7 @@ def _strays(run: Run) -> Iterator[str]:
 
 
 def _used_again(ranges: dict[Place, Ranges], units: list[Unit]) -> Iterator[str]:
-    """Add the units to the ranges. Yield a fault for each unit that shares samples with ranges added before."""
+    """Add the units to the ranges. Yield a fault for each unit that overlaps ranges added before."""
     for unit in units:
         if overlaps(ranges.get((unit.epoch, unit.shard), []), unit.start, unit.stop):
             yield f"samples {astuple(unit)} are in 2 updates"
@@ -133,7 +133,7 @@ def _head_faults(run: Run, steps: int, digest: str) -> Iterator[str]:
 
 
 def _coverage_faults(run: Run, ranges: dict[Place, Ranges]) -> Iterator[str]:
-    """Yield a fault wherever coverage differs from the records. A restart leases what coverage leaves out."""
+    """Yield a fault where coverage and records differ. After a restart, uncovered samples are leased again."""
     held = {(row.epoch, row.shard): row.ranges for row in run.coverage.iterator(chunk_size=AT_ONCE) if row.ranges}
     for epoch, shard in sorted(place for place in held.keys() | ranges.keys() if held.get(place) != ranges.get(place)):
         yield f"epoch {epoch}, shard {shard}: the coverage is not what the records say"

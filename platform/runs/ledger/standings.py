@@ -40,7 +40,7 @@ IN_IT = Q(person__in_teams__joined_day__lte=F("day")) & (
 
 
 class LeaderboardLine(NamedTuple):
-    """One row. Equal samples share a rank. `moved` is ranks gained since the day began (UTC); 0 if new."""
+    """A leaderboard row. Equal samples share a rank. `moved` is ranks gained since midnight (UTC); 0 if new."""
 
     rank: int
     name: str
@@ -82,7 +82,7 @@ class Totals(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A person's rank. `short` is how many samples are missing to reach the next rank; None at the top."""
+    """A person's rank. `short` is the number of samples missing to the next rank, or None at the top."""
 
     rank: int
     next_rank: int
@@ -90,7 +90,7 @@ class Place(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """Samples of the last `steps` steps. `given` has sums over equal stretches by name, the oldest first."""
+    """Samples of the last `steps` steps. `given` maps each name to sums over equal stretches, oldest first."""
 
     steps: int
     given: dict[str, list[int]]
@@ -115,7 +115,7 @@ def totals(run: Run) -> Totals:
 
 
 def leaderboard(run: Run, *, offset: int = 0, limit: int = 10, today: int | None = None) -> list[LeaderboardLine]:
-    """Return people by samples; among equals, the earliest first. Without `today`, `moved` is always 0."""
+    """Return people ordered by samples. On a tie, the earliest is first. Without `today`, `moved` is always 0."""
     names = BOARD if today is None else (*BOARD, *MOVED)
     return [_line(row) for row in _board(run, today).values_list(*names)[offset : offset + limit]]
 
@@ -148,7 +148,7 @@ def period_board(run: Run, period: Period, now: datetime, *, offset: int = 0, li
 
 
 def machine_board(run: Run, *, offset: int = 0, limit: int = 10) -> list[MachineLine]:
-    """Return machines ordered by samples. Among equals, the earliest contributor is first."""
+    """Return machines ordered by samples. On a tie, the earliest contributor is first."""
     ranked = run.totals.annotate(rank=Window(Rank(), order_by=F("samples").desc())).order_by("-samples", "pk")
     rows = ranked.values_list("rank", "person__username", "machine__name", "samples", "tokens", "rounds")
     return [MachineLine(*row) for row in rows[offset : offset + limit]]
@@ -215,7 +215,7 @@ def _line(row: Sequence[Any]) -> LeaderboardLine:
 
 
 class _SumOf(Func):
-    """A window sum over sums of grouped rows. Django's own class for sums refuses this."""
+    """A window function that sums sums of grouped rows. Django's own class for sums rejects this."""
 
     function = "SUM"
     window_compatible = True
@@ -223,7 +223,7 @@ class _SumOf(Func):
 
 
 def _people(run: Run) -> Any:
-    """Return one row per person, with samples as `given`. Any: type checkers cannot follow annotated columns."""
+    """Return one row per person, with samples as `given`. Typed Any: type checkers cannot follow annotated columns."""
     return run.totals.order_by().values("person").annotate(given=Sum("samples"))
 
 
@@ -254,7 +254,7 @@ def given_by_member(team: Team, runs: QuerySet[Run]) -> dict[str, int]:
 
 
 def given_by_run(team: Team, runs: QuerySet[Run]) -> list[tuple[str, str, int]]:
-    """Return the title, the slug and the team's samples of each run, the most samples first."""
+    """Return the title, the slug and the team's samples for each run, most samples first."""
     rows = DailyTotal.objects.filter(IN_IT, run__in=runs, person__in_teams__team=team).order_by()
     sums = rows.values("run__title", "run__slug").annotate(given=Sum("samples")).order_by("-given", "run__slug")
     return list(sums.values_list("run__title", "run__slug", "given"))

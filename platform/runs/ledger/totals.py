@@ -18,7 +18,7 @@ SUMS = ("samples", "tokens", "credit", "rounds", "person_rounds", "last_step")
 
 
 def add_to_totals(run: Run, rows: Sequence[LedgerEntry]) -> None:
-    """Add an entry's ledger rows to the totals. Call it in the commit's transaction, behind the head's fence."""
+    """Add an entry's ledger rows to the totals. Call it in the commit's transaction, after the head has moved."""
     known = MachineTotal.objects.filter(run=run, machine__in=[row.machine_id for row in rows])
     held = {total.machine_id: total for total in known}
     count(run, held, rows)
@@ -31,7 +31,7 @@ def add_to_totals(run: Run, rows: Sequence[LedgerEntry]) -> None:
 
 
 def add_to_day(run: Run, rows: Sequence[LedgerEntry], at: datetime) -> None:
-    """Add an entry's ledger rows to their day. Call it in the commit's transaction, behind the head's fence."""
+    """Add an entry's ledger rows to their day. Call it in the commit's transaction, after the head has moved."""
     day = day_of(at)
     known = DailyTotal.objects.filter(run=run, day=day, person__in={row.person_id for row in rows})
     held = {total.person_id: total for total in known}
@@ -48,7 +48,7 @@ def add_to_day(run: Run, rows: Sequence[LedgerEntry], at: datetime) -> None:
 
 
 def count(run: Run, held: dict[UUID, MachineTotal], rows: Iterable[LedgerEntry]) -> None:
-    """Add an entry's rows to totals in memory. A person's round counts once, for their first machine in it."""
+    """Add an entry's rows to totals in memory. A round counts once per person, for the first of their machines."""
     counted: set[int] = set()
     for row in rows:
         fresh = MachineTotal(run=run, machine_id=row.machine_id, person_id=row.person_id)
@@ -76,7 +76,7 @@ class AveragedLine(NamedTuple):
 
 
 def add_averaged(run: Run, given: Mapping[PeerId, int]) -> None:
-    """Add the bytes that an entry's reducers averaged, in the commit's transaction, behind the head's fence."""
+    """Add the bytes that an entry's reducers averaged, in the commit's transaction, after the head has moved."""
     fresh = {UUID(peer): size for peer, size in given.items() if size}
     held = {row.machine_id: row for row in AveragedTotal.objects.filter(run=run, machine__in=list(fresh))}
     known = Machine.objects.filter(pk__in=list(fresh)).values_list("pk", "person_id")
@@ -101,7 +101,7 @@ def averaged_lines(run: Run) -> list[AveragedLine]:
 
 
 def parts_averaged(head: RecordHead) -> dict[PeerId, float]:
-    """Return which fraction of the vector each reducer averaged in an entry, from 0 to 1."""
+    """Return the fraction of the vector that each reducer averaged in an entry, from 0 to 1."""
     chunks: dict[PeerId, int] = {}
     for span in head.spans:
         reducer = PeerId(span.reducer)

@@ -42,9 +42,10 @@ VISIBILITY = {
 
 @transaction.atomic
 def change_words(*, run: Run, title: str, purpose: str, by: Person | None = None, role: Run.Role | None = None) -> None:
-    """Change title and purpose; the address stays.
+    """Change the title and purpose. The address stays.
 
-    `by` is the person who acts, if not the organizer. `role` is the role in which they act, if not their present one.
+    `by` is the acting person and defaults to the organizer. `role` is the role in which they act and defaults to their
+    present one.
     """
     renamed = f" It is called {quoted(title)} now." if run.title != title else ""
     if not _changed(run, title=title, purpose=purpose):
@@ -149,7 +150,7 @@ def change_draft(
 def _hand_over(before: Dataset, text: Dataset, *, keeps: bool) -> None:
     """Attach the further texts to the new first text.
 
-    `keeps` says whether the recipe still uses the base model or tokenizer; if so, attach that too, else delete it.
+    With `keeps`, the recipe still uses the base model or tokenizer: attach that too. Otherwise, delete it.
     """
     base = before.base
     if text != before:
@@ -174,9 +175,9 @@ def delete_draft(*, run: Run) -> None:
 
 @transaction.atomic
 def take_back(*, run: Run, by: Person | None = None) -> None:
-    """Return an open run without committed steps to a draft. Raises Problem E315, E323.
+    """Turn an open run without committed steps back into a draft. Raises Problem E315, E323.
 
-    The head's fence rises, which makes a commit under way fail. The host disconnects the machines within two seconds.
+    Raising the head's fence makes a commit under way fail. The host disconnects the machines within two seconds.
     """
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state not in LIVE:
@@ -193,7 +194,7 @@ def take_back(*, run: Run, by: Person | None = None) -> None:
 
 
 def forget_text(dataset: Dataset) -> None:
-    """Delete a text that no run uses, and what belongs to it. Files go when the transaction commits."""
+    """Delete a text that no run uses, with everything that belongs to it. Files are deleted on commit."""
     if dataset.runs.exists():
         return
     for text in [*reversed(dataset.sources()), *filter(None, [dataset.base])]:
@@ -241,7 +242,7 @@ def set_base(*, run: Run, base: Dataset, by: Person | None = None) -> None:
 
 @transaction.atomic
 def remove_base(*, run: Run, by: Person | None = None) -> None:
-    """Remove a draft's base model or tokenizer; then the text's own tokenizer is learned. Raises Problem E315."""
+    """Remove a draft's base model or tokenizer. A tokenizer is then learned from the text. Raises Problem E315."""
     draft = require_draft(run)
     if (before := draft.dataset.base) is None:
         return
@@ -300,9 +301,9 @@ def _change(draft: Run, recipe: Recipe) -> None:
 
 @transaction.atomic
 def mix_sources(*, run: Run, weights: Sequence[float], by: Person | None = None) -> None:
-    """Change the weights by which samples are leased; this takes effect within a second.
+    """Change the weights by which samples are leased. The change takes effect within a second.
 
-    A draft may have no weights: then the sizes of the texts decide. Raises Problem E301, E315, E386.
+    A draft may have no weights; its texts then count by size. Raises Problem E301, E315, E386.
     """
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state != Run.State.DRAFT and (now.state not in EXTENDABLE or now.wanted == Run.Wanted.FINISHED):
@@ -323,7 +324,7 @@ def mix_sources(*, run: Run, weights: Sequence[float], by: Person | None = None)
 
 
 def state_weights(run: Run) -> None:
-    """Give weights to texts mixed by size, before the run opens: an open run must have weights."""
+    """Store explicit weights for texts mixed by size, because an open run must have weights."""
     lines, recipe = source_lines(run), run.parsed_recipe
     if len(lines) > 1 and not recipe.mix:
         weights = tuple(round(line.share, 6) for line in lines)

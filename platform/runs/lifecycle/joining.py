@@ -40,7 +40,7 @@ class Stage(StrEnum):
 
 
 class Standing(NamedTuple):
-    """A person's stage, with the person's request if there is one, and the time from which they may ask again."""
+    """A person's stage, their request if any, and the time from which they may ask again."""
 
     stage: Stage
     request: JoinRequest | None = None
@@ -125,7 +125,7 @@ def take_back(*, run: Run, person: Person) -> None:
 
 @transaction.atomic
 def accept(*, request: JoinRequest, by: Person | None = None) -> None:
-    """Make the requester a member, unless already answered. Raises PermissionDenied if `by` has no role."""
+    """Make the requester a member, unless the request was answered. Raises PermissionDenied if `by` has no role."""
     run, person = _answerable(request, by), request.person
     if not JoinRequest.objects.filter(pk=request.pk, declined_at=None).delete()[0] or is_removed(run, person):
         return
@@ -137,7 +137,7 @@ def accept(*, request: JoinRequest, by: Person | None = None) -> None:
 
 @transaction.atomic
 def decline(*, request: JoinRequest, by: Person | None = None) -> None:
-    """Decline a waiting request; delete its message. Raises PermissionDenied if `by` has no role."""
+    """Decline a waiting request and delete its message. Raises PermissionDenied if `by` has no role."""
     run, person = _answerable(request, by), request.person
     waiting = JoinRequest.objects.filter(pk=request.pk, declined_at=None)
     if not waiting.update(declined_at=timezone.now(), message=""):
@@ -148,7 +148,7 @@ def decline(*, request: JoinRequest, by: Person | None = None) -> None:
 
 
 def _answerable(request: JoinRequest, by: Person | None) -> Run:
-    """Return a request's run, locked. Raises PermissionDenied if `by` has no role in the run."""
+    """Lock and return the run of a request. Raises PermissionDenied if `by` has no role in the run."""
     run = held_run(request.run_id)
     if run.role_of(by or run.organizer) is None:
         raise PermissionDenied
@@ -161,7 +161,7 @@ def _tell(event: Event, run: Run, person: Person) -> None:
 
 
 def _tell_managers(run: Run) -> None:
-    """Notify managers at most once an hour, naming no requester, so that the notice stays true until read."""
+    """Notify managers, at most once an hour. The notice names no requester, so it stays true until read."""
     now = timezone.now()
     people = [run.organizer_id, *run.roles.exclude(accepted_at=None).values_list("person", flat=True)]
     path, about = f"/runs/{run.slug}/manage/#requests", _about(run, now.hour)

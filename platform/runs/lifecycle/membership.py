@@ -1,6 +1,6 @@
-"""Members of a run: admitted by an invitation link or by name. Also removals, which are possible in any run.
+"""Members of a run, admitted by an invitation link or by name, and removals, which are possible in any run.
 
-A person removed from a public run can still see its page, but the person's machines cannot take part.
+A person removed from a public run can still see its page, but their machines cannot take part.
 """
 
 import secrets
@@ -88,7 +88,7 @@ def invitation_to(*, slug: str, secret: str) -> Invitation:
 
 @transaction.atomic
 def accept_invitation(*, slug: str, secret: str, person: Person) -> Run:
-    """Make the person a member by an invitation link. A present member does not use the link up.
+    """Make the person a member by an invitation link. A present member does not use up the link.
 
     Raises Problem E313 if the link does not work, or if the person was removed from the run.
     """
@@ -120,7 +120,7 @@ def add_member(*, run: Run, name: str, by: Person | None = None) -> Member:
 
 
 def person_called(name: str) -> Person:
-    """Return the active person of this name, in upper or lower case. Raises Problem E314."""
+    """Return the active person with this name, ignoring case. Raises Problem E314."""
     person = Person.objects.filter(username__iexact=name.strip(), is_active=True).first()
     if person is None:
         raise Problem.of("E314", name=name.strip())
@@ -171,7 +171,7 @@ def forget_request(run: Run, person: Person) -> None:
 
 
 def held_run(run: UUID) -> Run:
-    """Lock and return the run's row until the transaction ends: roles and removals then change one by one."""
+    """Lock the run's row until the transaction ends, and return it. This serializes changes of roles and removals."""
     return Run.objects.select_for_update(of=("self",)).select_related("organizer").get(pk=run)
 
 

@@ -111,7 +111,7 @@ def take_back(*, given: RunRole, by: Person | None = None) -> None:
 
 
 def successors(person: Person) -> list[RunRole]:
-    """For each run that the person organizes, return the role of the co-organizer who would take over.
+    """Return the role of the co-organizer who would take over, for each run that the person organizes.
 
     This is the longest-standing co-organizer with an active account. Runs without one are left out.
     """

@@ -86,10 +86,10 @@ def create_run(
 
 @transaction.atomic
 def open_run(*, run: Run, by: Person | None = None) -> None:
-    """Open a run to volunteers, once its first parameters exist. Prepare its text again if the site had failed.
+    """Open a run to volunteers, once its first parameters exist. If the site failed to prepare its text, try again.
 
-    Do nothing if the run is open or about to open. Raises Problem with the text's fault, E307, E387, or E366 and E367,
-    since quotas may have been lowered.
+    Do nothing if the run is open or about to open. Raises Problem with the text's fault, E307, E387, or, since quotas
+    may have been lowered, E366 or E367.
     """
     if run.state == Run.State.PAUSED:
         resume_run(run=run, by=by)
@@ -251,7 +251,7 @@ def end_run(*, run: Run, by: Person | None = None) -> None:
 
 
 def rollback_targets(run: Run) -> list[Snapshot]:
-    """Return targets for a rollback, newest first: verified, before the present step, with files on disk."""
+    """Return possible rollback targets, newest first: verified earlier snapshots whose files are on disk."""
     rows = run.snapshots.filter(
         state=Snapshot.State.VERIFIED, is_stored=True, is_undone=False, step__lt=run.head.step
     ).order_by("-index")

@@ -57,7 +57,7 @@ class Dataset(models.Model):
         return [self, *self.further.order_by("created_at", "id")]
 
     def parts(self) -> list["Dataset"]:
-        """Return all files to prepare: the texts, and a base model or a tokenizer."""
+        """Return all files to prepare: the texts, and the base model or tokenizer, if any."""
         return [*self.sources(), *filter(None, [self.base])]
 
     @property
@@ -67,7 +67,7 @@ class Dataset(models.Model):
 
     @property
     def streamed(self) -> int:
-        """Bytes of the whole dataset, if machines read it on the Hub and only a sample is here; else 0."""
+        """The size of the whole dataset in bytes, if machines read it on the Hub; else 0."""
         return int((self.origin or {}).get("streamed", 0))
 
     @property

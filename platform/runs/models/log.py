@@ -33,7 +33,7 @@ class LogEntry(models.Model):
     """One committed entry of the log, with the facts that pages need.
 
     The row is small, because pages read hundreds at a time. Each step up to the head's step has one entry that is in
-    the model (`IN_MODEL`). A rollback has undone the others.
+    the model (`IN_MODEL`). Rollbacks have undone all other entries.
     """
 
     class Kind(models.TextChoices):
@@ -85,7 +85,7 @@ class SealedRecord(models.Model):
 
 
 class LeaseMark(models.Model):
-    """The mark up to which samples of a shard were ever leased in an epoch. It is raised before a lease (rule 11)."""
+    """The mark below which samples of a shard have been leased in an epoch. It is raised before a lease (rule 11)."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="marks")
     epoch = models.BigIntegerField()
@@ -100,7 +100,7 @@ class LeaseMark(models.Model):
 
 
 class Coverage(models.Model):
-    """The samples of a shard that are in committed updates of an epoch. Each commit writes them (`ledger.records`)."""
+    """The samples of a shard that an epoch's committed updates include. Each commit adds to them (`ledger.records`)."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="coverage")
     epoch = models.BigIntegerField()
@@ -128,7 +128,7 @@ class LedgerQuerySet(models.QuerySet["LedgerEntry"]):
 
 
 class LedgerEntry(models.Model):
-    """One machine's work that a committed entry averaged. Credit is read only from these rows."""
+    """One machine's work in a committed entry. Credit is read only from these rows."""
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="ledger")
     entry = models.ForeignKey(LogEntry, models.PROTECT, related_name="contributions")

@@ -97,7 +97,7 @@ class Run(models.Model):
         return self.prompts.splitlines()[:MOST_PROMPTS] or [""]
 
     def role_of(self, person: Any) -> Role | None:
-        """Return the person's role in this run; None without one, or before the person accepts it."""
+        """Return the person's role in this run, or None if they have none or have not accepted it yet."""
         if person.pk == self.organizer_id:
             return self.Role.ORGANIZER
         held = self.roles.filter(person=person).exclude(accepted_at=None).values_list("role", flat=True).first()
@@ -110,7 +110,7 @@ class Run(models.Model):
 
 
 class Invitation(models.Model):
-    """A link that makes its holder a member. Of its secret, only the sha256 is stored."""
+    """A link that makes its holder a member. Only the sha256 of its secret is stored."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="invitations")
     digest = models.CharField(max_length=64, unique=True)
@@ -197,7 +197,7 @@ LONGEST_MESSAGE = 500
 
 
 class JoinRequest(models.Model):
-    """A person's request to join a run. The row is deleted when the request is accepted or withdrawn, or grows old."""
+    """A person's request to join a run. The row is deleted when the request is accepted, withdrawn or too old."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="join_requests")
     person = models.ForeignKey(Person, models.CASCADE, related_name="join_requests")

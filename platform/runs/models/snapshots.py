@@ -8,7 +8,7 @@ from runs.models.run import Run
 
 
 class Snapshot(models.Model):
-    """A state at `step`, where a newcomer can begin: `runs/<run>/snapshots/<file>.safetensors`."""
+    """A state at `step`, from which a newcomer can begin: `runs/<run>/snapshots/<file>.safetensors`."""
 
     class State(models.TextChoices):
         ADMITTED = "admitted"  # most people's copies have this hash
@@ -42,7 +42,7 @@ class Snapshot(models.Model):
 
 
 class Verification(models.Model):
-    """The progress of a run's replay, and the claim of the one worker that does it.
+    """The progress of a run's replay, and the claim of the one worker that runs it.
 
     If the worker has not updated `touched_at` for a while, another worker may take the replay over.
     """
@@ -61,7 +61,7 @@ class Verification(models.Model):
 
 
 class ReplayRequest(models.Model):
-    """A state that the coordinator wants replayed, or that the log contradicts. Its digest is the answer."""
+    """A state to replay from the log: the coordinator wants it, or the log contradicts it. Its digest is the answer."""
 
     run = models.ForeignKey("runs.Run", models.CASCADE, related_name="replays")
     index = models.BigIntegerField()
@@ -95,7 +95,7 @@ class RefusedSnapshot(models.Model):
 
 
 class RelayAddress(models.Model):
-    """The last address of a relay that stores logs, for fetching averaged bytes. `peer` is its machine."""
+    """The last known address of a relay that stores logs. Averaged bytes are fetched there. `peer` is its machine."""
 
     peer = models.CharField(max_length=32, primary_key=True)
     url = models.CharField(max_length=200)

@@ -22,7 +22,7 @@ REMAKE_S = 20  # delay in seconds, so that a quick change of mind causes no work
 
 
 def release_facts(run: Run, snapshot: Snapshot) -> CardFacts:
-    """Return the facts of a snapshot with its digests, counting work up to its step, or all for the newest."""
+    """Return the facts of a snapshot with its digests. Count work up to its step, or all work for the newest."""
     is_newest = not run.snapshots.filter(index__gt=snapshot.index).exists()
     known = _with_digests(facts_at(run, run.head.step if is_newest else snapshot.step), run, snapshot)
     return msgspec.structs.replace(known, **_later_facts(run, snapshot))
@@ -87,7 +87,7 @@ def facts_at(run: Run, step: int) -> CardFacts:
 
 
 def _data_facts(run: Run) -> dict[str, Any]:
-    """Return the facts of the data. For several texts, these are the share and the licence of each."""
+    """Return the data's title, licence and vouchers. With several texts, name the share and licence of each."""
     lines = source_lines(run)
     texts = [line.dataset for line in lines]
     vouchers = dict.fromkeys(filter(None, map(vouched, texts)))
@@ -137,7 +137,7 @@ def vouched(dataset: Dataset) -> str:
 
 
 def is_card_stale(release: Release) -> bool:
-    """Return True if a contributor has agreed to be named, or withdrawn that, since the card was made."""
+    """Return True if a contributor has agreed to be named, or withdrawn consent, since the card was made."""
     run = release.run
     is_older = release.index is not None and run.snapshots.filter(index__gt=release.index).exists()
     given = _given(run, release.step if is_older and release.step is not None else run.head.step)
@@ -146,7 +146,7 @@ def is_card_stale(release: Release) -> bool:
 
 
 def people_of(run: Run, step: int) -> tuple[Person, ...]:
-    """Return all who contributed up to a step, with their share of all tokens, the largest first."""
+    """Return all contributors up to a step with their shares of the tokens, the largest first."""
     rows = (
         _given(run, step)
         .values_list("person__username")
@@ -159,7 +159,7 @@ def people_of(run: Run, step: int) -> tuple[Person, ...]:
 
 @transaction.atomic
 def set_named(*, run: Run, person: Account, agreed: bool) -> None:
-    """Agree to be named on the card, or withdraw that. An affected card is made again."""
+    """Store or withdraw the person's consent to be named on the card. An affected card is remade."""
     if agreed:
         NamedVolunteer.objects.get_or_create(run=run, person=person)
     else:

@@ -51,7 +51,7 @@ def push_checkpoint(run_id: UUID) -> Literal["away", "busy", "done"]:
 
 
 def _due_now(run_id: UUID) -> tuple[Publication, Snapshot] | None:
-    """Return the publication and the snapshot to send now; None if nothing is due, or before the time of a retry."""
+    """Return the publication and the snapshot to send now, or None if none is due or a retry must wait."""
     publication = _scheduled().filter(run=run_id).first()
     if publication is None:
         return None

@@ -78,7 +78,7 @@ def _told(known: CardFacts, snapshot: Snapshot) -> dict[str, Any]:
 
 @transaction.atomic
 def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> bool:
-    """Store the release in its row; return False if another worker was faster or the choice has changed."""
+    """Store the release in its row. Return False if another worker was faster or the choice has changed."""
     before = release.folder
     same = {"folder": before, "wanted_index": release.wanted_index}
     if not Release.objects.filter(pk=release.pk, **same).update(
@@ -134,7 +134,7 @@ def _can_be_released(snapshot: Snapshot) -> bool:
 
 
 def is_stale(release: Release) -> bool:
-    """Return True if the release holds another snapshot than wanted, or if the names on its card are out of date."""
+    """Return True if the release does not hold the wanted snapshot, or if the names on its card are out of date."""
     is_other = release.index is not None and release.index != released_snapshot(release).index
     return is_other or is_card_stale(release)
 
@@ -160,7 +160,7 @@ def choose_by_default(*, run: Run) -> None:
 
 @transaction.atomic
 def release_best(*, run: Run, best: bool, by: Person | None = None) -> None:
-    """Release the best snapshot's model, or the last one's again. Raises Problem E315 if neither is possible."""
+    """Release the model of the best or of the last snapshot. Raises Problem E315 if that is not possible."""
     release = Release.objects.select_for_update().filter(run=run, state=Release.State.READY).first()
     wanted = better_snapshot(run) if best else None
     if release is None or (best and wanted is None):

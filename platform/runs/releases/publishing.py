@@ -33,7 +33,7 @@ CHECK_S = 60.0  # timeout for checking a token on the Hub
 
 
 def waiting() -> QuerySet[Publication]:
-    """Return the publications that wait to be sent and whose release is ready."""
+    """Return unsent publications whose release is ready."""
     return Publication.objects.filter(state__in=UNSENT, run__release__state=Release.State.READY)
 
 
@@ -46,7 +46,7 @@ def progress_of(run: Run) -> dict[str, Any] | None:
 
 
 def push_release(run_id: UUID) -> Literal["away", "done"]:
-    """Send the release, no file twice. Return `AWAY` if the Hub did not answer: try again later."""
+    """Send the release, but no file twice. Return `AWAY` if the Hub did not answer, for a later retry."""
     publication = waiting().filter(run=run_id).select_related("run__organizer", "run__release", "asked_by").first()
     if publication is None:
         return "done"
@@ -124,7 +124,7 @@ def note_failing(publication: Publication) -> None:
 
 
 def retry_in_s(run_id: UUID) -> int:
-    """Return the seconds until the next retry: the time for which pushes have failed, within two bounds."""
+    """Return the seconds until the next retry: as long as pushes have failed so far, within two bounds."""
     since = Publication.objects.filter(run=run_id).values_list("failing_since", flat=True).first()
     failing_s = (timezone.now() - since).total_seconds() if since is not None else 0.0
     return int(min(max(failing_s, FIRST_RETRY_S), LONGEST_RETRY_S))
@@ -143,7 +143,7 @@ def _progress_path(run: Run) -> Path:
 
 
 def send_again(run_id: UUID) -> bool:
-    """Request that a remade release replaces the one on the Hub. Return False if none was sent there."""
+    """Request that a remade release replace the one on the Hub. Return False if none was sent there."""
     told = (Publication.State.PUBLISHED, Publication.State.SENDING)
     published = Publication.objects.filter(run=run_id, state__in=told)
     return bool(published.update(state=Publication.State.WAITING, fault=""))
@@ -168,7 +168,7 @@ def save_token(*, person: Person, token: str) -> HubAccount:
 
 @transaction.atomic
 def remove_token(*, person: Person) -> None:
-    """Delete the person's token. Publications that wait fail; what is on the Hub stays there."""
+    """Delete the person's token. Waiting publications then fail; anything already on the Hub stays."""
     HubAccount.objects.filter(person=person).delete()
     asked = Q(asked_by=person) | Q(asked_by=None, run__organizer=person)
     Publication.objects.filter(asked, state=Publication.State.WAITING).update(

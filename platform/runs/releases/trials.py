@@ -87,7 +87,7 @@ def before(trial: Trial) -> int:
 
 @transaction.atomic
 def ask(*, run: Run, asker: str, prompt: str) -> Trial:
-    """Enqueue a prompt. Raises NotNow if the asker's last prompt still waits, or the queue is full."""
+    """Enqueue a prompt. Raises NotNow if the asker's last prompt is still waiting, or the queue is full."""
     forget_old(timezone.now())
     taken = dict(waiting().values_list("slot", "asker"))
     if asker in taken.values():

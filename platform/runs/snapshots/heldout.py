@@ -1,4 +1,4 @@
-"""Held-out losses of snapshots. The site measures them in spare time, one at a time, only for the newest snapshot."""
+"""Held-out losses of snapshots. The site measures them when idle, one at a time, only for the newest snapshot."""
 
 import logging
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def unmeasured() -> QuerySet[Snapshot]:
 
 
 def measure_newest(run_id: UUID, then: Callable[..., object] | None = None) -> Outcome:
-    """Measure a run's newest snapshot if nothing else comes first. `then` runs in the same transaction."""
+    """Measure a run's newest snapshot unless other work has priority. `then` runs in the same transaction."""
     if not unmeasured().filter(run=run_id).exists():
         return Outcome.DONE
     packing = Release.objects.filter(state=Release.State.PREPARING).exclude(run__in=unverified())
@@ -83,5 +83,5 @@ def _prompts(run: Run) -> list[str]:
 
 
 def _log(run: Run, snapshot: Snapshot, fault: Fault) -> None:
-    """Log a failed measurement for the operator. The run goes on without it; the site tries again when it starts."""
+    """Log a failed measurement for the operator. The run continues without it; the site retries at its next start."""
     logger.warning("run %s, step %s: %s", run.slug, snapshot.step, fault)

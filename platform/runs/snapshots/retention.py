@@ -1,9 +1,9 @@
 """Retention of snapshot files: at most `MOST` files. Some must stay; the others are spread evenly.
 
-Newcomers begin at the newest snapshot. Relays store averaged bytes since the one before it, so that a newcomer that
-began there can still catch up. The next replay begins at the newest verified snapshot. The best by held-out loss may be
-released. A rollback's target stays too. All others serve only to look back. A snapshot's row outlives its file, because
-held-out losses are read from the row.
+Newcomers begin at the newest snapshot. Relays store averaged bytes since the snapshot before it, so that newcomers
+that began there can catch up. The next replay begins at the newest verified snapshot. The snapshot with the best
+held-out loss may be released. The target of a rollback stays too. All others are only history. A snapshot's row
+outlives its file, because held-out losses are read from the row.
 """
 
 import os
@@ -25,10 +25,9 @@ ASKED_FOR_S = 15 * 60  # a file that was requested or uploaded stays this long, 
 
 
 def superfluous(places: Sequence[int], *, pinned: Collection[int] = ()) -> list[int]:
-    """Return which of these ascending places can be deleted, never one of the `pinned` places.
+    """Return those of the ascending places that can be deleted, but none of the `pinned` places.
 
-    Places are removed one at a time: each time the one whose neighbours are closest together, and among equals the
-    oldest.
+    Places are removed one at a time: the one whose neighbours are closest together, or on a tie the oldest.
     """
     kept = list(places)
     while len(kept) > MOST:
@@ -38,7 +37,7 @@ def superfluous(places: Sequence[int], *, pinned: Collection[int] = ()) -> list[
 
 
 def thin_snapshots(run_id: UUID, *, now: float | None = None) -> None:
-    """Delete superfluous snapshot files, and files without a row that interrupted work has left."""
+    """Delete superfluous snapshot files, and files without a row that interrupted work has left behind."""
     run = Run.objects.get(pk=run_id)
     before = (time.time() if now is None else now) - ASKED_FOR_S
     with transaction.atomic():

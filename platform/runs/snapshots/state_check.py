@@ -1,7 +1,7 @@
 """Checks of an uploaded model state. It is hashed while it is written, then checked in blocks.
 
-So memory does not grow with the model. The admitted hash says which bytes are right. These checks also reject admitted
-states that would harm the process that loads them.
+Memory use therefore does not grow with the model. The admitted hash determines the right bytes. These checks also
+reject admitted states that would harm the process that loads them.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ class Readable(Protocol):
     """A request's body that is read in blocks."""
 
     def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes; no bytes at the end of the body."""
+        """Return at most `size` bytes, or an empty result at the end of the body."""
 
 
 class Described(Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,7 +68,7 @@ class Place(Struct, frozen=True):
 
 
 def largest_snapshot(run: Run) -> int:
-    """Return the most bytes that a snapshot of this run can have."""
+    """Return the maximum size of a snapshot of this run in bytes."""
     return run.elements * len(VECTORS) * ELEMENT_BYTES + HEADER_BYTES
 
 
@@ -146,7 +146,7 @@ class Restated(NamedTuple):
 
 
 def restate(source: Path, target: Path, *, step: int, index: int, log_digest: str) -> Restated:
-    """Write `source` to `target` for another log entry. Raises OSError, Problem E310 (not a snapshot)."""
+    """Copy a snapshot to `target`, assigned to another log entry. Raises OSError, Problem E310 (not a snapshot)."""
     header, start = read_header(source, step=step)
     described = replace(header.metadata, index=str(index), log_digest=log_digest)
     sha256 = hashlib.sha256()

@@ -94,7 +94,7 @@ def unverified() -> QuerySet[Run]:
 
 
 def is_release_ready(run_id: UUID) -> bool:
-    """Return True if a release waits whose snapshot is verified by now."""
+    """Return True if the snapshot of a waiting release has been verified."""
     newest = Snapshot.objects.filter(run=run_id).order_by("-index").first()
     waits = Release.objects.filter(run=run_id).exclude(state=Release.State.READY).exists()
     return waits and newest is not None and newest.state == Snapshot.State.VERIFIED
@@ -131,7 +131,7 @@ def verify_next(run_id: UUID) -> Outcome:
 
 
 def _claimed(run: Run, goal: Goal) -> Outcome:
-    """Verify the snapshot while this process holds the claim that keeps other workers off it."""
+    """Claim the run's replay, so that no other worker runs it, and verify the snapshot."""
     Verification.objects.get_or_create(run=run)
     mine, now = Verification.objects.filter(run=run), timezone.now()
     if mine.filter(retry_at__gt=now).exists():

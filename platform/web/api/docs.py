@@ -1,4 +1,4 @@
-"""The page that documents the API. It is made from the OpenAPI schema, without scripts or files of other sites."""
+"""The page that documents the API, made from the OpenAPI schema. It uses no scripts and no files from other sites."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ class Parameter(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One HTTP method of one address of the API."""
+    """One HTTP method at one address of the API."""
 
     method: str
     path: str

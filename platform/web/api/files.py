@@ -110,7 +110,7 @@ def snapshot_of_step(request: HttpRequest, slug: str, made: int) -> HttpResponse
 
 @router.put("runs/{slug:slug}/snapshots/{int:step}", response=OFFERING, openapi_extra=SAFETENSORS_BODY)
 def offer_snapshot(request: HttpRequest, slug: str, step: int) -> dict[str, Any]:
-    """Upload the state at `step` when asked for it. The site keeps what most machines have."""
+    """Upload the state at `step` when the site asks for it. The site keeps the majority's state."""
     authorization, site = request.headers.get("Authorization"), site_of(request)
     length = request.META.get("CONTENT_LENGTH") or None
     asked = admit_snapshot(slug=slug, step=step, authorization=authorization, content_length=length, site=site)
@@ -119,7 +119,7 @@ def offer_snapshot(request: HttpRequest, slug: str, step: int) -> dict[str, Any]
 
 
 def _runs_of(credential: Credential) -> QuerySet[Run]:
-    """Return a credential's runs: all for the site's relay, else its run, while its person may help."""
+    """Return the runs that a credential opens: all for the site's relay, else one, if its person may help."""
     if credential.run == ANY_RUN:
         return Run.objects.all()
     machine = working_machine(credential.machine, site="")

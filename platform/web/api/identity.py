@@ -20,7 +20,7 @@ BEARER, CREDENTIAL = "Bearer ", "Credential "
 
 
 def viewer_of(request: HttpRequest) -> Viewer:
-    """Return the person behind a token or a session, or an anonymous one. Raises Problem E215 on an invalid token."""
+    """Return the person behind a token or session, or an anonymous viewer. Raises Problem E215 on an invalid token."""
     header = request.headers.get("Authorization", "")
     if header.startswith(BEARER):
         return person_of_token(secret=header.removeprefix(BEARER).strip())
@@ -28,7 +28,7 @@ def viewer_of(request: HttpRequest) -> Viewer:
 
 
 def run_for(request: HttpRequest, slug: str) -> Run:
-    """Return a run for the requester, a person or a machine. A machine's credential opens no other run.
+    """Return the run that a person or a machine requests. A machine's credential must cover the run.
 
     Raises Problem E305, E215, E213, and those of `credential_in`.
     """
@@ -55,7 +55,7 @@ def credential_of(request: HttpRequest) -> Credential:
 
 
 def credential_in(header: str | None, *, site: str) -> Credential:
-    """Return a header's valid credential of a working machine. Raises Problem E201, E202, E203, E101, E214."""
+    """Return a working machine's valid credential from a header. Raises Problem E201, E202, E203, E101, E214."""
     credential = verify(_signed(header), public_bytes(site_key()), time.time())
     if isinstance(credential, Fault):
         raise Problem(credential)
@@ -70,7 +70,7 @@ def require_run(credential: Credential, run: Run) -> None:
 
 
 def encoded(signed: Signed) -> str:
-    """Return a signed struct in base64, as JSON and headers carry it."""
+    """Return a signed struct as base64, for JSON and headers."""
     return base64.b64encode(msgspec.msgpack.encode(signed)).decode()
 
 

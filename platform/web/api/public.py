@@ -1,4 +1,4 @@
-"""API for reading runs. Anyone may read a public run; other runs only those who may see them."""
+"""API for reading runs. Anyone may read a public run; other runs are open only to people who may see them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -91,7 +91,7 @@ def leaderboard(request: HttpRequest, slug: str, cursor: Offset = 0, limit: Limi
 
 @router.get("runs/{slug:slug}/ledger", response={200: LedgerList, **READING})
 def ledger(request: HttpRequest, slug: str, cursor: Cursor = 0, limit: Limit = ITEMS) -> dict[str, Any]:
-    """List every contribution of a machine to a committed step."""
+    """List each machine's contributions to committed steps."""
     found = run_for(request, slug)
     rows = selectors.ledger_rows(found, after=cursor)[: limit + 1]
     return _page(list(rows), limit, _ledger_facts, lambda row: row.pk)
@@ -108,7 +108,7 @@ def snapshots(request: HttpRequest, slug: str, cursor: Cursor | None = None, lim
 
 @router.get("runs/{slug:slug}/facts", response={200: FactsOut, **READING}, summary="Model card facts")
 def facts(request: HttpRequest, slug: str, step: Cursor | None = None) -> dict[str, Any]:
-    """Return the facts of the model card after a step (default: the newest). Only people who agreed are named."""
+    """Return the model card's facts after a step (default: the newest). Only people who have agreed are named."""
     found = run_for(request, slug)
     newest = found.head.step
     known: dict[str, Any] = msgspec.to_builtins(facts_at(found, newest if step is None else min(step, newest)))

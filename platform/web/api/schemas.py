@@ -32,7 +32,7 @@ class RunOut(Schema):
     """A run. `loss` is that of the last step, in nats per token.
 
     `unigram_entropy` is the loss of guessing by word frequency. `parameters` is 0 until the run is prepared.
-    `data_bytes` is the most that the run's shards take. `recipe` was fixed before the first step.
+    `data_bytes` is the most bytes that the run's shards can take. `recipe` was fixed before the first step.
     """
 
     slug: str
@@ -54,7 +54,7 @@ class RunOut(Schema):
 
 
 class SourceOut(Schema):
-    """A file that a run learns from. `share` (0 to 1) is its part of new samples. `tokens` may be unknown."""
+    """A file that a run learns from. `share` (0 to 1) is its fraction of new samples. `tokens` is null if unknown."""
 
     filename: str
     size: int
@@ -65,7 +65,7 @@ class SourceOut(Schema):
 
 
 class HeldoutOut(Schema):
-    """Losses on held-out data, of the newest measured snapshot and of the best one."""
+    """Losses on held-out data, for the newest measured snapshot and for the best one."""
 
     loss: float
     step: int
@@ -76,9 +76,9 @@ class HeldoutOut(Schema):
 class RunDetailOut(RunOut):
     """A run, the files that it learns from, and how well it learns.
 
-    `heldout` is null until a snapshot is measured. `passes` counts passes over the data; it is null if files differ in
-    their passes. `warning` is a sentence if the run overfits, else empty. `released_step` is null until a model can be
-    downloaded.
+    `heldout` is null until a snapshot has been measured. `passes` counts passes over the data; it is null if they
+    differ between files. `warning` is a sentence if the run overfits, else empty. `released_step` is null until a
+    model can be downloaded.
     """
 
     sources: list[SourceOut]
@@ -119,14 +119,14 @@ class LeaderboardLineOut(Schema):
 
 
 class AveragedOut(Schema):
-    """Bytes that a person's machines, except relays, averaged for other machines. These bytes give no rank."""
+    """Bytes that a person's machines, except relays, have averaged for other machines. They do not affect the rank."""
 
     name: str
     bytes_averaged: int
 
 
 class LedgerOut(Schema):
-    """One machine's contribution to one step. `weight` is the number of tokens that count for the loss."""
+    """One machine's contribution to one step. `weight` is the number of tokens that count towards the loss."""
 
     step: int
     person: str
@@ -145,7 +145,7 @@ class ParticipantOut(Schema):
 
 
 class AveragerOut(ParticipantOut):
-    """A machine that averages, and its part of the model (0 to 1)."""
+    """A machine that averages. `part` is the fraction of the model that it averages (0 to 1)."""
 
     part: float
 
@@ -153,9 +153,9 @@ class AveragerOut(ParticipantOut):
 class LimitOut(Schema):
     """A connection that limits a step.
 
-    `kind` is `up` or `down` for one machine, `duplex` for both of its directions, `pair` for two machines, or
-    `household` for a shared connection, which is not named. Of the time that faster connections everywhere would save,
-    `part` (0 to 1) is the share of this one.
+    `kind` is `up` or `down` for one machine, `duplex` for both of its directions, or `pair` for two machines.
+    `household` is a shared connection, which is not named. `part` (0 to 1) is this connection's share of the time that
+    faster connections everywhere would save.
     """
 
     kind: str
@@ -166,8 +166,8 @@ class LimitOut(Schema):
 class PlanOut(Schema):
     """The last plan. `planned_s` and `took_s` are in seconds.
 
-    `planned_s` is 0 if no connection is measured yet. `took_s` is null until the step is averaged. At most eight
-    machines are named on either side; `other_senders` and `other_averagers` count the rest.
+    `planned_s` is 0 if no connection has been measured yet. `took_s` is null until the step has been averaged. At most
+    eight senders and eight averagers are named; `other_senders` and `other_averagers` count the rest.
     """
 
     step: int
@@ -188,7 +188,7 @@ class LastPlan(Schema):
 
 
 class CarriedOut(Schema):
-    """The speed of one direction. With `is_floor`, the real speed may be higher, since more was never needed."""
+    """The speed in one direction. With `is_floor`, the real speed may be higher, because no more was ever needed."""
 
     megabits_per_s: float
     is_floor: bool
@@ -204,9 +204,9 @@ class LinkOut(ParticipantOut):
 class SnapshotOut(Schema):
     """A state that machines can load.
 
-    `file` is the sha256 of the file, `digest` that of the log at this entry. `heldout_loss` is in nats per token that
-    counts, on held-out data; it is null until measured. `heldout_figures` has other figures by name; shares of right
-    answers are called accuracy. `is_best` means that no other snapshot has a lower loss.
+    `file` is the sha256 of the file, and `digest` is that of the log at this entry. `heldout_loss` is the loss on
+    held-out data, in nats per counted token; it is null until measured. `heldout_figures` has other figures by name;
+    shares of correct answers are called accuracy. `is_best` means that no other snapshot has a lower loss.
     """
 
     index: int
@@ -263,7 +263,7 @@ class FactsOut(Schema):
 class AgentOut(Schema):
     """The agent that this site offers. The last five fields are null until setup has built the agent's package.
 
-    An agent with another `protocol` cannot work here. The command lines `upgrade_pip` and `upgrade_uv` update it.
+    An agent with a different `protocol` cannot work here. The command lines `upgrade_pip` and `upgrade_uv` update it.
     """
 
     version: str
@@ -312,7 +312,7 @@ class StepList(Schema):
 
 
 class LeaderboardPage(Schema):
-    """People with the most samples first. `averaged` has at most a hundred people, by bytes averaged."""
+    """People with the most samples first. `averaged` lists at most a hundred people, by bytes averaged."""
 
     items: list[LeaderboardLineOut]
     averaged: list[AveragedOut]
@@ -327,7 +327,7 @@ class LedgerList(Schema):
 
 
 class LinkList(Schema):
-    """Connections of machines that are in the run now: your own, or all of them for the run's managers."""
+    """Connections of machines that are in the run now. You get your own machines; the run's managers get all."""
 
     items: list[LinkOut]
     next: str | None
@@ -350,7 +350,7 @@ class MachineIn(Schema):
 
 
 class MachineOut(Schema):
-    """The id that the machine has from now on, its owner's name, and the public key with which this site signs."""
+    """The machine's id, its owner's name, and the public key with which this site signs."""
 
     machine: str
     person: str
@@ -379,7 +379,7 @@ class DeviceOut(Schema):
 
 
 class PollIn(Schema):
-    """A question whether the machine is approved.
+    """A poll for the result of an approval.
 
     `proof` is the machine's signature of the device code, for the purpose `manyhands request`.
     """
@@ -389,9 +389,9 @@ class PollIn(Schema):
 
 
 class CredentialOut(Schema):
-    """A credential that is valid for an hour, and the address where to use it.
+    """A credential that is valid for an hour, and the address where it is used.
 
-    `credential` is the signed bytes in MessagePack, as base64.
+    `credential` is signed bytes in MessagePack, encoded as base64.
     """
 
     credential: str

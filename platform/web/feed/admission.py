@@ -1,4 +1,4 @@
-"""Admission of watchers: which page, which address, and how many WebSockets."""
+"""Admission of watchers: checks of the page's origin, the person and the number of WebSockets."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def visible_run(scope: Scope) -> Run | None:
 
 
 def viewer_of(scope: Scope) -> Viewer:
-    """Return the person whose session cookie the WebSocket has. Reads the database."""
+    """Return the person to whom the WebSocket's session cookie belongs. Reads the database."""
     sessions = import_module(settings.SESSION_ENGINE)
     request = HttpRequest()
     request.session = sessions.SessionStore(parse_cookie(header(scope, b"cookie")).get(settings.SESSION_COOKIE_NAME))
@@ -51,7 +51,7 @@ def language_of(scope: Scope) -> str:
 
 
 def comes_from_here(scope: Scope) -> bool:
-    """Return True for a page of this site, or a program, which sends no Origin and no cookie."""
+    """Return True if a page of this site connects, or a program, which sends neither Origin nor cookie."""
     host = header(scope, b"host")
     name, _ = split_domain_port(host)
     if not validate_host(name, settings.ALLOWED_HOSTS):
@@ -61,16 +61,16 @@ def comes_from_here(scope: Scope) -> bool:
 
 
 class Place(NamedTuple):
-    """The person or address for which WebSockets are counted, and how many they may have."""
+    """The person or address whose WebSockets are counted, and the largest number allowed."""
 
     who: str
     most: int
 
 
 def place_of(scope: Scope) -> Place:
-    """Return where to count a WebSocket: for its person, else for its address.
+    """Return the person that a WebSocket counts towards, or its address if no person is logged in.
 
-    An address may have more WebSockets than a person, since a school or a proxy is many people at one address.
+    An address may have more WebSockets than a person, since many people share a school's or a proxy's address.
     """
     if (person := person_of(viewer_of(scope))) is not None:
         return Place(f"person {person.pk}", MOST_OF_PERSON)
@@ -87,7 +87,7 @@ def header(scope: Scope, name: bytes) -> str:
 
 @contextmanager
 def counted_in(place: Place) -> Iterator[bool]:
-    """Reserve room for one more WebSocket during the block. Yield False if there is no room."""
+    """Reserve a place for one more WebSocket during the block. Yield False if none is free."""
     has_room = _sockets[place.who] < place.most and _sockets.total() < MOST
     _sockets[place.who] += has_room
     try:

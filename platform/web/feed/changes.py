@@ -1,6 +1,6 @@
-"""Changes between two pictures of a run, their application, and both as messages. Pure functions.
+"""Changes between two pictures of a run: computed, applied, and encoded as messages. Pure functions.
 
-`frontend/src/changes.ts` does the same. A change has only what differs:
+`frontend/src/changes.ts` does the same. A change contains only what differs:
 - `values`: fields by name, with their new values
 - `points`: `{from, add}`; the curve keeps its first `from` points, and `add` follows them
 - `lists`: by name `{set, order}`; new or different rows, and the order of keys if it has changed

@@ -1,4 +1,4 @@
-"""A watcher's WebSocket, which sends a subscription's messages and accepts one word, at a limited rate."""
+"""A watcher's WebSocket. It sends the messages of a subscription, and accepts one word at a limited rate."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ class WatcherConsumer(AsyncWebsocketConsumer):
     minding: "asyncio.Task[None] | None" = None
 
     async def connect(self) -> None:
-        """Accept a watcher who may see the run. A page that is refused polls instead; the polled answer says why."""
+        """Accept a watcher who may see the run. A refused page polls instead, and the response to its poll says why."""
         self.held = contextlib.ExitStack()
         self.allowance, self.asked = float(AGAIN_BURST), time.monotonic()
         scope: Any = self.scope
@@ -51,9 +51,9 @@ class WatcherConsumer(AsyncWebsocketConsumer):
         await self.close(code=RENEW)
 
     async def _mind(self, subscription: Subscription) -> None:
-        """End the subscription of a watcher who was removed or has logged out.
+        """End the subscription once its watcher has been removed or has logged out.
 
-        A change of the run's visibility ends the watch in any case.
+        A change of the run's visibility ends the whole watch anyway.
         """
         scope: Any = self.scope
         may_see = True
@@ -64,7 +64,7 @@ class WatcherConsumer(AsyncWebsocketConsumer):
         subscription.end()
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """Send the whole picture if the message is `again`. Close the socket on any other message, or on too many."""
+        """Send the whole picture if the message is `again`. Close the socket on other messages, or on too many."""
         del bytes_data
         if self.subscription is None or text_data != AGAIN or not self._is_allowed():
             await self.close(code=NOT_UNDERSTOOD)

@@ -1,7 +1,7 @@
-"""Requests that a page makes besides its WebSocket.
+"""Requests that a page makes in addition to its WebSocket.
 
-If WebSockets are blocked, the page polls the same picture here. It also fetches facts that only its reader may see. The
-database is read once a second and once for each step, however many readers poll.
+If WebSockets are blocked, the page polls the same picture here. It also fetches facts that only its reader may see.
+The database is read once a second and once for each step, no matter how many readers poll.
 """
 
 import gzip
@@ -28,7 +28,7 @@ MOST = 256  # most pictures that are kept
 
 
 class Kept(NamedTuple):
-    """A picture in the form in which it is sent, the time when it was made, and the index of the run's log then."""
+    """A picture as it is sent, with the time when it was made and the index of the run's log at that time."""
 
     at_s: float
     entry: int
@@ -60,7 +60,7 @@ def polled_feed(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def recent_picture(run: Run, language: str = ENGLISH) -> Kept:
-    """Return a picture that is at most a second old. After a new step, make a new picture sooner."""
+    """Return a picture that is at most a second old. After a new step, the picture is renewed sooner."""
     now, index = time.monotonic(), run.head.index
     key = run.pk, language
     kept = _kept.get(key)

@@ -1,4 +1,4 @@
-"""A watch: one loop that loads a run's picture for all watchers in this process and language.
+"""A watch: one loop that loads a run's picture for all watchers with the same language in this process.
 
 Each subscription gets the same text. The loop runs while there are watchers; it loads the picture when a step is
 announced, else once a second. A slow subscription gets the whole picture instead of changes, so that it does not delay
@@ -39,7 +39,7 @@ class Subscription:
         return await self._waiting.get()
 
     def give(self, message: str) -> None:
-        """Queue a change. If the queue is full, replace all that it has with the whole picture."""
+        """Queue a change. If the queue is full, replace its content with the whole picture."""
         if self._waiting.full():
             self.give_picture()
         else:
@@ -60,7 +60,7 @@ class Subscription:
 
 
 class Watch:
-    """One run, as all its watchers in this process and language see it."""
+    """One run as seen by all its watchers with the same language in this process."""
 
     def __init__(self, run_id: UUID, language: str = ENGLISH) -> None:
         self.run_id = run_id
@@ -72,7 +72,7 @@ class Watch:
         self._began = 0.0  # start of the last load, by the event loop's clock
 
     async def follow(self) -> None:
-        """Load the picture whenever the run has moved, until cancelled or until the run is gone."""
+        """Load the picture after each step or once a second, until cancelled or until the watch ends."""
         layer: Any = get_channel_layer()
         channel: str = await layer.new_channel()
         group = watchers_of(self.run_id.hex)
@@ -87,7 +87,7 @@ class Watch:
             await layer.group_discard(group, channel)
 
     async def _listen(self, layer: Any, channel: str) -> None:
-        """Note announcements of steps. Never cancelled while watching: that would forget the channel."""
+        """Wait for announcements of steps. Cancelling this task during the watch would lose the channel."""
         while True:
             await layer.receive(channel)
             self._moved.set()
@@ -100,7 +100,7 @@ class Watch:
         self._moved.clear()
 
     async def _look(self) -> bool:
-        """Send subscriptions what has changed; return False if the run is gone or its visibility changed."""
+        """Send all subscriptions the changes. Return False if the run is gone or its visibility has changed."""
         self._began = asyncio.get_running_loop().time()
         try:
             found = await in_thread(look)(self.run_id, self.language)

@@ -1,4 +1,4 @@
-"""Django's error views: not found, not allowed, malformed, broken. They answer pages, or JSON under /api/."""
+"""Django's error views: not found, not allowed, malformed, broken. They return pages, or JSON under /api/."""
 
 import sys
 
@@ -40,6 +40,6 @@ def broken(request: HttpRequest) -> HttpResponse:
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:  # noqa: ARG001
-    """Answer 403 to a form that another site has sent, or that was open for too long."""
+    """Answer 403 to a form that came from another site or was open for too long."""
     text = "The form was too old or came from another site. Go back, reload the page and try again."
     return answer(request, Fault("403", text), status=403)

@@ -1,4 +1,4 @@
-"""Files over HTTP, with sha256 and at most one byte range (RFC 9110, section 14), never whole in memory."""
+"""Files over HTTP, with sha256 and at most one byte range (RFC 9110, section 14), never read whole into memory."""
 
 import asyncio
 import re
@@ -28,7 +28,7 @@ class Unsatisfiable(Exception):
 
 
 def requested_span(header: str | None, size: int) -> Span | None:
-    """Return a header's range; None for the whole file, as for an invalid header. Raises Unsatisfiable."""
+    """Return a header's range. None, also for an invalid header, means the whole file. Raises Unsatisfiable."""
     match = RANGE.match(header.strip()) if header else None
     if match is None or match.group(0) == "bytes=-":
         return None
@@ -86,7 +86,7 @@ async def blocks_async(path: Path, start: int, stop: int) -> AsyncIterator[bytes
 
 
 async def in_turns(parts: Iterator[str]) -> AsyncIterator[str]:
-    """Yield the parts of an answer. Each part is made in a thread, after the part before was sent."""
+    """Yield the parts of a response. Each part is made in a thread after the previous one has been sent."""
     made = sync_to_async(partial(next, parts, None))
     while (part := await made()) is not None:
         yield part

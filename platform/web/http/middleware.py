@@ -21,7 +21,7 @@ POLICY = (
 
 
 def compressed(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[[HttpRequest], HttpResponseBase]:
-    """Compress answers. Random bytes vary the length, so that it does not reveal a secret in the answer (BREACH)."""
+    """Compress responses. Random bytes vary the length, so that it reveals no secret in the response (BREACH)."""
     packing = GZipMiddleware(get_response)
 
     def middleware(request: HttpRequest) -> HttpResponseBase:

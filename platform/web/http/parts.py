@@ -32,7 +32,7 @@ class Older(NamedTuple):
 
 
 def rows_before(rows: QuerySet[Any], request: HttpRequest, size: int = ROWS) -> Older:
-    """Return at most `size` rows, newest first, in one query: those before the key in `?before=`, if given."""
+    """Return at most `size` rows in one query, newest first. With `?before=`, return only rows before that key."""
     said = request.GET.get("before", "")
     is_older = BEFORE.fullmatch(said) is not None
     found = list((rows.filter(pk__lt=int(said)) if is_older else rows).order_by("-pk")[: size + 1])
@@ -40,9 +40,9 @@ def rows_before(rows: QuerySet[Any], request: HttpRequest, size: int = ROWS) -> 
 
 
 def part_of(rows: QuerySet[Any] | Sequence[Any], request: HttpRequest, name: str, page: str) -> Part:
-    """Return rows in one query, from the position that the address gives under `name`.
+    """Return rows in one query, starting at the position in the query parameter `name`.
 
-    `page` is the address for the links, since a form with errors is answered at another address.
+    `page` is the address for the links, since a form with errors has a different address.
     """
     said = request.GET.get(name, "")
     begin = int(said) if said.isascii() and said.isdigit() and len(said) <= MOST_DIGITS else 0

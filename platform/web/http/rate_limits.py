@@ -1,6 +1,6 @@
-"""Rate limits. `settings.RATES` has the limits, Django's cache the counts.
+"""Rate limits. `settings.RATES` has the limits, and Django's cache has the counts.
 
-The window of a requester begins with the first use, and ends after a fixed time.
+A requester's window begins with the first use and ends after a fixed time.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ def spend(what: str, who: str, *, now: float | None = None) -> None:
 
 
 def forgive(what: str, who: str) -> None:
-    """Take back one use, which should not count."""
+    """Subtract one use that should not count."""
     try:
         began = cache.get(_key(what, who))
         if began is not None:
@@ -73,10 +73,10 @@ def limited(
     failures_only: bool = False,
     own: str = "",
 ) -> Callable[[View[Rest]], View[Rest]]:
-    """Return a decorator that limits requests to a view with these `methods`. Beyond the limit, it answers with E223.
+    """Return a decorator that limits a view's requests with these `methods`. Beyond the limit, it answers with E223.
 
     With `failures_only`, a use that ends in a redirect does not count. `own` is the limit for a person who is logged
-    in, since a school behind one address is many people.
+    in, since many people may share a school's address.
     """
 
     def around(view: View[Rest]) -> View[Rest]:
@@ -113,7 +113,7 @@ def address_and_name(request: HttpRequest) -> str:
 
 
 def invitation_guess(request: HttpRequest) -> tuple[str, str]:
-    """Return which limit a wrong invitation link counts towards, and for whom: the person, or else the address."""
+    """Return the limit for wrong invitation links and the requester: the person, or the address without a login."""
     if request.user.is_authenticated:
         return "wrong invitations", person(request)
     return "wrong invitations of one address", address_of(request)

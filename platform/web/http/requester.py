@@ -29,7 +29,7 @@ def address_of(request: HttpRequest) -> str:
 
 
 def household(ip: str) -> str:
-    """Return an IPv4 address as it is, or the 64-bit network of an IPv6 address: one household."""
+    """Return an IPv4 address unchanged, or an IPv6 address's 64-bit network, which stands for one household."""
     if ":" not in ip:
         return ip
     return str(ipaddress.ip_network(f"{ip.partition('%')[0]}/{HOME_BITS}", strict=False))

@@ -31,14 +31,14 @@ RISE = 0.25  # … and at least this fraction of the median above it
 
 
 class Watch(NamedTuple):
-    """Facts for alerts besides the picture: changes of the number of trainers, and the last resumption."""
+    """Facts for alerts that the picture lacks: changes in the number of trainers, and the last resumption."""
 
     crowd: Sequence[Crowd] = ()
     resumed_at: Callable[[], datetime | None] = lambda: None
 
 
 def run_alerts(seen: Seen, watch: Watch) -> Iterator[Fault]:
-    """Yield all alerts that hold now. Yield none for a run that should not make steps."""
+    """Yield all current alerts. Yield none for a run that is not supposed to make progress."""
     run = seen.run.run
     if run.state != Run.State.OPEN or run.wanted == Run.Wanted.FINISHED:
         return
@@ -53,7 +53,7 @@ def since_words(at: datetime) -> str:
 
 
 def _stalled(seen: Seen, watch: Watch) -> Iterator[Fault]:
-    """Yield E421 if a step takes too long since the last one, the opening, or the arrival of trainers."""
+    """Yield E421 if too much time has passed since the last step, the run's opening, or the arrival of trainers."""
     pace_s, last = seen.run.pace_s, seen.run.points[-1] if seen.run.points else None
     manned = _since(watch.crowd, lambda trainers: trainers > 0)
     if manned is None or seen.run.step >= seen.run.target_steps:
@@ -78,7 +78,7 @@ def _few(seen: Seen, crowd: Sequence[Crowd]) -> Iterator[Fault]:
 
 
 def _since(crowd: Sequence[Crowd], holds: Callable[[int], bool]) -> datetime | None:
-    """Return since when a condition on the number of trainers has held without a gap; None if it does not hold."""
+    """Return the time since which a condition on the number of trainers has held, or None if it does not hold."""
     since = None
     for each in reversed(crowd):
         if not holds(each.trainers):
@@ -107,7 +107,7 @@ def _jumped(points: Sequence[Point]) -> Iterator[Fault]:
 def run_troubles(
     seen: Seen, verification: Verification | None, publication: Publication | None, watch: Watch | None = None
 ) -> Sequence[Fault]:
-    """Return the errors to show. An error that follows from another one shown is left out."""
+    """Return the errors to show, without those that another shown error causes."""
     with override("en"):  # numbered errors have no other language yet, and a mixed sentence would not help
         return first_causes((*_all(seen, verification, publication), *run_alerts(seen, watch or Watch())))
 

@@ -1,7 +1,7 @@
 """The last plan as a drawing: senders and averagers, their parts, planned and actual time, and limits. Pure functions.
 
-Heights are in pixels; template and script draw the same lines. No bandwidth is shown, because everyone who sees the run
-sees the drawing.
+Heights are in pixels; the template and the script draw the same lines. No bandwidth is shown, because everyone who
+sees the run sees the drawing.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ NOTE = gettext_lazy(
 
 
 def averaging_of(outline: Outline | None, *, phase: str, is_over: bool = False) -> dict[str, Any]:
-    """Return the values of the picture about averaging. `phase` is the run's present phase; empty without a host."""
+    """Return the picture's values about averaging. `phase` is the run's current phase; it is empty without a host."""
     if outline is None:
         return {"plan": None, "limit": str(NEVER), "limiting": [], "planned": ""}
     return {
@@ -170,7 +170,7 @@ def _name(who: Participant) -> str:
 
 
 def linked(plan: dict[str, Any]) -> list[tuple[Line, Line]]:
-    """Return both ends of each link from a sender to another averager. Limiting links come last, on top."""
+    """Return both ends of each link from a sender to another averager. Limiting links come last, to be drawn on top."""
     ends = [
         (one, other)
         for one in plan["senders"]
@@ -234,7 +234,7 @@ def _rest(count: int) -> Line:
 
 
 def _part(part: float) -> Line:
-    """Return a part as a percentage for people, and the thickness of its links in pixels."""
+    """Return a part as a readable percentage, and the thickness of its links in pixels."""
     percent = f"{100 * part:.0f} %" if part >= 0.005 else _("under 1 %%") % {}
     width = round(max(THINNEST, THICKEST * part), 1)
     return {"share": round(100 * part, 1), "percent": percent, "width": width}

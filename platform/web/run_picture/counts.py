@@ -27,12 +27,12 @@ def models(number: int) -> str:
 
 
 def with_number(message: str, number: int) -> str:
-    """Fill a number, with digits in groups of three, into a message that `ngettext` has chosen."""
+    """Insert a number, with digits in groups of three, into a message chosen by `ngettext`."""
     return message % {"number": f"{number:,}"}
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as text, rounded as people would."""
+    """Return a duration as text, rounded as a person would say it."""
     if seconds < 10:
         return _("%(seconds)s s") % {"seconds": f"{seconds:.1f}".removesuffix(".0")}
     if seconds < 90:

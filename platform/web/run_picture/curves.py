@@ -44,7 +44,7 @@ def loss_chart(
     unit: str = "token",
     as_perplexity: bool = False,
 ) -> str:
-    """Return an `<svg>` of the curve: unigram entropy dotted, held-out losses as circles. "" without points."""
+    """Return an `<svg>` of the curve, or "" without points. Unigram entropy is dotted; held-out losses are circles."""
     layout = laid_out(points, entropy, frame, heldout, as_perplexity=as_perplexity)
     return chart_svg(layout, summary(points, entropy, heldout, unit=unit)) if layout else ""
 
@@ -94,7 +94,7 @@ def _judged(heldout: Sequence[Measured]) -> str:
 
 
 class Quantity(NamedTuple):
-    """A quantity with a chart. `told` is its name, as the beginning of a sentence."""
+    """A quantity with a chart. `told` is its name at the start of a sentence."""
 
     key: str
     name: str
@@ -128,7 +128,7 @@ def chart_of(points: Sequence[Point], key: str, frame: Frame) -> str:
 
 
 def values_of(points: Sequence[Point], quantity: Quantity) -> list[tuple[int, float]]:
-    """Return step and value of each point that has a value, among points whose loss is finite."""
+    """Return the step and value of each point that has both a value and a finite loss."""
     found = ((point, getattr(point, quantity.field)) for point in points if math.isfinite(point.loss))
     return [(point.step, value) for point, value in found if value is not None and math.isfinite(value)]
 

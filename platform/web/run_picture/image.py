@@ -185,7 +185,7 @@ class Pen:
         self.draw.ellipse(box, fill=SHEET if hollow else ink, outline=ink, width=TWICE * 3)
 
     def text(self, place: tuple[float, float], words: str, size: int, ink: str, anchor: str) -> float:
-        """Draw words on a blank box; return their width. `anchor`: l, m or r, and s for the baseline."""
+        """Draw words on a blank box and return their width. `anchor` is l, m or r, followed by s for the baseline."""
         scaled, font = (TWICE * place[0], TWICE * place[1]), letters(TWICE * size)
         self.draw.rectangle(self.draw.textbbox(scaled, words, font=font, anchor=anchor), fill=SHEET)
         self.draw.text(scaled, words, fill=ink, font=font, anchor=anchor)
@@ -193,7 +193,7 @@ class Pen:
 
 
 def _title(pen: Pen, shown: Shown, title: Lines | None) -> int:
-    """Draw the site's name, the state and the title. Return how far the title moves all below it."""
+    """Draw the site's name, the state and the title. Return how far the title pushes everything below it down."""
     right = CARD.width - EDGE
     pen.text((EDGE, HEAD), "Manyhands", 30, SOFT, "ls")
     width = pen.text((right, HEAD), shown.state, 32, INK if shown.is_alive else SOFT, "rs")

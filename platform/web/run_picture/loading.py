@@ -28,7 +28,7 @@ PeriodBoards = Mapping[Period, Sequence[PeriodLine]]
 
 
 def seen_of(run: Run, *, with_links: bool = False) -> Seen:
-    """Return all that a run's page shows now, with the links of machines if asked."""
+    """Return everything that a run's page shows now, and the machines' links if `with_links`."""
     picture = selectors.run_picture(run, lines=LEADERBOARD_LINES, today=day_of(timezone.now()))
     return _seen(run, picture, with_links=with_links, by_period=period_boards(run))
 
@@ -57,7 +57,7 @@ def _seen(
 
 @cached(TTLCache(MOST_BOARDS, BOARDS_S), key=lambda run: run.pk, lock=Lock())
 def period_boards(run: Run) -> PeriodBoards:
-    """Return the first lines of this week's and today's boards. They are slow to sum, so they may be `BOARDS_S` old."""
+    """Return the first lines of this week's and today's boards, up to `BOARDS_S` old because summing is slow."""
     now = timezone.now()
     return {period: period_board(run, period, now, limit=LEADERBOARD_LINES) for period in PERIODS}
 
@@ -70,7 +70,7 @@ def troubles_of(seen: Seen) -> Sequence[Fault]:
 
 
 def prepare_looks() -> None:
-    """Load one run when the site starts, so that Django prepares its queries before the first reader comes."""
+    """Load one run when the site starts, so that Django prepares its queries before the first reader arrives."""
     run = Run.objects.filter(state=Run.State.OPEN).order_by("-pk").first()
     if run is not None:
         look(run.pk)

@@ -44,14 +44,14 @@ class OwnLink(NamedTuple):
 
 
 def links_for(run: Run, viewer: Viewer) -> list[OwnLink]:
-    """Return the links of the viewer's machines in the run, or of all machines for its managers, ordered by name."""
+    """Return the links of the viewer's machines in the run, ordered by name. The run's managers get all machines."""
     return _links(run, viewer, sees_all=may_manage(run, viewer))
 
 
 def _links(
     run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = None, *, sees_all: bool, most: int | None = None
 ) -> list[OwnLink]:
-    """Return the links. `stored` spares a query. At most `most` are returned; relays are dropped first."""
+    """Return at most `most` links; relays are dropped first. Passing `stored` saves a query."""
     person = person_of(viewer)
     if person is None:
         return []
@@ -66,14 +66,14 @@ def _links(
 
 
 def _names(machine: Machine, person: Person) -> tuple[str, str]:
-    """Return person and machine. Only its owner sees a relay's name, which may be a computer of the site."""
+    """Return the names of person and machine. Only its owner sees a relay's, which may name a site computer."""
     if machine.kind != Machine.Kind.RELAY:
         return machine.person.username, machine.name
     return RELAY, machine.name if machine.person == person else ""
 
 
 def links_shown(run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = None, *, sees_all: bool) -> dict[str, Any]:
-    """Return the links as text for a page. Without a link to show, there are no rows."""
+    """Return the links as text for a page. `rows` is empty if there is no link to show."""
     links = _links(run, viewer, stored, sees_all=sees_all, most=LINES + 1)
     return {
         "title": str(EVERYBODYS if sees_all else OWN),
@@ -86,8 +86,8 @@ def links_shown(run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = Non
 def _row(own: OwnLink) -> dict[str, Any]:
     """Return a link as text.
 
-    If a direction limits averaging, its key, `up_key` or `down_key`, is in the picture's `limiting`. A key is empty if
-    that direction is not measured yet, or no longer, as after a restart.
+    If a direction limits averaging, its key, `up_key` or `down_key`, is in the picture's `limiting`. A key is empty
+    while that direction has no measured speed, for example after a restart.
     """
     return {
         "key": key_of(own.peer),
@@ -156,7 +156,7 @@ class Own:
 
 
 def own_machine_words(own: Own, peers: Sequence[OnlinePeer]) -> str:
-    """Return a text such as “Your machine: 18,949 samples, 1st”; empty for a viewer who does not train now."""
+    """Return a text such as “Your machine: 18,949 samples, 1st”; empty for a viewer who is not training now."""
     here = len(_own_trainers(own, peers))
     if not here:
         return ""
@@ -169,7 +169,7 @@ def own_machine_words(own: Own, peers: Sequence[OnlinePeer]) -> str:
 
 
 def own_bars(own: Own, peers: Sequence[OnlinePeer]) -> list[dict[str, Any]]:
-    """Return a bar for each training machine of the viewer. The feed has bars only for the first machines of all."""
+    """Return a bar for each of the viewer's training machines. The feed has bars only for a run's first machines."""
     target = own.run.parsed_recipe.target_batch
     return bars_of(_own_trainers(own, peers), target=target, most=OWN_BARS)
 
@@ -180,7 +180,7 @@ def _own_trainers(own: Own, peers: Sequence[OnlinePeer]) -> list[OnlinePeer]:
 
 
 def own_words(own: Own, shown: Collection[str]) -> str:
-    """Return “you: 14th, 212 samples short of 13th”; "" if the viewer is shown anyway or gave nothing."""
+    """Return a text such as “you: 14th, 212 samples short of 13th”, or "" if the viewer is listed or has no samples."""
     person = person_of(own.viewer)
     if person is None or person.username in shown:
         return ""

@@ -40,7 +40,7 @@ WORDS = {
 
 
 class Seen(NamedTuple):
-    """All that was read about a run at one moment."""
+    """Everything that was read about a run at one moment."""
 
     run: RunPicture
     peers: Sequence[OnlinePeer]
@@ -161,7 +161,7 @@ def _lists(seen: Seen) -> Picture:
 
 
 def _shares_shown(seen: Seen) -> Shares | None:
-    """Return the shares of the last steps, if steps are too short to watch. Return None while no machine trains."""
+    """Return the shares of the last steps if steps are too short to watch, or None while no machine trains."""
     return seen.run.shares if seen.run.shares and seen.run.shares.samples and _trainers(seen) else None
 
 
@@ -213,19 +213,19 @@ def _activity_line(line: ActivityLine) -> Picture:
 
 
 def _measured(point: Measured) -> Picture:
-    """Return a held-out loss. `at` is in seconds of UTC, `loss` in nats per token."""
+    """Return a held-out loss. `at` is a Unix time in seconds, `loss` is in nats per token."""
     at, loss = round(point.at.timestamp(), 1), round(point.loss, 5)
     return {"key": str(point.place), "step": point.step, "at": at, "loss": loss}
 
 
 def _point(point: Point) -> list[float | None]:
-    """Return the values of a point: step, loss, seconds of UTC, and those of `QUANTITIES`. None means unknown."""
+    """Return the values of a point: step, loss, Unix time in seconds, and those of `QUANTITIES`. None means unknown."""
     at = round(point.at.timestamp(), 1) if point.at else 0
     return [point.step, round(point.loss, 5), at, *(_figure(point, quantity.field) for quantity in QUANTITIES)]
 
 
 def _figure(point: Point, name: str) -> float | None:
-    """Return a value with four digits, which is more than a chart shows."""
+    """Return a value rounded to four digits, which is more than a chart shows."""
     value = getattr(point, name)
     return None if value is None else value if isinstance(value, int) else float(f"{value:.4g}")
 
@@ -238,7 +238,7 @@ def _trainers(seen: Seen) -> list[OnlinePeer]:
 
 
 class StepSums(NamedTuple):
-    """Sums over all trainers in a step. Relays and auxiliaries contribute no samples, so they are counted apart."""
+    """Sums over all trainers in a step. Relays and auxiliaries contribute no samples and are counted separately."""
 
     phase: str
     done: int
@@ -276,7 +276,7 @@ def bars_of(trainers: Iterable[OnlinePeer], *, target: int, most: int = BARS) ->
 
 
 def with_own(picture: dict[str, Any], own: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the picture with the reader's bars below the others, if it shows machines and not people."""
+    """Return the picture with the reader's bars below the others. It is unchanged if it shows people, not machines."""
     if not picture["target"]:
         return picture
     known = {bar["key"] for bar in picture["bars"]}

@@ -88,7 +88,7 @@ def preparing_sentence(picture: RunPicture) -> str:
 
 
 def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
-    """Return which people make which step, or what the run waits for."""
+    """Return a sentence on who makes which step, or what the run waits for."""
     if picture.run.wanted == Run.Wanted.FINISHED:
         return ending_sentence(picture, trainers)
     if picture.step >= picture.target_steps:
@@ -109,7 +109,7 @@ def empty_sentence(picture: RunPicture) -> str:
 
 
 def next_commit(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
-    """Return when the next step will be made. If that is too soon to tell, return how long steps take."""
+    """Return a sentence on when the next step is due. If steps are too short for that, say how long they take."""
     if not picture.pace_s:
         return ""
     if picture.pace_s < SOON_S:
@@ -157,7 +157,7 @@ def sentence(text: str) -> str:
 
 
 def to_go(picture: RunPicture) -> str:
-    """Return how long the remaining steps take at the present pace; empty if the run makes no steps."""
+    """Return a text such as “about 2 h 5 min to go”; empty if the run makes no steps."""
     left = picture.target_steps - picture.step
     if picture.run.wanted == Run.Wanted.FINISHED:
         return ""
@@ -167,7 +167,7 @@ def to_go(picture: RunPicture) -> str:
 
 
 def trend(points: Sequence[Point], now: datetime, steps: int = 100) -> str:
-    """Return “↓ 0.11 in the last hour”, or the change over the last steps of a young or slow run."""
+    """Return a text such as “↓ 0.11 in the last hour”. For a young or slow run, it covers the last steps instead."""
     if len(points) < 2:
         return ""
     last, places = points[-1], range(len(points) - 1, -1, -1)
@@ -186,7 +186,7 @@ def trend(points: Sequence[Point], now: datetime, steps: int = 100) -> str:
 
 
 def _before_hour(points: Sequence[Point]) -> int | None:
-    """Return the index of the newest point an hour before the last; None if it is under `FEW` steps away."""
+    """Return the index of the newest point an hour or more before the last, or None if under `FEW` steps away."""
     last = points[-1]
     if last.at is None:
         return None
@@ -208,7 +208,7 @@ def state_word(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
 
 
 def word_of(run: Run, dataset: Dataset, trainers: Sequence[OnlinePeer], *, release: Release | None = None) -> str:
-    """Return the state of a run as one word, which is also a class of the style sheet. `release` may have failed."""
+    """Return a run's state as one word, also a CSS class. A failed `release` makes a finishing run “failed”."""
     if run.state == Run.State.OPEN:
         return RUNNING if trainers and not run.waiting_for else "waiting"
     has_failed = release is not None and release.state == Release.State.FAILED and run.state == Run.State.FINISHING

@@ -1,4 +1,4 @@
-"""The tag `{% built "src/run.ts" %}` and others: the built script of a page and its styles; nothing without a build."""
+"""Template tags such as `{% built "src/run.ts" %}`, which add a page's built script and styles, if there is a build."""
 
 import json
 from functools import lru_cache
@@ -71,7 +71,7 @@ def built(source: str) -> SafeString:
 
 @register.simple_tag
 def script_words() -> SafeString:
-    """Return the texts of scripts in the page's language, as JSON that browsers do not execute; empty for English."""
+    """Return the scripts' texts in the page's language, as JSON that browsers do not execute; empty for English."""
     language = get_language() or settings.LANGUAGE_CODE
     return SafeString() if language == settings.LANGUAGE_CODE else _words_in(to_locale(language))
 

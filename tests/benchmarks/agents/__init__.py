@@ -1,1 +1,1 @@
-"""The shipped agent, without a model, as a peer of the benchmarks."""
+"""The shipped agent, without a model, as a peer in benchmarks."""

@@ -1,6 +1,7 @@
-"""A sample of each contributor's gradient sum at a cut, compared with the average that the round made.
+"""Samples of each contributor's gradient sum at a cut, for comparison with the round's average.
 
-All peers sample the same places of the vector, drawn from its length."""
+All peers sample the same elements of the vector. Its length seeds the random choice.
+"""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,14 +19,16 @@ PLACES = 16_384  # a sample large enough to estimate the error to about one perc
 
 
 class Held(Struct, frozen=True, eq=False):
-    """A contributor's sums of token-weighted gradients at the sampled places, and the token count of each place."""
+    """A contributor's sums of token-weighted gradients at the sampled places, and the token count at each place."""
 
     sums: Floats
     tokens: NDArray[np.int64]
 
 
 def places_in(elements: int) -> NDArray[np.int64]:
-    """Return the sampled places in ascending order. All peers that average `elements` elements get the same places."""
+    """Return the sampled places in ascending order. They depend only on `elements`, so all peers sample the same
+    places.
+    """
     count = min(PLACES, elements)
     return np.sort(np.random.default_rng(elements).choice(elements, count, replace=False, shuffle=False))
 
@@ -57,7 +60,7 @@ def save_average(folder: Path, step: int, values: Floats) -> None:
 
 
 def load_average(folder: Path, step: int) -> Floats | None:
-    """Load the average, or return None if the round made no update."""
+    """Return the saved average, or None if the round made no update."""
     path = _average(folder, step)
     values: Floats | None = np.load(path) if path.exists() else None
     return values

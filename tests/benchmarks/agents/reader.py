@@ -1,8 +1,9 @@
-"""Read leased units of data shards as an agent does, with a timer in place of computing. Run by
-`experiments.streaming`.
+"""Reads leased units of data shards as an agent does, with a timer in place of computing. `experiments.streaming` runs
+this program.
 
-The coordinator's lease book deals the units to one machine. The agent's own cache fetches, keeps and opens the
-shards."""
+The coordinator's lease book grants the units to one machine. The agent's own cache fetches, stores and opens the
+shards.
+"""
 
 import argparse
 import asyncio
@@ -45,7 +46,7 @@ class Disk:
             self.seen.append((sum(sizes) / 1e6, self.process.memory_info().rss / 1e6))
 
     def quarters(self) -> list[tuple[float, float]]:
-        """Return (megabytes on disk, megabytes in memory) for each quarter."""
+        """Return the peak (megabytes on disk, megabytes in memory) of each quarter."""
         each = max(len(self.seen) // 4, 1)
         parts = [self.seen[start : start + each] for start in range(0, 4 * each, each)]
         return [(max(disk for disk, _ in part), max(memory for _, memory in part)) for part in parts if part]

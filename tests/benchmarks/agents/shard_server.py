@@ -1,7 +1,8 @@
 """Serve shards that are generated on request: `python -m tests.benchmarks.agents.shard_server HOST COUNT FILE`.
 
-A shard's content follows from its number alone. The server writes a manifest to FILE, one digest a line, then prints
-its port. Like the site it serves shards by digest and supports byte ranges."""
+A shard's content depends only on its number. The server writes a manifest to FILE, one digest per line, then prints
+its port. Like the site, it serves shards by digest and supports byte ranges.
+"""
 
 import hashlib
 import sys

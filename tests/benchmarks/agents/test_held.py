@@ -1,4 +1,4 @@
-"""The error of averages, compared with the exact mean of the contributors' sums."""
+"""Tests of the error of averages, compared with the exact mean of the contributors' sums."""
 
 from pathlib import Path
 from typing import cast

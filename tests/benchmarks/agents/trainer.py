@@ -1,7 +1,8 @@
 """An agent without a model: `python -m tests.benchmarks.agents.trainer FOLDER PEER CONTROL --sample-s SECONDS`.
 
-The agent's messages, gradient sums and carried work are the shipped ones. A timer replaces computing, each token's
-gradient is the same noise, and the averages change no parameters."""
+The messages, gradient sums and carried work are those of the shipped agent. A timer replaces computing, every token
+has the same noise as its gradient, and the averages change no parameters.
+"""
 
 import argparse
 import asyncio
@@ -47,8 +48,9 @@ EARLY_STEPS = 3  # first steps of a run, slowed down so that idle links can be p
 
 
 class Pace(Struct, frozen=True):
-    """Seconds per sample, extra seconds per sample in a run's first steps, and the delay before a second unit of a
-    step."""
+    """Seconds per sample, extra seconds per sample in a run's first steps, and the delay before each further unit of a
+    step.
+    """
 
     sample_s: float
     early_s: float = 0.0
@@ -74,7 +76,7 @@ class NoModel:
 
 
 class Noise:
-    """A stand-in for the trainer that computes gradients: it sleeps, and adds noise."""
+    """A stand-in for the trainer. Instead of computing gradients, it sleeps and adds noise."""
 
     at_once, compiled = 0, None
 
@@ -120,15 +122,17 @@ class TimedUnit:
 
 
 class Linked(Follower):
-    """A follower that loads no snapshot. The follower reports that it has loaded once the links to all listening peers
-    are open."""
+    """A follower that loads no snapshot. It reports the snapshot as loaded once its links to all listening peers are
+    open.
+    """
 
     model: NoModel
     listeners: frozenset[PeerId] = frozenset()
 
     async def load(self, snapshot: m.Snapshot) -> str:
-        """Wait until the links to all listeners are open, but at most LINKED_S seconds, since a listener may be
-        gone."""
+        """Wait until the links to all listeners are open, for at most LINKED_S seconds because a listener may have
+        left.
+        """
         until = time.monotonic() + LINKED_S
         while not self.listeners <= self.links.open.keys() and time.monotonic() < until:  # noqa: ASYNC110 (no event)
             await asyncio.sleep(LOOK_S)
@@ -137,10 +141,11 @@ class Linked(Follower):
 
 
 class Watched(Accumulation):
-    """An accumulation that saves a sample of its sums at each cut and delays every unit after a step's first.
+    """An accumulation that saves a sample of its sums at each cut, and delays every unit of a step after the first.
 
-    Because of the delay every trainer contributes a first unit to each round. If a trainer is away, the others' further
-    units still fill the batch."""
+    The delay lets every trainer contribute a first unit to each round. If a trainer is away, further units of the
+    other trainers still fill the batch.
+    """
 
     folder: Path
     model: NoModel
@@ -148,8 +153,9 @@ class Watched(Accumulation):
     worked_at = -1
 
     async def compute(self, action: e.Compute, is_wanted: Callable[[int], bool]) -> e.Computed | e.NotFinite | None:
-        """Compute as the agent does. A delay comes before the unit starts, because an update waits for a unit that has
-        begun."""
+        """Compute as the agent does. Any delay comes before the unit starts, because an update waits for a unit in
+        progress.
+        """
         if self.late_s and self.worked_at == self.model.step:
             until = time.monotonic() + self.late_s
             while is_wanted(action.job) and time.monotonic() < until:  # noqa: ASYNC110 (nobody is told)
@@ -186,7 +192,7 @@ class TimedJobs(Jobs):
 
 
 async def train(access: RunAccess, pace: Pace, place: Place | None, reserve_percent: int) -> None:
-    """Train until the process is ended. Output for people goes to a file in the folder."""
+    """Train until the process ends. Human-readable output goes to a file in the folder."""
     with (access.home.folder / LOG).open("w") as words:
         owner = MachineControl(access.home, Limits(threads=1, reserve_percent=reserve_percent))
         agent = Agent(access.home, access, owner, View(words), place)

@@ -1,4 +1,4 @@
-"""Samples per second of masked models in mixed precision, by the precision of attention. Described in README.md."""
+"""Samples per second of masked models in mixed precision, for each precision of attention. Described in README.md."""
 
 import argparse
 import sys

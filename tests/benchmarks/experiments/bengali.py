@@ -1,5 +1,6 @@
-"""A small sahajBERT: two Bengali texts, four agents, and a release that is fine-tuned for names and topics
-(../README.md)."""
+"""Train a small sahajBERT on two Bengali texts with four agents, then fine-tune the release for names and topics
+(../README.md).
+"""
 
 import argparse
 import json
@@ -42,7 +43,7 @@ def unpacked(data: Path, folder: Path) -> dict[str, Path]:
 
 
 def opened(swarm: Swarm, texts: dict[str, Path], recipe: dict[str, str]) -> str:
-    """Open a run that mixes both texts, in a browser, starting with sign-up. Return the run's address."""
+    """Sign up in a browser and open a run that mixes both texts. Return the run's address."""
     with chromium() as browser:
         reader = Reader(browser)
         page = reader.page
@@ -75,8 +76,9 @@ def opened(swarm: Swarm, texts: dict[str, Path], recipe: dict[str, str]) -> str:
 
 
 def made_by_four(swarm: Swarm, token: Any, steps: int) -> list[str]:
-    """Make all steps. Three agents begin, a fourth joins late, and two of the first three leave. Return the events in
-    words."""
+    """Train all steps, starting with three agents. A fourth joins late, and two of the first three leave. Return the
+    events as text.
+    """
     began, happened = time.monotonic(), []
 
     def join(name: str, place: tuple[str, ...]) -> None:
@@ -118,7 +120,7 @@ def step_of(snapshot: dict[str, Any]) -> int:
 
 
 def tuned(model: Path, data: Path, what: str, seeds: int, epochs: int) -> dict[str, Any]:
-    """Fine-tune the released weights and fresh weights on one core. Return the scores of each seed."""
+    """Fine-tune the released weights and fresh weights on one core. Return the scores for each seed."""
     files = {
         "names": ("--train", data / "ner-train.txt.xz", "--test", data / "ner-test.txt.xz"),
         "topics": (

@@ -1,4 +1,4 @@
-"""Lighthouse scores of the pages that strangers open first, while a run's feed changes. Described in README.md."""
+"""Lighthouse scores of the pages that new visitors open first, while a run's feed changes. Described in README.md."""
 
 import argparse
 import json
@@ -80,7 +80,7 @@ def moving() -> Iterator[None]:
 
 
 def shown_to_strangers() -> None:
-    """Make the run public. By default only members see a run of that size."""
+    """Make the run public. By default only its members can see a run of this size."""
     from accounts.models import Person
     from runs.models import Run
 

@@ -1,7 +1,8 @@
-"""The stated resources of presets, compared with real use. Described in README.md.
+"""Resources that presets state, compared with real use. Described in README.md.
 
-Each preset runs in its own process: a replica, its trainer, a unit, an offer, a copy of the state as during an upload,
-and an update. There are no links, because the estimate covers links in its fixed part."""
+Each preset runs in its own process. The process holds a replica, its trainer, a unit, an offer, a copy of the state as
+for an upload, and an update. There are no links, because the estimate covers them in its fixed part.
+"""
 
 import argparse
 import json

@@ -1,7 +1,8 @@
 """The stated bytes and seconds of a step, compared with rounds over links of that speed. Described in README.md.
 
-The peers are a relay and homes behind NAT with symmetric links, which keep the default share for the household. Agents
-without a model (`agents/trainer.py`) average as many elements as the preset has."""
+The peers are a relay and homes behind NAT. The homes' links are symmetric, with the default share kept for the
+household. Agents without a model (`agents/trainer.py`) average as many elements as the preset has.
+"""
 
 import argparse
 import os
@@ -33,7 +34,7 @@ LONGEST_S = 30.0  # rounds stated to be longer than this are left out
 
 
 def homes(elements: int, mbit: int) -> Setup:
-    """Return so few homes that this machine's CPU idles even at the fastest of these links."""
+    """Return a set-up with so few homes that even the fastest links leave this machine's CPU idle time."""
     everyone = (
         *peers("home", (HOMES, mbit, mbit), reachable=False),
         *peers("relay", (1, RELAY_MBIT, RELAY_MBIT), role="relay"),
@@ -86,7 +87,7 @@ def _homes(run: Made, moved: dict[str, float]) -> Iterable[float]:
 
 
 def begin_site() -> None:
-    """Set up Django, because the site's code estimates the figures in the form."""
+    """Set up Django, because the figures come from the site's own estimate."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     import django
 

@@ -1,5 +1,6 @@
-"""SwAV on real images: the accuracy of a linear probe on the trunk of three agents, one agent, and none
-(../README.md)."""
+"""SwAV on real images: the accuracy of a linear probe on a trunk trained by three agents, by one, or by none
+(../README.md).
+"""
 
 import argparse
 import gzip
@@ -93,7 +94,7 @@ def accuracy_of(run: Trained, snapshot: Path, learned: Pictures, held: Pictures)
 
 @torch.no_grad()
 def features(trunk: torch.nn.Module, pixels: NDArray[np.uint8], side: int) -> NDArray[np.float32]:
-    """Return the trunk's features of whole images, of shape [images, features]."""
+    """Return the trunk's features for whole images, in an array of shape [images, features]."""
     sized = np.stack([np.array(Image.fromarray(one).convert("RGB").resize((side, side), 3)) for one in pixels])
     made = [
         trunk(pixel_values=torch.from_numpy(as_floats(sized[start : start + AT_ONCE]))).pooler_output.flatten(1)

@@ -1,4 +1,4 @@
-"""Which peer gets into trouble, and round times with and without that trouble."""
+"""Choice of a peer to put in trouble, and round times with and without that trouble."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -20,9 +20,11 @@ def chunks_by_reducer(plans: Collection[Plan]) -> Counter[PeerId]:
 
 
 def a_sender(names: Collection[str], up: Mapping[str, float], wire_bytes: float, plan_s: float) -> str | None:
-    """Choose a peer to slow down. A tenth of its uplink should make the peer late. Of such peers take the one with the
-    widest uplink, else the peer with the narrowest. `names` are peers that do not reduce. Return None if there are
-    none."""
+    """Choose a peer to slow down from `names`, the peers that do not reduce. Return None if there are none.
+
+    Of the peers that a tenth of their uplink would make late, take the one with the widest uplink. If there is no such
+    peer, take the one with the narrowest.
+    """
     late = [name for name in names if wire_bytes / (TENTH * up[name]) > LATE * plan_s]
     if late:
         return max(sorted(late), key=lambda name: up[name])
@@ -30,14 +32,18 @@ def a_sender(names: Collection[str], up: Mapping[str, float], wire_bytes: float,
 
 
 def a_reducer(chunks: Mapping[str, int], trainers: Collection[str]) -> str | None:
-    """Return the trainer that reduces most, or else the relay that reduces most, or None if no peer reduces."""
+    """Return the trainer that reduces most, or the relay that does if no trainer reduces. Return None if no peer
+    reduces.
+    """
     able = {name: count for name, count in chunks.items() if count}
     chosen = [name for name in able if name in trainers] or list(able)
     return max(sorted(chosen), key=lambda name: able[name], default=None)
 
 
 def beside_usual(usual: Sequence[float], affected: Sequence[float], without: Sequence[float]) -> Figures:
-    """Compare the first and the worst affected round with the median of usual rounds and of rounds without the peer."""
+    """Compare the first and the slowest affected round with the medians of normal rounds and of rounds without the
+    peer.
+    """
     usual_s, without_s = median(usual), median(without) if without else None
     worst_s = max(affected)
     return {

@@ -1,4 +1,4 @@
-"""Bytes that rounds move, compared with their plans: by peer, up and down."""
+"""Bytes that each peer sends and receives in rounds, compared with the plans."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -23,8 +23,9 @@ class Moved(Struct):
 
 
 def planned(plan: Plan, receivers: Collection[PeerId]) -> dict[PeerId, Moved]:
-    """Return the encoded bytes that each peer moves under a plan: gradients to reducers, and averages to receivers.
-    What a peer gives itself does not count."""
+    """Return the encoded bytes that each peer sends and receives under a plan: gradients to reducers, and averages to
+    receivers. Transfers within a peer do not count.
+    """
     moved = {peer: Moved() for peer in {*receivers, *_reducers(plan), *(slot.peer for slot in plan.slots)}}
     grid = Grid(plan.elements, plan.chunk_elements)
     for span in plan.spans:
@@ -71,11 +72,12 @@ def beside_plans(
     after: Mapping[str, Counts],
     kernel_bytes: float,
 ) -> Figures:
-    """Return the mean bytes that a round moved beyond the planned ones. `kernel_bytes`: bytes of all data links in all
-    rounds.
+    """Return the mean bytes that a round transferred, compared with the planned ones. `kernel_bytes`: bytes on all
+    data links in all rounds.
 
-    The kernel cannot tell rounds from probes. The kernel's bytes are split between rounds and probes in proportion to
-    our own counts."""
+    The kernel does not distinguish rounds from probes. Its bytes are divided between them in proportion to our own
+    counts.
+    """
     rounds = len(plans)
     wanted = sum(each.up for plan in plans for each in plan.values())
     counts = {row: total(rows_between(before, after, [row])) for row in (*ON_DATA_LINKS, CONTROL)}
@@ -94,7 +96,9 @@ def beside_plans(
 
 
 def in_parts(moved: Mapping[str, Moved], names: Collection[str], whole: float) -> Figures:
-    """Return the largest bytes up and down of the named peers, as multiples of `whole` bytes. Empty without names."""
+    """Return the most bytes that any named peer sent and received, as multiples of `whole`. Return nothing without
+    names.
+    """
     if not names:
         return {}
     return {
@@ -104,7 +108,9 @@ def in_parts(moved: Mapping[str, Moved], names: Collection[str], whole: float) -
 
 
 def together(moved: Mapping[str, Moved], names: Collection[str], whole: float) -> Figures:
-    """Return the total bytes up and down of the named peers, as multiples of `whole` bytes. Empty without names."""
+    """Return the total bytes that the named peers sent and received, as multiples of `whole`. Return nothing without
+    names.
+    """
     if not names:
         return {}
     return {

@@ -1,8 +1,9 @@
-"""The linear program that DeDLOC published (section 3.2), as a lower bound to compare plans with.
+"""The linear program that DeDLOC published (section 3.2), used as a lower bound for our plans.
 
 a_ij is the share of its gradient that peer i sends to peer j. g_ij is the share of the averages that peer j gets from
-peer i. Since g_ij may differ by j, two peers may both average an element, with two results. Our plans may not do that
-(rule 25)."""
+peer i. Since g_ij may depend on j, two peers may average the same element with different results. Our plans must not
+do that (rule 25).
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -60,10 +61,11 @@ class _Builder:
 
 
 def published_bound(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> float:
-    """Return a lower bound of a round's seconds by the published program, which ignores households, duplex limits and
-    forwarders.
+    """Return the published program's lower bound on a round's seconds. The program ignores households, duplex limits
+    and forwarders.
 
-    Return 0 if the solver HiGHS gives up. Raise ValueError as `solve` does, and for more than 64 peers."""
+    Return 0 if the solver HiGHS finds no solution. Raise ValueError as `solve` does, and for more than 64 peers.
+    """
     if len(parties) > MOST:
         raise ValueError(f"more than {MOST} take part")
     unit_s = solve(parties, down_bytes, limits).duration_s
@@ -93,10 +95,11 @@ def _flows(table: Table, down_bytes: float) -> Iterator[Flow]:
 
 
 def _average(builder: _Builder, table: Table) -> None:
-    """Limit each reducer's output to what every contributor has sent it, and give every receiver the whole vector.
+    """Limit each reducer's output to what every contributor has sent to it, and give every receiver the whole vector.
 
-    The variable m is what a reducer has from all contributors. With m, the program has n squared rows instead of n
-    cubed."""
+    The variable m is the share that a reducer has from all contributors. With m, the program has n squared rows
+    instead of n cubed.
+    """
     reducers, receivers = np.flatnonzero(table.reduces).tolist(), np.flatnonzero(table.receives).tolist()
     for i in reducers:
         for k in np.flatnonzero(table.up_bytes).tolist():

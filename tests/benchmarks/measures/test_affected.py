@@ -1,4 +1,4 @@
-"""Which peer gets into trouble, and how the benchmark compares the affected rounds."""
+"""Choice of the peer to put in trouble, and comparison of the affected rounds."""
 
 from tests.benchmarks.measures.affected import a_reducer, a_sender, beside_usual
 

@@ -1,4 +1,4 @@
-"""The benchmark detects growth whatever memory start-up takes, and does not mistake a single peak for growth."""
+"""The benchmark detects growth regardless of start-up memory, and does not mistake a single peak for growth."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The paper's program is a lower bound: equal for equal peers, lower where averaging an element twice pays."""
+"""The paper's program gives a lower bound: tight for equal peers, lower where averaging an element twice pays off."""
 
 import random
 
@@ -49,8 +49,9 @@ def test_bound_averages_an_element_twice_where_a_plan_may_not() -> None:
 
 
 def test_so_it_does_without_limits_on_pairs() -> None:
-    """One trainer has a slow uplink and a fast downlink. This trainer averages for itself what the auxiliary averages
-    for the other trainers."""
+    """A trainer with a slow uplink and a fast downlink averages for itself the elements that the auxiliary averages
+    for the other trainers.
+    """
     fast = [replace(trainer(i, 100.0), may_reduce=False) for i in (1, 2)]
     parties = [trainer(0, 1.5, 7.0), *fast, replace(auxiliary(5, 1.5), download_bps=7.0)]
     assert solve(parties, 1.0).duration_s == pytest.approx(1.0)

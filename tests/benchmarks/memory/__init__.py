@@ -1,1 +1,1 @@
-"""Benchmarks of the memory of processes."""
+"""Benchmarks of process memory."""

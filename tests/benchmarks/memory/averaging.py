@@ -32,8 +32,9 @@ PATIENCE_S = 60.0  # seconds for one round
 
 
 def recipe() -> Recipe:
-    """Return a recipe whose batch three trainers fill, or two while one is away. Two of three trainers are below the
-    quorum."""
+    """Return a recipe whose batch is filled by three trainers, or by two if one is away. A round that loses one of
+    three is void.
+    """
     return CausalLM(
         model=Model(context=257),
         target_batch=SAMPLES * len(TRAINERS),
@@ -68,7 +69,7 @@ class Rounds:
         self._failed = 0  # number of the last round in which a failure was caused
 
     async def make(self) -> None:
-        """Make rounds until `rounds` of them have ended, with an update or void."""
+        """Run until `rounds` rounds have ended, either void or with an update."""
         while (ended := self._ended()) < self.rounds:
             async with asyncio.timeout(PATIENCE_S):
                 await self.coordinator.change()
@@ -86,10 +87,10 @@ class Rounds:
             say(f"{self._ended()} rounds, {self.coordinator.state.void_rounds} void")
 
     def _fail(self) -> None:
-        """Cause a void round: once it has a plan, disconnect contributors until too few are left, then let them return.
+        """Make the planned round void: disconnect contributors until too few are left, then let them return.
 
-        The round may succeed nevertheless, if its reducer itself contributed most. Then the next round fails
-        instead."""
+        If the reducer itself contributed most, the round may still succeed. The next round then fails instead.
+        """
         state = self.coordinator.state
         round_ = state.round
         if state.phase is not Phase.REDUCE or round_ is None or round_.plan is None or round_.number == self._failed:

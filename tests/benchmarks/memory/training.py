@@ -1,7 +1,8 @@
-"""An agent's memory estimate for a run, and its real use, at a real site with a relay and an agent, for two models.
+"""An agent's memory estimate compared with its real use, for two models, at a real site with a relay and an agent.
 
-Prints for each model the estimate and the peak resident memory of the agent's process (VmHWM, so Linux only), in
-bytes."""
+For each model, print the estimate and the peak resident memory of the agent's process, in bytes. Works only on Linux
+(VmHWM).
+"""
 
 import json
 import re

@@ -42,8 +42,7 @@ PATIENCE_S = 30.0
 
 
 class Contributor:
-    """The shipped trainer core, taken from cut to commit repeatedly. A script drives the core, whose clock does not
-    tick."""
+    """The shipped trainer core, driven by a script from cut to commit repeatedly. The core's clock does not tick."""
 
     further_s = 15.0  # seconds until a second unit of the same step
 
@@ -55,10 +54,11 @@ class Contributor:
         place: Place | None = None,
         fail: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """Create a contributor. `unit_s`: seconds to compute a unit, without adding it. `place`: the address on which
-        it listens.
+        """Create a contributor. `unit_s`: seconds to compute a unit, without adding it. `place`: address on which to
+        listen.
 
-        `fail` receives the errors of background jobs. Without it an error ends the process."""
+        `fail` receives the errors of background jobs. Without `fail`, an error ends the process.
+        """
         self.access, self.grid, self.unit_s, self.place = access, grid, unit_s, place
         self._fail = fail or _end_process
         self.links = DataLinks(access, self._hear_relay, self._reached, lambda: self.round is not None)
@@ -155,7 +155,8 @@ class Contributor:
             self._fail(error)
 
     async def _load(self, action: e.Load) -> None:
-        """Load nothing. Wait for the links to all relays instead, so that the next hello shows that they are open."""
+        """Wait for the links to all relays instead of loading a snapshot, so that the next hello reports them as
+        open."""
         others = {listener.peer for listener in action.greeting.listeners} - {self.access.peer}
         while not others <= self.links.open.keys():  # noqa: ASYNC110 (a dictionary cannot be awaited)
             await asyncio.sleep(0.01)

@@ -1,6 +1,7 @@
-"""The shipped coordinator over real control links, with a list in place of a database: a host without a site.
+"""A host without a site: the shipped coordinator over real control links, with a list in place of a database.
 
-This host has no people, pages or claims. Every peer that proves a credential of the test's site is a member."""
+This host has no people, pages or claims. Every peer with a credential of the test's site is a member.
+"""
 
 import asyncio
 import secrets
@@ -93,7 +94,7 @@ class Timed(Struct):
 
 
 class Coordinator:
-    """One run, driven from its beginning. `steps` maps the number of each step that has begun to its history."""
+    """A coordinator of one run, from the run's start. `steps` maps each step that has begun to its history."""
 
     def __init__(self, recipe: Recipe, elements: int) -> None:
         snapshot = m.Snapshot(index=0, step=0, digest=GENESIS, state_digest="", file="0" * 64, size=0)
@@ -145,7 +146,7 @@ class Coordinator:
         await self._moved_on.wait()
 
     def end_probes(self) -> None:
-        """Probe no idle links from now on, as in an older run that has already probed all members."""
+        """Stop probing idle links, as in an older run that has already probed all its members."""
         for member in self.state.members.values():
             member.conduct.probed = MOST_PROBES
 
@@ -193,8 +194,9 @@ class Coordinator:
         self.handle(e.Received(credential.peer, body))
 
     def _note_held(self, peer: PeerId, body: m.TO_SITE) -> None:
-        """Record that a peer has the averages. A peer reports that at once, or with its next step if the step was
-        committed first."""
+        """Record that a peer has the averages. It reports this at once, or with its next step if the commit came
+        first.
+        """
         match body:
             case m.Arrivals() if body.holds:
                 step, attempt = body.step, body.attempt
@@ -219,7 +221,7 @@ class Coordinator:
             self._carry(command)
 
     def _later(self, event: e.Event) -> None:
-        """Deliver a database's answer in a turn of its own, not within the event that asked for it."""
+        """Deliver a database's answer in a later turn of the event loop, not within the event that requested it."""
         asyncio.get_running_loop().call_soon(self.handle, event)
 
     def _carry(self, command: e.Command) -> None:
@@ -291,7 +293,7 @@ def _is_whole(contribution: Contribution, record: Record) -> bool:
 
 
 def _told(plan: m.Plan, known: dict[Direction, Capacity]) -> str:
-    """Describe a plan for people: chunks by reducer, and link rates in Mb/s (a + marks a lower bound)."""
+    """Return a readable summary of a plan: chunks by reducer, and link rates in Mb/s (a + marks a lower bound)."""
     chunks = Counter[PeerId]()
     for span in plan.spans:
         chunks[span.reducer] += span.stop - span.first

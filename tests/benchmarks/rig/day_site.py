@@ -1,4 +1,4 @@
-"""A site as usual, except that its relay and other child processes use the benchmark's clock
+"""A normal site, except that its relay and other child processes use the benchmark's clock
 (tests/benchmarks/day.py)."""
 
 import os

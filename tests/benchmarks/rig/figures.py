@@ -37,7 +37,7 @@ def say(line: str) -> None:
 
 
 def _rounded(value: Any) -> Any:
-    """Round numbers to four digits. No figure is more accurate than that."""
+    """Round numbers to four significant digits. No figure is more accurate than that."""
     match value:
         case float():
             return float(f"{value:.4g}")

@@ -1,7 +1,7 @@
-"""A forwarder, and a dialler through it: `python -m tests.benchmarks.rig.forward_ends forward|dial …`.
+"""A forwarder, and a program that dials through it: `python -m tests.benchmarks.rig.forward_ends forward|dial …`.
 
-The listener is that of `link_ends`. The listener returns each frame as an average, so that both directions are busy at
-once."""
+The listener is that of `link_ends`. It returns each frame as an average, so that both directions are busy at once.
+"""
 
 import asyncio
 import socket
@@ -24,8 +24,9 @@ PIECE = 256 * 1024
 
 
 async def forward(port: int, fingerprint: str, way: str) -> None:
-    """Forward to the listener until the process ends, and print the forwarder's address. `way`: use TLS, or plain TCP
-    as behind a proxy that ends TLS."""
+    """Print the forwarder's port and fingerprint, then forward until the process ends. `way`: TLS, or plain TCP as
+    behind a proxy that terminates TLS.
+    """
     listener = Listener(RELAY, f"wss://{HOST}:{port}/", fingerprint)
     certificate = new_certificate() if way == "tls" else None
     server = await serve_data(
@@ -47,7 +48,7 @@ async def _nothing(_: Connection) -> None:
 
 
 async def dialled(way: str, ports: str, theirs: str, fingerprint: str) -> Connection:
-    """Open a link through the forwarder at the first port to the listener at the second port."""
+    """Open a link to the listener at the second port, through the forwarder at the first port."""
     forwarder, listener = ports.split(",")
     about: dict[str, Any] = {"identity": trainer(), "version": "1", "clock": at_now}
     if way in ("forward", "forward-tls"):
@@ -62,13 +63,13 @@ async def dialled(way: str, ports: str, theirs: str, fingerprint: str) -> Connec
 
 
 async def send(way: str, ports: str, fingerprints: str, chunks: int, size: int) -> None:
-    """Open a link through the forwarder, send and take everything, and print the resources used."""
+    """Open a link through the forwarder, send and receive all frames, and print the resources used."""
     theirs, fingerprint = fingerprints.split(",")
     await send_and_take(await dialled(way, ports, theirs, fingerprint), chunks, size)
 
 
 async def _wrapped(port: int) -> socket.socket:
-    """Return a socket to a forwarder that ends TLS itself. The link's own TLS runs inside that connection."""
+    """Return a socket to a forwarder that terminates TLS itself. The link's own TLS runs inside that connection."""
     near, far = socket.socketpair()
     outer = await asyncio.open_connection(HOST, port, ssl=pinning_context())
     far.settimeout(0.0)

@@ -90,7 +90,7 @@ async def listen(host: str, chunks: int, size: int) -> None:
 
 
 async def dial_and_send(host: str, port: int, fingerprint: str, chunks: int, size: int) -> None:
-    """Open a link to the listener, send and take everything, and print the resources used."""
+    """Open a link to the listener, send and receive all frames, and print the resources used."""
     link = await dial(
         f"wss://{host}:{port}/",
         link=Link.DATA,

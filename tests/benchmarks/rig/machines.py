@@ -1,4 +1,4 @@
-"""Participants of a round without a site: each has the site's key and issues its own credential."""
+"""Participants in a round without a site. Each has the site's key and issues its own credential."""
 
 import secrets
 import time
@@ -34,7 +34,7 @@ class OwnAccess(RunAccess):
         self.control, self.run = control, RUN
 
     async def renew(self) -> None:
-        """Issue a credential once. A benchmark ends before the credential expires."""
+        """Issue a credential on the first call only. A benchmark ends before it expires."""
         if self.credential is None:
             now = int(time.time())
             credential = Credential(

@@ -1,6 +1,7 @@
 """A round's bytes without any processing: `python -m tests.benchmarks.rig.plain_tcp sink|send PORT MOST`.
 
-All senders send to one sink and receive from it at the same time. The result is the least possible cost."""
+All senders send to one sink and receive from it at the same time. The result is the minimum cost of a round.
+"""
 
 import os
 import socket
@@ -19,7 +20,7 @@ def exchange(link: socket.socket, outgoing: memoryview, incoming: memoryview) ->
 
 
 def receive(link: socket.socket, into: memoryview) -> None:
-    """Fill the buffer. Raise EOFError if the other side has gone."""
+    """Fill the buffer. Raise EOFError if the other side has closed the link."""
     done = 0
     while done < len(into):
         count = link.recv_into(into[done:])
@@ -49,7 +50,8 @@ def serve(link: socket.socket, most: int) -> None:
 
 
 def send(port: int, most: int) -> None:
-    """Read lines with the bytes up and down from standard input. Make one exchange for each line, then print a line."""
+    """Make one exchange for each line of standard input, which states the bytes up and down. Print a line after
+    each."""
     outgoing, incoming = memoryview(os.urandom(most)), memoryview(bytearray(most))
     with socket.create_connection(("127.0.0.1", port)) as link:
         print("linked", flush=True)

@@ -63,7 +63,7 @@ def running(*arguments: str) -> Iterator[Child]:
 
 
 def leave_with_parent() -> None:
-    """End this child process when its standard input closes. For programs that read nothing from standard input."""
+    """End this child process when its standard input closes. Use this only in programs that read nothing from it."""
 
     def wait() -> None:
         while os.read(0, 4096):

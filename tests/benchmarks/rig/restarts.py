@@ -1,8 +1,8 @@
-"""Redis killed and restarted under a run on PostgreSQL. This benchmark is written as a test, because it needs test
+"""Kill and restart the Redis of a run on PostgreSQL. This benchmark is written as a test, because it needs test
 fixtures.
 
-`tests.benchmarks.redis_restarts` runs this module. The variable RESTARTS gives the number, FIGURES the file for the
-seconds."""
+`tests.benchmarks.redis_restarts` runs this module. RESTARTS gives the number of restarts, and FIGURES the output file.
+"""
 
 import json
 import os

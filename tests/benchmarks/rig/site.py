@@ -143,8 +143,9 @@ class Site:
         return Times(offered - began, reduced - began, held - began)
 
     async def _spans_of(self, plan: m.Plan) -> list[m.SpanDone]:
-        """Return the finished spans of this plan. On a busy machine a relay may report a span twice, or one of the
-        previous round."""
+        """Return the finished spans of this plan. Ignore duplicates and spans of the previous round, which a busy
+        machine's relay may report.
+        """
         done: dict[int, m.SpanDone] = {}
         async with asyncio.timeout(PATIENCE_S):
             while len(done) < len(plan.spans):

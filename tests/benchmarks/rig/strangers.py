@@ -1,4 +1,4 @@
-"""Attacks by a stranger without a credential: half requests, endless headers, silent sockets, large bodies."""
+"""Attacks by a stranger without a credential: incomplete requests, endless headers, silent sockets, large bodies."""
 
 import asyncio
 import contextlib
@@ -75,7 +75,9 @@ async def _big_body(ground: Ground) -> None:
 
 
 async def _silent_socket(ground: Ground) -> None:
-    """Open a socket that stays silent. A trusted proxy's header makes all such sockets come from one address."""
+    """Open a socket that stays silent. A header as from a trusted proxy gives all such sockets the same source
+    address.
+    """
     address = f"{ground.url.replace('http', 'ws', 1)}/ws/agents/"
     async with connect(address, additional_headers={"X-Forwarded-For": "203.0.113.5"}, proxy=None) as socket:
         ground.account["opened"] += 1

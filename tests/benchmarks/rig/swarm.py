@@ -77,7 +77,7 @@ async def swarm(place: Place, setup: Setup, way: Way) -> AsyncIterator[Swarm]:
 
 
 def peer_of(number: int, peer: Peer) -> PeerId:
-    """Return the id of a peer. Relays have the highest ids, which tells them apart."""
+    """Return the id of a peer. Relays have the highest ids, which makes them recognizable."""
     return PeerId(f"{number + (1 << 64 if peer.role == 'relay' else 1):032x}")
 
 
@@ -142,7 +142,9 @@ def tell_steps(coordinator: Coordinator) -> None:
 
 
 async def end_of_any(network: Network, setup: Setup, gone: AbstractSet[str] = frozenset()) -> NoReturn:
-    """Wait until a process ends unexpectedly, then raise Unavailable. The benchmark itself ends those in `gone`."""
+    """Wait until a process ends unexpectedly, then raise Unavailable. Ignore peers in `gone`, which the benchmark
+    ended.
+    """
     while True:
         await asyncio.sleep(1.0)
         names = [peer.name for peer in setup.peers if peer.name not in gone]
@@ -151,7 +153,7 @@ async def end_of_any(network: Network, setup: Setup, gone: AbstractSet[str] = fr
 
 
 async def unless(watching: "asyncio.Task[NoReturn]", work: Coroutine[Any, Any, None]) -> None:
-    """Do the work. If `watching` fails first, raise its error."""
+    """Run `work` to its end. If `watching` fails first, raise its error."""
     working = asyncio.create_task(work)
     try:
         await asyncio.wait({watching, working}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,8 @@
-"""Bytes that a process sends and receives, by kind, in a file that other processes can read at any time.
+"""Counts of the bytes that a process sends and receives, by kind, in a file that other processes can read at any time.
 
-Bytes are counted at the sessions of links. What a peer passes to itself is not counted. The count includes our frame
-headers and WebSocket framing. TLS, TCP and IP overhead is only in the kernel's counters."""
+The sessions of links count the bytes, including our frame headers and WebSocket framing. Data that a peer passes to
+itself is not counted. TLS, TCP and IP overhead appears only in the kernel's counters.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def row_of(link: Link, data: bytes | memoryview) -> int:
 
 
 def framed(size: int, *, is_masked: bool) -> int:
-    """Return the size with a WebSocket frame around it (RFC 6455, section 5.2). Only the dialling side masks."""
+    """Return the size including a WebSocket frame (RFC 6455, section 5.2). Only the dialling side masks its frames."""
     return size + 2 + (0 if size < 126 else 2 if size < 1 << 16 else 8) + (4 if is_masked else 0)
 
 
@@ -52,7 +53,7 @@ class CountedSession(Session):
 
 
 def count_into(folder: Path) -> None:
-    """From now on, count the bytes of all sessions of this process in a file in this folder."""
+    """Start counting the bytes of all sessions of this process, in a file in this folder."""
     from peer_agent.network import link, relay_server
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -46,7 +46,7 @@ def summary(found: Figures, round_s: float | None) -> Figures:
 
 
 def rows(place: Place, wanted: Sequence[Rival], engine: Engine, ids: dict[str, PeerId]) -> Iterator[Row]:
-    """Yield a measurement for each rival. Rivals that change the namespaces come last."""
+    """Yield each rival with its measurement. Rivals that change the namespaces come last."""
     setup = place.network.setup
     if "gloo" in wanted:
         yield "gloo", partial(gloo, place)
@@ -68,7 +68,7 @@ def gloo(place: Place) -> Figures:
 
 
 def hivemind(place: Place, *, best: bool) -> Figures:
-    """Measure hivemind. Raise Unavailable if its virtual environment cannot be made."""
+    """Measure hivemind. Raise Unavailable if its virtual environment cannot be created."""
     python = interpreter()
     return rival(place, lambda _: seats.hivemind(place.network, place.codec, python, place.rates, best=best))
 
@@ -83,8 +83,9 @@ def rival(place: Place, seated: Callable[[Path], Sequence[Seat]]) -> Figures:
 def equal_shares(place: Place, engine: Engine) -> Figures:
     """Measure our engine with equal shares for all trainers.
 
-    Trainers behind NAT are opened to each other, as if forwarding were free. One relay keeps the log, as in the floor
-    time."""
+    Trainers behind NAT can dial each other, as if forwarding were free. One relay keeps the log, as the floor time
+    assumes.
+    """
     setup = place.network.setup
     hidden = any(not peer.reachable for peer in setup.peers)
     if hidden:
@@ -93,6 +94,6 @@ def equal_shares(place: Place, engine: Engine) -> Figures:
 
 
 def opened(setup: Setup) -> Setup:
-    """Return the set-up with all peers reachable. The log's keeper is the only relay left."""
+    """Return the set-up with all peers reachable, and with no relay except the keeper of the log."""
     kept = (peer for peer in setup.peers if peer.role != "relay" or peer.name == setup.keeper)
     return replace(setup, peers=tuple(replace(peer, reachable=True) for peer in kept))

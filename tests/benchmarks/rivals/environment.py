@@ -1,5 +1,6 @@
-"""The virtual environment of hivemind, under `var/`. The environment is made once, and again when hivemind's
-requirements change."""
+"""The virtual environment of hivemind, under `var/`. It is created once, and again when hivemind's requirements
+change.
+"""
 
 import hashlib
 import os
@@ -23,7 +24,8 @@ class Unavailable(RuntimeError):
 
 def interpreter(folder: Path = ROOT / "var" / "rivals" / "hivemind", requirements: Path = REQUIREMENTS) -> Path:
     """Return the path of the Python in hivemind's virtual environment. Raise Unavailable if the environment cannot be
-    made."""
+    created.
+    """
     python, stamp = folder / "bin" / "python", folder / STAMP
     wanted = hashlib.sha256(f"{sys.version}\0{folder}\0{requirements.read_text()}".encode()).hexdigest()
     if python.exists() and stamp.exists() and stamp.read_text() == wanted:
@@ -36,7 +38,7 @@ def interpreter(folder: Path = ROOT / "var" / "rivals" / "hivemind", requirement
 
 
 def clean_environment() -> dict[str, str]:
-    """Return the environment variables of a rival's processes: none of our paths, and one thread for arithmetic."""
+    """Return environment variables for a rival's processes, without our paths and with one thread for arithmetic."""
     ours = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
     return {name: value for name, value in os.environ.items() if name not in ours} | {"OMP_NUM_THREADS": "1"}
 

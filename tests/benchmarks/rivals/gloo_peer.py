@@ -19,7 +19,7 @@ TYPES = {"fp16": torch.float16, "fp32": torch.float32}
 
 
 class Gloo:
-    """A float32 vector that is averaged over gloo. The bytes sent have the codec's type."""
+    """A float32 vector that gloo averages. Gloo transfers it in the codec's type."""
 
     def __init__(self, elements: int, peers: int, codec: str) -> None:
         self.peers = peers
@@ -30,8 +30,9 @@ class Gloo:
         return [self.vector.numpy()]
 
     def average(self) -> dict[str, Any]:
-        """Average once. The time includes casts, as the time of our own rounds does, but not the earlier wait for the
-        other peers."""
+        """Average once. As in our own rounds, the time includes casts. It excludes the initial wait for the other
+        peers.
+        """
         dist.barrier()
         began = time.monotonic()
         sent = self.vector.to(self.kind)

@@ -21,7 +21,7 @@ BEST_PART = 1 << 21  # bytes; the default is 1 << 19
 
 
 class Hivemind:
-    """The averager, with a clock that measures its all-reduce and leaves out finding a group."""
+    """The averager, with a clock that times its all-reduce but not the search for a group."""
 
     def __init__(self, asked: dict[str, Any]) -> None:
         size = asked["elements"] // TENSORS
@@ -67,7 +67,7 @@ class Hivemind:
 
 
 def best(asked: dict[str, Any]) -> dict[str, Any]:
-    """Return tuned settings, as a person who has measured would choose them."""
+    """Return tuned settings, as a user would choose them after some measurements."""
     compression = {"fp16": Float16Compression, "fp32": NoCompression}[asked["codec"]]()
     return {
         "compression": compression,

@@ -59,7 +59,7 @@ def end_all(network: Network) -> None:
 
 
 def open_homes(network: Network) -> None:
-    """From now on let all peers dial each other, whatever the set-up says, as if forwarding were free."""
+    """Let all peers dial each other from now on, regardless of the set-up, as if forwarding were free."""
     assert network.internet is not None
     for index, peer in enumerate(network.setup.peers):
         if not peer.reachable:

@@ -1,7 +1,8 @@
 """Rivals that are our own engine with another plan: equal shares for all, and one parameter server.
 
-The shipped coordinator calls `solve` to get shares. Within `planned_by` another function answers. Nothing else
-differs."""
+The shipped coordinator calls `solve` to get shares. Within `planned_by`, another function replaces `solve`. Nothing
+else differs.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -44,8 +45,9 @@ def equal(parties: Sequence[Party], down_bytes: float, limits: Limits, chosen: S
 
 
 def best_connected(setup: Setup, rates: Rates) -> str:
-    """Return the name of the relay with the best link, or of the best reachable peer if there is no relay. The slower
-    direction of a link decides."""
+    """Return the name of the best-connected relay, or of the best-connected reachable peer if there is no relay.
+    Compare links by their slower direction.
+    """
     able = [peer for peer in setup.peers if peer.reachable]
     relays = [peer for peer in able if peer.role == "relay"]
     return max(relays or able, key=lambda peer: min(rates.up[peer.name], rates.down[peer.name])).name
@@ -53,7 +55,7 @@ def best_connected(setup: Setup, rates: Rates) -> str:
 
 @contextmanager
 def planned_by(solve: Solve | None) -> Iterator[None]:
-    """Within the block, let this process's coordinators plan with `solve`. None: plan as shipped."""
+    """Make this process's coordinators plan with `solve` until the block ends, or as shipped if `solve` is None."""
     if solve is None:
         yield
         return

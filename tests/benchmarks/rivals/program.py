@@ -1,6 +1,7 @@
-"""The dialogue of a rival's peer with the benchmark: lines of JSON over pipes, so that no emulated link carries them.
+"""The dialogue between a rival's peer and the benchmark: lines of JSON over pipes, not over emulated links.
 
-This module runs in the rival's environment, so it imports nothing of ours."""
+This module runs in the rival's environment, so it imports none of our code.
+"""
 
 import json
 import os
@@ -64,5 +65,5 @@ def answer(said: dict[str, Any]) -> None:
 
 
 def leave(number: int, _: object) -> NoReturn:
-    """Exit on a signal as after the last command, so that child processes end too."""
+    """Exit on a signal just as after the last command, so that child processes also end."""
     raise SystemExit(128 + number)

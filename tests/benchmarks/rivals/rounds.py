@@ -123,8 +123,9 @@ class Group:
         self.processes: dict[str, Process] = {}
 
     def start(self, seats: Sequence[Seat]) -> None:
-        """Start the first process alone, and tell the other processes its addresses. Raise RuntimeError if a process
-        does not start."""
+        """Start the processes. If they dial the first one, start it alone and pass on its addresses. Raise
+        RuntimeError if a process does not start.
+        """
         self.contributors = [seat.name for seat in seats if seat.contributes]
         first, *others = seats
         with self._within(START_S):
@@ -151,7 +152,7 @@ class Group:
         return process
 
     def round(self, number: int, most_s: float) -> Round:
-        """Make one round and check the result. Writing and checking the values is outside the counted time."""
+        """Run one round and check the result. The time to write and check the values is not counted."""
         with self._within(START_S):
             self._ask(f"fill {number}")
         before, busy, told_at = self._counters(), processor_time(), time.monotonic()

@@ -1,4 +1,4 @@
-"""In which namespaces a rival's peers run, and which rivals a set-up can have."""
+"""Namespaces in which a rival's peers run, and the rivals that a set-up supports."""
 
 import sys
 from pathlib import Path
@@ -55,7 +55,7 @@ def common_of(setup: Setup, codec: str) -> dict[str, Any]:
 
 
 def role_of(peer: Peer) -> str:
-    """Return hivemind's role: a peer behind NAT is a client, and one without values an auxiliary."""
+    """Return the peer's hivemind role: auxiliary without values, client behind NAT, otherwise node."""
     if peer.role != "trainer":
         return "auxiliary"
     return "node" if peer.reachable else "client"

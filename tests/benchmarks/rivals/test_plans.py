@@ -1,4 +1,4 @@
-"""Rival plans for our own engine: their shares. Nothing else differs from the shipped engine."""
+"""Rival plans for our own engine differ from the shipped engine only in their shares."""
 
 import pytest
 

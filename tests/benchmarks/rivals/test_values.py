@@ -1,4 +1,4 @@
-"""A rival's result shows which part of it is the mean of all peers."""
+"""A rival's result shows how much of it is the true mean of all peers."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,8 @@
 """Each peer's values in a round: noise that all peers share, plus a shift of the peer's own.
 
-So every peer knows the true mean without a message, and the result shows which peers were missing. No vector is stored:
-the noise is drawn again, part by part."""
+Every peer therefore knows the true mean without a message, and the result shows which peers were missing. No vector is
+stored, because the noise is generated again, part by part.
+"""
 
 from collections.abc import Iterator, Sequence
 

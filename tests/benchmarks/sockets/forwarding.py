@@ -41,7 +41,9 @@ listen forward
 
 
 class Kind(Struct, frozen=True):
-    """A forwarder and the way to dial it. `tls`: the forwarder ends its own TLS connection around that of the link."""
+    """A forwarder and the way to dial it. `tls`: the forwarder terminates an outer TLS connection around the link's
+    own.
+    """
 
     name: str
     way: str

@@ -1,4 +1,4 @@
-"""One benchmark as a process of its own, which is stopped when its time budget is spent."""
+"""Run a benchmark in its own process, and stop it when its time budget is spent."""
 
 import json
 import subprocess

@@ -16,8 +16,9 @@ MINUTES: dict[Size, int] = {"quick": 10, "usual": 60, "full": 180}
 
 
 class Averaging(Struct, frozen=True):
-    """A set-up of the averaging benchmark, its rivals, and the number of counted rounds. With `elements`, it makes many
-    short rounds."""
+    """A set-up of the averaging benchmark, its rivals, and the number of counted rounds. If `elements` is set, the
+    rounds are many and short.
+    """
 
     setup: str
     against: tuple[Rival, ...] = ()

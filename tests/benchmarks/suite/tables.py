@@ -2,7 +2,8 @@
 docs/benchmarks.md]`.
 
 The page has a line `<!-- NAME -->` before each table and `<!-- end -->` after it. The text between these lines is
-rewritten. A table without figures says so, whatever it said before."""
+rewritten. If a table has no figures, a note replaces its old text.
+"""
 
 import argparse
 import json
@@ -65,7 +66,9 @@ def time_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def reserve_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Yield rounds in which households keep a share of their uplinks, with the floor time on the rest of the links."""
+    """Yield a row for each run in which households keep a share of their uplinks. The floor time uses the remaining
+    rates.
+    """
     for run in (run for run in made(runs) if run.get("reserve_percent")):
         names = ("setup", "reserve_percent", "uplink_peak", "round_s_median", "floor_s", "ratio", "is_valid")
         yield cells(run, *names)
@@ -87,7 +90,7 @@ def rival_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def rival_cells(against: Figures, name: str) -> Cells:
-    """Return seconds, ratio and partial rounds, or the reason why there are none."""
+    """Return seconds, ratio and partial rounds, or the reason why the rival was not measured."""
     if (seconds := against.get(f"{name}_s")) is None:
         return ["–", "–", against.get("left_out", {}).get(name, NOT_MEASURED)]
     partial = against.get(f"{name}_rounds_partial")
@@ -109,7 +112,7 @@ def counted(times: dict[str, int]) -> str:
 
 
 def loss_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Yield the increase in a model's loss with fewer bits, taken from the worst seed."""
+    """Yield each codec's loss as a multiple of the fp16 loss, for the worst seed."""
     for run in (run for run in runs if "of_fp16" in run):
         for codec, ratios in run["of_fp16"].items():
             yield [codec, f"{max(ratios):.4f}"]
@@ -146,7 +149,7 @@ def plan_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def bytes_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Yield runs of many rounds: the rounds, the peers in them, and the bytes beyond the planned ones."""
+    """Yield a row for each run of many rounds: its rounds, its peers, and the bytes beyond the planned ones."""
     for run in (run for run in made(runs) if run.get("is_many")):
         found, ok = run["bytes"], f"{run['rounds_ok']} of {len(run['rounds_s'])}"
         parts = (found["who_reduces_nothing_in_p"], found["relays_in_np"])
@@ -159,8 +162,9 @@ def exact(found: Figures) -> Cells:
 
 
 def trouble_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Yield rounds with one peer in trouble, compared with usual rounds and rounds without that peer, or the reason why
-    there are none."""
+    """Yield rows that compare rounds with one peer in trouble to normal rounds and rounds without that peer. If none
+    ran, give the reason.
+    """
     for run in (run for run in runs if run.get("benchmark") == "trouble" and "trouble" in run):
         about = cells(run, "setup", "scale", "trouble", "part", "who")
         # a text is the reason; otherwise this is a list of peers without a part

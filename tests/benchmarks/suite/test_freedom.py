@@ -33,8 +33,9 @@ def timed(cut_at: float, asked: set[PeerId], codec: Any, held_s: float) -> Timed
 
 
 def made() -> Made:
-    """Return a run with two counted rounds. The plan left the slowest trainer out of the first; all were in the second,
-    with int4."""
+    """Return a run with two counted rounds. The plan left the slowest trainer out of the first. All trainers were in
+    the second, with int4.
+    """
     steps = {WARM_UP - 1: timed(0.0, ALL, "fp16", 4.0)}
     steps |= {FIRST: timed(10.0, ALL - {SLOW}, "fp16", 4.0), SECOND: timed(20.0, ALL, "int4", 6.0)}
     steps[SECOND + 1] = Timed(30.0)  # begun, but not finished

@@ -1,4 +1,4 @@
-"""Which steps the overlap benchmark counts, and how far trainers fall behind that a round left out."""
+"""Tests of which steps the overlap benchmark counts, and how far left-out trainers fall behind."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId

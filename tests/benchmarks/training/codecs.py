@@ -1,7 +1,8 @@
 """The cost of fewer bits: held-out loss after 200 steps on real text, with gradients and averages in each codec.
 
-Two trainers and a reducer as shipped, but without sockets: accumulators with carried work, sums, residuals of the
-averages. Run `python -m tests.benchmarks.training.codecs`. The last line is one JSON object."""
+The two trainers and the reducer work as shipped, including carried work, sums and residuals, but without sockets. Run
+`python -m tests.benchmarks.training.codecs`. The last line is one JSON object.
+"""
 
 import argparse
 import json
@@ -47,8 +48,9 @@ def recipe_of(seed: int, steps: int) -> CausalLM:
 
 
 def heldout_loss(codec: Codec, seed: int, steps: int = STEPS, *, feedback: bool = True) -> float:
-    """Return nats per token after this many steps. Without `feedback`, averages do not carry their rounding errors to
-    later steps."""
+    """Return held-out nats per token after this many steps. Without `feedback`, rounding errors of averages are not
+    carried over.
+    """
     recipe, text = recipe_of(seed, steps), np.frombuffer(docstrings().encode(), np.uint8).astype(np.uint16)
     replica, tokens = Replica(recipe), text[:-HELD_OUT]
     trainer, grid = Trainer(replica, RUN, [tokens], threads=1), grid_of(replica.layout.elements)

@@ -112,7 +112,7 @@ def measure(recipe: CausalLM, repeats: int, units: int, *, compiles: bool) -> Fi
 
 
 def _of_compiling(seconds: dict[str, list[float]], first: dict[str, float]) -> Figures:
-    """Return the speed-up by compiling (median, least, most) and the extra time of the first turn."""
+    """Return the speed-up from compiling (median, minimum, maximum) and the extra time of the first turn."""
     ratios = [a / b for a, b in zip(seconds["ours"], seconds["compiled"], strict=True)]
     return {
         "compiled_ratio": median(ratios),

@@ -1,4 +1,4 @@
-"""The loss that fewer bits cost a model: a short version of `python -m tests.benchmarks.training.codecs`."""
+"""The effect of fewer bits on a model's loss, in a short version of `python -m tests.benchmarks.training.codecs`."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""Messages between the site's processes: one written by another version is read, or only that one is dropped."""
+"""Messages between the site's processes. A message from another version is read, or is dropped without harm to
+others."""
 
 from typing import Any, get_args
 

@@ -1,4 +1,4 @@
-"""The contract of claims: one host per run, numbered by a fence, with expiry by the database's clock."""
+"""The contract of claims: each run has one host, numbered by a fence. Claims expire by the database's clock."""
 
 import threading
 import time
@@ -131,8 +131,9 @@ class TestContract:
             expire(example.run)
 
     def test_a_claimant_that_waited_for_the_winner_gets_nothing(self, example: Example) -> None:
-        """The second claimant waits for the lock on the winner's row. A subquery would still see the row as it was
-        before."""
+        """The second claimant waits for the lock on the winner's row. A subquery would still see the row from before
+        the claim.
+        """
         with transaction.atomic():
             assert claims.claim(example.run, "one") == 1
             second: Any = in_other_thread(lambda: claims.claim(example.run, "two"))

@@ -254,8 +254,9 @@ class TestTheDatabase:
         assert (len(asked), script.count(e.Persisted)) == (1, 1), "asked for twice meanwhile, done once"
 
     async def test_is_not_written_by_a_host_whose_claim_is_over(self, example: Example, driven: Host) -> None:
-        """The column `waiting_for` is not protected by the fence, so this host would overwrite what the next host
-        wrote."""
+        """The column `waiting_for` is not protected by the fence, so a former host could overwrite the next host's
+        value.
+        """
         driven.writer.ask(e.Waiting("for a relay"))
         driven.writer.drain()
         driven.holding.is_lost = True
@@ -300,7 +301,7 @@ class TestTheDatabase:
     async def test_tells_of_each_page_when_it_is_said(
         self, records: int, example: Example, driven: Host, script: Script, monkeypatch: Any
     ) -> None:
-        """The host also reports a full page, because its peer may have been sent a commit before the page."""
+        """The host reports even a full page, because a commit may have been sent to the peer before the page."""
         record = await in_thread(next_record)(example.run, (example.teo, (UNIT,)))
         monkeypatch.setattr(store, "sealed_from", lambda *_: [sealed(record)] * records)
         script.answer = lambda event: [e.Resend(TEO, 7, 3)] if isinstance(event, e.Joined) else []
@@ -409,7 +410,7 @@ class TestSessions:
         assert answer == m.Rehello(run=driven.run.run_id, fence=driven.holding.fence)
 
     async def test_a_ban_is_final_until_it_is_taken_back(self, driven: Host, script: Script, monkeypatch: Any) -> None:
-        """The ban also applies to a hello that was already on its way."""
+        """The ban also applies to a hello that was already in transit."""
         gone = [TEO]
         monkeypatch.setattr(host, "LOOK_S", 0.01)
         monkeypatch.setattr(store, "revoked", lambda peers: gone)

@@ -229,7 +229,7 @@ def test_what_is_shown_and_what_is_told_are_one_transaction(world: World, monkey
 
 
 def test_while_nothing_changes_it_costs_nothing(world: World) -> None:
-    """A host polls every second, so a poll without changes must cost no query."""
+    """A host polls every second, so a poll that finds no changes must cost no query."""
     world.here(world.teo)
     world.look()
     with CaptureQueriesContext(connection) as asked:
@@ -242,7 +242,9 @@ def test_while_nothing_changes_it_costs_nothing(world: World) -> None:
 
 
 def test_many_that_stop_at_once_are_a_few_questions(world: World) -> None:
-    """Many machines stop at once when a relay's network is cut. Only people who chose this notice cost a query each."""
+    """Many machines stop at once when a relay's network is cut. One query is allowed for each person who chose this
+    notice.
+    """
     person = Person.objects.create_user("Olga", None)
     many = [owned(person, f"machine {place}") for place in range(40)]
     world.here(*many)

@@ -178,7 +178,7 @@ def test_a_wish_that_was_taken_back_is_not_fulfilled(example: Example) -> None:
 
 
 def test_a_wish_for_what_was_undone_is_forgotten(example: Example) -> None:
-    """The host would otherwise retry the requested rollback every second."""
+    """If the request were kept, the host would retry the rollback every second."""
     run = example.run
     record = wish(run)
     run.snapshots.filter(index=2).update(is_undone=True)

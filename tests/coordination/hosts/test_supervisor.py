@@ -59,7 +59,7 @@ ENGINES = ("sqlite and memory", "postgresql and redis")
 
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest, settings: Any, tmp_path: Path) -> Iterator[str]:
-    """Run the test on both kinds of site: one process alone, or several that share PostgreSQL and Redis."""
+    """Run the test on a site with one process, and on a site with several processes that share PostgreSQL and Redis."""
     database, _, layer = request.param.partition(" and ")
     use_layer(layer, request, settings)
     with fresh_database(database, request, tmp_path) as url:

@@ -1,5 +1,4 @@
-"""The control link at the site: which peers the site admits, with which error it refuses other peers, and where
-messages go."""
+"""The control link at the site: which peers it admits, the errors for refused peers, and the routing of messages."""
 
 import asyncio
 import time
@@ -135,11 +134,12 @@ class TestHandshake:
             assert refusal.code == "E205"
 
     async def test_an_agent_of_version_1(self, teo: Identity, layer: Any) -> None:
-        """The messages are copied from version 1. The socket ends both when the agent refuses the challenge and when
-        the site refuses the agent.
+        """The messages are copied from version 1. The socket closes if the agent refuses the challenge or the site
+        refuses the agent.
 
-        In practice the agent first asks for a credential, and the answer says what to type
-        (tests/web/api/test_agents.py)."""
+        In practice such an agent first asks for a credential, and the answer says what to type
+        (tests/web/api/test_agents.py).
+        """
         assert teo.credential is not None
         signed = {"payload": teo.credential.payload, "signature": teo.credential.signature}
         own = {"type": "Authenticate", "protocol": 1, "version": "0.1.0", "credential": signed}
@@ -242,7 +242,9 @@ class TestMessages:
     async def test_a_member_that_listens_is_told_of_where_it_is_seen(
         self, example: Example, role: Role, layer: Any
     ) -> None:
-        """The site replaces the claimed address. Otherwise a peer could send all members to any address."""
+        """The site replaces the address that a peer claims. Otherwise the peer could direct all members to any
+        address.
+        """
         member = identity_of(credential_of(example.teo, example.run, role), example.teo.key)
         said = replace(hello(example.run), url="wss://victim.example:7100/", fingerprint="0a" * 32, reduces=True)
         async with linked(member) as link:

@@ -1,4 +1,4 @@
-"""Limits on a control link: what one peer may use is bounded, and excess costs only that peer."""
+"""Limits on a control link: each peer's usage is bounded, and exceeding a limit harms only that peer."""
 
 import time
 from typing import Any
@@ -246,7 +246,7 @@ def test_who_is_heard_is_not_among_the_oldest() -> None:
 
 
 def test_an_auxiliary_has_a_budget_of_its_own() -> None:
-    """An auxiliary reports each span and slot of one run: more than a trainer, less than a relay."""
+    """An auxiliary reports every span and slot of one run, more than a trainer does but less than a relay."""
     trainer, auxiliary, relay = (BUDGETS[role] for role in (Role.TRAINER, Role.AUXILIARY, Role.RELAY))
     assert trainer.messages < auxiliary.messages < relay.messages
     assert Allowances().of("a", "run", Role.AUXILIARY, 0.0).budget is auxiliary

@@ -1,4 +1,4 @@
-"""The address at which a member may listen: the one that the site sees, encrypted, with a pinned certificate."""
+"""A member may listen only at the address that the site sees, encrypted, with a pinned certificate."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How sockets poll the database for hosts, finished runs and owners' instructions."""
+"""Sockets poll the database for hosts, finished runs and owners' instructions."""
 
 import asyncio
 import time
@@ -268,8 +268,9 @@ async def test_machine_gets_instructions_once_heard_and_then_at_once(example: Ex
 
 @pytest.mark.parametrize("why", [Why.PAUSED, Why.WORKS])
 async def test_who_rests_finds_out_that_it_is_wanted_no_more(example: Example, layer: Any, why: Why) -> None:
-    """A host disconnects a working machine, but it has no state of a paused machine. So the socket must notice the
-    revocation."""
+    """A host disconnects a revoked machine that is working, but has no state for a paused one. The socket must
+    therefore notice the revocation.
+    """
     async with link_of(example) as link:
         await says(link, example, -1, why)
         await instructions(link)
@@ -336,7 +337,8 @@ async def test_machine_over_its_report_rate_writes_no_more_rows(example: Example
 
 
 async def test_what_a_newer_link_said_outlives_the_older_one(example: Example, layer: Any) -> None:
-    """Both links send the same report. A machine that ends a rest opens a new link before its old link ends."""
+    """Both links send the same report. A machine that resumes after a rest opens a new link before its old one
+    closes."""
     async with link_of(example) as older:
         await says(older, example, 0)
         while (await shown(example)).report is None:  # noqa: ASYNC110 (another task writes a row)

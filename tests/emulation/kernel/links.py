@@ -11,8 +11,9 @@ BRIDGE = "type bridge stp_state 0 mcast_snooping 0"
 
 
 def quiet(device: str) -> Iterator[str]:
-    """Bring a device up without an IPv6 address, which it would announce. Two lines are needed, since in one line a
-    bridge gets the address first."""
+    """Bring a device up without an IPv6 address, which it would announce. This takes two lines, because in a single
+    line a bridge would get the address first.
+    """
     yield f"link set {device} addrgenmode none"
     yield f"link set {device} up"
 
@@ -55,8 +56,9 @@ def peer_side(setup: Setup, index: int, slot: int) -> Iterator[str]:
 
 
 def destinations(setup: Setup, peer: Peer) -> Iterator[str]:
-    """Yield the destinations that a peer can dial: the whole data network, or behind NAT only reachable peers that are
-    not trainers."""
+    """Yield the destinations that a peer can dial. Behind NAT, these are reachable peers other than trainers,
+    otherwise the whole data network.
+    """
     if peer.reachable:
         yield str(addresses.DATA)
         return

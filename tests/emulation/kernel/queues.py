@@ -15,9 +15,10 @@ ROOT, REST, NEW_CONNECTIONS, FIRST_PAIR = 0x1, 0x2, 0x3, 0x100
 def shaped(
     device: str, rate: float, pairs: Mapping[str, float] | None = None, *, refuses_connections: bool = False
 ) -> Iterator[str]:
-    """Limit a device's output to `rate` bytes per second, and to less toward the addresses in `pairs`.
+    """Limit a device's output to `rate` bytes per second, and to lower rates toward the addresses in `pairs`.
 
-    `refuses_connections`: dialling the peer behind the device gets no answer, as with a home router."""
+    `refuses_connections`: dialling the peer behind the device gets no answer, as with a home router.
+    """
     pairs = pairs or {}
     yield f"qdisc add dev {device} root handle 1: htb default {REST:x}"
     yield limit(device, "1:", ROOT, rate, rate)
@@ -40,7 +41,7 @@ def changed(device: str, rate: float) -> Iterator[str]:
 
 
 def limit(device: str, parent: str, index: int, rate: float, most: float) -> str:
-    """Create a class with a guaranteed `rate` that may borrow up to `most`."""
+    """Return the line for a class with a guaranteed `rate` that may borrow up to `most`."""
     burst, most_burst = (max(LEAST_BURST, round(each * BURST_S)) for each in (rate, most))
     return (
         f"class add dev {device} parent {parent} classid 1:{index:x} htb rate {round(rate * 8)}bit"

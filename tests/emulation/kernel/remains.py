@@ -1,4 +1,4 @@
-"""Namespaces of emulations that exist, the processes in them, and their removal."""
+"""Find and remove namespaces of existing emulations and the processes in them."""
 
 import os
 import re

@@ -1,4 +1,5 @@
-"""Three machines train, the organizer rolls the run back, the site is killed meanwhile, and all replicas agree."""
+"""Three machines train, and the site is killed while the organizer rolls the run back. All replicas agree
+afterwards."""
 
 from pathlib import Path
 
@@ -27,7 +28,9 @@ def rollbacks(swarm: Swarm) -> list[int]:
 
 
 def since(swarm: Swarm, name: str, times: int) -> dict[int, str]:
-    """Return an agent's state digests since its last rollback, or nothing unless it has had `times` rollbacks."""
+    """Return an agent's state digests since its last rollback. Return none unless it has had exactly `times`
+    rollbacks.
+    """
     parts = swarm.log(name).split(ROLLED)
     return {int(step): digest for step, digest in DIGEST.findall(parts[-1])} if len(parts) == times + 1 else {}
 

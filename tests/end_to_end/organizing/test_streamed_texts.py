@@ -83,6 +83,6 @@ def check(swarm: Swarm, hub: Hub, expected: dict[str, int]) -> None:
 
 
 def shards(swarm: Swarm, name: str) -> list[Path]:
-    """Return the shards that a machine has made. When the run ends, some may exist only as descriptions."""
+    """Return the shards that a machine has made, without those that exist only as descriptions."""
     found = (swarm.folder / name).glob("**/shards/*.safetensors")
     return [path for path in found if path.stem in streamed(swarm) and portion_in(path) is None]

@@ -1,4 +1,4 @@
-"""A phone used by touch: watch a run without layout shift, moderate it, and limit a machine."""
+"""On a phone, people watch a run without layout shift, moderate it, and limit a machine, all by touch."""
 
 from collections.abc import Iterator
 from typing import Any

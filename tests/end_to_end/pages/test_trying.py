@@ -25,7 +25,7 @@ def test_visitors_let_a_released_model_write(tmp_path: Path, english: str) -> No
 
 
 def on_the_runs_page(swarm: Swarm, reader: Reader) -> None:
-    """Let the model write on the run's page, which does not reload and escapes the text."""
+    """Let the model write on the run's page. Require that the page does not reload and escapes the text."""
     reader.page.goto(f"{swarm.url}/runs/{swarm.slug}/")
     reader.page.wait_for_selector(LIVE, state="attached")
     reader.page.evaluate("window.mark = 'the same page'")

@@ -65,7 +65,7 @@ class Reader:
         dialog.dismiss()
 
     def text(self, name: str) -> str:
-        """Return the text of the page's element that is updated live under this name."""
+        """Return the text of the live-updated page element with this name."""
         return self.page.inner_text(f'[data-live="{name}"]')
 
     def wait_for(self, condition: str, limit_s: float = PATIENCE_MS / 1000) -> None:

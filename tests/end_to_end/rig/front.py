@@ -1,4 +1,4 @@
-"""A load balancer in front of the processes of a site: one address, whose connections go to processes that run."""
+"""A load balancer in front of a site's processes: it forwards connections at one address to running processes."""
 
 import asyncio
 import contextlib

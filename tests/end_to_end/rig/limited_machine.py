@@ -208,8 +208,7 @@ def held_by_hours(machine: Machine) -> dict[str, Any]:
 
 
 def paced(machine: Machine) -> dict[str, Any]:
-    """Measure the rates during steps without a limit, then with a limit on each direction. A limited step takes some
-    seconds."""
+    """Measure the rates over whole steps without a limit, then over a fixed time with a limit on each direction."""
     free_up, free_down = step_rates(machine)
     machine.limit(up_mbps=str(MBPS))
     time.sleep(SETTLED_S)

@@ -1,5 +1,4 @@
-"""Replays the committed units of a run of adapters with peft alone, on the folder of the base model (see
-`reference`)."""
+"""Replays the committed units of an adapter run with peft alone, on the folder of the base model (see `reference`)."""
 
 import json
 from collections.abc import Iterator

@@ -1,7 +1,8 @@
-"""Pauses of this machine, found by heartbeats in this process and in the browser, so that the site is not blamed for
-them.
+"""Pauses of this machine, detected by heartbeats in this process and in the browser, so that tests do not blame the
+site.
 
-The heartbeats are independent of what is tested. While one of them is late, nothing else could be on time."""
+The heartbeats are independent of the tested code. While one of them is late, nothing else can be on time.
+"""
 
 import threading
 import time

@@ -362,8 +362,9 @@ class Swarm:
         return True
 
     def export(self, target: Path) -> Path:
-        """Export what the reference replays: recipe, shards, first snapshot and records. Return the path of the final
-        snapshot."""
+        """Export the files that the reference replays: recipe, shards, first snapshot and records. Return the path of
+        the final snapshot.
+        """
         target.mkdir(parents=True)
         ((recipe, text),) = self.rows(f"select recipe, dataset_id from runs_run where slug = '{self.slug}'")
         found = self.rows(f"select digest from runs_shard where dataset_id = '{text}' order by position")

@@ -1,4 +1,6 @@
-"""Flows over links with given capacities, shared as TCP shares them: max-min fair, and no flow waits for another."""
+"""Flows over links with given capacities. Flows share a link as TCP connections do: max-min fair, without waiting in
+turn.
+"""
 
 from collections.abc import Collection, Mapping
 
@@ -15,9 +17,10 @@ def flows_over(
     *,
     in_step: bool = False,
 ) -> list[Flow]:
-    """Send the bytes of all pairs, starting together. When a flow ends, the remaining flows share its rate.
+    """Return the flows of all pairs, which start together. When a flow ends, the remaining flows share its capacity.
 
-    `in_step`: rates are in proportion to sizes, as with a sender that advances all its flows together."""
+    `in_step`: rates are in proportion to sizes, as with a sender that advances all its flows together.
+    """
     left = {pair: float(size) for pair, size in wanted.items() if size}
     ended: dict[Pair, float] = {}
     now = 0.0
@@ -38,7 +41,7 @@ def fair_rates(
     pairs: Collection[Pair],
     between: Mapping[Pair, float],
 ) -> dict[Pair, float]:
-    """Return max-min fair rates by weight. The link with the least capacity per flow is shared first, then the next."""
+    """Return weighted max-min fair rates, filling the link with the least capacity per unit of weight first."""
     rates: dict[Pair, float] = {}
     room = dict[tuple[str, str], float]([*true_bps.items(), *between.items()])
     open_ = set(pairs)

@@ -1,5 +1,6 @@
-"""Plans that hope for faster links than measured: an auxiliary is used in full, though each peer that measures it is
-slower."""
+"""Plans that hope for faster links than measured use an auxiliary in full, though each peer that measures it is
+slower.
+"""
 
 from collections.abc import Mapping
 

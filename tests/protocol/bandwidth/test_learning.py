@@ -1,4 +1,4 @@
-"""Learning link rates from the flows of rounds. Estimates are soon right, and stay when a peer sends little."""
+"""Learning link rates from the flows of rounds. Estimates converge quickly, and stay right when a peer sends little."""
 
 from collections.abc import Sequence
 
@@ -33,8 +33,7 @@ def links(**mbps: tuple[float, float]) -> dict[Direction, float]:
 
 
 def believed(true: dict[Direction, float], **factors: float) -> dict[Direction, Capacity]:
-    """Return known links, some of them wrong by a factor: `NAME` scales that peer's uplink, `down_NAME` its
-    downlink."""
+    """Return estimates of the links. A factor `NAME` scales that peer's uplink, and `down_NAME` its downlink."""
     known = {direction: Capacity(bps, is_floor=False, measured_at=0) for direction, bps in true.items()}
     for name, factor in factors.items():
         way, _, of = name.rpartition("_")
@@ -73,7 +72,7 @@ def test_an_uplink_that_was_thought_slower_is_raised_at_once() -> None:
 
 
 def test_whoever_is_asked_for_little_keeps_what_is_known() -> None:
-    """A peer of 300 Mb/s that sends as slowly as one of 5 Mb/s seems to have 5, which is not its capacity (rule 31)."""
+    """A 300 Mb/s peer that sends only 5 Mb/s looks like a 5 Mb/s peer, but its capacity is higher (rule 31)."""
     true = links(fast=(300, 300), slow=(5, 30), relay=(1000, 1000))
     known = believed(true)
     paced = [
@@ -100,8 +99,9 @@ def test_relay_that_slowed_all_is_found_rather_than_its_senders() -> None:
 
 
 def crowded(senders: int, took_s: float) -> list[Flow]:
-    """Return flows in which each sender's larger part arrives late at the auxiliary, and the rest on time at another
-    trainer."""
+    """Return flows of senders. Most of their bytes reach the auxiliary late, and the rest reach another trainer on
+    time.
+    """
     names = [f"t{number}" for number in range(senders)]
     to_all = [paced(name, "auxiliary", took_s, 10.0) for name in names]
     shared = zip(names, [*names[1:], names[0]], strict=True)
@@ -111,8 +111,9 @@ def crowded(senders: int, took_s: float) -> list[Flow]:
 
 
 def test_auxiliary_is_not_slower_for_nearly_full_senders() -> None:
-    """Bursts and a steady flow use 16 of 20 Mb/s of a trainer's link. The auxiliary's use of 205 of 300 limited no
-    sender."""
+    """Each trainer's link is nearly full (16 of 20 Mb/s). The auxiliary's is not (205 of 300), so it limited no
+    sender.
+    """
     true = links(auxiliary=(300, 300), **{f"t{number}": (20.0, 20.0) for number in range(16)})
     known = believed(true)
     learn(known, crowded(16, 12.5), 0)
@@ -166,7 +167,7 @@ def test_receiver_lying_about_seconds_moves_an_estimate_little() -> None:
 
 
 def test_a_direction_that_idled_at_the_end_is_not_lowered() -> None:
-    """Most bytes in this direction were sent long before its last flow, which another peer held up."""
+    """Most bytes in this direction were sent early. Another peer held up its last flow."""
     known = believed(links(a=(100, 100), r=(1000, 1000), s=(10, 10)))
     flows = [
         Flow(peer("a"), peer("r"), 9 * VECTOR, 0.0, 15.0),
@@ -184,15 +185,16 @@ def test_a_budget_leaves_the_household_its_part() -> None:
 
 
 def averages(took_s: float) -> list[Flow]:
-    """Return the averages that two relays send to two homes, `a` and `b`, which do not reduce. The averages to `b` took
-    two seconds."""
+    """Return the averages from two relays to homes `a` and `b`. Sending to `a` takes `took_s`, and to `b` two
+    seconds."""
     of = [(relay, home, 2.0 if home == "b" else took_s) for relay in ("r", "s") for home in ("a", "b")]
     return [Flow(peer(relay), peer(home), VECTOR // 10, 0.0, seconds, 2.0) for relay, home, seconds in of]
 
 
 def test_receiver_of_averages_is_slower_after_two_late_rounds() -> None:
-    """The receiver may only have been busy for a moment. If its estimate falls at once, no later plan would show that
-    it is faster."""
+    """The receiver may have been busy only briefly. If its estimate fell at once, no later plan could show that it is
+    faster.
+    """
     known = believed(links(a=(17, 300), b=(17, 300), r=(1000, 1000), s=(1000, 1000)))
     for number, took_s in enumerate([2.0, 8.0, 2.0, 8.0, 2.0]):
         learn(known, averages(took_s), number)
@@ -205,7 +207,7 @@ def test_receiver_of_averages_is_slower_after_two_late_rounds() -> None:
 
 
 def test_who_reduces_is_slower_at_once() -> None:
-    """Other peers wait for a reducer, and later plans send it enough to show a faster link."""
+    """A reducer's estimate may fall at once, since later plans send it enough to reveal a faster link."""
     known = believed(links(a=(100, 100), b=(100, 100), r=(1000, 1000)))
     learn(known, [*averages(8.0)[:1], paced("b", "a", 8.0, 2.0, VECTOR // 10)], 1)
     assert mbps(known, "a", "down") < 50
@@ -301,7 +303,8 @@ def test_full_sender_is_measured_beside_a_full_receiver() -> None:
 
 
 def relay_in_step(took_s: float, asked_s: float) -> list[Flow]:
-    """Return gradients of four trainers to a relay of 100 Mb/s. Each keeps step with its sender's other flows."""
+    """Return the flows of four trainers' gradients to a 100 Mb/s relay. Each keeps step with its sender's other
+    flows."""
     return [
         Flow(peer(name), peer("relay"), VECTOR, 0.0, took_s, asked_s, in_step=True, full_s=0.1 * took_s)
         for name in "abcd"
@@ -324,8 +327,9 @@ def relay_in_step(took_s: float, asked_s: float) -> list[Flow]:
 def test_unmet_hope_counts_as_tried_even_with_no_flow_held_up(
     known_mbps: float, took_s: float, hoped_s: float, is_tried: bool, asked_s: float
 ) -> None:
-    """If senders keep step, none of their flows counts as held up. Shares would then assume twice the true rate for
-    ever."""
+    """If senders keep step, no flow counts as held up. Without this rule, plans would assume twice the true rate for
+    ever.
+    """
     known: dict[Direction, Capacity] = {
         (peer("relay"), "down"): Capacity(known_mbps * MBPS, is_floor=True, measured_at=0)
     }
@@ -337,7 +341,7 @@ def test_unmet_hope_counts_as_tried_even_with_no_flow_held_up(
 
 
 def test_averages_that_came_after_all_gradients_hide_nothing() -> None:
-    """A sender at full speed ends its gradients long before the averages of other senders' last chunks arrive."""
+    """A sender at full speed finishes long before the averages of other senders' last chunks arrive."""
     known: dict[Direction, Capacity] = {(peer("relay"), "down"): Capacity(100 * MBPS, is_floor=True, measured_at=0)}
     *early, last = relay_in_step(6.4, 1.6)
     learn(known, [*(replace(flow, last_s=2.0) for flow in early), last], 1, 3.2)

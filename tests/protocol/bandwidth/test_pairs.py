@@ -21,7 +21,7 @@ PACE = 1.25
 
 
 def true_links() -> dict[Direction, float]:
-    """Return the links of the set-up `regions`: equal links for trainers, and twice that for the relay."""
+    """Return the links of the set-up `regions`: trainers have equal links, and the relay's is twice as fast."""
     return {(peer, way): FAT if peer == RELAY else LINK for peer in EVERYBODY for way in ("up", "down")}
 
 
@@ -52,7 +52,8 @@ def parties() -> list[Party]:
 def a_round(pairs: Mapping[Pair, Capacity], between: Mapping[Pair, float]) -> tuple[float, list[Flow]]:
     """Plan with the known rates and send over the true links. Return the seconds taken and the flows as reported.
 
-    A contributor sends its gradients in step, so its fast pairs wait for its slowest."""
+    A contributor sends its gradients in step, so its fast pairs wait for the slowest one.
+    """
     plan = solve(parties(), VECTOR, Limits(limits_of(pairs, hopes=True)))
     plan = judged(plan, parties(), VECTOR, Limits(limits_of(pairs)))
     shares = dict(zip(plan.reducers, plan.shares, strict=True))
@@ -94,7 +95,7 @@ def test_rounds_between_two_regions_come_near_the_optimum() -> None:
 
 @pytest.mark.parametrize("part", [0.5, 0.65])
 def test_pair_measured_in_a_bad_moment_recovers_its_capacity(part: float) -> None:
-    """The plan sends little over a pair that seems slow, and that little arrives on time."""
+    """The few bytes that the plan sends over a pair that seems slow arrive on time."""
     known, pairs = believed(true_links()), dict[Pair, Capacity]()
     for pair in far_pairs():
         pairs[pair] = Capacity(FAR, is_floor=False, measured_at=0, is_tried=True)
@@ -194,8 +195,7 @@ def test_a_direction_with_little_room_is_what_holds_up(used: float, is_narrow: b
 
 
 def test_flow_that_filled_its_link_briefly_blames_no_pair() -> None:
-    """A fast peer sends its gradients at once, ahead of the plan. The peer's averages are late, together with those of
-    slow peers."""
+    """A fast peer sends its gradients ahead of the plan. Its averages are late, and so are those of slow peers."""
     known, pairs = believed(true_links()), dict[Pair, Capacity]()
     gradients = [Flow(HERE[0], to, VECTOR, 0.0, 1.2, 0.4, True, 1.2) for to in THERE[:3]]
     averages = [Flow(HERE[0], to, VECTOR, 2.0, 8.0, 6.0) for to in THERE[:3]]
@@ -211,8 +211,9 @@ def test_flow_that_filled_its_link_briefly_blames_no_pair() -> None:
 def test_what_waited_for_pairs_that_nobody_knew_of_was_not_tried(
     waiting: int, is_excused: bool, is_known: bool
 ) -> None:
-    """A sender's flows keep step with its slowest pair. More than half of the relay's senders have to wait for such a
-    pair."""
+    """A sender's flows keep step with its slowest pair. More than half of the relay's senders have an unexpectedly
+    slow pair.
+    """
     known, pairs = believed(true_links()), dict[Pair, Capacity]()
     known[RELAY, "down"] = Capacity(4 * VECTOR / 8.0, is_floor=True, measured_at=0)
     for here in HERE[:waiting] if is_known else ():

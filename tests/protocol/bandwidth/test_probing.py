@@ -1,4 +1,6 @@
-"""A probe's frames count only if they are expected, come from the expected sender, and arrive after its beginning."""
+"""A probe's frames count only if they are expected, come from the expected sender, and arrive after the probe has
+begun.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Starting points of a run that several test files share."""
+"""Starting states of a run, shared by several test files."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -39,10 +39,11 @@ def four(*, same_person: bool, **facts: Any) -> tuple[Stage, list[Trainer], Trai
 def reducing(
     *relays: Mapping[str, Any], people: int = 4, unit_s: float = 1.0, bps: Iterable[int] = (), **last: float
 ) -> tuple[Stage, list[Trainer], list[PeerId]]:
-    """Return a round whose plan was just announced. `last` changes the last trainer's offer. Each trainer has made two
-    units.
+    """Return a round whose plan has just been announced. Each trainer has computed two units. `last` changes the last
+    trainer's offer.
 
-    `bps`: the measured rates of the relays' links, in bytes per second."""
+    `bps`: the measured rates of the relays' links, in bytes per second.
+    """
     stage = Stage(batch=8 * people)
     reducers = [stage.relay(f"relay{number}", **said) for number, said in enumerate(relays or ({},))]
     stage.state.capacities |= capacities_of(zip(reducers, bps, strict=False))
@@ -62,10 +63,11 @@ def capacities_of(links: Iterable[tuple[PeerId, float]]) -> dict[Direction, Capa
 
 
 def linked(*bps: float, relay_bps: float = 1e9, batch: int = 48, **values: Any) -> tuple[Stage, list[Trainer]]:
-    """Return trainers of equal speed that have made an update. `bps` are the known rates of their links, in both
+    """Return a run of equally fast trainers after one update. `bps`: the known rates of their links, in both
     directions.
 
-    `values`: fields of the recipe. A whole vector is 262,160 bytes in fp16, half of that in int8, a quarter in int4."""
+    `values`: fields of the recipe. A whole vector is 262,160 bytes in fp16, half of that in int8, a quarter in int4.
+    """
     stage = Stage(batch=batch, values=values)
     relay = stage.relay()
     trainers = [stage.trainer(name) for name in NAMES[: len(bps)]]
@@ -102,7 +104,7 @@ def partly(stage: Stage, slot: int) -> None:
 
 
 def left_out(slot: int, people: int = 4) -> tuple[Stage, list[Trainer], int]:
-    """Return a run whose last update had half of a slot's chunks, and the tokens that the slot's trainer carries."""
+    """Return a run whose last update included only half of a slot's chunks, and the tokens that its trainer carries."""
     stage, trainers, _ = reducing(people=people)
     weight = trainers[slot].samples * TOKENS
     partly(stage, slot)
@@ -121,7 +123,7 @@ def offers_carried(stage: Stage, trainer: Trainer, carried: int) -> list[str]:
 
 
 def restarted(stage: Stage, **facts: Any) -> Stage:
-    """Return another host of the same run, with what the database contains."""
+    """Return a new host of the same run, restored from the database."""
     head = stage.records[-1]
     marks = [Mark(*place, mark) for place, mark in stage.state.leases.reserved.items()]
     settled = [unit for record in stage.records for entry in record.contributions for unit in entry.units]

@@ -55,7 +55,7 @@ class Trainer:
 
 
 class Stage:
-    """A run whose clock moves only when the test moves it."""
+    """A run whose clock advances only when the test advances it."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Stage:
     # --- events
 
     def handle(self, event: e.Event) -> list[e.Command]:
-        """Handle an event, then play how database and peers react to the commands."""
+        """Handle an event, then play how the database and the peers react to the commands."""
         commands = advance(self.state, event, self.now, seed=1)
         self.said += commands
         for command in commands:
@@ -136,7 +136,7 @@ class Stage:
         return self.handle(e.Ticked())
 
     def wait(self, seconds: float, *, alive: bool = True) -> list[e.Command]:
-        """Let time pass with ticks, and if `alive` with heartbeats from all members."""
+        """Let time pass in ticks. If `alive`, all members send heartbeats."""
         commands: list[e.Command] = []
         end = self.now + seconds
         while self.now < end - 1e-9:
@@ -187,7 +187,7 @@ class Stage:
     # --- work
 
     def compute(self, trainer: Trainer, units: int = 1) -> list[e.Command]:
-        """Finish leased units within the quota, and report them."""
+        """Let a trainer finish and report leased units, within its quota."""
         while units and trainer.undone and trainer.samples < trainer.quota:
             trainer.done[trainer.undone.pop(0)] = trainer.step
             units -= 1
@@ -207,8 +207,7 @@ class Stage:
         return self.say(trainer.peer, m.Report(run=RUN, **{**fields, **said}))
 
     def accumulate(self, *trainers: Trainer, unit_s: float = 1.0, limit_s: float = 600.0) -> None:
-        """Let trainers finish a unit each per `unit_s` until the coordinator cuts the batch. Fail if that takes too
-        long."""
+        """Let each trainer finish a unit every `unit_s` until the coordinator cuts the batch. Fail after `limit_s`."""
         end = self.now + limit_s
         while self.state.phase is Phase.ACCUMULATE:
             assert self.now < end, f"no batch in {limit_s} s: {self.state.waiting}"

@@ -1,4 +1,4 @@
-"""Which part of the coordinator handles each event, and what the clock alone causes."""
+"""Dispatch of events to the parts of the coordinator, and actions that the clock alone causes."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_a_message_of_somebody_who_is_no_member_is_answered() -> None:
 
 
 def test_a_pause_is_not_what_a_batch_usually_takes() -> None:
-    """Otherwise nothing would count as late while the median includes the pause."""
+    """A pause that counted as computing time would raise the median, and nothing would count as late."""
     stage = Stage(batch=16)
     stage.relay()
     stage.trainer("ann")
@@ -50,7 +50,7 @@ def test_a_goodbye_ends_leases_at_once() -> None:
 
 
 def test_part_of_a_reducer_with_a_new_session_is_replanned() -> None:
-    """The session may belong to a new process, or earlier reports of the reducer may be lost."""
+    """The session may belong to a new process, or earlier reports may have been lost."""
     stage, _, (relay,) = reducing()
     stage.relay("another")
     assert stage.round.attempt == 1, "a newcomer has no part"

@@ -1,4 +1,4 @@
-"""Exact data accounting (rule 11): every position of the data is in one place, whatever is requested."""
+"""Exact data accounting (rule 11): every data position is in exactly one place after any requests."""
 
 import pytest
 from hypothesis import settings
@@ -182,7 +182,7 @@ def test_each_accumulator_finishes_its_own_shard_then_the_next() -> None:
 
 
 def test_the_next_shard_of_each_is_known_as_soon_as_it_has_one() -> None:
-    """The next shard belongs to one machine, which can fetch it while it works through the previous one."""
+    """Each machine has a next shard of its own, which it can fetch while computing on the current one."""
     leases = LeaseBook((12,) * 6, 4)
     assert leases.coming(A, 2) == (), "nobody has asked for anything"
     leases.raise_marks(leases.wanted_marks({A: 4, B: 4}))
@@ -205,7 +205,7 @@ def test_coming_shards_are_the_next_of_each_source_dealt_from() -> None:
 
 
 def test_the_shard_that_is_needed_first_is_named_first() -> None:
-    """A source with a weight of three quarters uses up its shard before one with a quarter."""
+    """The source with weight 0.75 uses up its shard before the source with weight 0.25."""
     leases = LeaseBook((12, 12, 20, 20), 4, [Source((0, 1), 0.25), Source((2, 3), 0.75)])
     leases.raise_marks(leases.wanted_marks({A: 8}))
     leases.grant(A, 8)
@@ -213,8 +213,7 @@ def test_the_shard_that_is_needed_first_is_named_first() -> None:
 
 
 def test_the_next_but_one_is_known_while_enough_are_nobodys() -> None:
-    """Two sources may reach their next shard at once. A link that is faster than computing has fetched both shards by
-    then."""
+    """Two sources may need their next shards at the same time. A fast link can fetch both shards in advance."""
     leases = LeaseBook((12,) * 12, 4, [Source(tuple(range(6)), 0.25), Source(tuple(range(6, 12)), 0.75)])
     leases.raise_marks(leases.wanted_marks({A: 8, B: 8}))
     leases.grant(A, 8)

@@ -1,5 +1,6 @@
-"""A peer that joins reports its units, and keeps the units that the coordinator still counts as its own. Leases of a
-peer that leaves stay for a while."""
+"""A joining peer reports its units, and keeps those that the coordinator still counts as its own. Leases outlast a
+peer's departure for a while.
+"""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
@@ -25,7 +26,7 @@ def test_everybody_is_told_who_can_be_dialled() -> None:
 
 
 def test_a_hello_that_crossed_a_lease_does_not_end_it() -> None:
-    """Otherwise two machines would compute the lease's units, and the second result would be refused."""
+    """If the lease ended, two machines would compute its units, and the second result would be refused."""
     stage, _, bob = pair()
     stage.wait(2)
     units, bob.undone = list(bob.undone), []
@@ -95,7 +96,7 @@ def test_a_hello_that_is_said_twice_changes_nothing() -> None:
 
 
 def test_hello_from_another_step_is_judged_at_the_head() -> None:
-    """The peer's units may be in updates that it has not heard of."""
+    """Updates that the peer has not heard of may contain its units."""
     stage, _, bob = pair()
     for step, is_judged in ((0, False), (1, True)):
         bob.step = step
@@ -182,7 +183,7 @@ def test_peer_holding_units_leased_to_another_starts_over() -> None:
 
 
 def test_machine_that_returns_in_another_role_is_a_new_member() -> None:
-    """The new socket took over before the host heard that the first one had ended."""
+    """The machine reconnected before the host learned that the old connection had ended."""
     stage, ann, bob = pair()
     stage.compute(ann)
     assert stage.member(ann).done

@@ -1,4 +1,4 @@
-"""The phase table: every change of phase is an arrow of the table, and every arrow occurs."""
+"""The phase table: it lists every phase change, and every change that it lists occurs."""
 
 import ast
 from itertools import product

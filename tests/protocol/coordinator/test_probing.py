@@ -1,4 +1,4 @@
-"""Probes of idle links: which links, when, and which reports of the two ends count."""
+"""Probes of idle links: which links are probed and when, and which reports of the two ends count."""
 
 import math
 
@@ -53,7 +53,7 @@ def test_one_at_a_time_and_each_a_few_times_where_nobody_answers() -> None:
 
 
 def test_who_comes_anew_is_not_measured_anew() -> None:
-    """Otherwise a machine that often pauses would spend its monthly traffic on probes."""
+    """Probing at each return would use up the monthly traffic of a machine that often pauses."""
     stage = speaking("ann")
     begun = set[int]()
     for _ in range(2 * MOST_PROBES):
@@ -137,7 +137,7 @@ def test_a_round_that_is_near_or_open_is_not_disturbed() -> None:
 
 
 def test_a_measure_shows_the_least_and_lowers_nothing() -> None:
-    """The peer at the other end, or the path between the two, may have been the limit."""
+    """The other peer, or the path between the two, may have limited the probe."""
     up: Direction = (peer_of("ann"), "up")
     down: Direction = (RELAY, "down")
     known: dict[Direction, Capacity] = {down: Capacity(5e6, is_floor=False, measured_at=0)}

@@ -1,4 +1,4 @@
-"""Listeners may reduce where other peers reach them. The effect of one person's reports is limited."""
+"""Listeners may reduce if other peers can reach them. One person's reports have limited effect."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def test_who_is_reached(reaches: list[set[int]], expected: set[int]) -> None:
 
 
 def test_the_machines_of_one_person_speak_as_one() -> None:
-    """However many machines a person has, the person's machines exclude at most a quarter of the listeners."""
+    """However many machines a person has, they can exclude at most a quarter of the listeners."""
     liars = [member(f"e{i}", *(LISTENERS[j] for j in ALL - {i}), person="eve") for i in range(8)]
     assert named(reached(LISTENERS, [*people(ALL, ALL), *liars], [RELAY])) == ALL
 

@@ -47,8 +47,9 @@ def test_peer_far_behind_gets_pages_as_it_acknowledges_them() -> None:
 
 
 def test_short_page_is_acknowledged_by_its_last_record() -> None:
-    """With 200 trainers, 19 records are a mebibyte. A regression: a pause of five seconds followed each of 500
-    pages."""
+    """With 200 trainers, a page of 19 records is a mebibyte. A regression: a five-second pause followed each of 500
+    pages.
+    """
     stage, ann, _ = pair()
     stage.state.index = stage.state.step = 150
     stage.say(ann.peer, m.Hello(run=RUN, accumulator=ann.accumulator, step=1, log_index=1))
@@ -65,7 +66,7 @@ def acknowledge(stage: Stage, index: int) -> list[e.Resend]:
 
 
 def test_commit_sent_before_a_page_is_resent_after_it() -> None:
-    """The commit arrives at a log that has a gap before it, and the relay discards it."""
+    """The relay discards a commit that arrives before the page, since its log has a gap."""
     stage, *_ = pair()
     relay = peer_of("relay")
     assert acknowledge(stage, 0) == []
@@ -118,7 +119,7 @@ def test_a_lost_lease_shows_and_is_asked_for() -> None:
 
 
 def test_unit_that_cannot_be_computed_is_recorded_as_left_out() -> None:
-    """Otherwise a restarted host would lease the unit again."""
+    """Without this record, a restarted host would lease the unit again."""
     stage = Stage(batch=400)
     stage.relay()
     ann = stage.trainer("ann")

@@ -1,4 +1,4 @@
-"""The details of a finished sentence are recovered by the words around them."""
+"""Details are extracted from a finished sentence by the words around them."""
 
 import pytest
 

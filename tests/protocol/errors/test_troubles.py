@@ -30,8 +30,7 @@ MEETING = {  # (code, cause) and a test in which both occur at once
 
 
 def test_what_follows_from_another_is_found_beside_it_somewhere() -> None:
-    """An error hides another error that follows from it. A declared pair that never occurs at the same time would hide
-    nothing."""
+    """An error hides its consequences. A declared pair of errors that never occur together would hide nothing."""
     declared = {(code, cause) for code, entry in CATALOGUE.items() for cause in entry.depends_on}
     assert declared == set(MEETING)
     for pair, place in MEETING.items():
@@ -53,7 +52,7 @@ def codes(kept: Troubles, now: float) -> list[str]:
 
 
 def causes(code: str) -> set[str]:
-    """Return all causes of this error in the catalogue, direct and indirect, found by a method of the test's own."""
+    """Return the error's direct and indirect causes in the catalogue, computed independently of the tested code."""
     direct = set(CATALOGUE[code].depends_on)
     return direct.union(*(causes(cause) for cause in direct))
 

@@ -1,4 +1,4 @@
-"""A log entry is read back only as it was signed."""
+"""A log entry can be read only if it is unchanged since it was signed."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A commit record can be sealed and stored as two lines, and any change of it is noticed."""
+"""A commit record can be sealed and stored as two lines, and any change to it is detected."""
 
 import json
 import math

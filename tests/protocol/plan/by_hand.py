@@ -1,7 +1,7 @@
-"""The rows of rule 26, written independently of the planner: all transfers if one reducer takes the whole vector.
+"""The rows of rule 26, computed independently of the planner from all transfers to a single reducer.
 
-Loads are linear in the shares, and shares sum to 1. So the load of a link is the mean of these loads, weighted by
-shares."""
+Loads are linear in the shares, which sum to 1. A link's load is therefore the mean of these loads, weighted by shares.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -61,8 +61,9 @@ def capacities(parties: Sequence[Party], limits: Limits) -> dict[Link, float]:
 
 
 def seconds(parties: Sequence[Party], down: float, limits: Limits = NO_LIMITS) -> tuple[list[PeerId], np.ndarray]:
-    """Return the possible reducers by id, and a table of seconds: one row per limit, one column per reducer that takes
-    everything."""
+    """Return the possible reducers by id, and a table of seconds: one row per limit. Each column assumes that one
+    reducer takes everything.
+    """
     reducers = sorted(party.peer for party in parties if party.may_reduce)
     capacity = capacities(parties, limits)
     table = np.zeros((len(capacity), len(reducers)))
@@ -73,7 +74,7 @@ def seconds(parties: Sequence[Party], down: float, limits: Limits = NO_LIMITS) -
 
 
 def least(table: np.ndarray) -> float:
-    """Return T* by HiGHS: the least T for which shares that sum to 1 keep every row at or below T."""
+    """Return T*, computed by HiGHS: the least T for which shares that sum to 1 keep every row at or below T."""
     count = table.shape[1]
     # the time if the best reducer takes everything: an upper bound of T*
     scale = float(table.max(axis=0, initial=0.0).min())

@@ -1,4 +1,4 @@
-"""Rounds of all kinds, drawn by seed, and the set-ups that the literature compares."""
+"""Rounds of all kinds, generated from seeds, and the set-ups compared in the literature."""
 
 import random
 
@@ -40,7 +40,7 @@ def trainers(count: int, speed: float, first: int = 0) -> list[Party]:
 
 
 def albert() -> list[Party]:
-    """Return DeDLOC's ALBERT round, in Gb/s and in units of the vector."""
+    """Return DeDLOC's ALBERT round. Rates are in Gb/s, and sizes in multiples of the vector."""
     return trainers(4, 0.2) + trainers(8, 0.1, 4) + trainers(4, 0.05, 12)
 
 

@@ -1,5 +1,6 @@
-"""The limits that a plan names are the real ones: a plan uses these limits up at T, and wider links elsewhere do not
-shorten the round."""
+"""A plan names the round's true limits. They are used in full at T, and wider links elsewhere do not shorten the
+round.
+"""
 
 from collections.abc import Iterable
 

@@ -36,7 +36,7 @@ def test_thin_pair_takes_nothing_from_peers_it_does_not_limit() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_fastest_plan_still_gives_equal_relays_equal_shares(seed: int) -> None:
-    """A slow trainer sets the time. Equal relays in one household still get equal shares."""
+    """The trainers limit the time, and one relay has slow pairs. All other relays still get equal shares."""
     chance = random.Random(seed)
     parties = [*trainers(6, 1.0), *(auxiliary(10 + i, 50.0) for i in range(chance.randint(2, 5)))]
     slow = {(party.peer, parties[-1].peer): 0.2 * chance.uniform(0.9, 1.0) for party in parties[:6]}

@@ -1,4 +1,4 @@
-"""The rows of the linear program equal a walk over all transfers, for any shares."""
+"""The rows of the linear program equal sums over all transfers, for any shares."""
 
 import numpy as np
 import pytest

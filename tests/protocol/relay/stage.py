@@ -123,7 +123,7 @@ def average(plan: OpenPlan, chunk: int) -> Frame:
 
 
 class Stage:
-    """A relay's core whose actions all succeed at once, on a clock that the test moves."""
+    """A relay's core whose actions all succeed at once, on a clock that the test advances."""
 
     def __init__(self, *, reduces: bool = True, keeps: bool = True, index: int = 0) -> None:
         self.now = 100.0

@@ -79,7 +79,7 @@ def test_relay_is_silent_before_a_rehello_and_after_the_end() -> None:
 
 
 def test_log_page_is_acknowledged_once_it_is_on_disk() -> None:
-    """The next page follows only after that, even in an open round, in which no other message names the index."""
+    """The next page is sent only after this acknowledgement. In an open round, no other message names the index."""
     relay = Stage().join(step=0)
     relay.hear(plan_of())
     last = 2 * PAGE_RECORDS + 5

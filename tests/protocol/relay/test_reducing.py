@@ -149,7 +149,7 @@ def test_attempts_of_a_step_share_an_outbox() -> None:
 
 
 def test_a_plan_that_comes_after_its_commit_is_not_taken_up() -> None:
-    """Otherwise the relay would reduce for ever and never report that it is idle."""
+    """A relay that accepted the plan would reduce for ever and never report that it is idle."""
     relay = Stage().join(step=8)
     assert relay.hear(PLAN) == []
 
@@ -373,8 +373,9 @@ def test_reports_that_may_be_lost_repeat_until_the_attempt_ends() -> None:
 
 
 def test_who_was_dropped_is_asked_for_nothing_when_it_comes_back() -> None:
-    """A dropped contributor answers no requests. A regression: the relay cut its link for that, although it gets
-    averages over it."""
+    """A dropped contributor answers no requests. A regression: the relay therefore cut the link, over which it also
+    sends averages.
+    """
     relay = opened()
     relay.hear(m.Drop(**named(PLAN.place), slot=2))
     relay.handle(e.Unlinked(SENDERS[2]))
@@ -446,7 +447,7 @@ def test_one_that_comes_back_is_not_asked_for_what_is_over() -> None:
 
 @pytest.mark.parametrize("asleep_s", [1.0, 60.0])
 def test_nobody_is_late_for_the_sleep_of_a_reducer(asleep_s: float) -> None:
-    """When a suspended reducer wakes, it finds the chunks that arrived in its buffers."""
+    """A suspended reducer that wakes still has to read the chunks in its buffers."""
     relay = opened(TIMED)
     relay.add(TIMED, 0, 0)
     relay.add(TIMED, 1, 0)

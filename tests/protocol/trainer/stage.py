@@ -1,4 +1,4 @@
-"""A trainer's core without a machine: the test finishes its jobs and moves its clock."""
+"""A trainer's core without a machine: the test finishes its jobs and advances its clock."""
 
 from typing import Any, Literal, TypeVar
 
@@ -82,7 +82,7 @@ class Stage:
     # --- stories
 
     def join(self, *, index: int = 0) -> None:
-        """Join when the log holds `index` entries and the coordinator has already ruled on the leases."""
+        """Join a run whose log holds `index` entries. The coordinator has already reconciled the leases."""
         self.hears(m.Rehello(run=RUN, fence=1), self.greeting(reconciled=False))
         self.handle(e.Loaded(self.last(e.Load).job, "a" * 16))
         self.hears(self.greeting())
@@ -210,7 +210,7 @@ def plan(*, peer: PeerId = ME, root: bytes = b"r" * 32, **changes: Any) -> m.Pla
 
 
 def record(index: int, own: dict[str, Any] | None = None, **changes: Any) -> Record:
-    """Return a record. If `own` is given, this trainer's contribution is in slot 1."""
+    """Return a record. `own`, if given, is this trainer's contribution, in slot 1."""
     span = SpanEntry(
         span=0,
         first=0,

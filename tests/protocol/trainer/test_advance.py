@@ -130,7 +130,7 @@ class AnyOrder(RuleBasedStateMachine):
                 self.sums = set(), set()
 
     def _watch_what_is_frozen(self, actions: list[e.Action]) -> None:
-        """Check that an offer does not change from its freezing until it is released or settled."""
+        """Check that a frozen offer does not change until it is released or settled."""
         if any(isinstance(a, e.Release | e.Settle | e.DiscardHeld | e.Renew) for a in actions):
             self.frozen = None
         if any(isinstance(a, e.Freeze) for a in actions):

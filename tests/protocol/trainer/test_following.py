@@ -134,7 +134,7 @@ def test_update_of_a_former_accumulator_leaves_this_one_alone() -> None:
 
 
 def test_a_state_that_is_just_changing_is_not_spoken_of() -> None:
-    """A report sent at that moment would name work of the old step under the new step, and count as a lie."""
+    """A report sent during an update would list the old step's work under the new step, and count as a lie."""
     stage = ready(0)
     stage.hears_commit(1)
     (report,) = stage.waits(HEARTBEAT_S)

@@ -186,7 +186,7 @@ def test_a_unit_that_took_two_steps_is_done_again() -> None:
 
 
 def test_no_unit_begins_while_the_update_is_being_made() -> None:
-    """The update would have to wait for the unit."""
+    """A unit begun at that moment would delay the update."""
     stage = overlapping(0)
     stage.plans()
     stage.handle(e.Gathered(1, b"h" * 32, ()))

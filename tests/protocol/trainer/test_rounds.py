@@ -124,8 +124,9 @@ def test_reducers_are_served_when_they_open_and_when_they_return() -> None:
 
 
 def test_dropped_trainer_sends_no_more_gradient_in_that_attempt() -> None:
-    """A regression: the dropped trainer's gradient took uplink from averages, and a round with a slow reducer took a
-    third longer."""
+    """A regression: the dropped trainer's gradient took bandwidth from averages. Rounds with a slow reducer took a
+    third longer.
+    """
     stage = in_round()
     stray = ({"slot": 0}, {"attempt": 2}, {"fence": 2}, {"step": 1})
     for change in stray:
@@ -167,7 +168,7 @@ def test_it_says_once_that_all_averages_of_its_attempt_have_come() -> None:
 
 
 def test_arrivals_are_reported_after_the_commit_while_awaited() -> None:
-    """No other peer knows how slow this trainer's link is."""
+    """Only this trainer's report can show how slow its link is."""
     stage = ready(0)
     stage.offers()
     stage.plans()

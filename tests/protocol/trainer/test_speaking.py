@@ -99,7 +99,7 @@ def test_reports_are_rate_limited_unless_one_fills_the_quota() -> None:
 
 
 def test_host_that_does_not_know_the_leases_gets_no_report() -> None:
-    """From the heartbeat the host still learns where this log ends, and sends what is missing."""
+    """The heartbeat still tells the host where this log ends, so the host sends the missing entries."""
     stage = ready(0)
     stage.hears(m.Rehello(run=RUN, fence=2), greeting(fence=2, index=1, step=1, reconciled=False))
     stage.hush()

@@ -1,4 +1,4 @@
-"""Token counts by chunk, stored as ranges, equal a list of the counts."""
+"""Token counts stored as ranges of chunks equal a plain list of counts per chunk."""
 
 import itertools
 

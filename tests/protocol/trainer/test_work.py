@@ -252,7 +252,7 @@ def test_update_with_revoked_work_leaves_current_work_untouched() -> None:
 
 
 def test_update_with_an_offer_already_void_ends_the_accumulator() -> None:
-    """The round has ended for this trainer. What was averaged cannot be removed from a sum that has grown since."""
+    """The round has ended for this trainer. The averaged part cannot be removed from a sum that has grown since."""
     stage = ready(0)
     stage.offers()
     stage.plans()

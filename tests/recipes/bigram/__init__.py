@@ -25,18 +25,19 @@ class Bigram(TextRecipe, frozen=True, kw_only=True, tag="bigram"):
 
     @property
     def stretch(self) -> int:
-        """Return the length of a sample, since a sample consists only of text."""
+        """The length of a sample, which consists only of text."""
         return self.context
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:
-        """Return the fewest and the most predicted tokens: all but the first of each sample."""
+        """Return the least and the greatest number of predicted tokens. The first token of a sample is not
+        predicted."""
         return (samples - 1) * (self.context - 1) + 1, samples * (self.context - 1)
 
     def parameters(self) -> int:
         return self.vocab**2
 
     def kept_floats(self, samples: int) -> float:
-        """Return the floats of logits, their logarithms and a gradient."""
+        """Return the number of floats kept: logits, their logarithms and a gradient."""
         return 3.0 * samples * self.context * self.vocab
 
     def usage(self, model: str) -> str:

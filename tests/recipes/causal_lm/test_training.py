@@ -45,7 +45,7 @@ def test_nothing_is_dropped_out(family: str) -> None:
 
 
 def test_the_first_token_learns_too() -> None:
-    """A padding token would keep its embedding from learning. In these texts id 0 is the end of a text."""
+    """As a padding token, id 0 would never learn its embedding. In these texts it marks the end of a text."""
     model = build_model(small_recipe("llama"))
     assert model.get_input_embeddings().padding_idx is None
 

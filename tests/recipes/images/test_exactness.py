@@ -1,4 +1,4 @@
-"""Groups of unequal size, averaged by loss units, equal one process that draws its own crops (rules 32 and 33)."""
+"""Averaging groups of unequal size by loss units equals one process that draws its own crops (rules 32 and 33)."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Preparation of texts, runs and releases: the outcome is in rows, and repeating a task changes nothing."""
+"""Preparation of texts, runs and releases: the outcome is stored in rows, and repeating a task changes nothing."""
 
 import errno
 import time
@@ -73,7 +73,7 @@ ANSWERS: dict[str, Child] = {"prepare": prepared, "initial": initial, "release":
 
 @pytest.fixture
 def children(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Replace child processes by functions that answer at once. Return the names of those started."""
+    """Replace child processes with functions that answer at once. Return the names of those started."""
     started: list[str] = []
 
     def run_child(arguments: list[str]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def enqueued(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Replace child processes by functions that answer at once. Return their arguments."""
+    """Replace child processes with functions that answer at once. Return their arguments."""
     calls: list[list[str]] = []
 
     def run_child(arguments: list[str]) -> dict[str, Any]:
@@ -111,8 +111,9 @@ class TestTexts:
     def test_one_that_comes_while_they_are_prepared_is_not_forgotten(
         self, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """If another text comes meanwhile, the result for fewer texts is dropped, even if a second worker has already
-        started on all of them."""
+        """If a text is added meanwhile, the incomplete result is dropped, even if a second worker has already started
+        on all texts.
+        """
         Dataset.objects.update(state=Dataset.State.UPLOADED)
         Shard.objects.all().delete()
 
@@ -352,8 +353,7 @@ class TestBase:
         assert (run.dataset.filename, run.dataset.base.filename) == ("songs.txt", "model.zip")
 
     def test_the_recipe_stays_within_what_it_takes(self, adapting: Run) -> None:
-        """A regression: the form does not know the base model, so a context above its 64 tokens was stored and broke
-        the pages."""
+        """A regression: the form stored a context above the base model's 64 tokens, which then broke the pages."""
         drafts.set_base(run=adapting, base=self.base(adapting))
         preparation.prepare_dataset(adapting.dataset_id)
         longer = FinetuneLoRA(target_batch=4, micro_batch=2, context=65)

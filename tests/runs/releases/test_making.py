@@ -1,4 +1,6 @@
-"""Which snapshot is released: the best one if the run overfitted, otherwise the last one, or the organizer's choice."""
+"""The choice of the snapshot to release: the best one if the run overfitted, otherwise the last, or the organizer's
+choice.
+"""
 
 import time
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""Visitors try a released model: which models, how many visitors at once, what a real child process writes, what is
-kept."""
+"""Trials of released models by visitors: supported models, concurrent visitors, real output, and stored data."""
 
 import re
 from collections.abc import Sequence
@@ -48,7 +47,7 @@ def released(run: Run, asked: list[str]) -> Run:
 
 @pytest.fixture
 def children(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], str]]:
-    """Replace child processes by functions that answer at once. Return their arguments and prompts."""
+    """Replace child processes with functions that answer at once. Return their arguments and prompts."""
     told: list[tuple[list[str], str]] = []
 
     def run_child(arguments: Sequence[str], *, secret: str, **_: Any) -> dict[str, Any]:
@@ -124,7 +123,7 @@ class TestQueue:
         assert trials.ask(run=released, asker="d", prompt="").slot is not None
 
     def test_who_was_slower_by_a_moment_is_told(self, released: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Another process took the slot between this request's reading and writing."""
+        """Another process took the slot between this request's check and its write."""
         monkeypatch.setattr("runs.releases.trials.secrets.choice", lambda _: 0)
         trials.ask(run=released, asker="a", prompt="")
         with pytest.raises(trials.NotNow, match="faster"):

@@ -27,7 +27,7 @@ def with_text(run: Run) -> Run:
 
 @pytest.fixture
 def children(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Replace child processes by a function that answers at once. Return their arguments."""
+    """Replace child processes with a function that answers at once. Return their arguments."""
     asked: list[list[str]] = []
 
     def run_child(arguments: Sequence[str], **_: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which snapshots keep their files."""
+"""The choice of snapshots whose files are kept."""
 
 import hashlib
 import os

@@ -232,8 +232,7 @@ class TestAnotherState:
 
 class TestWhatIsAskedFor:
     def test_is_made_from_the_log(self, long_run: Run, children: Children) -> None:
-        """The site makes a state from the log, for example if replicas differ at step 5 or no replica is left to upload
-        the state."""
+        """The site makes a state from the log if replicas differ at step 5, or none is left to upload it."""
         request_replay(long_run, index=5, step=5)
         for _ in range(3):
             verify_next(long_run.pk)

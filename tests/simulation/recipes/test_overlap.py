@@ -1,4 +1,4 @@
-"""Runs with staleness 1: sound in all conditions, faster where the exchange takes long, and never too stale."""
+"""Runs with staleness 1: sound in all conditions, faster if the exchange takes long, and never too stale."""
 
 from collections.abc import Sequence
 

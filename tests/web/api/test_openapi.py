@@ -60,7 +60,7 @@ def described(world: World) -> Any:
 
 
 def can_be_asked_wrongly(place: tuple[str, str]) -> bool:
-    """Return True unless the operation takes only free text in its address."""
+    """Return True if the operation's input can be invalid: more than free text in its address."""
     operation = DESCRIPTION["paths"][place[1]][place[0]]
     schemas = [parameter["schema"] for parameter in operation.get("parameters", [])]
     return "requestBody" in operation or any("pattern" in one or one.get("type") != "string" for one in schemas)

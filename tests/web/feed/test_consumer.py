@@ -40,7 +40,7 @@ def example(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def no_look_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let only messages move the feed, so that no test depends on the clock."""
+    """Let only messages update the feed, so that no test depends on the clock."""
     monkeypatch.setattr(watch, "LOOK_S", 2 * PATIENCE_S)
     monkeypatch.setattr(watch, "REST_S", 0.0)
     monkeypatch.setattr(watch, "RESTS", 0)

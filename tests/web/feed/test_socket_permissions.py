@@ -92,7 +92,7 @@ def assemble(visibility: str) -> World:
 
 
 async def watched(world: World, name: str, **headers: str) -> str:
-    """Return OPEN if a page, or a program without a session, may watch, else SHUT."""
+    """Return OPEN if a page or a program without a session may watch. Otherwise return SHUT."""
     watcher = Watcher(world.run, **await in_thread(world.cookie)(name), **headers)
     if not await watcher.connect():
         return SHUT

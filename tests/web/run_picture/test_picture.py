@@ -112,7 +112,7 @@ def test_passes_are_told_as_far_as_they_are_known(passes: float | None, words: s
 
 
 def test_more_than_a_step_takes_is_not_shown() -> None:
-    """Machines compute a few samples more than a step needs."""
+    """Machines compute a few more samples than a step needs."""
     shown = with_recipe(picture("open", target_batch=10))
     found = picture_of(Seen(shown, (TEO, NOOR), "accumulate", 0, NOON))
     assert (found["step_title"], found["done"], found["target"]) == ("This step", 10, 10)

@@ -1,4 +1,4 @@
-"""`manage.py reset_password NAME`: print a link for a person who forgot the password."""
+"""`manage.py reset_password NAME`: print a link for a person who has forgotten the password."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -11,7 +11,7 @@ from server.lock import announced_url
 
 
 class Command(BaseCommand):
-    """Command that prints a link for a new password. The link logs in as the person, so hand it over in private."""
+    """Command that prints a link for setting a new password. The link logs the person in, so share it privately."""
 
     help = "Print a one-time link with which a person sets a new password."
 
@@ -19,7 +19,7 @@ class Command(BaseCommand):
         parser.add_argument("name", help="the person's name on this site")
 
     def handle(self, **options: Any) -> None:
-        """Print a link for a new password. Raises Problem E331, E332."""
+        """Print a link for setting a new password. Raises Problem E331, E332."""
         site = announced_url() or settings.PUBLIC_URL
         path = reset_path(username=options["name"])
         self.stdout.write(f"{site}{path}")

@@ -1,4 +1,4 @@
-"""`manage.py serve`: run site, coordinator, worker and relay. Options leave out the worker and the relay."""
+"""`manage.py serve`: run the site, coordinator, worker and relay. Options can omit the worker or the relay."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 (how to reach o
 
 
 class Command(BaseCommand):
-    """Command that runs all that a site needs. DATABASE_URL and REDIS_URL name external services."""
+    """Command that runs everything a site needs. DATABASE_URL and REDIS_URL select external services."""
 
     help = "Run the whole platform: pages, API, coordinator, worker and a relay."
 
@@ -49,7 +49,7 @@ class Command(BaseCommand):
         parser.add_argument("--no-relay", action="store_true", help="leave averaging to relays of their own")
 
     def handle(self, **options: Any) -> None:
-        """Serve until a signal asks to stop. Raises Problem E334, E401, E404, E405, E418."""
+        """Serve until a stop signal arrives. Raises Problem E334, E401, E404, E405, E418."""
         check_parts(options)
         os.umask(0o077)  # tables, texts and logs are readable for this account only, as keys are
         data = Path(settings.DATA)
@@ -135,7 +135,7 @@ def check_parts(options: Mapping[str, Any]) -> None:
 async def serve(
     bound: socket.socket, ready: Announcement, *, inner: str, host: str, relay_port: int | None, attached: bool
 ) -> None:
-    """Run all parts until one ends or a stop is requested; then end all. No relay if `relay_port` is None."""
+    """Run all parts until one ends or a stop is requested, then stop the others. `relay_port` None means no relay."""
     from coordination.hosts.supervisor import run_hosts
     from server.asgi import application
 

@@ -1,4 +1,4 @@
-"""`manage.py worker`: run only background tasks, beside site processes that run `serve --no-worker`."""
+"""`manage.py worker`: run the background tasks of site processes that were started with `serve --no-worker`."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ LOOK_S = 1.0
 
 
 class Command(BaseCommand):
-    """Command that takes tasks from REDIS_URL. It uses the site's files and tables."""
+    """Command that runs tasks queued at REDIS_URL. It uses the site's files and tables."""
 
     help = "Do the site's background work: texts, first parameters, replays, releases."
 
@@ -27,7 +27,7 @@ class Command(BaseCommand):
         parser.add_argument("--attached", action="store_true", help="leave when standard input ends")
 
     def handle(self, **options: Any) -> None:
-        """Run tasks until a signal asks to stop. Raises Problem E405, or CommandError if the worker ends by itself."""
+        """Run tasks until a stop signal arrives. Raises Problem E405, or CommandError if the worker ends on its own."""
         if not settings.REDIS_URL:
             raise Problem.of("E405", name="REDIS_URL", reason="it is empty, but the site's queue needs it")
         os.umask(0o077)  # files are readable for this account only, as with `serve`
@@ -38,7 +38,7 @@ class Command(BaseCommand):
                 raise CommandError("The worker has ended by itself; what it said stands above.")
 
     async def _is_asked(self, worker: threading.Thread, *, attached: bool) -> bool:
-        """Wait until a stop is requested or the worker ends. Return False if it ended by itself."""
+        """Wait until a stop is requested or the worker ends. Return True if a stop was requested."""
         stop = asyncio.Event()
         stop_on_signals(stop)
         self.stdout.write("The worker is ready. Ctrl-C stops it.")

@@ -1,6 +1,6 @@
-"""Bengali number format with digits in groups of three, as charts, scripts and the terminal use.
+"""Bengali number format with digits in groups of three, as in charts, scripts and the terminal.
 
-Django's own Bengali format has no groups.
+Django's own Bengali format does not group digits.
 """
 
 DECIMAL_SEPARATOR = "."

@@ -1,4 +1,4 @@
-"""The account page: password, sessions elsewhere, other logins. Also the page behind an operator's password link."""
+"""The account page: password, other sessions, external logins. Also the page that an operator's password link opens."""
 
 from django.contrib.auth import login, update_session_auth_hash
 from django.contrib.auth.decorators import login_required
@@ -86,7 +86,7 @@ def disconnect(request: HttpRequest, provider_id: str) -> HttpResponse:
 @sensitive_post_parameters()
 @require_http_methods(["GET", "HEAD", "POST"])
 def new_password(request: HttpRequest, person_id: str, token: str) -> HttpResponse:
-    """Set a new password, by an operator's one-time link, and log in."""
+    """Set a new password through an operator's one-time link, and log in."""
     try:
         person = deactivation.person_of_reset(person_id=person_id, token=token)
     except Problem as problem:

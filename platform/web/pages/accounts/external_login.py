@@ -1,4 +1,4 @@
-"""Login through another site. allauth talks to that site; this module decides which person here it is."""
+"""Login through another site. allauth talks to that site; this module finds the matching person on this one."""
 
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -43,7 +43,7 @@ class LoginProvider(NamedTuple):
 
 
 class Connection(NamedTuple):
-    """A line of the account page. `start` is the address that begins to connect; empty if already connected."""
+    """An external login on the account page. `start` is the address that connects it, or empty if connected."""
 
     provider: str
     name: str
@@ -65,7 +65,7 @@ def login_providers() -> list[LoginProvider]:
 
 
 def connections(person: Person) -> list[Connection]:
-    """Return logins to connect, and connected ones, even if the operator no longer offers them."""
+    """Return the logins that a person can connect, and the connected ones, even if no longer offered."""
     names = {provider.provider: provider.name for provider in login_providers()}
     known = external_logins.connected(person)
     shown = {**names, **{provider: names.get(provider, provider) for provider in known}}
@@ -87,15 +87,15 @@ def _may_connect(request: HttpRequest, provider: str) -> bool:
 
 
 def providers_shown(_: HttpRequest) -> dict[str, Any]:
-    """Return the other sites for logging in, as a context for templates."""
+    """Return the sites through which people can log in, as a template context."""
     return {"login_providers": login_providers()}
 
 
 class CheckedOpenID(OpenIDConnectOAuth2Adapter):  # type: ignore[misc] # allauth has no types
-    """OpenID Connect with stricter checks than allauth makes.
+    """OpenID Connect with stricter checks than allauth's.
 
-    The signature of the ID token is verified, where allauth relies on TLS. Both answers of the other site must be about
-    the same person.
+    It verifies the signature of the ID token, while allauth relies on TLS. Both answers from the other site must be
+    about the same person.
     """
 
     def complete_login(self, request: HttpRequest, app: Any, token: Any, **kwargs: Any) -> Any:
@@ -112,7 +112,7 @@ class OutsideAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc] # allau
     """The hook that replaces allauth's pages and tables once the other site has identified the person."""
 
     def pre_social_login(self, request: HttpRequest, sociallogin: Any) -> None:
-        """Log the person in, or connect the login. Always raises ImmediateHttpResponse, for allauth."""
+        """Log the person in, or connect the login to an account. Always raises ImmediateHttpResponse."""
         account, wanted = sociallogin.account, sociallogin.state.get("next") or ""
         external_logins.forget_details(provider=account.provider, uid=account.uid)
         if sociallogin.state.get("process") == CONNECT:
@@ -135,7 +135,7 @@ class OutsideAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc] # allau
 @rate_limits.limited(COUNTED, address_of, methods=("GET",))
 @require_safe
 def start(request: HttpRequest, provider_id: str) -> HttpResponse:
-    """Redirect to the other site. Connecting needs a fresh link from the account page, or leads back there."""
+    """Redirect to the other site. A stale link for connecting a login leads back to the account page."""
     if request.GET.get("process") == CONNECT and not _may_connect(request, provider_id):
         return redirect("web:account")
     return _ask(request, provider_id, OAuth2LoginView)
@@ -209,7 +209,7 @@ def unconfirmed(request: HttpRequest, name: str, reason: str) -> HttpResponse:
 
 
 def provider_named(provider_id: str) -> LoginProvider:
-    """Return a site for logging in by its id. Raises Http404 if there is none."""
+    """Return the login site with this id. Raises Http404 if there is none."""
     found = next((provider for provider in login_providers() if provider.provider == provider_id), None)
     if found is None:
         raise Http404

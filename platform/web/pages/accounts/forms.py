@@ -72,7 +72,7 @@ class LoginForm(AuthenticationForm):
         self.fields["username"].label = gettext_lazy("Name")
 
     def get_invalid_login_error(self) -> forms.ValidationError:
-        """Tell a person who knows a closed account's password that the account is closed."""
+        """Return the closed-account error only if the person knows that account's password."""
         closed = Person.objects.filter(username=self.cleaned_data["username"], is_active=False).first()
         if closed is not None and closed.check_password(self.cleaned_data["password"]):
             return forms.ValidationError(self.error_messages["inactive"], code="inactive")

@@ -42,7 +42,7 @@ LEDGER = ("run__slug", "step", "machine__name", "samples", "tokens", "credit", "
 
 
 class DeleteForm(forms.Form):
-    """The form for deleting an account: the person's own name, typed, and the password if there is one."""
+    """The form for deleting an account. It asks for the person's name, and for the password if there is one."""
 
     name = forms.CharField(
         label=gettext_lazy("Your name"), max_length=30, widget=forms.TextInput(attrs={"autocomplete": "off"})
@@ -105,7 +105,7 @@ def delete_account(request: HttpRequest) -> HttpResponse:
 
 
 def _forget_again(name: str) -> None:
-    """Delete the name again later, once hosts have dropped the machines. If the queue is broken, only log that."""
+    """Delete the name again later, once hosts have dropped the machines. If the queue fails, only log that."""
     try:
         forget_name.apply_async((name,), countdown=HOSTS_KNOW_S)
     except OperationalError as error:

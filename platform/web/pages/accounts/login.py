@@ -58,7 +58,7 @@ def after_login(request: HttpRequest) -> str:
 
 
 def operator_secret() -> str:
-    """Return the secret in the link for the first operator, which `serve` prints."""
+    """Return the secret in the first operator's sign-up link, which `serve` prints."""
     return kept_secret(Path(settings.DATA) / "keys" / "operator").hex()
 
 

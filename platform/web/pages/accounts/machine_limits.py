@@ -115,7 +115,7 @@ class LimitsForm(forms.Form):
                 yield Hours(day, 60 * first.hour + first.minute, end or DAY_MINUTES)
 
     def limits(self) -> OwnerLimits:
-        """Return the limits in a valid form, as the protocol's struct."""
+        """Return the limits from a valid form as the protocol's struct."""
         given = self.cleaned_data
         return OwnerLimits(
             threads=given["threads"] or 0,

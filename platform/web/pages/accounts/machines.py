@@ -65,7 +65,7 @@ class OwnMachine(NamedTuple):
 
     @property
     def asked(self) -> str:
-        """The owner's request that the connected machine has not confirmed yet, as text; empty if there is none."""
+        """A text about the owner's request that the connected machine has not confirmed yet; empty if there is none."""
         control = self.control
         if control.report is None or control.is_heard:
             return ""
@@ -255,7 +255,7 @@ def _page(
 
 
 def _sentence(working: list[OwnMachine]) -> str:
-    """Return “2 machines, 1 online. 18,949 samples so far.”"""
+    """Return a sentence such as “2 machines, 1 online. 18,949 samples so far.”"""
     if not working:
         return _("You have no machines yet. Approve one and it can join any run.")
     online, samples = sum(row.is_online for row in working), sum(row.samples for row in working)

@@ -175,7 +175,7 @@ def _told(notice: Notice) -> dict[str, Any]:
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
-    """Confirm an address by the link sent to it. This takes a button, since mail scanners follow links."""
+    """Confirm an address through the link sent to it. This takes a button, since mail scanners follow links."""
     try:
         mailbox = services.confirmable(token=token)
         if request.method == "POST":
@@ -191,7 +191,7 @@ def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def stop_mail(request: HttpRequest, token: str) -> HttpResponse:
-    """Stop e-mails, by the link that each e-mail has. Stopping takes a POST."""
+    """Stop e-mails through the link that each of them has. Only a POST stops them."""
     try:
         if request.method == "POST":
             services.stop_mail(token=token)

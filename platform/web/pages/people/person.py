@@ -163,7 +163,7 @@ class Square(NamedTuple):
 
 
 def squares(by_day: Mapping[int, int], today: int) -> list[Square]:
-    """Return the days of the last weeks, oldest first. `by_day` has samples by day since 1970."""
+    """Return the days of the last weeks, oldest first. `by_day` maps days since 1970 to samples."""
     first = first_day(today)
     most = max((by_day.get(day, 0) for day in range(first, today + 1)), default=0)
     return [

@@ -57,7 +57,7 @@ def new_team(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def new_link(request: HttpRequest, slug: str) -> HttpResponse:
-    """Create a new joining link and show it in this answer only."""
+    """Create a new joining link and show it only in this response."""
     team = _led(request, slug)
     secret = teams.new_link(team=team)
     return _page(request, team, link=request.build_absolute_uri(f"/teams/{team.slug}/join/{secret}/"))

@@ -1,4 +1,4 @@
-"""A run's activity by kind, as a page and as RSS. Also the trail of what people did in their roles."""
+"""A run's activity by kind, as a page and as RSS. Also the trail of actions that people took in their roles."""
 
 import re
 from datetime import datetime
@@ -96,7 +96,7 @@ def trail_page(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def line_of(action: ActivityLine) -> Line:
-    """Return an action as a line of the trail. The name at its beginning is cut off, because it has its own column."""
+    """Return an action as a line of the trail, without the name at its start, which has its own column."""
     who = _name_of(action.by)
     what = action.text
     for name in (who, AN_OPERATOR):

@@ -1,4 +1,4 @@
-"""The data that a form brings: a file in the form, an upload in pieces before it, or the name of a Hub repository."""
+"""The data that comes with a form: a file, an earlier upload in pieces, or the name of a Hub repository."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from web.words import titled_in_words_of_page
 
 
 def found_on_hub(person: Person, form: NewRunForm | SourceForm) -> OnHub | None:
-    """Return the Hub repository that the form names; None if it names none.
+    """Return the Hub repository that the form names, or None.
 
     Call this outside a transaction, since it waits for the Hub. Raises the Problems of `look_on_hub`.
     """
@@ -33,7 +33,7 @@ def found_on_hub(person: Person, form: NewRunForm | SourceForm) -> OnHub | None:
 
 
 def stored_text(person: Person, form: NewRunForm, found: OnHub | None = None) -> Dataset | None:
-    """Store the data of a valid form. Return None if the form brings no data.
+    """Store the data from a valid form. Return None if the form has no data.
 
     `found` is the Hub repository that the form names. Raises Problem E301, E307, E317, E366, E377 before storing, and
     E302, E303, E304, E311, E318, E365.
@@ -49,7 +49,7 @@ def stored_text(person: Person, form: NewRunForm, found: OnHub | None = None) ->
 
 
 def too_often(request: HttpRequest) -> HttpResponse | None:
-    """Return an answer that refuses a form with files, if the person sends too many; else None."""
+    """Return a refusal if the person sends too many forms with files, else None."""
     if not request.FILES and not request.POST.get("hub"):
         return None
     try:
@@ -62,7 +62,7 @@ def too_often(request: HttpRequest) -> HttpResponse | None:
 def stored_beside(
     person: Person, form: SourceForm, run: Run, require: Callable[[Run, str, str], object], found: OnHub | None
 ) -> Dataset:
-    """Store a further file of a draft after `require` has checked it. Raises the Problems of both steps."""
+    """Check another file for a draft with `require`, then store it. Raises the Problems of both steps."""
     brought = _brought(person, form, found)
     require(run, brought.filename, found.kind if found else "")
     dataset = _kept(person, form, brought, title=run.title)
@@ -102,7 +102,7 @@ def _kept(person: Person, form: forms.Form, brought: _Brought, *, title: str) ->
 
 
 def upload_facts(person: Person, form: forms.Form) -> dict[str, Any]:
-    """Return what an upload form shows: limits, usage, and the complete upload of a form with errors."""
+    """Return what an upload form shows: limits, usage, and the complete upload if the form had errors."""
     too_long = Fault.of("E304", size="SIZE", limit=f"{settings.UPLOAD_LIMIT_MB:,}")  # the page fills in the size
     return {
         "form": form,

@@ -27,7 +27,7 @@ from web.words import titled_in_words_of_page
 @rate_limits.limited("uploads", rate_limits.person)
 @require_http_methods(["GET", "POST"])
 def new_run(request: HttpRequest) -> HttpResponse:
-    """Create a draft from a form. Publish the run too if the form asks for that."""
+    """Create a draft from a form, and publish the run if the form asks for that."""
     form = NewRunForm(
         request.POST or None,
         request.FILES or None,
@@ -50,7 +50,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_http_methods(["GET", "POST"])
 def edit_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """Change any part of a draft. Of another run, change only title, purpose, prompts and visibility."""
+    """Edit any part of a draft. For any other run, edit only title, purpose, prompts and visibility."""
     run = run_or_404(access_managed_run, request, slug)
     if run.state == Run.State.DRAFT:
         return _edit_draft(request, run)
@@ -84,7 +84,7 @@ def _edit_draft(request: HttpRequest, run: Run) -> HttpResponse:
 
 
 def _create(request: HttpRequest, form: NewRunForm, found: OnHub | None) -> Run:
-    """Store the data in the form and create the draft. Raises Problem."""
+    """Store the form's data and create the draft. Raises Problem."""
     person, recipe = person_in(request), form.recipe()
     quotas.require_draft_left(person)
     dataset = stored_text(person, form, found)
@@ -102,7 +102,7 @@ def _create(request: HttpRequest, form: NewRunForm, found: OnHub | None) -> Run:
 
 
 def _publish(request: HttpRequest, run: Run) -> None:
-    """Publish a new run. The next page shows a failure, and there the person can retry."""
+    """Publish a new run. If that fails, the next page shows the error and lets the person retry."""
     try:
         services.open_run(run=run, by=person_in(request))
     except Problem as problem:

@@ -36,7 +36,7 @@ MOST_PAGES = 1_000_000
 
 @require_safe
 def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show people, machines, teams, or people of a period, with a line for a reader who is not among them."""
+    """Rank people, machines or teams, or the people of a period. A reader who is not listed gets an extra line."""
     run = run_or_404(access_run, request, slug)
     of, period = _of(request), _period(request)
     page = _page_number(request)

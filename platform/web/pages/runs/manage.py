@@ -1,4 +1,4 @@
-"""The page that manages a run: visibility, length, people. Moderators see only a part of it. Drafts: see `drafts`."""
+"""The page that manages a run: visibility, length, people. Moderators see only part of it. Drafts are in `drafts`."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -54,7 +54,7 @@ ACTIONS: dict[str, Callable[..., object]] = {
 @login_required
 @require_http_methods(["GET", "POST"])
 def manage_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the manage page. A POST opens, pauses, resumes or takes back the run, or switches trials."""
+    """Show the manage page. A POST opens, pauses or resumes the run, makes it a draft again, or switches trials."""
     if request.method != "POST":
         return manage_page(request, run_or_404(access_moderated_run, request, slug))
     run = run_or_404(access_managed_run, request, slug)
@@ -77,7 +77,7 @@ def extend_run(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_http_methods(["GET", "POST"])
 def end_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """Ask for confirmation, then end the run at its present step."""
+    """Ask for confirmation, then end the run at its current step."""
     run = run_or_404(access_managed_run, request, slug)
     answer = redirect("web:manage", slug=slug)
     person = person_in(request)
@@ -154,13 +154,13 @@ def let_back(request: HttpRequest, slug: str, member_id: int) -> HttpResponse:
 
 
 def _place(request: HttpRequest, run: Run, removed: Member | None = None) -> str:
-    """Return the address of the page from which a person was removed or restored. It offers to undo a removal."""
+    """Return the address of the page that a removal or restoration came from. The page offers to undo a removal."""
     name = "web:standings" if request.POST.get("back") == "leaderboard" else "web:manage"
     return reverse(name, args=[run.slug]) + (f"?undo={removed.pk}" if removed is not None else "")
 
 
 def just_removed(request: HttpRequest, run: Run) -> Member | None:
-    """Return the member removed by the last request, unless restored, for a message that offers to undo it."""
+    """Return the member whom the last request removed, or None. The page offers to undo the removal."""
     said = request.GET.get("undo", "")
     is_number = said.isascii() and said.isdigit() and len(said) < MOST_DIGITS
     return membership.removed_from(run).filter(pk=int(said)).first() if is_number else None
@@ -170,7 +170,7 @@ def just_removed(request: HttpRequest, run: Run) -> Member | None:
 @login_required
 @require_POST
 def create_invitation(request: HttpRequest, slug: str) -> HttpResponse:
-    """Create a new invitation link and show it in this answer only."""
+    """Create a new invitation link and show it only in this response."""
     run, form = run_or_404(access_managed_run, request, slug), InvitationForm(request.POST)
     if not form.is_valid():
         return manage_page(request, run, wrong={"invitation_form": form})
@@ -203,7 +203,7 @@ def managed(request: HttpRequest, run: Run, action: Callable[[], object]) -> Htt
 def named(
     request: HttpRequest, run: Run, form: MemberForm, action: Callable[..., Member], *, wrong: str
 ) -> HttpResponse:
-    """Carry out an action on the person whom the form names. Show a failure beside the name, in the form `wrong`."""
+    """Perform an action on the person named in the form. Show a failure beside the name, in the form called `wrong`."""
     if form.is_valid():
         try:
             member = action(run=run, name=form.cleaned_data["name"], by=person_in(request))
@@ -274,7 +274,7 @@ def manage_page(
 
 
 def people_facts(run: Run, own: Run.Role | None, members: Part) -> dict[str, Any]:
-    """Return the members and roles, and what a person with the role `own` may do to each of them."""
+    """Return the members and roles, and whether a person with the role `own` outranks each of them."""
     given = list(roles.roles_in(run))
     held = {each.person_id: Run.Role(each.role) for each in given if each.accepted_at}
     return {
@@ -303,7 +303,7 @@ def source_facts(run: Run, lines: Sequence[SourceLine]) -> dict[str, Any]:
 
 
 def fetched(dataset: Dataset) -> tuple[int, int] | None:
-    """Return the bytes fetched from the Hub and the bytes to fetch in all; None if nothing is being fetched."""
+    """Return the bytes fetched from the Hub so far and the total, or None if nothing is being fetched."""
     coming = [each for each in dataset.parts() if each.origin]
     if dataset.state not in (Dataset.State.UPLOADED, Dataset.State.PREPARING) or all(e.is_fetched for e in coming):
         return None
@@ -323,7 +323,7 @@ def possible(run: Run) -> dict[str, Any]:
 
 
 def is_getting_ready(run: Run) -> bool:
-    """Return True if the page will soon change by itself. It then shows no form, because a reload would empty it."""
+    """Return True if the page will soon change on its own. It then shows no form, because a reload would clear it."""
     is_prepared = run.dataset.state in (Dataset.State.READY, Dataset.State.FAILED) or lacks_base(run.dataset)
     return run.state in (Run.State.PREPARING, Run.State.FINISHING) or (run.state == Run.State.DRAFT and not is_prepared)
 

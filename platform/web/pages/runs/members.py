@@ -49,7 +49,7 @@ def take_back(request: HttpRequest, slug: str, role_id: int) -> HttpResponse:
 @login_required
 @require_http_methods(["GET", "HEAD", "POST"])
 def own_role(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the reader's role in a run, or the invitation to one. A POST accepts it or gives it up."""
+    """Show the reader's role in a run, or an invitation to a role. A POST accepts the role or gives it up."""
     person = person_in(request)
     try:
         offered = roles.role_offered(slug=slug, person=person)
@@ -121,7 +121,7 @@ def own_request(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def answer(request: HttpRequest, slug: str, request_id: int) -> HttpResponse:
-    """Accept or decline a request. Ignore one that was answered or withdrawn meanwhile."""
+    """Accept or decline a request to join. Do nothing if it is already answered or withdrawn."""
     run = run_or_404(access_moderated_run, request, slug)
     action = ANSWERS.get(request.POST.get("answer", ""))
     if action is None:

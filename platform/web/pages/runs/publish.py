@@ -55,7 +55,7 @@ class PublishForm(forms.Form):
     )
 
     def __init__(self, *arguments: Any, is_made: bool, **more: Any) -> None:
-        """Create the form. `is_made` means that the model is finished, so that it gets no more checkpoints."""
+        """Create the form. `is_made` means that the model is finished, so the fields for checkpoints are omitted."""
         super().__init__(*arguments, **more)
         for name in ("checkpoint_every", "in_branches") if is_made else ():
             del self.fields[name]
@@ -69,7 +69,7 @@ class PublishForm(forms.Form):
 @login_required
 @require_http_methods(["GET", "POST"])
 def publish_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the token and what is on the Hub; a POST changes them."""
+    """Show the token and the model's state on the Hub; a POST changes them."""
     run = run_or_404(access_managed_run, request, slug)
     if request.method == "GET":
         return _page(request, run)
@@ -87,7 +87,7 @@ def publish_run(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def name_me(request: HttpRequest, slug: str) -> HttpResponse:
-    """Agree to be named on the model card, or withdraw that."""
+    """Agree to be named on the model card, or withdraw this consent."""
     run = run_or_404(access_run, request, slug)
     card_facts.set_named(run=run, person=person_in(request), agreed="agreed" in request.POST)
     return redirect(f"/runs/{slug}/#home")

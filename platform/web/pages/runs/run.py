@@ -53,7 +53,7 @@ def run_page(request: HttpRequest, slug: str) -> HttpResponse:
 def shown_page(
     request: HttpRequest, run: Run, *, fault: Fault | None = None, form: RequestForm | None = None
 ) -> HttpResponse:
-    """Show the run's page, with a failure of a request to join if there is one."""
+    """Show the run's page. If a request to join has failed, show the error too."""
     facts, person = run_facts(request, run), person_of(request.user)
     facts |= {"fault": fault, "standing": joining.standing_of(run, person), "request_form": form or RequestForm()}
     if facts["role"] is not None:
@@ -66,7 +66,7 @@ def shown_page(
 
 @require_safe
 def written_part(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return the texts that snapshots wrote, for pages that were opened before the newest texts."""
+    """Return the texts that snapshots wrote, so that a page opened earlier can show the newest ones."""
     run = run_or_404(access_run, request, slug)
     facts = {"run": run, "picture": {"written": written_at(run)}}
     return render(request, "web/runs/run_parts/written.html", facts)
@@ -126,7 +126,7 @@ def _board_facts(request: HttpRequest, live: Picture) -> dict[str, Any]:
 
 
 def _chart_facts(request: HttpRequest, live: Picture, picture: RunPicture, drawn: dict[str, Any]) -> dict[str, Any]:
-    """Return the requested chart in two sizes, and its summary. The charts have only numbers and fixed words."""
+    """Return the requested chart in two sizes, and its summary. Charts are safe HTML: only numbers and fixed words."""
     summaries = {each["key"]: each["summary"] for each in live["charts"]}
     chart = request.GET.get("chart", LOSS)
     if chart in summaries:
@@ -205,9 +205,9 @@ def home_facts(request: HttpRequest, run: Run, own: Own, samples: int) -> dict[s
 
 
 def release_choice(run: Run) -> dict[str, Any]:
-    """Return how the release was checked, and which other snapshot could be released.
+    """Return how the release was checked, and whether its files are being made again.
 
-    This is the best or the last one, if it is not released. Also return whether the files are being made again.
+    Also return the snapshot that could be released instead: the best one, or the last one if the best is released.
     """
     release = getattr(run, "release", None)
     if release is None or release.state != Release.State.READY:

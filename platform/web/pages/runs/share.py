@@ -77,7 +77,7 @@ def _words(run: Run) -> str:
 
 
 def badge_svg(words: str) -> str:
-    """Return an SVG of two boxes: this site's name, and words that must not come from a stranger."""
+    """Return an SVG of two boxes: this site's name, and `words`, which are not escaped and must be trusted."""
     left, right = (round(LETTER * len(text)) + 16 for text in (NAME, words))
     text = '<text x="{x}" y="14" textLength="{length}" fill="#fff">{text}</text>'
     parts = (
@@ -148,7 +148,7 @@ def notebook(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def document(*, title: str, address: str, requirement: str) -> dict[str, Any]:
-    """Return a notebook of format 4.5. The title comes from a stranger, so it must stay within its comment."""
+    """Return a notebook in format 4.5. The title is untrusted, so it must stay within its comment line."""
     lines = [
         f"# Joins “{' '.join(title.split())}” at {address}",
         "# Open the link it prints, check the code, and approve. Stop the cell to leave.",
@@ -203,7 +203,7 @@ def _answered(request: HttpRequest, drawn: Drawn) -> HttpResponse:
 
 
 def _drawn(key: Hashable, look: Callable[[], Facts], draw: Callable[[Facts], bytes]) -> Drawn:
-    """Return the image for a key. While another image is being drawn, return the last one for this key, or wait."""
+    """Return the image for a key. While another image is being drawn, return the key's last image, or else wait."""
     known = _kept.get(key)
     if known is not None and (monotonic() - known.looked_at < FRESH_S or not _pen.acquire(blocking=False)):
         return known
@@ -251,7 +251,7 @@ def shown_of(run: Run) -> Shown:
 
 
 def _people(run: Run, trainers: list[OnlinePeer]) -> str:
-    """Return a text such as “12 people on 19 machines now”. If no one trains, name those who have trained so far."""
+    """Return a text such as “12 people on 19 machines now”. If no one is training, count all who have trained."""
     if trainers:
         return f"{given_by(len({peer.name for peer in trainers}), len(trainers))} now"
     sums = totals(run)
@@ -259,7 +259,7 @@ def _people(run: Run, trainers: list[OnlinePeer]) -> str:
 
 
 def who_trains() -> str:
-    """Return “12 people on 19 machines are training 3 models now” about listed runs, or "" if no one trains."""
+    """Return “12 people on 19 machines are training 3 models now”, for listed runs, or "" if no one trains."""
     here = presence.online_in(selectors.hosted_runs(None))
     training = {run: [peer for peer in peers if peer.role == TRAINER] for run, peers in here.items()}
     peers = [peer for found in training.values() for peer in found]

@@ -1,4 +1,4 @@
-"""Pages that add, remove and weigh the texts of a run. Also pages for its base model or tokenizer."""
+"""Pages that add, remove and weight the texts of a run. Also pages for its base model or tokenizer."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -27,7 +27,7 @@ from web.words import material_in_words_of_page
 
 
 class Beside(NamedTuple):
-    """A page that adds a file to a draft, beside its text. `lead` explains what the file is for."""
+    """A page that adds a file to a draft, in addition to its text. `lead` explains what the file is for."""
 
     title: str
     lead: str
@@ -100,7 +100,7 @@ def set_base(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def bring(request: HttpRequest, run: Run, beside: Beside) -> HttpResponse:
-    """Show the form. If it is valid, add its file to the draft."""
+    """Show the form. On a valid POST, add its file to the draft."""
     person = person_in(request)
     if (refusal := too_often(request)) is not None:
         return refusal

@@ -1,7 +1,7 @@
-"""The page of the machines online in a run: their work and connections, and how the last rounds went.
+"""The page of the machines online in a run: their work and connections, and the durations of the last rounds.
 
-Everyone sees of a machine what the leaderboard and the plan show too. Only its owner and the run's managers see its
-bandwidth.
+Everyone sees the facts about a machine that the leaderboard and the plan also show. Only its owner and the run's
+managers see its bandwidth.
 """
 
 from collections import Counter
@@ -73,7 +73,7 @@ NOT_IN_A_STEP = (  # kind of a line, a part of its text, and the reason as text
 
 @require_safe
 def swarm_page(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the machines online, a hundred at a time, the last rounds, and what was left out of them and why."""
+    """Show the machines online, a hundred at a time, and the last rounds. List the reasons why work was left out."""
     run = run_or_404(access_run, request, slug)
     here = presence.here(run, with_links=request.user.is_authenticated)
     shown, (averaged_step, parts) = part_of(here.peers, request, "machines", ""), _averaged(run)
@@ -128,7 +128,7 @@ class Asking(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The facts of a machine that rows show. `is_public` means that leaderboard or plan name the machine too."""
+    """The facts that a row shows about a machine. `is_public` means that the leaderboard or the plan also names it."""
 
     name: str
     is_relay: bool
@@ -167,7 +167,7 @@ def _link_words(link: Link | None) -> dict[str, str]:
 
 
 def _name(asking: Asking, machine: Known) -> str:
-    """Return the machine's name. Only its owner sees a relay's, which may be a computer of the site."""
+    """Return the machine's name, or "" if hidden. Only its owner sees a relay's, which may name a site computer."""
     if machine.is_relay:
         return machine.name if machine.is_own else ""
     return machine.name if machine.is_own or asking.manages or machine.is_public else ""
@@ -226,7 +226,7 @@ def rounds_of(run: Run) -> dict[str, Any] | None:
 
 
 def reasons_of(run: Run) -> list[tuple[str, int]]:
-    """Return what was left out of steps in the last day, counted by reason, the most frequent reason first."""
+    """Return the reasons why work was left out of steps in the last day, with counts, most frequent first."""
     kinds = {kind for kind, _, _ in NOT_IN_A_STEP}
     lines = activity_of(run).filter(kind__in=kinds, at__gte=timezone.now() - SINCE).order_by("-at", "-id")
     found = Counter(reason_of(kind, text) for kind, text in lines.values_list("kind", "text")[:MOST])

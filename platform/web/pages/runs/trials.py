@@ -1,4 +1,4 @@
-"""Pages on which a visitor tries a released model: a prompt, a place in the queue, a text."""
+"""Pages on which a visitor tries a released model: enter a prompt, wait in the queue, read the text."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ REFRESH_S = 2
 
 
 class PromptForm(forms.Form):
-    """A prompt for the model to continue. Without a prompt, the model begins by itself."""
+    """A prompt for the model to continue. Without a prompt, the model starts on its own."""
 
     prompt = forms.CharField(
         required=False,

@@ -33,7 +33,7 @@ SHOWN = 20  # characters of a client's text that an error shows
 
 
 def for_programs(view: View) -> View:
-    """Wrap a view for programs: errors are JSON, even without a login, and each answer has the version of tus."""
+    """Wrap a view for programs. Errors are JSON, even without a login, and each response states the version of tus."""
 
     @wraps(view)
     def answered(request: HttpRequest, **details: UUID) -> HttpResponse:
@@ -63,7 +63,7 @@ def _answer(view: View, request: HttpRequest, details: dict[str, UUID]) -> HttpR
 @require_http_methods(["OPTIONS", "POST"])
 @for_programs
 def begin(request: HttpRequest) -> HttpResponse:
-    """Announce a file, with its length in bytes, and its name in the metadata."""
+    """Begin an upload. Headers give the file's length in bytes and, as metadata, its name."""
     size = byte_count(request, LENGTH)
     if size is None:
         raise Problem.of("E375", reason=f"{LENGTH} is not a number of bytes")
@@ -87,7 +87,7 @@ def go_on(request: HttpRequest, upload_id: UUID) -> HttpResponse:
 
 
 def _take(upload: Upload, request: HttpRequest) -> Upload:
-    """Append a piece; delete an upload that is not UTF-8 but should be. Raises Problem E369, E319, E302."""
+    """Append a piece. Delete the upload if it must be UTF-8 but is not. Raises Problem E369, E319, E302."""
     require_piece(request)
     offset = byte_count(request, OFFSET)
     if offset is None:
@@ -107,7 +107,7 @@ def _take(upload: Upload, request: HttpRequest) -> Upload:
 
 
 def capabilities(max_size: int) -> dict[str, str]:
-    """Return the headers of the answer to OPTIONS. `max_size` is the most bytes of one upload."""
+    """Return the headers of the answer to OPTIONS. `max_size` is the maximum size of an upload in bytes."""
     return {"Tus-Version": VERSION, "Tus-Extension": "creation,termination", "Tus-Max-Size": str(max_size)}
 
 

@@ -123,7 +123,7 @@ def download_page(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def wheel_file(request: HttpRequest, name: str) -> HttpResponseBase:
-    """Return the wheel, under its present name only. pip checks it against the digest in the command line."""
+    """Return the wheel, but only under its current name. pip checks it against the digest in the command line."""
     wheel = current_wheel()
     if wheel is None or wheel.name != name:
         raise missing(Fault.of("E321") if wheel is None else Fault.of("E322", name=name))

@@ -1,4 +1,4 @@
-"""Votes about the state digest, one per person. The log decides if the votes do not."""
+"""Votes on the state digest, one per person. If they are inconclusive, the log decides."""
 
 import pytest
 

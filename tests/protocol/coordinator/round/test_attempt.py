@@ -1,4 +1,4 @@
-"""The rest of an attempt: which slots have delivered, and whether open chunks can still close."""
+"""The state of an attempt: which slots have delivered, and which open chunks can still close."""
 
 import pytest
 from msgspec.structs import replace
@@ -61,7 +61,7 @@ def test_with_less_than_seven_tenths_left_the_round_is_void(people: int) -> None
 
 
 def test_lost_sender_stays_if_all_its_chunks_had_come() -> None:
-    """The tokens of three of the four slots are below the quorum. Without the lost sender the round would be void."""
+    """The tokens of two of the three slots are below the quorum. Without the lost sender, the round would be void."""
     stage, trainers, relays = reducing({}, {}, people=3)
     for relay in relays:
         progress(stage, relay, CHUNKS, 0, 0)

@@ -1,4 +1,4 @@
-"""The plan's choice of codecs and contributors, by link rates and deliveries, and without flapping."""
+"""The plan's choice of codecs and contributors, from link rates and deliveries, without flapping."""
 
 import pytest
 
@@ -18,7 +18,7 @@ RELAY = peer_of("relay")
 
 @pytest.fixture(autouse=True)
 def bytes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the planned time that of the bytes alone, so that figures are round."""
+    """Leave overheads out of the planned time, so that the tests' figures are round."""
     monkeypatch.setattr(planning, "START_S", 0.0)
     monkeypatch.setattr(planning, "FRAMING", 1.0)
 
@@ -93,8 +93,7 @@ def test_a_cut_is_said_again_in_the_same_codec() -> None:
 
 
 def test_a_codec_stays_where_another_would_gain_next_to_nothing() -> None:
-    """A vector takes 13 s in fp16 and 3.4 s in int4. Estimates of a rate change by less than that from round to
-    round."""
+    """A vector takes 13 s in fp16 and 3.4 s in int4. Rate estimates vary much less than that between rounds."""
     stage, trainers = linked(QUICK, QUICK, QUICK, SLOW, codecs="plan")
     told = []
     for factor in (1.0, 0.95, 1.05, 0.9, 1.1):
@@ -106,7 +105,9 @@ def test_a_codec_stays_where_another_would_gain_next_to_nothing() -> None:
 
 
 def test_fewer_bits_have_to_save_a_named_part_of_the_step() -> None:
-    """With int8 a slow link takes half the time. That is a small or a large part of the time to compute the batch."""
+    """int8 halves a slow link's time. Each case makes this saving a small or a large part of the batch's computing
+    time.
+    """
     for part, codec in ((0.5 * GAIN, "fp16"), (4 * GAIN, "int8")):
         stage, trainers = linked(QUICK, QUICK, QUICK, QUICK, codecs="plan", batch=48)
         compute_s = 48 / sum(stage.member(trainer).samples_per_s for trainer in trainers)
@@ -259,8 +260,9 @@ def test_nobody_is_left_out_for_a_reducer_that_is_slow() -> None:
 
 
 def test_nobody_is_left_out_of_whose_link_nothing_is_known() -> None:
-    """A trainer whose link is not measured counts as slow as the slowest. So no other trainer is left out until it is
-    measured."""
+    """A trainer with an unmeasured link counts as the slowest. No other trainer is left out until that link is
+    measured.
+    """
     stage, trainers = fast(QUICK, QUICK, SLOW, 0)
     assert len(cut(stage)) == 4
     finish(stage, *trainers)

@@ -1,5 +1,4 @@
-"""The time from the last span of a round to the next round: with a database that refuses, and with one that answers
-twice."""
+"""From a round's last span to the next round, with a database that refuses writes or answers twice."""
 
 from itertools import pairwise
 

@@ -24,14 +24,14 @@ OTHERS = (0, 1, 2)
 
 @pytest.fixture(autouse=True)
 def chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send chunks one at a time, and make the planned time that of the bytes alone, so that figures are round."""
+    """Send chunks one at a time, and leave overheads out of the planned time, so that figures are round."""
     monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
     monkeypatch.setattr(planning, "START_S", 0.0)
     monkeypatch.setattr(planning, "FRAMING", 1.0)
 
 
 def timed(*relays: dict[str, object], people: int = 4, duration_s: float = 10.0) -> tuple[Stage, list[Trainer], PeerId]:
-    """Return a round that is planned to take `duration_s`, by the known rates of the relays' links."""
+    """Return a round whose plan takes `duration_s` at the known rates of the relays' links."""
     bps = int(people * HALF / duration_s / max(len(relays), 1))
     stage, trainers, (relay, *_) = reducing(*relays, people=people, bps=[bps] * max(len(relays), 1))
     assert stage.round.plan is not None
@@ -171,7 +171,7 @@ def test_often_late_sender_sits_out_rounds_and_loses_nothing() -> None:
 
 @pytest.mark.parametrize(("still_s", "is_slow"), [(1.0, True), (3.0, False)])
 def test_late_sender_is_slow_until_an_update_has_all_of_it(still_s: float, is_slow: bool) -> None:
-    """A machine that was suspended is as fast as before when it returns."""
+    """A suspended machine does not count as slow, because it returns as fast as before."""
     stage, trainers, relay = timed()
     progress(stage, relay, 3, 3, 3, 2)
     stage.wait(still_s)
@@ -189,7 +189,7 @@ def test_late_sender_is_slow_until_an_update_has_all_of_it(still_s: float, is_sl
 
 
 def tell(stage: Stage, reducer: PeerId, *last_s: float | None, first_s: float = 1.0, **said: Any) -> None:
-    """Report when each slot's last chunk arrived, and all its bytes. None means that no chunk arrived."""
+    """Report each slot's bytes and the time of its last chunk. None means that no chunk arrived."""
     size = HALF + CHUNKS * 60
     arrivals = [(slot.peer, last) for slot, last in zip(stage.round.slots, last_s, strict=True) if last is not None]
     told = tuple(m.Arrival(peer, said.get("size", size), min(first_s, last), last) for peer, last in sorted(arrivals))
@@ -339,7 +339,7 @@ def test_a_plan_of_unknown_links_has_no_deadlines() -> None:
 
 
 def test_tokens_of_all_weigh_when_there_were_enough() -> None:
-    """A slot with half of the tokens does not count as late, since too few tokens would be left without that slot."""
+    """A slot with most of the tokens does not count as late, since too few tokens would be left without that slot."""
     stage, trainers, relay = timed(people=3)
     heavy = replace(stage.round.slots[2], weights=(m.Weight(0, CHUNKS, 1000 * TOKENS),))
     assert stage.round.plan is not None

@@ -145,7 +145,7 @@ def test_without_a_pace_gradients_come_as_fast_as_they_can() -> None:
 
 
 def test_sender_limited_for_its_household_is_not_asked_for_more() -> None:
-    """Otherwise the sender's link would seem slower each round, and its limit would be lowered again and again."""
+    """Without this rule, a limited link would seem slower each round, and its limit would keep falling."""
     stage, trainers, (relay,) = reducing()
     told = dict.fromkeys((*(trainer.peer for trainer in trainers), relay), HALF / 20)
     *gradients, average = flows_of(stage, pace=1.25, duration_s=5.0, told=told)
@@ -257,7 +257,7 @@ def test_unmet_hope_of_a_link_ends_with_its_round(in_parts: float, is_tried: boo
 
 @pytest.mark.parametrize(("part", "is_held_up"), [(1.0, False), (0.5, True), (0.99, False)])
 def test_cut_short_gradient_is_asked_only_for_what_came(part: float, is_held_up: bool) -> None:
-    """The round drops a slow sender. Fewer bytes came from it, in the time that all of them should have taken."""
+    """The round drops a slow sender, which sent only some of its bytes in the planned time."""
     stage, trainers, (relay,) = reducing()
     assert stage.state.measured is not None
     stage.state.measured.plan = replace(stage.state.measured.plan, pace=1.0, duration_s=4.0)

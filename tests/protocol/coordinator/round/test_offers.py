@@ -1,4 +1,4 @@
-"""Which offers the coordinator accepts, and how long it waits for them."""
+"""The offers that the coordinator accepts, and how long it waits for them."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,7 +30,7 @@ def swarm() -> Swarm:
 
 
 def one_round(swarm: Swarm, delays: dict[str, float]) -> None:
-    """Make a step in which each trainer offers after its delay, by default one second."""
+    """Run a step in which each trainer offers after its delay, by default one second."""
     stage = swarm.stage
     stage.accumulate(*swarm.trainers)
     begun = stage.now
@@ -63,7 +63,7 @@ def test_the_wait_is_no_shorter_than_a_part_of_accumulating(swarm: Swarm) -> Non
 
 
 def test_a_late_offer_counts_as_the_wait_that_it_missed(swarm: Swarm) -> None:
-    """Otherwise the wait could only become shorter, since no late offer would ever be recorded."""
+    """If late offers were not recorded, the wait could only become shorter."""
     one_round(swarm, {"eva": 60.0})
     assert max(swarm.stage.state.arrivals) == FIRST_S
     assert len(swarm.stage.state.arrivals) == 5
@@ -82,8 +82,9 @@ def test_wait_doubles_while_rounds_lack_offers(swarm: Swarm) -> None:
 
 @pytest.mark.parametrize(("culprits", "kept"), [(2, 0), (4, 1)])
 def test_who_takes_back_what_it_reported_lets_the_round_down(swarm: Swarm, culprits: int, kept: int) -> None:
-    """The trainer has answered, so its answer does not lengthen the next wait. The trainer sits the round out, whether
-    it offers the rest or nothing."""
+    """A trainer that returns reported units sits out, even if it offers the rest. It did answer, so the next wait is
+    no longer.
+    """
     stage, fickle, honest = swarm.stage, swarm.trainers[:culprits], swarm.trainers[culprits:]
     stage.accumulate(*swarm.trainers)
     for trainer in fickle:
@@ -109,7 +110,7 @@ def test_who_has_nothing_to_offer_is_not_waited_for(swarm: Swarm) -> None:
 
 
 def test_past_worker_is_awaited_though_it_has_reported_nothing(swarm: Swarm) -> None:
-    """Unreported work would be one step old in the next update, which would then not be exact."""
+    """Unreported work that missed this round would make the next update inexact."""
     stage, (*four, quick) = swarm.stage, swarm.trainers
     stage.commit(*swarm.trainers)
     stage.accumulate(*four)
@@ -233,8 +234,8 @@ def test_units_of_others_twice_or_of_another_time_are_refused(swarm: Swarm, whic
 
 
 def test_an_offer_of_a_revoked_accumulator_is_passed_over(swarm: Swarm) -> None:
-    """The owner already knows of the revocation. A second one would have an empty name, which its agent would
-    refuse."""
+    """The owner already knows of the revocation. Its agent would refuse a second one, which would have an empty
+    name."""
     stage, (late, *_) = swarm.stage, swarm.trainers
     stage.accumulate(*swarm.trainers)
     stage.member(late).accumulator = NO_ACCUMULATOR
@@ -258,8 +259,7 @@ def test_an_offer_of_a_revoked_accumulator_is_passed_over(swarm: Swarm) -> None:
 def test_slow_sender_may_not_hold_what_others_cannot_do_without(
     is_slow: bool, carried: int, people: int, is_in: bool
 ) -> None:
-    """A regression: a trainer with a tenth of its uplink carries its unsent work over, and so held up each round for 20
-    s."""
+    """A regression: a trainer whose uplink fell to a tenth carried unsent work over and delayed each round by 20 s."""
     stage = Stage(batch=6 * people)
     stage.relay()
     *others, slow = [stage.trainer(name) for name in NAMES[:people]]

@@ -1,4 +1,4 @@
-"""The public outline of a round: from its plan to its end, over further attempts, and absent after a restart."""
+"""A round's public outline lasts from the plan to the end, across attempts, but not across a restart."""
 
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import Phase

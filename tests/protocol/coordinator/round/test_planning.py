@@ -1,4 +1,4 @@
-"""Planning: every chunk goes to a reducer that is present, and no bytes count as stored by a dead one."""
+"""Planning: every chunk goes to a present reducer, and a dead reducer's bytes do not count as stored."""
 
 import pytest
 
@@ -87,7 +87,7 @@ def test_reducer_with_triple_bandwidth_gets_a_triple_part() -> None:
 
 @pytest.mark.parametrize("is_out", [False, True])
 def test_trainer_that_stalled_or_failed_a_round_has_no_part(is_out: bool) -> None:
-    """The trainer is still part of the plan, because it sends and receives."""
+    """Such a trainer reduces nothing, but it still sends and receives."""
     stage, trainers, (relay,) = reducing(bps=(1_000_000,))
     stage.state.capacities |= capacities_of((trainer.peer, 1_000_000) for trainer in trainers)
     listening = stage.member(trainers[0])
@@ -109,7 +109,7 @@ def dealt(stage: Stage) -> m.Plan:
 
 @pytest.mark.parametrize(("is_tried", "parts"), [(True, (4, 4)), (False, (6, 2))])
 def test_plan_hopes_for_more_from_links_that_may_carry_more(is_tried: bool, parts: tuple[int, int]) -> None:
-    """Otherwise two links that seem slow would get little to carry and never show their capacity."""
+    """Links that seem slow would otherwise carry little and never show their capacity."""
     stage, _, relays = reducing({}, {}, bps=(1_000_000, 1_000_000))
     for way in WAYS:
         known = stage.state.capacities[relays[0], way]
@@ -135,8 +135,7 @@ def test_deadline_is_patience_plus_four_times_what_links_take() -> None:
 def test_a_plan_is_kept_to_where_it_is_known_what_limits_it(
     is_floor: bool, is_tried: bool, pace: float, sigma: float
 ) -> None:
-    """While the link that limits the round is unknown, gradients may run far ahead of the plan, so that the next plan
-    knows more."""
+    """If the limiting link is unknown, gradients may run far ahead of the plan. The next plan then knows more."""
     stage, trainers, (relay,) = reducing({}, bps=(1000,))
     stage.state.latenesses.append(Late((1, 0, 1), {trainer.peer: 0.0 for trainer in trainers}))
     for way in WAYS:
@@ -171,8 +170,9 @@ def test_of_a_pair_that_carried_its_limit_in_time_more_is_hoped(is_floor: bool, 
 
 
 def test_a_hope_that_makes_the_round_longer_is_put_to_the_test() -> None:
-    """The plan hopes that one relay carries twice its known rate. If senders kept close to the plan, they would never
-    find out."""
+    """The plan hopes that one relay carries twice its known rate. Senders that kept close to the plan would never test
+    this.
+    """
     stage, trainers, relays = reducing({}, {}, bps=(1000, 1000))
     stage.state.latenesses.append(Late((1, 0, 1), {trainer.peer: 0.0 for trainer in trainers}))
     for direction, known in stage.state.capacities.items():
@@ -188,7 +188,7 @@ def test_a_hope_that_makes_the_round_longer_is_put_to_the_test() -> None:
 
 @pytest.mark.parametrize(("way", "factor", "pace"), [("up", 5, AHEAD_OF_PLAN), ("up", 7, 0.0), ("down", 7, 0.0)])
 def test_plan_does_not_keep_step_with_a_far_slower_link(way: Way, factor: int, pace: float) -> None:
-    """One slow machine would make the round of every peer as long as its own."""
+    """If senders kept step, one slow machine would make every peer's round as long as its own."""
     stage, trainers, _ = reducing({}, bps=(10_000_000,))
     stage.state.capacities |= capacities_of([(trainer.peer, 70_000) for trainer in trainers])
     stage.state.capacities[trainers[3].peer, way].bps /= factor

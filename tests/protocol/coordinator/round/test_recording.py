@@ -60,7 +60,7 @@ def test_a_step_that_left_somebody_out_somewhere_is_not_exact() -> None:
 
 
 def test_a_step_with_carried_work_is_not_exact() -> None:
-    """Part of the carried work was computed for the step before."""
+    """Part of the carried work was computed for the previous step."""
     stage, trainers, weight = left_out(0)
     stage.accumulate()
     assert offers_carried(stage, trainers[0], weight) == []

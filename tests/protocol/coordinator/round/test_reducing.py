@@ -128,7 +128,7 @@ def done_by_members(*others: dict[str, Any], people: int = 4) -> tuple[Stage, li
 
 
 def test_members_alone_commit_what_most_people_have() -> None:
-    """Otherwise a lying auxiliary and one accomplice could commit bytes that no peer has."""
+    """If fewer trainers sufficed, a lying auxiliary and an accomplice could commit bytes that no peer has."""
     stage, trainers, _ = done_by_members(AUXILIARY)
     stage.wait(2 * SECOND_COPY_S)
     stage.gathered(trainers[0].peer)

@@ -17,7 +17,7 @@ def voids(commands: list[e.Command]) -> list[m.Void]:
 
 
 def till_void(stage: Stage) -> list[e.Command]:
-    """Wait for the deadline without progress. Return the messages sent then."""
+    """Wait without progress until the round is void. Return the messages sent at that moment."""
     said: list[e.Command] = []
     while stage.state.phase is Phase.REDUCE:
         said = stage.wait(0.25)
@@ -25,7 +25,7 @@ def till_void(stage: Stage) -> list[e.Command]:
 
 
 def without_a_next() -> tuple[Stage, list[Trainer]]:
-    """Return a paused run whose round became void. No further round begins."""
+    """Return a paused run whose round has become void, so that no further round begins."""
     stage, trainers, _ = reducing()
     stage.handle(e.Directed("paused"))
     till_void(stage)

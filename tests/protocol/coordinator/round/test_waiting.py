@@ -1,4 +1,4 @@
-"""Staleness 1: the next batch is computed during a round, and its round follows the commit (rules 10 and 22)."""
+"""Staleness 1: the next batch is computed during a round and averaged after the commit (rules 10 and 22)."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ from tests.protocol.coordinator.stage import UNIT, Stage, Trainer, notes, sent
 
 
 def some(count: int = 3, *, staleness: Literal[0, 1] = 1) -> tuple[Stage, list[Trainer]]:
-    """Return a run after two updates, with known speeds. Each trainer makes two units of a batch."""
+    """Return a run after two updates, with known speeds. Each trainer computes two units per batch."""
     stage = Stage(batch=2 * UNIT * count, staleness=staleness)
     stage.relay()
     trainers = [stage.trainer(name) for name in NAMES[:count]]
@@ -25,7 +25,7 @@ def some(count: int = 3, *, staleness: Literal[0, 1] = 1) -> tuple[Stage, list[T
 
 
 def go_on(stage: Stage, trainer: Trainer, units: int = 1) -> None:
-    """Let a trainer finish units after the offered ones, one per second, and report them."""
+    """Let a trainer finish further units after its offer, one per second, and report them."""
     for _ in range(units):
         stage.wait(1.0)
         trainer.done[trainer.undone.pop(0)] = trainer.step
@@ -81,7 +81,7 @@ def test_without_it_a_word_during_a_round_changes_nothing() -> None:
 
 
 def test_full_batch_still_waits_for_the_last_trainer_to_apply() -> None:
-    """Otherwise the trainer's work from the round would be too old for the next round."""
+    """If the next round began earlier, that trainer's work from this round would be too old."""
     stage, trainers = overlapped(units=3)
     commits(stage)
     for trainer in trainers[:2]:
@@ -201,8 +201,9 @@ def test_trainer_claiming_work_beyond_its_quota_gets_no_more() -> None:
 
 
 def test_a_batch_usually_takes_from_cut_to_cut() -> None:
-    """Work overlaps the round, so a batch may already be full at the commit. A batch's usual time is therefore counted
-    from cut to cut."""
+    """Work overlaps the round, so a batch may already be full at the commit. Its typical time is measured from cut to
+    cut.
+    """
     stage, trainers = overlapped()
     begun = stage.round.cut_at
     commits(stage)
@@ -286,8 +287,9 @@ def test_hello_in_a_round_names_both_sums_and_loses_nothing() -> None:
 
 
 def test_new_host_waits_a_little_for_the_last_contributors() -> None:
-    """Each contributor may have work for two batches. If some contributors started the round, the work of the other
-    contributors would be too old."""
+    """Each contributor may have work for two batches. If the round began without some, their work would become too
+    old.
+    """
     stage, trainers = overlapped(units=3)
     after = restarted(stage, staleness=1)
     for trainer in trainers[:2]:

@@ -1,4 +1,6 @@
-"""A reduce phase continues while chunks arrive, at its reducer's speed. Stalled peers are replaced or left out."""
+"""A reduce phase continues while chunks keep arriving, judged by their reducer's speed. Stalled peers are replaced or
+dropped.
+"""
 
 from collections.abc import Mapping
 
@@ -19,7 +21,7 @@ from tests.protocol.coordinator.stage import ELEMENTS, Stage, notes, sent
 
 @pytest.fixture(autouse=True)
 def chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send chunks one at a time, and make the planned time that of the bytes alone, so that figures are round."""
+    """Send chunks one at a time, and leave overheads out of the planned time, so that figures are round."""
     monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
     monkeypatch.setattr(planning, "START_S", 0.0)
     monkeypatch.setattr(planning, "FRAMING", 1.0)
@@ -67,8 +69,7 @@ def test_a_reduce_of_a_fifth_of_a_chunk_a_second_commits() -> None:
 
 
 def test_the_measure_is_the_faster_half_at_that_reducer() -> None:
-    """If three slots take ten seconds per chunk, the fourth may take forty. If the three are fast, the fourth may take
-    four."""
+    """If three slots take ten seconds per chunk, the fourth may take forty before it is dropped."""
     stage, _, (relay,) = reducing()
     chunks_arrive(stage, relay, 38, 0.1, 0.1, 0.1, 0)
     assert stage.round.dropped == set()
@@ -120,7 +121,7 @@ def test_needed_sender_is_awaited_as_long_as_redoing_it_takes() -> None:
 
 
 def test_whom_the_others_cannot_do_without_is_waited_for() -> None:
-    """The one trainer that is left of four would need four times as long for the next batch."""
+    """If three of four trainers were dropped, the remaining one would need four times as long for a batch."""
     stage, _, (relay,) = reducing(people=4, unit_s=2)
     chunks_arrive(stage, relay, 26, 4, 0.3, 0.3, 0.3)
     assert stage.round.dropped == set()
@@ -187,8 +188,9 @@ def test_reducer_where_nothing_moved_loses_its_part() -> None:
 
 
 def done_and_still(stage: Stage, relays: list[PeerId], seconds: float, *, moving: bool = False) -> None:
-    """Report that the first relay is done. The second one reports no progress, or with `moving` a chunk every two
-    seconds."""
+    """Report that the first relay is done. The second relay reports no progress, or a chunk every two seconds if
+    `moving`.
+    """
     begun = stage.now
     while stage.now < begun + seconds:
         for span in stage.spans():
@@ -199,7 +201,7 @@ def done_and_still(stage: Stage, relays: list[PeerId], seconds: float, *, moving
 
 
 def test_stalled_relay_beside_a_finished_one_is_replaced() -> None:
-    """The stalled relay's disk is full, or the relay hangs but still reports. The round need not become void."""
+    """The relay's disk may be full, or it may hang but still report. The round need not become void."""
     stage, trainers, relays = reducing({}, {})
     done_and_still(stage, relays, STALL_S)
     assert stage.round.attempt == 1
@@ -214,7 +216,7 @@ def test_stalled_relay_beside_a_finished_one_is_replaced() -> None:
 
 
 def test_relay_with_all_chunks_is_not_awaited_as_one_receiving() -> None:
-    """If the relay's disk is full, the speed of the links does not matter."""
+    """Once a relay has all chunks, link speed no longer matters. Its disk may be full."""
     stage, _, relays = reducing({}, {})
     begun, way_s = stage.now, 2 * STALL_S
     while stage.round.attempt == 1:
@@ -316,8 +318,9 @@ def test_a_lost_drop_is_said_again() -> None:
 
 
 def timed(*relays: Mapping[str, object], duration_s: float, people: int = 4) -> tuple[Stage, list[PeerId]]:
-    """Return a round that is planned to take `duration_s` by its relays' links. The first relay's deadlines are half of
-    that."""
+    """Return a round whose plan takes `duration_s` at the relays' link rates. The first relay's deadlines are half as
+    long.
+    """
     bps = int(people * 2 * ELEMENTS / duration_s / len(relays))
     stage, _, reducers = reducing(*relays, people=people, bps=[bps] * len(relays))
     assert stage.round.plan is not None
@@ -334,8 +337,9 @@ def test_slot_stopped_shorter_than_the_wait_is_left_to_deadlines() -> None:
 
 
 def goes_on(stage: Stage, relays: list[PeerId], seconds: float, *, begun: float, still: int) -> None:
-    """Let the first relay report one more chunk per second of each slot, and the second `still` chunks. Below 0, the
-    second is silent."""
+    """Let the first relay report another chunk of each slot every second, and the second always `still` chunks. If
+    `still` is negative, the second is silent.
+    """
     end = stage.now + seconds
     while stage.now < end and stage.round.attempt == 1:
         stage.wait(0.5)
@@ -359,7 +363,9 @@ def test_stalled_reducer_is_replaced_while_its_senders_go_on(still: int) -> None
 
 @pytest.mark.parametrize("is_mute", [True, False])
 def test_silent_reducer_is_replaced_as_soon_as_another_is_done(is_mute: bool) -> None:
-    """A regression: a reducer stopped during its upload cost three seconds after the other reducers were done."""
+    """A regression: a reducer that stopped while uploading delayed a round by three seconds after all others were
+    done.
+    """
     stage, relays = timed({}, {}, duration_s=4.0)
     begun = stage.now
     while stage.now < begun + HEARD_S + 0.5:
@@ -464,7 +470,7 @@ def test_planned_silence_lasts_as_long_as_two_batches_take(
 
 
 def test_slot_with_no_batch_due_yet_is_not_taken_for_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reducer of few chunks receives from a slow sender late, and then all chunks at once."""
+    """A reducer with few chunks gets a slow sender's chunks late, but all at once."""
     stage, _, (relay,) = reducing({}, bps=(ELEMENTS * 8 // 40,))
     assert stage.round.plan is not None
     stage.round.plan = replace(stage.round.plan, sigma=0.05)

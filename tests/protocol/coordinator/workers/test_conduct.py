@@ -1,4 +1,4 @@
-"""No claim of a peer stops a run. A peer's deliveries decide whether the peer counts, is waited for or sits out."""
+"""No peer's claims can stop a run. A peer's deliveries decide whether it counts, is awaited or sits out."""
 
 from itertools import pairwise
 
@@ -117,7 +117,7 @@ def test_work_clock_stops_in_a_round_and_at_the_quota() -> None:
 
 
 def damaged(stage: Stage, trainers: list[Trainer], culprit: Trainer, unit_s: float = 16.0) -> None:
-    """Make a step in which a reducer refuses the culprit's gradient, if the culprit takes part."""
+    """Run a step in which a reducer refuses the culprit's gradient, if the culprit takes part."""
     stage.accumulate(*trainers, unit_s=unit_s)
     stage.offers(*trainers)
     stage.close()
@@ -214,8 +214,9 @@ def test_nobody_sits_out_where_the_others_cannot_fill_the_batch() -> None:
 
 
 def _at_work_between_rounds(stage: Stage, boaster: Trainer, seconds: float) -> list[float]:
-    """Let a machine deliver its leases at once and offer nothing. Return how long the other machines work between
-    rounds."""
+    """Let a machine finish its leased units instantly but offer nothing. Return the other machines' working times
+    between rounds.
+    """
     pauses, end, since = [], stage.now + seconds, stage.now
     while stage.now < end:
         before = stage.state.phase
@@ -229,8 +230,7 @@ def _at_work_between_rounds(stage: Stage, boaster: Trainer, seconds: float) -> l
 
 
 def test_boaster_without_offers_leaves_newcomers_time_for_a_unit() -> None:
-    """Newcomers have no known speed, so they do not seem to fill the batch. Each cut costs them the unit that they
-    compute."""
+    """Newcomers of unknown speed are not expected to fill the batch. Each cut costs them the unit in progress."""
     stage = Stage(batch=16)
     stage.relay()
     boaster, newcomer = stage.trainer("bob"), stage.trainer("ann")

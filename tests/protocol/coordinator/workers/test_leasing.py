@@ -1,5 +1,4 @@
-"""How much each trainer is leased depends on the trainer's deliveries. A trainer gets nothing while its units are
-unknown."""
+"""Each trainer's deliveries decide how much it is leased. It gets nothing while its units are unknown."""
 
 from typing import cast
 
@@ -46,7 +45,7 @@ def test_a_lease_says_of_which_shard_the_units_after_it_will_be() -> None:
 
 
 def test_unchecked_reports_at_most_double_an_equal_share() -> None:
-    """Reports cannot be checked before the trainer offers, so its share may grow only from update to update."""
+    """Reports cannot be checked before the trainer offers, so its share may grow only with each update."""
     stage, honest, liar = four(same_person=False)
     for _ in range(4):
         stage.wait(1)

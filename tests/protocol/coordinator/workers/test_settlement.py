@@ -1,4 +1,4 @@
-"""How leases end: in an update, by being returned, or as the open round decides."""
+"""The end of a lease: in an update, by its return, or as the open round decides."""
 
 from typing import Literal
 

@@ -40,7 +40,7 @@ class OpenIDDouble(ThreadingHTTPServer):
         self.seen: list[str] = []  # query strings of `authorize`
 
     def authorize(self, query: dict[str, str]) -> str:
-        """Return where the browser goes next, with a code that can be used once."""
+        """Return the address to redirect the browser to, with a single-use code."""
         if query.get("code_challenge_method") != "S256" or not query.get("code_challenge"):
             raise Refusal("no PKCE")
         if query["client_id"] != CLIENT or query["response_type"] != "code":
@@ -75,7 +75,7 @@ class OpenIDDouble(ThreadingHTTPServer):
 
 
 class Refusal(Exception):
-    """Answered with status 400."""
+    """A refusal, which the provider answers with status 400."""
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -166,7 +166,7 @@ class TestTheWholeWay:
         assert Machine.objects.get().revoked_at is None
 
     def test_the_key_of_a_closed_account_is_approved_by_nobody(self, agent: Agent, volunteer: Person) -> None:
-        """The key is refused even if the machine has another owner by then."""
+        """The key is refused even if another owner has since approved the machine."""
         say(as_(volunteer), agent, "approve")
         agent.poll()
         agent.ask()

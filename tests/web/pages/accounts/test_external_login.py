@@ -33,7 +33,7 @@ def provider(settings: Any, db: None) -> Iterator[OpenIDDouble]:
 
 
 def visited(place: str) -> str:
-    """Return the address to which the other site sends the browser."""
+    """Return the address to which the other site redirects the browser."""
     parts = urlsplit(place)
     connection = http.client.HTTPConnection(parts.netloc, timeout=30)
     connection.request("GET", f"{parts.path}?{parts.query}")

@@ -120,8 +120,7 @@ def test_so_many_are_made_in_a_day_and_no_more(volunteer: Person, settings: Any)
 def test_whoever_uses_two_links_at_once_is_in_one_team(
     team: Team, stranger: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two requests join different teams at once, and the other request was faster. The answer is a redirect, not an
-    error."""
+    """Two concurrent requests join different teams, and this one is slower. It gets a redirect, not an error."""
     link = f"{address(team)}join/{teams.new_link(team=team)}/"
     monkeypatch.setattr(teams, "leave_team", lambda **_: None)
     teams.make_team(leader=stranger, name="Solo")

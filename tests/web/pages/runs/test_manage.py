@@ -400,7 +400,7 @@ class TestAccess:
         assert mark in page(as_(organizer).get(MANAGE))
 
     def test_a_part_that_waits_is_renewed_and_one_with_forms_is_kept(self, organizer: Person) -> None:
-        """Without a reload invitations would not appear. A reload of a form would delete what a person has typed."""
+        """A waiting part must reload to show invitations. Reloading a form would delete what a person has typed."""
         run = draft(organizer, slug="proverbs", visibility=Run.Visibility.PRIVATE)
         assert 'data-standing="people" data-keep' in page(as_(organizer).get(MANAGE))
         run.dataset.state = "preparing"

@@ -59,7 +59,7 @@ def text(tmp_path: Path) -> Path:
 
 
 class Wire:
-    """Counts the pieces that the browser sends, and cuts the connection after `until` of them."""
+    """A counter of the pieces that the browser sends. It cuts the connection after `until` of them."""
 
     def __init__(self, page: Page, until: int | None = None) -> None:
         self.offsets: list[int] = []

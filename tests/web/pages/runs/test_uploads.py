@@ -175,7 +175,7 @@ def test_a_piece_for_another_place_is_refused(organizer: Person, offset: str) ->
 
 
 def test_an_upload_whose_bytes_are_gone_is_begun_anew(organizer: Person) -> None:
-    """For example an operator restored a backup of the database tables alone."""
+    """Bytes are missing, for example, if an operator restored only the database tables."""
     client = as_(organizer)
     path = announce(client)["Location"]
     send(client, path, 0, TEXT[:1000])

@@ -59,7 +59,7 @@ def test_the_foot_of_every_page_leads_somewhere(db: None, operator: Person, sett
 
 
 def test_the_page_of_a_broken_site_asks_the_database_nothing(rf: RequestFactory) -> None:
-    """Reading `user` would fail the test, since it may not use the database."""
+    """Reading `request.user` would query the database and fail the test."""
     request = rf.get("/runs/")
     request.user = SimpleLazyObject(Person.objects.get)  # type: ignore[assignment]
     answer = broken(request)

@@ -34,7 +34,7 @@ NO_LICENCE, NO_RIGHT = gettext_lazy("Give the licence."), gettext_lazy("Confirm 
 
 
 class NewRunForm(forms.Form):
-    """The form with all that a run begins with, on one page."""
+    """A one-page form with everything that a new run needs."""
 
     title = forms.CharField(
         max_length=120,
@@ -97,9 +97,9 @@ class NewRunForm(forms.Form):
     ) -> None:
         """Create the form for one kind of recipe.
 
-        `usual` is a recipe whose values the fields begin with; its type decides which fields there are. With
-        `automatic_steps`, the number of steps follows from the size of the data. None means True for the default recipe
-        and False for a preset.
+        `usual` is a recipe with the initial values of the fields; its type determines the fields. With
+        `automatic_steps`, the number of steps follows from the size of the data. None means True for the default
+        recipe and False for a preset.
         """
         super().__init__(*args, **kwargs)
         self.usual, self.kind, self.recipe_fields = usual, type(usual), fields_of(type(usual))
@@ -133,7 +133,7 @@ class NewRunForm(forms.Form):
         return short_lines(self.cleaned_data["prompts"])
 
     def clean(self) -> dict[str, Any]:
-        """Require data and a licence. For new data, require confirmation of the right to share them."""
+        """Require data and a licence. For new data, also require confirmation that the person may share it."""
         values = super().clean() or self.cleaned_data
         brings_text = brings_one(self, values)
         if self.wants_text and not brings_text and "text" not in self.errors:
@@ -154,7 +154,7 @@ class NewRunForm(forms.Form):
 
     @property
     def material_on_hub(self) -> OnHub:
-        """The kind of Hub repository that can be named; empty if the data cannot come from the Hub."""
+        """The kind of Hub repository that the form accepts; empty if the data cannot come from the Hub."""
         return self.usual.material.hub
 
     @property
@@ -166,7 +166,7 @@ class NewRunForm(forms.Form):
 
     @property
     def kinds(self) -> list[tuple[str, type[Recipe], bool]]:
-        """Each kind of recipe: its objective, its type, and whether this form is for it."""
+        """The objective and type of each kind of recipe, and whether this form is for that kind."""
         return [(objective, kind, kind is self.kind) for objective, kind in KINDS.items()]
 
     @property
@@ -179,16 +179,16 @@ class NewRunForm(forms.Form):
 
     @property
     def has_recipe_faults(self) -> bool:
-        """True if a field of the recipe has an error. The page may have folded these fields away."""
+        """True if a field of the recipe has an error. The page may have collapsed these fields."""
         return any(field.name in self.errors for field in self.recipe_fields)
 
     @property
     def automatic_steps(self) -> bool:
-        """True if a valid form leaves the number of steps to the size of the data."""
+        """True if a valid form leaves the number of steps to follow from the data."""
         return self.cleaned_data["target_steps"] is None
 
     def recipe(self) -> Recipe:
-        """Return the recipe in a valid form. Raises Problem E301 if its values do not fit together."""
+        """Return the recipe from a valid form. Raises Problem E301 if its values do not fit together."""
         given = dict(self.cleaned_data)
         if self.automatic_steps:
             given["target_steps"] = max(self.kind().target_steps, given["warmup_steps"] or 0)
@@ -230,7 +230,7 @@ def short_lines(text: str) -> str:
 
 
 def offer_hub(form: forms.Form, material: Material) -> None:
-    """Remove the field for a Hub repository if this kind of data cannot come from the Hub. Else explain the field."""
+    """Explain the field for a Hub repository, or remove it if this kind of data cannot come from the Hub."""
     if not material.hub:
         del form.fields["hub"]
         return
@@ -245,7 +245,7 @@ def offer_hub(form: forms.Form, material: Material) -> None:
 
 
 def brings_one(form: forms.Form, values: dict[str, Any]) -> bool:
-    """Return True if the form brings a file or names a Hub repository. Both together are an error of the form."""
+    """Return True if the form has a file or names a Hub repository. If it does both, add an error to the form."""
     brings_file = values.get("text") is not None or values.get("upload") is not None
     if brings_file and values.get("hub"):
         form.add_error("hub", _("Upload a file or name one on the Hub, not both."))
@@ -261,7 +261,7 @@ def field_about(form: forms.Form, problem: Problem) -> str | None:
 
 
 def usual_recipe(request: HttpRequest, otherwise: Recipe | None = None) -> Recipe:
-    """Return the recipe that the form begins with: what the address asks for, `otherwise`, or the default."""
+    """Return the form's initial recipe: the one that the request names, else `otherwise`, else the default."""
     kind = KINDS.get(request.POST.get("objective") or request.GET.get("recipe", ""))
     if kind is None or (otherwise is not None and kind is type(otherwise) and "recipe" not in request.GET):
         return otherwise or KINDS[USUAL_OBJECTIVE]()

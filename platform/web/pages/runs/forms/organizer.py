@@ -53,7 +53,7 @@ class WordsForm(forms.Form):
 
 
 class DraftForm(NewRunForm):
-    """The form for a draft, with its present values. The draft keeps its data unless the form brings others."""
+    """The form for a draft, filled with its current values. The draft keeps its data unless the form has new data."""
 
     wants_text = False
 
@@ -108,7 +108,7 @@ class RequestForm(forms.Form):
 
 
 class RoleForm(MemberForm):
-    """A person's name, and a role to which they are invited: one that the inviter may give."""
+    """A form that invites a person, by name, to a role. It offers only roles that the inviter may give."""
 
     role = forms.ChoiceField(label=gettext_lazy("Role"))
 
@@ -157,7 +157,7 @@ class InvitationForm(forms.Form):
 
 
 class SourceForm(forms.Form):
-    """A further file for a draft, with confirmation that it may be shared."""
+    """Another file for a draft, with confirmation that the file may be shared."""
 
     text = NewRunForm.base_fields["text"]
     upload = NewRunForm.base_fields["upload"]
@@ -166,7 +166,7 @@ class SourceForm(forms.Form):
     may_share = NewRunForm.base_fields["may_share"]
 
     def __init__(self, *args: Any, material: Material, releases: Sequence[Release] = (), **kwargs: Any) -> None:
-        """Create the form. A release in `releases`, of another run on this site, may be chosen instead of a file."""
+        """Create the form. Instead of a file, it may offer `releases`, made by other runs on this site."""
         super().__init__(*args, **kwargs)
         material = self.material = material_in_words_of_page(material)
         self.releases = {str(release.pk): release for release in releases}
@@ -197,7 +197,7 @@ class SourceForm(forms.Form):
 
     @property
     def material_on_hub(self) -> OnHub:
-        """The kind of Hub repository that can be named; empty if the file cannot come from the Hub."""
+        """The kind of Hub repository that the form accepts; empty if the file cannot come from the Hub."""
         return self.material.hub
 
     @property
@@ -253,6 +253,6 @@ class WeightsForm(forms.Form):
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """The weights in a valid form, in the order of the texts; empty if none were given."""
+        """The weights from a valid form, in the order of the texts; empty if none were given."""
         given = [self.cleaned_data[name] for name in self.fields]
         return () if None in given else tuple(given)

@@ -1,4 +1,4 @@
-"""A recipe as form fields, and an estimate of what it takes: memory of a machine, bytes and seconds of a step.
+"""A recipe as form fields, and an estimate of its demands: a machine's memory, and the bytes and seconds of a step.
 
 Bounds, choices and defaults come from the recipe's types. Texts come from the kind of recipe and from this module.
 """
@@ -114,13 +114,13 @@ COMMON: dict[str, tuple[Words, ...]] = {
 
 @cache
 def fields_of(kind: type[Recipe]) -> tuple[RecipeField, ...]:
-    """Return all values of a kind of recipe that an organizer chooses, in the order of the form."""
+    """Return a field for each value that an organizer chooses in a kind of recipe, in the order of the form."""
     groups = {MODEL: kind.words, **COMMON}
     return tuple(_described(kind, group, words) for group, all_words in groups.items() for words in all_words)
 
 
 def recipe_from(kind: type[Recipe], values: Mapping[str, Any]) -> Recipe:
-    """Return the recipe in a form, with defaults for empty fields. Raises Problem E301."""
+    """Return the recipe from a form's values, with defaults for empty fields. Raises Problem E301."""
     tree: dict[str, Any] = {"objective": kind().objective}
     for field in fields_of(kind):
         *parents, leaf = field.path
@@ -178,7 +178,7 @@ def _bounds(kind: inspect.Type) -> tuple[float, float]:
 
 
 class Estimate(NamedTuple):
-    """An estimate of what a machine needs, with and without a GPU. The bytes of a step are those of one machine."""
+    """An estimate of what a machine needs, with and without a GPU. `up` and `down` are its bytes per step."""
 
     parameters: int
     on_cpu: Needs
@@ -192,7 +192,7 @@ class Estimate(NamedTuple):
 
 
 def estimate_of(recipe: Recipe) -> Estimate:
-    """Return the estimate for a recipe. If the plan chooses codecs, slow links send less than the estimate says."""
+    """Estimate what a recipe needs. If the plan chooses the codecs, slow links send less than estimated."""
     parameters = recipe.parameters()
     on_cpu, on_gpu = (needs_of(recipe, parameters, at_once=recipe.micro_batch, on_gpu=gpu) for gpu in (False, True))
     up, down = (encoded_size(codec, parameters) for codec in (recipe.codec_up, recipe.codec_down))
@@ -203,7 +203,7 @@ def estimate_of(recipe: Recipe) -> Estimate:
 
 
 def _crowds(recipe: Recipe, averaging_s: float) -> dict[str, float]:
-    """Return the seconds of a step: computing and then averaging, or the longer of the two if they overlap."""
+    """Return the seconds per step: the sum of computing and averaging, or the longer of the two if they overlap."""
     operations = recipe.operations(recipe.target_batch)
     computing = {who: operations / (CROWD * speed) for who, speed in SPEEDS.items()} if operations else {}
     both = max if recipe.staleness else lambda *parts: sum(parts)
@@ -211,10 +211,10 @@ def _crowds(recipe: Recipe, averaging_s: float) -> dict[str, float]:
 
 
 def seconds(up: int, down: int, mbit: int) -> float:
-    """Return the seconds to send and receive a step at the same time, for a machine that averages nothing for others.
+    """Return the seconds in which a machine sends and receives a step, both at once. It averages nothing for others.
 
-    The part of the upload speed that a household keeps for itself is left out. The download speed is taken to equal the
-    upload speed.
+    The share of upload speed that a household reserves for itself is not used. Download is assumed to be as fast as
+    upload.
     """
     return 8 * max(up / (1 - RESERVE_PERCENT / 100), down) / (mbit * 1e6)
 
@@ -285,7 +285,7 @@ def _time(spent: float) -> str:
 
 
 def recipe_in(values: Mapping[str, str]) -> Recipe | None:
-    """Return the recipe in a form's fields, as a browser sends them. Return None if a value is invalid."""
+    """Return the recipe from form fields as a browser sends them, or None if a value is invalid."""
     kind = KINDS.get(values.get("objective", ""))
     if kind is None:
         return None

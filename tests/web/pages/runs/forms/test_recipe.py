@@ -70,7 +70,7 @@ def test_a_vector_of_the_benchmarks_takes_about_as_long_as_there() -> None:
 
 
 def test_a_crowd_computes_and_averages() -> None:
-    """ALBERT-large of the paper: 24 layers of width 1,024 over 512 tokens, 4,096 samples a step."""
+    """ALBERT-large as in the paper: 24 layers of width 1,024, 512 tokens and 4,096 samples a step."""
     recipe = MaskedLM.presets["sahajBERT, paper"]
     estimate = estimate_of(recipe)
     operations = recipe.operations(4096)
