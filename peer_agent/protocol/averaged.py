@@ -12,7 +12,7 @@ from peer_agent.protocol.recipe import Codec
 
 
 def averaged_bytes(record: Record) -> dict[PeerId, int]:
-    """Return, for each reducer, the encoded size of all gradient chunks that it added to its sums."""
+    """Return how many encoded gradient bytes each reducer added to its sums."""
     grid = Grid(record.elements, record.chunk_elements)
     by_codec: dict[Codec, list[Contribution]] = {}
     for contribution in record.contributions:
@@ -28,7 +28,7 @@ def averaged_bytes(record: Record) -> dict[PeerId, int]:
 
 
 def _added(contributions: Iterable[Contribution], chunks: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """Return, for each chunk, how many of the contributions include the chunk."""
+    """Return how many contributions include each chunk."""
     edges = np.zeros(chunks + 1, np.int64)
     for contribution in contributions:
         for part in contribution.included:
@@ -38,7 +38,7 @@ def _added(contributions: Iterable[Contribution], chunks: int) -> "np.ndarray[tu
 
 
 def _sizes(grid: Grid, codec: Codec) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """Return the encoded bytes of each chunk. The last chunk may be shorter than the others."""
+    """Return the encoded size of each chunk in bytes. The last chunk may be shorter than the others."""
     sizes = np.full(grid.chunks, encoded_size(codec, grid.chunk_elements), np.int64)
     if grid.chunks:
         sizes[-1] = encoded_size(codec, grid.length(grid.chunks - 1))

@@ -34,7 +34,7 @@ FORWARDED = frozenset({Role.TRAINER, Role.AUXILIARY})  # relays forward links to
 
 
 class Credential(Struct, frozen=True, forbid_unknown_fields=True):
-    """Claims about a machine that the site signs. Times are UTC seconds; `key` is the machine's Ed25519 public key."""
+    """The site's signed claims about a machine. Times are UTC seconds; `key` is the machine's Ed25519 public key."""
 
     person: Short
     machine: Peer
@@ -54,7 +54,7 @@ class Credential(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Signed(Struct, frozen=True, forbid_unknown_fields=True):
-    """A payload and an Ed25519 signature over the payload, preceded by a prefix that names the purpose."""
+    """A payload, and an Ed25519 signature over a prefix that names the purpose and the payload."""
 
     payload: bytes
     signature: Signature

@@ -1,9 +1,9 @@
 """Deadlines of chunks (rule 8), relative to the plan and to the other slots. Times are seconds since the plan arrived.
 
-Contributors send for as long as the whole plan takes, so the k-th of a reducer's n chunks is planned for k/n of its
-duration. A batch is planned for the moment of its last chunk. A reducer waits until this moment, or until enough other
+Contributors send throughout the plan's duration, so the k-th of a reducer's n chunks is planned for k/n of it. All
+chunks of a batch are planned for the time of its last chunk. A reducer waits until that time, or until enough other
 slots have sent the chunk, whichever is later. After a further fraction sigma of the duration, it averages what has
-arrived. Sigma follows from the lateness in earlier rounds. If all slots are late, because of a slow reducer or a wrong
+arrived. Sigma depends on the lateness in earlier rounds. If all slots are late because of a slow reducer or a wrong
 plan, no slot counts as late.
 """
 
@@ -34,10 +34,10 @@ Seconds = NDArray[np.float64]
 
 
 def round_latenesses(rounds: Sequence[Mapping[PeerId, float]]) -> list[float]:
-    """Return each round's greatest lateness, without the tenth of machines (at least one) that are latest overall.
+    """Return each round's greatest lateness, ignoring the tenth of machines (at least one) that are latest overall.
 
-    A machine that is always late must not lengthen the waits. Leaving out the latest of each round would drop one of
-    several equal machines every time.
+    A machine that is always late must not lengthen the waits. Ignoring the latest machine of each round would instead
+    drop one of several equal machines every time.
     """
     of_each: dict[PeerId, list[float]] = defaultdict(list)
     for by in rounds:
@@ -66,7 +66,7 @@ def sigma_of(latenesses: Collection[float], duration_s: float) -> float:
 
 
 def coming_s(plan: PlanHead) -> float:
-    """Return the seconds in which this attempt's chunks are planned to arrive. Kept spans need no time."""
+    """Return the seconds planned for this attempt's chunks to arrive. Kept spans need no time."""
     lengths = [(span.stop - span.first, bool(span.root)) for span in plan.spans]
     missing = sum(length for length, is_held in lengths if not is_held)
     return plan.duration_s * missing / max(sum(length for length, _ in lengths), 1)
@@ -78,7 +78,7 @@ def waiting_s(plan: PlanHead) -> float:
 
 
 def batch_chunks(codecs: Iterable[Codec], chunk_elements: int) -> int:
-    """Return how many chunks a contributor may send in one batch. All chunks of a batch arrive about together."""
+    """Return how many chunks a contributor may send in one batch. All chunks of a batch arrive almost together."""
     return max((BATCH_BYTES // encoded_size(codec, chunk_elements) for codec in codecs), default=1) or 1
 
 
@@ -89,7 +89,7 @@ def planned_s(plan: PlanHead, places: NDArray[np.int64], count: int, batch: int 
 
 
 def due_s(plan: PlanHead, places: NDArray[np.int64], count: int, enough_s: Seconds, batch: int = 1) -> Seconds:
-    """Return when these chunks of a reducer close without missing slots. `enough_s`: when enough slots sent them."""
+    """Return when a reducer closes these chunks despite missing slots. `enough_s`: when enough slots had sent them."""
     waiting_s = np.maximum(LEAST_S, plan.sigma * np.maximum(plan.duration_s, enough_s))
     due: Seconds = np.maximum(planned_s(plan, places, count, batch), enough_s) + waiting_s
     return due

@@ -1,4 +1,4 @@
-"""Identifiers and bounded types on the wire. Runs and machines are identified by UUIDs, as 32 hexadecimal digits."""
+"""Identifiers and bounded types in messages. Run and machine ids are UUIDs, written as 32 hexadecimal digits."""
 
 from typing import Annotated, NewType
 

@@ -1,4 +1,4 @@
-"""Reasons why a run is waiting. Coordinator and site write them in English; the program that shows one translates."""
+"""Reasons why a run is waiting. Coordinator and site write them in English; the program that shows them translates."""
 
 from collections.abc import Callable
 

@@ -91,7 +91,7 @@ class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Preparation(Struct, frozen=True, forbid_unknown_fields=True, tag_field="data", omit_defaults=True):
-    """The plain values that decide how an uploaded file becomes shards. Equal values need no new preparation."""
+    """The plain values that decide how an uploaded file becomes shards. Equal values allow reusing the shards."""
 
     material: ClassVar[Material]
     beside: ClassVar[Literal["tokenizer", "shards"]]  # the prepared folder that a release also needs
@@ -100,7 +100,7 @@ class Preparation(Struct, frozen=True, forbid_unknown_fields=True, tag_field="da
 
 
 class AbstractStruct(StructMeta, ABCMeta):
-    """The metaclass of structs with abstract methods. A class that implements only some cannot be instantiated."""
+    """A metaclass for structs with abstract methods. A class that leaves any of them out cannot be instantiated."""
 
 
 class Recipe(
@@ -156,7 +156,7 @@ class Recipe(
         return str(self.__struct_config__.tag)
 
     def codecs_from(self, stated: Codec) -> tuple[Codec, ...]:
-        """Return the codecs that a plan may use instead of `stated`: that codec, and those with fewer bits."""
+        """Return the codecs that a plan may use: `stated` and, if the plan may choose, those with fewer bits."""
         return LADDER[LADDER.index(stated) :] if self.codecs == "plan" else (stated,)
 
     def steps_over(self, samples: int) -> int:
@@ -205,7 +205,7 @@ class Recipe(
         return self.kept_floats(samples)
 
     def rules(self) -> Iterable[Rule]:
-        """Return the rules that relate the values that only this kind of recipe has."""
+        """Return the rules that relate values specific to this kind of recipe."""
         return ()
 
     @abstractmethod

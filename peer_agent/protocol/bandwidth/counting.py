@@ -1,4 +1,4 @@
-"""Count, at the receiver, the bytes of an attempt by sender (rule 31)."""
+"""Count the bytes that a receiver gets from each sender during an attempt (rule 31)."""
 
 from collections.abc import Mapping
 
@@ -30,7 +30,7 @@ def arrivals_of(
     late: Mapping[PeerId, float] | None = None,
     held_s: Mapping[PeerId, float] | None = None,
 ) -> tuple[m.Arrival, ...]:
-    """Return the counts to report, by sender id. `late`: fractions of the plan's time. `held_s`: pauses in reading."""
+    """Return the counts to report, by sender. `late`: fractions of the plan's time. `held_s`: pauses in reading."""
     return tuple(
         m.Arrival(
             sender,
@@ -45,5 +45,5 @@ def arrivals_of(
 
 
 def departures_of(full_s: Mapping[PeerId, float]) -> tuple[m.Departure, ...]:
-    """Return, by reducer id, the seconds in which the link to that reducer was too full for this peer's chunks."""
+    """Return, for each reducer, how many seconds the link to it was too full to take this peer's chunks."""
     return tuple(m.Departure(receiver, seconds) for receiver, seconds in sorted(full_s.items()))

@@ -33,7 +33,7 @@ WAYS: tuple[Way, Way] = ("up", "down")
 
 
 class Flow(Struct, frozen=True):
-    """The bytes that `receiver` received from `sender`, between two moments of the receiver's clock (seconds)."""
+    """The bytes that `receiver` got from `sender` between two times on the receiver's clock (seconds)."""
 
     sender: PeerId
     receiver: PeerId
@@ -46,7 +46,7 @@ class Flow(Struct, frozen=True):
 
     @property
     def is_held_up(self) -> bool:
-        """True if the flow took measurably longer than planned, and not only because the sender kept flows level."""
+        """True if the flow took longer than planned for a reason other than the sender keeping its flows level."""
         took_s, pause_s = self.last_s - self.first_s, PAUSE_S if self.asked_s else 0.0
         only_kept_step = self.full_s is not None and self.full_s < OFTEN_FULL * took_s
         return took_s > max(IN_TIME * self.asked_s + pause_s, SHORTEST_S) and not only_kept_step
@@ -83,7 +83,7 @@ class Load(Struct):
 
     @property
     def bps(self) -> float:
-        """Bytes per second of evenly spread flows, without the first and last bytes, which may only trickle."""
+        """Bytes per second, assuming evenly spread flows. The first and last bytes are ignored: they may trickle in."""
         if not self._bps and self.received:
             times, carried = self._carried()
             first, last = np.interp([EDGE * carried[-1], (1 - EDGE) * carried[-1]], carried, times)
@@ -92,14 +92,14 @@ class Load(Struct):
 
     @property
     def is_steady(self) -> bool:
-        """True if most of the bytes were in flows that lasted to the end, so that the direction was never idle."""
+        """True if flows that lasted to the end carried most of the bytes. The direction was then never idle."""
         until = self.first_s + TO_THE_END * self.seconds
         lasting = sum(flow.received for flow in self.flows if flow.last_s >= until)
         return lasting >= STEADY * self.received
 
     @property
     def busy_bps(self) -> float:
-        """Bytes per second until the flows with most of the bytes had ended. Later the direction may have been idle."""
+        """Bytes per second until the flows with most of the bytes ended. The direction may have been idle later."""
         remaining, until = self.received, self.last_s
         for flow in sorted(self.flows, key=lambda flow: flow.last_s):
             until, remaining = flow.last_s, remaining - flow.received
@@ -116,18 +116,18 @@ class Load(Struct):
 
     @property
     def is_of_averages(self) -> bool:
-        """True if these flows only carry averages. A plan never asks such a downlink for more than one vector."""
+        """True if these flows carry only averages. A plan sends at most one vector over such a downlink."""
         return not any(flow.in_step for flow in self.flows)
 
     def bps_during(self, periods: Sequence[Flow]) -> NDArray[np.float64]:
-        """Return the bytes per second of all flows together in each period. O((flows + periods) log flows)."""
+        """Return the combined bytes per second of all flows in each period. O((flows + periods) log flows)."""
         times, until = self._carried()
         first, last = _lasted(periods)
         carried: NDArray[np.float64] = np.interp(last, times, until) - np.interp(first, times, until)
         return carried / (last - first)
 
     def _carried(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the moments at which flows begin or end, and the bytes that had come by then. O(flows log flows)."""
+        """Return the times at which flows begin or end, and the bytes received by each time. O(flows log flows)."""
         size = np.array([flow.received for flow in self.flows], np.float64)
         began, ended = _lasted(self.flows)
         times, changes = np.concatenate([began, ended]), np.concatenate([size, -size]) / np.tile(ended - began, 2)
@@ -145,7 +145,7 @@ def _lasted(periods: Sequence[Flow]) -> tuple[NDArray[np.float64], NDArray[np.fl
 
 
 def is_in_time(known: Capacity, load: Load, late: AbstractSet[Flow]) -> bool:
-    """Return True if a direction or pair was fully used and delivered on time. Then its capacity may be higher."""
+    """Return True if a direction or pair was fully used and still on time, so that its capacity may be higher."""
     is_used = load.is_asked and load.bps >= FULL * known.bps
     return is_used and load.part_of(late) <= 1 - STEADY
 
@@ -169,6 +169,6 @@ def has_room(capacities: Mapping[Direction, Capacity], loads: Mapping[Direction,
 
 
 def use(capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], direction: Direction) -> float:
-    """Return how much a direction carried, as a fraction of the direction's estimate. Return 1 without an estimate."""
+    """Return the fraction of a direction's estimated capacity that was used, or 1 without an estimate."""
     known = capacities.get(direction)
     return loads[direction].bps / known.bps if known is not None and known.bps else 1.0

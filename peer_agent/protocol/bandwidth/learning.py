@@ -1,12 +1,11 @@
 """Estimate the bandwidth of each peer's uplink and downlink from the flows of a round (rule 31).
 
 A flow is the bytes that one peer received from another in one attempt. The plan determines its size; the receiver
-reports when its first and last bytes arrived. A flow on time shows only a lower bound for both its directions. A
-direction was full if delayed flows kept it busy to the end and it carried about its estimate. Then the estimate is
-corrected.
-If both directions of delayed flows seem to have room, one became slower: the one that most of the delayed bytes share.
-Nothing else lowers an estimate, because a peer that gets little work shows little speed. Limits of pairs are found
-first.
+reports when its first and last bytes arrived. A flow that is on time shows only a lower bound for its two directions.
+A direction was full if delayed flows kept it busy to the end and it carried about as much as estimated. Its estimate
+is then corrected. If both directions of delayed flows seem to have room, one of the two has become slower. It is the
+direction that carried most of the delayed bytes. Nothing else lowers an estimate, because a peer with little work
+never shows its full speed. Limits between pairs are determined first.
 """
 
 from collections import defaultdict
@@ -53,7 +52,7 @@ def learn(
 ) -> None:
     """Update the estimates from the flows of one attempt. O(flows).
 
-    `hoped_s`: the seconds that all flows would take if links were as fast as the plan assumed beyond lower bounds.
+    `hoped_s`: how many seconds all flows would take if links exceeded their lower bounds as the plan hopes.
     """
     loads = loads_of(flows)
     held_up = _held_up(capacities, loads)
@@ -93,10 +92,10 @@ def learn(
 
 
 def learn_probe(capacities: dict[Direction, Capacity], flow: Flow, at: float) -> None:
-    """Use the speed of an idle link as a lower bound of both directions.
+    """Use the measured speed of an idle link as a lower bound for both directions.
 
-    A probe never lowers an estimate: its size is one peer's claim, and the other end or the path may have been the
-    limit.
+    A probe never lowers an estimate. Its byte count is only one peer's claim, and the other end or the path may have
+    been the bottleneck.
     """
     bps = min(flow.received / max(flow.last_s - flow.first_s, SHORTEST_S), FASTEST_BPS)
     for direction in directions_of(flow):
@@ -106,14 +105,14 @@ def learn_probe(capacities: dict[Direction, Capacity], flow: Flow, at: float) ->
 
 
 def _is_in_vain(known: Capacity, load: Load, hoped_s: float) -> bool:
-    """Return True if a direction took longer than the plan hoped. A little used direction shows nothing."""
+    """Return True if a direction took longer than the plan hoped, unless the direction was hardly used."""
     if not hoped_s or load.received <= known.bps * hoped_s or load.bps < BUSY * known.bps:
         return False
     return load.seconds > IN_TIME * hoped_s + PAUSE_S
 
 
 def _waited(loads: Mapping[Direction, Load], direction: Direction, senders: AbstractSet[PeerId]) -> bool:
-    """Return True if the direction's peer is one of `senders` (an uplink), or received most of its bytes from them."""
+    """Return True if this is an uplink of one of `senders`, or if its peer received most of its bytes from them."""
     peer, way = direction
     if way == "up" and peer in senders:
         return True
@@ -127,7 +126,7 @@ def _raise(known: Capacity, load: Load, at: float) -> None:
 
 
 def _held_up(capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load]) -> set[Flow]:
-    """Return the flows delayed by a link, not those kept level with a flow to a receiver whose downlink was full."""
+    """Return flows delayed by a link. Exclude those that the sender slowed to match a flow to a full downlink."""
     slow = {flow for load in loads.values() for flow in load.flows if flow.is_held_up}
     full = {flow for flow in slow if flow.in_step and use(capacities, loads, (flow.receiver, "down")) >= FULL}
     waits_for: dict[PeerId, set[PeerId]] = defaultdict(set)
@@ -146,10 +145,10 @@ def _held_up(capacities: Mapping[Direction, Capacity], loads: Mapping[Direction,
 def _slowing(
     capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], held_up: AbstractSet[Flow]
 ) -> set[Direction]:
-    """Return the fewest directions that explain why flows were slower than their directions allow.
+    """Return a small set of directions that explains why flows were slower than their directions allow.
 
-    O(directions x flows). Choose the direction that carried most of the slow bytes, and repeat. Skip it if the other
-    ends of its flows were nearly full, and fuller: shared links lose some capacity.
+    Choose the direction that carried most of the slow bytes, and repeat with the rest. Skip a direction if the other
+    ends of its flows were nearly full, and fuller: shared links lose some capacity. O(directions x flows).
     """
     slow = {flow for flow in held_up if has_room(capacities, loads, flow)}
     found: set[Direction] = set()
@@ -171,7 +170,7 @@ def _others_are_fuller(
     direction: Direction,
     slow: AbstractSet[Flow],
 ) -> bool:
-    """Return True if most slow bytes of a direction had nearly full, and fuller, directions at their other end."""
+    """Return True if the other ends of most slow bytes were nearly full, and fuller than this direction."""
     known = max(use(capacities, loads, direction), NEARLY_FULL)
     its = {flow: other for flow, other in _other_ends(loads[direction], direction) if flow in slow}
     fuller = sum(flow.received for flow, other in its.items() if use(capacities, loads, other) > known)
@@ -185,22 +184,22 @@ def _other_ends(load: Load, direction: Direction) -> Iterator[tuple[Flow, Direct
 def _others_have_room(
     capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], direction: Direction
 ) -> bool:
-    """Return True if most bytes of a direction had room at their other ends, which were then not the limit."""
+    """Return True if the other ends of most bytes had room, so that they were not the bottleneck."""
     load = loads[direction]
     free = sum(flow.received for flow, other in _other_ends(load, direction) if use(capacities, loads, other) < FULL)
     return free >= STEADY * load.received
 
 
 def is_limit(known: Capacity | None) -> bool:
-    """Return True if a round has found the real limit of a direction, or needed more and did not get it."""
+    """Return True if a round has found a direction's real limit, or asked for more speed and did not get it."""
     return known is not None and (known.is_tried or not known.is_floor)
 
 
 def hope_of(*, trains: bool) -> float:
-    """Return the factor by which a plan assumes that a peer's link is faster than its lower bound.
+    """Return how many times faster than its lower bound a plan assumes a peer's link to be.
 
-    It is larger for auxiliaries: otherwise no round would show that one is faster than the trainers it was measured
-    with.
+    Peers that only reduce get a larger factor. Otherwise no round would show that such a peer is faster than the
+    trainers it was measured with.
     """
     return HOPE if trains else HOPE_OF_REDUCERS
 
@@ -208,7 +207,7 @@ def hope_of(*, trains: bool) -> float:
 def budget_bps(
     capacities: Mapping[Direction, Capacity], direction: Direction, reserve: float = 0.0, *, hope: float = 1.0
 ) -> float:
-    """Return the bytes per second that a plan may use, without the reserve. `hope` raises lower bounds. 0: unknown."""
+    """Return the bytes per second that a plan may use after the reserve; 0 if unknown. `hope` raises lower bounds."""
     known = capacities.get(direction)
     if known is None:
         return 0.0

@@ -1,9 +1,9 @@
 """Limits between two peers that neither peer's own link explains, such as a bad route between regions (rule 26).
 
-A delayed flow shows a limit if both its directions had room, and other flows through them were on time. The limit
-counts only when the pair's next use confirms it: a machine that was briefly busy looks the same. After a delivery on
-time, the next plan assumes slightly more, so a wrong limit does not last. A limit not measured for a long time is
-forgotten.
+A delayed flow reveals a limit if both its directions had room and other flows through them were on time. The limit
+counts only after the pair's next use confirms it, because a briefly busy machine looks the same. After an on-time
+delivery, the next plan assumes slightly more speed, so that a wrong limit does not last. Limits that have not been
+measured for a long time are forgotten.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ MOST_PAIRS = 2048  # most pairs remembered; the pairs measured longest ago are f
 def narrow_flows(
     capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], held_up: AbstractSet[Flow]
 ) -> set[Flow]:
-    """Return the delayed flows that no link explains, or none if a flow has no planned pace. O(flows log flows)."""
+    """Return delayed flows that no link explains. Return none if any flow lacks a planned pace. O(flows log flows)."""
     if not all(flow.asked_s for load in loads.values() for flow in load.flows):
         return set()
     free = {direction for direction, load in loads.items() if load.part_of(held_up) <= 1 - FREE}
@@ -40,7 +40,7 @@ def narrow_flows(
 
 
 def _crowded(known: Capacity | None, load: Load) -> list[Flow]:
-    """Return the flows during which the direction was nearly full. The full direction may have delayed short flows."""
+    """Return the flows during which the direction was nearly full, which may be why they were delayed."""
     if known is None or not known.bps:
         return load.flows
     uses = load.bps_during(load.flows) / known.bps
@@ -80,7 +80,7 @@ def _measured(known: Capacity | None, load: Load, *, is_full: bool, at: float) -
 
 
 def limits_of(pairs: Mapping[Pair, Capacity], *, hopes: bool = False) -> dict[Pair, float]:
-    """Return the pair limits that were found twice, in bytes per second. `hopes`: raise those that may be too low."""
+    """Return the confirmed pair limits, in bytes per second. `hopes`: raise limits that may be too low."""
     return {
         pair: known.bps * (HOPE if hopes and known.is_floor else 1.0) for pair, known in pairs.items() if known.is_tried
     }

@@ -1,4 +1,4 @@
-"""Measure an idle link between two peers that the coordinator names. Both send and count at once (rule 31)."""
+"""Measure an idle link between two peers chosen by the coordinator. Both send and count simultaneously (rule 31)."""
 
 from msgspec import Struct, field
 
@@ -42,15 +42,16 @@ def expect(probes: Probes, message: m.Probe, now: float) -> None:
 
 
 def is_expected(probes: Probes, partner: PeerId, number: int, now: float) -> bool:
-    """Return True if this peer expects this probe on its link to `partner` now. No other peer gets probe frames."""
+    """Return True if this peer now expects this probe from `partner`. No other peer receives probe frames."""
     expected = probes.open.get(number)
     return expected is not None and expected.partner == partner and now < expected.until
 
 
 def frame_came(probes: Probes, partner: PeerId, frame: Frame, now: float) -> tuple[int, float] | None:
-    """Count a probe frame. At the last one, return the measured bytes and seconds, unless the probe was too short.
+    """Count a probe frame. After the last one, return the measured bytes and seconds, unless the probe was too short.
 
-    Only the slower half of a probe counts: a machine that was briefly busy then reads all waiting bytes at once.
+    Only the slower half of a probe counts, because a machine that was briefly busy then reads all waiting bytes at
+    once.
     """
     if not is_expected(probes, partner, frame.step, now):
         return None

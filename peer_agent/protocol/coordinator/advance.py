@@ -1,8 +1,8 @@
 """The coordinator: `advance(state, event, now, seed) -> commands`, shared by site, simulator and property tests.
 
-It may change the given state: the contract is determinism, not immutability (rule 23). The host carries out the
-commands in order. `phases` has the table of phases. Frequent events (a report, a heartbeat, an offer) change one
-member; only clock ticks and rounds visit all members.
+The function may change the given state: the contract is determinism, not immutability (rule 23). The host executes the
+commands in order. `phases` contains the table of transitions. Frequent events (a report, a heartbeat, an offer) touch
+one member; only clock ticks and rounds visit all members.
 """
 
 from typing import assert_never
@@ -63,7 +63,7 @@ def advance(state: RunState, event: e.Event, now: float, seed: int) -> list[e.Co
 
 
 def _tell_time(state: RunState, now: float) -> None:
-    """Advance the state's time, except while the host was suspended, so that the pause makes no peer late (rule 22)."""
+    """Advance the state's time, but not while the host is suspended, so that no peer becomes late (rule 22)."""
     if state.clock is None:
         state.clock = state.now = state.accumulating_since = state.batch_since = state.moved_at = now
         await_return(state)
@@ -104,7 +104,7 @@ def _take(state: RunState, event: e.Event, seed: int) -> list[e.Command]:
 
 
 def _join(state: RunState, event: e.Joined) -> list[e.Command]:
-    """Add or update a member. Make a new plan if it is reducing: its process may be new, or may have lost messages."""
+    """Add or update a member. If it is reducing, make a new plan: it may have restarted or lost messages."""
     known = state.members.get(event.peer)
     commands = _lose(state, event.peer, final=True) if known is not None and known.role is not event.role else []
     is_back = event.peer in state.members and awaits(state, event.peer)
@@ -160,7 +160,7 @@ def _lose(state: RunState, peer: PeerId, *, final: bool) -> list[e.Command]:
 
 
 def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
-    """Apply the organizer's settings. Peers need not hear of new target steps: each record has its learning rate."""
+    """Apply the organizer's settings. Peers are not told of a new step target: each record states the learning rate."""
     before, state.goal = state.goal, event.goal
     if event.target_steps and event.target_steps != state.recipe.target_steps:
         state.recipe = replace(state.recipe, target_steps=event.target_steps)
@@ -178,7 +178,7 @@ def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
 
 
 def _mix(state: RunState, weights: tuple[float, ...]) -> list[e.Command]:
-    """Use new weights of the data sources for all further leases. Each log record states the weights that applied."""
+    """Use new data source weights for all further leases. Each log record states the weights in force."""
     if len(weights) != len(state.leases.sources):
         return []
     state.recipe = replace(state.recipe, mix=weights)
@@ -203,7 +203,7 @@ def _move(state: RunState) -> list[e.Command]:
 
 
 def _tick(state: RunState, seed: int) -> list[e.Command]:
-    """Do the coordinator's regular work, at most four times a second even if the host's clock ticks more often."""
+    """Do the coordinator's periodic work. Ignore a clock tick that comes too soon after the last one."""
     if state.now < state.look_at:
         return []
     state.look_at = state.now + TICK_S / 2

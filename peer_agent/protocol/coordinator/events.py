@@ -1,4 +1,4 @@
-"""Events of a run, and commands that the run's coordinator gives the host. Both are data."""
+"""Events that a run's coordinator processes, and commands that it gives the host. Both are plain data."""
 
 from typing import Literal
 
@@ -49,7 +49,7 @@ class Reserved(Struct, frozen=True):
 
 
 class Persisted(Struct, frozen=True):
-    """The database's answer to a Persist command. `stale`: another host has the run. `refused`: a bad record."""
+    """The database's answer to a Persist command. `stale`: another host has the run. `refused`: an invalid record."""
 
     outcome: Literal["committed", "stale", "failed", "refused"]
     sealed: Entry | None = None
@@ -64,7 +64,7 @@ class Target(Struct, frozen=True):
 
 
 class Directed(Struct, frozen=True):
-    """The organizer's settings. `target_steps` 0, or an empty `mix` (weights of the sources), changes nothing."""
+    """The organizer's settings. A `target_steps` of 0 or an empty `mix` (source weights) changes nothing."""
 
     goal: Goal
     target_steps: int = 0
@@ -79,7 +79,7 @@ class Verified(Struct, frozen=True):
 
 
 class Replayed(Struct, frozen=True):
-    """The state digest at an entry where replicas differ, from the site's replay of the log."""
+    """The state digest that the site's replay of the log gave at an entry where replicas differ."""
 
     index: int
     step: int
@@ -94,7 +94,7 @@ class Paged(Struct, frozen=True):
 
 
 class SnapshotStored(Struct, frozen=True):
-    """The site has stored an uploaded state with the majority's hash. New peers may load this snapshot."""
+    """The site has stored an uploaded state whose hash a majority reported. New peers may load this snapshot."""
 
     snapshot: Snapshot
 
@@ -123,7 +123,7 @@ class Send(Struct, frozen=True):
 
 
 class Announce(Struct, frozen=True):
-    """Sign the plan and send it: whole to `keepers` (they may reduce or keep the log), else the receiver's slot."""
+    """Sign the plan. Send all slots to `keepers`, which may reduce or keep the log, and to `peers` only their own."""
 
     keepers: tuple[PeerId, ...]
     peers: tuple[PeerId, ...]
@@ -145,7 +145,7 @@ class Reserve(Struct, frozen=True):
 
 
 class LeftOut(Struct, frozen=True):
-    """Store that no update will include these units, because their gradients were not finite several times."""
+    """Store that no update will include these units, because their gradients were repeatedly not finite."""
 
     units: tuple[Unit, ...]
 
@@ -160,7 +160,7 @@ class Resend(Struct, frozen=True):
 
 
 class Agreed(Struct, frozen=True):
-    """Store the state digest that the majority reports at a step."""
+    """Store the state digest that the majority reports for a step."""
 
     step: int
     digest: str
@@ -174,7 +174,7 @@ class Note(Struct, frozen=True):
 
 
 class Waiting(Struct, frozen=True):
-    """Show the reason why the run makes no progress, or clear the reason if it is empty."""
+    """Show why the run is making no progress. An empty reason clears the message."""
 
     reason: str
 
@@ -208,7 +208,7 @@ class Admitted(Struct, frozen=True):
 
 
 class Abdicate(Struct, frozen=True):
-    """Stop driving the run, because another host has the run or takes it over."""
+    """Stop driving the run, because another host has taken it over or is about to do so."""
 
 
 Command = (

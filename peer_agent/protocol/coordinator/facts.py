@@ -1,4 +1,4 @@
-"""Restore a run's state from facts in the database, for site and simulator alike."""
+"""Restore a run's state from facts in the database, for both the site and the simulator."""
 
 from collections.abc import Iterable, Sequence
 
@@ -17,7 +17,7 @@ LATELY = 10  # persons with work in this many last commits may vote (rule 17)
 
 
 class StoredFacts(Struct, frozen=True, kw_only=True):
-    """Everything that a host needs to take over a run. `index`, `step`, `digest`: those of the last record."""
+    """Everything that a host needs to take over a run. `index`, `step` and `digest` are those of the last record."""
 
     run: RunId
     slug: str
@@ -43,7 +43,7 @@ class StoredFacts(Struct, frozen=True, kw_only=True):
 
 
 def restored(facts: StoredFacts) -> RunState:
-    """Return the state between two rounds, without members. An open round is void: it is not in the database."""
+    """Return a run's state between two rounds, without members. An open round is not stored and therefore void."""
     sizes = [facts.recipe.samples_in(shard.tokens) for shard in facts.shards]
     state = RunState(
         run=facts.run,
@@ -74,7 +74,7 @@ def restored(facts: StoredFacts) -> RunState:
 
 
 def _sources(facts: StoredFacts) -> list[leases.Source]:
-    """Return the sources that the recipe mixes. Empty if the recipe has no weights: then all shards are one source."""
+    """Return the sources that the recipe mixes. Without weights, return none: all shards then form one source."""
     weights = facts.recipe.mix
     if not weights or len(facts.sources) != len(facts.shards) or max(facts.sources, default=0) >= len(weights):
         return []
@@ -96,7 +96,7 @@ def _remember(state: RunState, sealed: Entry) -> None:
 
 
 def inclusions_of(record: Record) -> dict[AccumulatorId, Inclusion]:
-    """Return, for each accumulator in an update, how much of the accumulator's gradient the update includes."""
+    """Return how much of each accumulator's gradient an update includes."""
     return {
         entry.accumulator: Inclusion(
             is_everywhere(entry, record), entry.weight, sum(unit.samples for unit in entry.units)
@@ -106,7 +106,7 @@ def inclusions_of(record: Record) -> dict[AccumulatorId, Inclusion]:
 
 
 def carried_of(state: RunState, accumulator: AccumulatorId) -> tuple[int, float]:
-    """Return the most tokens that updates left out of an accumulator, and its ratio of samples to tokens (rule 9)."""
+    """Return the most tokens that updates left out of an accumulator, and its samples per token (rule 9)."""
     tokens, ratio = 0, 0.0
     for inclusions in state.inclusions:
         entry = inclusions.get(accumulator)

@@ -1,8 +1,8 @@
 """Exact accounting of the data, in leased units of samples (rule 11).
 
-A unit is fresh, leased to one accumulator, or settled. Each accumulator has its own shards, so that its machine fetches
-few; near the end of an epoch, accumulators share the rest. Units come from the source furthest behind its weight, and
-only from positions below the marks in the database.
+A unit is fresh, leased to one accumulator, or settled. Each accumulator has its own shards, so that its machine
+downloads few of them. Near the end of an epoch, accumulators share the remaining shards. Units come from the source
+that is furthest behind its weight, and only from positions below the marks in the database.
 """
 
 import math
@@ -23,7 +23,7 @@ GIVE_UP = 3  # times that a unit's gradient may be non-finite before the unit is
 
 
 class Source(Struct):
-    """A data source: shards that are each leased once an epoch."""
+    """A data source: a set of shards, each of which is leased once per epoch."""
 
     shards: tuple[int, ...]
     weight: float = 1.0  # relative to the other sources; with 0, no samples are leased
@@ -36,7 +36,7 @@ class Source(Struct):
 
 
 class LeaseBook(Struct):
-    """All leases of a run. `sizes`: samples per shard. Positions are in the shard's order of the epoch."""
+    """All leases of a run. `sizes`: samples per shard. Positions refer to the shard's order in the epoch."""
 
     sizes: tuple[int, ...]
     unit_samples: int
@@ -59,7 +59,7 @@ class LeaseBook(Struct):
         return tuple(source.weight for source in self.sources) if len(self.sources) > 1 else ()
 
     def mix(self, weights: Sequence[float]) -> None:
-        """Lease by new weights from now on, without compensating for earlier leases."""
+        """Use new source weights from now on, without compensating for earlier leases."""
         for source, weight in zip(self.sources, weights, strict=True):
             source.weight, source.turn = weight, 0.0
 
@@ -105,7 +105,7 @@ class LeaseBook(Struct):
         return Unit(source.epoch, shard, start, stop)
 
     def _dealt_from(self, source: Source, accumulator: AccumulatorId) -> int | None:
-        """Return the shard to lease from: the accumulator's own, else the begun one with most samples left."""
+        """Return the shard to lease from: the accumulator's own, or else the begun shard with the most samples left."""
         own = self._own(source, accumulator)
         for shard in own:
             if self._may_deal(source.epoch, shard):
@@ -121,7 +121,7 @@ class LeaseBook(Struct):
         return start < size and min(start + self.unit_samples, size) <= self.reserved.get((epoch, shard), 0)
 
     def _begin_epoch(self, source: Source) -> bool:
-        """Begin the source's next epoch if the present one is used up. Return False if the source has no samples."""
+        """Begin the source's next epoch if the current one is used up. Return False if the source has no samples."""
         if not any(self.sizes[shard] for shard in source.shards):
             return False
         while not source.left:
@@ -165,12 +165,12 @@ class LeaseBook(Struct):
         return tuple(shard for _, shard in sorted(coming, key=lambda each: each[0])[:MOST_COMING])
 
     def marked(self, accumulator: AccumulatorId) -> int:
-        """Return the samples of the accumulator's shards that are below the marks and not leased yet."""
+        """Return how many samples of the accumulator's shards are below the marks and not leased yet."""
         places = [(source.epoch, shard) for source in self.sources for shard in source.own.get(accumulator, ())]
         return sum(self.reserved.get(place, 0) - self.granted.get(place, 0) for place in places)
 
     def wanted_marks(self, ahead: Mapping[AccumulatorId, int]) -> tuple[Mark, ...]:
-        """Return the lease marks for about `ahead` samples each; none while half of them are below the marks."""
+        """Return lease marks for about `ahead` samples each. Return none if the present marks allow half of that."""
         together = sum(source.weight for source in self.sources)
         marks, low = list[Mark](), False
         for source in self.sources:
@@ -189,7 +189,7 @@ class LeaseBook(Struct):
         return tuple(marks) if low else ()
 
     def _needed(self, source: Source, ahead: Mapping[AccumulatorId, int]) -> Iterator[tuple[int, int, int]]:
-        """Yield epoch, shard and samples needed: each accumulator's shards, then other shards and the next epoch."""
+        """Yield (epoch, shard, samples needed): accumulators' own shards, then other shards and the next epoch."""
         needed: dict[int, int] = {}
         lacking = 0
         for name, samples in ahead.items():
@@ -228,7 +228,7 @@ class LeaseBook(Struct):
         return self.held.get(accumulator, set()).issuperset(units)
 
     def claim(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> bool:
-        """Accept units that a peer held before this host took over (rule 11). Return False if one is taken."""
+        """Accept units that a peer held before this host took over (rule 11). Return False if any is already taken."""
         mine = self.held.get(accumulator, set())
         unknown = sorted(set(units).difference(mine))
         orphans = list(self.orphans) if unknown else self.orphans
@@ -262,7 +262,7 @@ class LeaseBook(Struct):
             del self.held[accumulator], self.held_samples[accumulator]
 
     def take_back(self, accumulator: AccumulatorId, units: Iterable[Unit] | None = None) -> int:
-        """End leases of an accumulator (of all its units, or of the given ones). Return how many samples came back."""
+        """End an accumulator's leases of all units, or of the given ones. Return how many samples came back."""
         held = self.held.get(accumulator, set())
         back = sorted(held if units is None else held.intersection(units))
         self.mark_used(accumulator, back)
@@ -271,7 +271,7 @@ class LeaseBook(Struct):
         return sum(unit.samples for unit in back)
 
     def failed(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> list[Unit]:
-        """Take back units whose gradients were not finite. Return those left out for good after many failures."""
+        """Take back units whose gradients were not finite. Return units that failed too often to be leased again."""
         left_out = []
         for unit in sorted(self.held.get(accumulator, set()).intersection(units)):
             self.failures[unit] = self.failures.get(unit, 0) + 1
@@ -303,7 +303,7 @@ def restored(
 ) -> LeaseBook:
     """Return the lease book of a restarted coordinator. Unsettled units below the marks are orphans until claimed.
 
-    `settled` and `left_out` are units or ranges of units, of all epochs, in any order.
+    `settled` and `left_out` contain units or ranges of units from all epochs, in any order.
     """
     book = LeaseBook(tuple(sizes), unit_samples, list(sources), lost_samples=sum(unit.samples for unit in left_out))
     used: dict[tuple[int, int], list[Unit]] = {}

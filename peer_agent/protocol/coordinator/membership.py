@@ -1,4 +1,4 @@
-"""Members of the run: a peer's hello, the check of its leases, its goodbye, and lost peers."""
+"""Run membership: hellos, lease checks, departures, and lost peers."""
 
 from msgspec.structs import replace
 
@@ -28,7 +28,7 @@ LOST_S = 30.0  # seconds of silence after which a member counts as lost
 
 
 def join(state: RunState, event: Joined) -> list[Command]:
-    """Process a hello, new or repeated. It states everything that the peer holds, so repeating it changes nothing."""
+    """Process a first or repeated hello. It lists everything that the peer holds, so repeating it changes nothing."""
     hello, known = event.hello, state.members.get(event.peer)
     member = known or _arrive(state, event)
     member.heard_at, member.hello_asked_at = state.now, None
@@ -55,7 +55,7 @@ def _arrive(state: RunState, event: Joined) -> Member:
 
 
 def _void_to(state: RunState, peer: PeerId, hello: m.Hello) -> list[Command]:
-    """Send a Void for each attempt that ended without an update in the peer's absence. Records show commits."""
+    """Send a Void for each attempt that ended without an update while the peer was away. The log shows commits."""
     round_ = state.round
     open_attempts = range(round_.attempt - round_.attempts + 1, round_.attempt + 1) if round_ else range(0)
     why = "the round ended while this machine was away"
@@ -96,7 +96,7 @@ def _appoint(state: RunState) -> None:
 
 
 def _stand_ins(able: list[Member]) -> set[PeerId]:
-    """Return the members to keep the log without a relay: all auxiliaries, or the longest-listening trainers."""
+    """Return the members that keep the log if no relay does: all auxiliaries, or else the first trainers to join."""
     auxiliaries = {member.peer for member in able if member.role is Role.AUXILIARY}
     trainers = sorted((member for member in able if member.trains), key=lambda p: (p.joined_at, p.peer))
     return auxiliaries or {member.peer for member in trainers[:STAND_INS]}
@@ -150,7 +150,7 @@ def _give_up(state: RunState, member: Member) -> list[Command]:
 
 
 def _resume(state: RunState, member: Member, hello: m.Hello) -> None:
-    """Accept a trainer's accumulator, and its carried tokens as far as the last records allow (rule 9)."""
+    """Accept a trainer's accumulator, and as many of its carried tokens as the last records allow (rule 9)."""
     state.holders[member.accumulator] = member.peer
     allowed, member.samples_per_token = carried_of(state, member.accumulator)
     member.carried = min(hello.carried, allowed)
@@ -194,7 +194,7 @@ def _greeting(state: RunState, *, reconciled: bool) -> m.Greeting:
 
 
 def lose(state: RunState, member: Member, *, final: bool) -> list[Command]:
-    """End a member's session. The member's leases last some rounds longer, unless it left or was banned."""
+    """End a member's session. Its leases remain valid for a few rounds, unless the member left or was banned."""
     discount(state, member)
     keep_conduct(state, member)
     del state.members[member.peer]

@@ -40,11 +40,11 @@ TRANSITIONS: dict[tuple[Phase, Why], Phase] = {
 
 
 class Impossible(AssertionError):
-    """An error: a transition that is not in the table. The state is wrong and must not be used further."""
+    """Raised for a transition that is not in the table. The state is then corrupt and must no longer be used."""
 
 
 def enter(state: RunState, why: Why) -> None:
-    """Make a transition. Raises Impossible if the table has none for this phase and reason."""
+    """Perform a transition. Raises Impossible if the table has none for this phase and reason."""
     following = TRANSITIONS.get((state.phase, why))
     if following is None:
         raise Impossible(f"in phase {state.phase} there is no way on because {why}")

@@ -1,4 +1,4 @@
-"""Measure idle links before the rounds do: each link a few times, and each peer in one probe at a time (rule 31)."""
+"""Measure idle links between rounds: each link a few times, and each peer in one probe at a time (rule 31)."""
 
 import math
 from collections.abc import Iterator
@@ -46,14 +46,14 @@ def _pairs(state: RunState) -> Iterator[tuple[Member, Member]]:
 
 
 def _worth(state: RunState, member: Member, listener: Member) -> tuple[bool, int, bool]:
-    """Rank a listener for a probe: first those not yet measured with this member, then by speed, then relays."""
+    """Rank a listener for a probe: those not yet measured with this member first, then fast ones, then relays."""
     bps = _least_bps(state, listener)
     steps = math.floor(math.log(bps, FASTER)) if bps else 0
     return listener.peer not in member.conduct.measured_with, steps, listener.role is Role.RELAY
 
 
 def _may_show_more(state: RunState, member: Member, listener: Member) -> bool:
-    """Return True if a probe may raise an estimate. Two ends that are about equally fast are measured together once."""
+    """Return True if a probe may raise an estimate. Two peers of similar speed are measured together only once."""
     mine, other = _least_bps(state, member), _least_bps(state, listener)
     if not member.conduct.probed or other >= FASTER * mine:
         return True
@@ -82,7 +82,7 @@ def _begin(state: RunState, member: Member, listener: Member) -> list[Command]:
 
 
 def take_probed(state: RunState, member: Member, probed: m.Probed) -> list[Command]:
-    """Process one end's count of a probe, once, if its time is plausible and no round began meanwhile."""
+    """Process one end's probe result. Ignore repeated or implausible results, and probes that a round interrupted."""
     found = state.probes.get(probed.number)
     if found is None or member.peer not in (found.member, found.listener) or member.peer in found.told:
         return []

@@ -1,4 +1,4 @@
-"""Process the messages of working peers, and detect messages that were lost on the way."""
+"""Process messages from working peers, and detect lost messages."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Note, Paged, Resend
@@ -21,7 +21,7 @@ def take_heartbeat(state: RunState, member: Member, heartbeat: m.Heartbeat) -> l
 
 
 def resend(state: RunState, member: Member, index: int) -> list[Command]:
-    """Send a peer the commits that it lacks, by pages. The next page follows the acknowledgement of the last."""
+    """Send a peer the commits that it lacks, page by page. The next page follows once the last is acknowledged."""
     if index > member.log_index:
         member.resent_at = state.now
     member.log_index = index
@@ -36,7 +36,7 @@ def resend(state: RunState, member: Member, index: int) -> list[Command]:
 
 
 def take_paged(state: RunState, paged: Paged) -> list[Command]:
-    """Note that the host sent a shorter page than requested. The next page begins with the records left out."""
+    """Record that the host sent a shorter page than requested. The next page begins with the omitted records."""
     member = state.members.get(paged.peer)
     if member is not None:
         member.resent_to = min(member.resent_to, paged.last)
@@ -83,7 +83,7 @@ def _take_work(state: RunState, member: Member, report: m.Report) -> list[Comman
 
 
 def _short(state: RunState, member: Member, report: m.Report) -> list[Command]:
-    """Ask for a hello if the trainer has reported too few leased units for a while, because a lease was lost."""
+    """Ask for a hello if a trainer keeps reporting fewer units than were leased to it, since a lease may be lost."""
     if report.undone >= state.leases.outstanding(member.accumulator) - len(member.done):
         member.short_since = None
         return []
@@ -96,13 +96,13 @@ def _short(state: RunState, member: Member, report: m.Report) -> list[Command]:
 
 
 def _ask(state: RunState, member: Member) -> list[Command]:
-    """Ask the member for a hello, unless that was done a moment ago."""
+    """Ask the member for a hello, unless one was requested a moment ago."""
     is_asked = member.hello_asked_at is not None and state.now - member.hello_asked_at < HELLO_S
     return [] if is_asked else [ask_for_hello(state, member.peer)]
 
 
 def nudge(state: RunState, member: Member) -> list[Command]:
-    """Ask a trainer for a hello, with backoff, if it should work but delivers nothing: its lease may be lost."""
+    """Ask a trainer that should be working but delivers nothing for a hello, with backoff. Its lease may be lost."""
     conduct = member.conduct
     if not member.counted[0]:
         since = max(member.joined_at, member.hello_asked_at or 0.0)
@@ -117,7 +117,7 @@ def nudge(state: RunState, member: Member) -> list[Command]:
 
 
 def take_returned(state: RunState, member: Member, returned: m.UnitsReturned) -> list[Command]:
-    """Take back units. New ones are leased at the next tick, so that a peer gains no work by returning units."""
+    """Take back units. Lease new ones only at the next tick, so that returning units gains a peer nothing."""
     begun = state.leases.held.get(member.accumulator, set()).intersection(returned.units).difference(member.done)
     for unit in returned.units:
         member.done.pop(unit, None)

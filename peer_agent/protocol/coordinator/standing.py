@@ -1,4 +1,4 @@
-"""Reasons why a run makes no progress, with the names of the peers that the run waits for. Computed on clock ticks."""
+"""Explain why a run makes no progress, naming the peers that it waits for. Reasons are updated on clock ticks."""
 
 from collections.abc import Iterable
 
@@ -23,7 +23,7 @@ def standing(state: RunState) -> m.State:
 
 
 def explain(state: RunState) -> list[Command]:
-    """Announce the reason why the run makes no progress, if the reason has changed."""
+    """Announce why the run is making no progress, if the reason has changed."""
     reason = "" if state.finished else _reason(state) or _still(state)
     if reason == state.waiting:
         return []
@@ -32,7 +32,7 @@ def explain(state: RunState) -> list[Command]:
 
 
 def _reason(state: RunState) -> str:
-    """Return a reason that stops the run at once, no matter when the run last made progress."""
+    """Return a reason that blocks the run at once, no matter when the run last made progress."""
     trains = any(member.trains for member in state.members.values())
     if state.rolling is not None:
         return reasons.ROLLED_BACK.format(step=f"{state.rolling.step:,}")

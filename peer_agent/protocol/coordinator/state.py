@@ -34,7 +34,7 @@ class Phase(StrEnum):
 
 
 class Conduct(Struct):
-    """How a machine has worked in this run, by the coordinator's clock. Kept when the machine's session ends."""
+    """A machine's work record in this run, by the coordinator's clock. It outlives the machine's session."""
 
     seconds: list[float] = field(default_factory=list)  # seconds per sample in each of the last deliveries
     pace: float = 0.0  # samples per second, from the median of `seconds`; 0 until the first delivery
@@ -99,7 +99,7 @@ class Member(Struct):
 
     @property
     def takes_all(self) -> bool:
-        """True if the coordinator sends this member whole entries with all contributions, as for a log."""
+        """True if the coordinator sends this member whole log entries with all contributions."""
         return not self.trains or self.stands_in
 
     @property
@@ -118,12 +118,12 @@ class Member(Struct):
 
     @property
     def name(self) -> str:
-        """Person and machine, in the form that people see."""
+        """The person's and the machine's names, as displayed to people."""
         return f"{self.person} ({self.machine})"
 
 
 class Departed(Struct):
-    """An accumulator whose holder's session has ended. Its leases last some rounds longer, counted from `rounds`."""
+    """An accumulator whose holder has disconnected. Its leases last a few rounds longer, counted from `rounds`."""
 
     accumulator: AccumulatorId
     peer: PeerId
@@ -133,14 +133,14 @@ class Departed(Struct):
 
 
 class Moved(Struct):
-    """How many chunks of a slot a reducer has in this attempt, and when that number last changed."""
+    """The number of a slot's chunks that a reducer has in this attempt, and when that number last changed."""
 
     chunks: int
     at: float
 
 
 class Round(Struct):
-    """One try to make an update, from the cut to commit or void."""
+    """One try at making an update, from the cut to commit or void."""
 
     number: int
     attempt: int
@@ -177,7 +177,7 @@ class Round(Struct):
 
     @property
     def is_planned(self) -> bool:
-        """True if the current attempt has a plan. There is none while no member can reduce."""
+        """True if the current attempt has a plan. It has none while no member can reduce."""
         return self.plan is not None and self.plan.attempt == self.attempt
 
 
@@ -224,7 +224,7 @@ class Late(Struct):
 
 
 class Inclusion(Struct, frozen=True):
-    """How much of an accumulator one update includes. `is_whole`: the update left nothing out."""
+    """The part of an accumulator that one update includes. `is_whole`: the update left nothing out."""
 
     is_whole: bool
     weight: int  # offered loss tokens
@@ -241,7 +241,7 @@ class Keeper(Struct, frozen=True):
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
-    """The choice of codecs and contributors for the next round, by the last comparison (rules 14, 30)."""
+    """The choice of codecs and contributors for the next round, from the latest comparison (rules 14, 30)."""
 
     codecs: dict[PeerId, Codec]  # peers neither here nor left out are too little known and use the stated codec
     codec_down: Codec
@@ -251,7 +251,7 @@ class Chosen(Struct, frozen=True, kw_only=True):
 
 
 class RunState(Struct, kw_only=True):
-    """A run between two events. Times are the host's monotonic seconds, less those in which it was suspended."""
+    """A run between two events. Times are the host's monotonic seconds, excluding time while the host was suspended."""
 
     run: RunId
     slug: str
@@ -351,7 +351,7 @@ class RunState(Struct, kw_only=True):
 
     @property
     def done(self) -> bool:
-        """True if the last step is committed. A run that the organizer ends early is done when no round is open."""
+        """True if the last step is committed. A run that the organizer ends early is done once no round is open."""
         return self.step >= self.recipe.target_steps or (self.goal == "finishing" and self.round is None)
 
     def is_undone(self, index: int) -> bool:
@@ -366,7 +366,7 @@ class RunState(Struct, kw_only=True):
         return [member for member in self.members.values() if member.counted[0]]
 
     def awake(self) -> list[Member]:
-        """Return the trainers that have applied all entries and on which a round may count."""
+        """Return the trainers that have applied all entries and that a round may count on."""
         return [member for member in self.members.values() if member.counted[1]]
 
     @property
@@ -382,10 +382,10 @@ class RunState(Struct, kw_only=True):
         return self.ready_count >= (1 if self.started else self.recipe.minimum_trainers)
 
     def reducers(self) -> list[Member]:
-        """Return the members that average parts of the plan, by id. Members in quarantine stay out if others are left.
+        """Return the members that average parts of the plan, by id. Exclude quarantined members if others are left.
 
-        While quarantines are suspended, only members whose work was refused or that blocked a round stay out. Otherwise
-        a round that all missed would leave the whole vector to one auxiliary.
+        While quarantines are suspended, exclude only members whose work was refused or that blocked a round.
+        Otherwise, after a round that all trainers missed, one auxiliary would have to average the whole vector.
         """
         able = sorted((p for p in self.listening.values() if self.may_reduce(p)), key=lambda p: p.peer)
         moving = [p for p in able if self.round is None or p.peer not in self.round.hung] or able
@@ -400,13 +400,13 @@ class RunState(Struct, kw_only=True):
         return member.reduces and (member.role is Role.RELAY or member.peer in self.reached)
 
     def sits_out(self, conduct: Conduct) -> bool:
-        """Return True if the machine is in quarantine in the open or next round, because of earlier failures."""
+        """Return True if earlier failures put the machine in quarantine for the open or next round."""
         number = self.rounds + (self.round is None)
         is_out = number <= conduct.out_until or self.now < conduct.out_to
         return is_out and self.now - conduct.out_since < LONGEST_OUT_S
 
     def listeners(self) -> tuple[Listener, ...]:
-        """Return the members that peers can dial, by id: all relays, and of the others those that joined first."""
+        """Return the members that peers can dial, sorted by id: all relays, and a limited number of other members."""
         relays = [member for member in self.listening.values() if member.role is Role.RELAY]
         others = [member for member in self.listening.values() if member.role is not Role.RELAY]
         others.sort(key=lambda p: (p.trains, p.joined_at, p.peer))

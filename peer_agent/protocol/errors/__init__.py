@@ -18,7 +18,7 @@ CATALOGUE: dict[str, Entry] = dict(sorted((AGENT | LINKS | SITE | MATERIAL | OPE
 
 
 class Fault(Struct, frozen=True, omit_defaults=True):
-    """One numbered error with all details filled in. If the error came over a link, its whole text is in `cause`."""
+    """One numbered error with all details filled in. If it arrived over a link, `cause` contains its whole text."""
 
     code: str
     cause: str
@@ -61,7 +61,7 @@ def titled(title: str, code: str, text: str) -> str:
 
 
 class Problem(Exception):
-    """An exception with a numbered error, for the person who can act on this error."""
+    """An exception that carries a numbered error for the person who can act on it."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(str(fault))

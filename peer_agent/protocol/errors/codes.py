@@ -1,4 +1,4 @@
-"""Names of the error numbers on which a program branches. The other numbers are only for people to read."""
+"""Names for the error numbers on which the code branches. All other numbers are only for people to read."""
 
 MACHINE_UNKNOWN = "E101"
 NOT_REACHED = "E104"

@@ -12,7 +12,7 @@ STAYS = "Credit already earned is kept."
 
 
 class Severity(StrEnum):
-    """How serious an error is, in ascending order."""
+    """Severity levels of errors, in ascending order."""
 
     LOW = "low"
     MEDIUM = "medium"

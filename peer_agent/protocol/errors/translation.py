@@ -11,7 +11,7 @@ INSIDE = {"E134": (codes.NOT_REACHED, codes.STRANGE_ANSWER)}
 
 
 def in_words(fault: Fault, translated: Translated) -> Fault:
-    """Translate a fault of the catalogue. Its details are parsed from its English text, which any program may make."""
+    """Translate a fault from the catalogue. The details are parsed from its English text, which may be untrusted."""
     entry = CATALOGUE.get(fault.code)
     if entry is None or translated(entry.cause) == entry.cause:
         return fault
@@ -40,7 +40,7 @@ def places_in(template: str, text: str) -> tuple[dict[str, str], str] | None:
 
 
 def refilled(templates: Iterable[str], text: str, translated: Translated) -> str:
-    """Translate a text that one of the templates produced, with the same details. Leave other texts unchanged."""
+    """Translate a text made from one of the templates, keeping its details. Return other texts unchanged."""
     for english in templates:
         found = places_in(english, text)
         if found is not None and not found[1]:

@@ -1,4 +1,4 @@
-"""The cheap digest of a replica's state, equal on all hardware (rule 17)."""
+"""A cheap digest of a replica's state that is the same on all hardware (rule 17)."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +11,8 @@ BLOCK = 1 << 16  # elements processed at a time, so that the int64 copies fit in
 def state_digest(*arrays: NDArray[np.float32]) -> str:
     """Return the digest of all arrays in order, as 16 hexadecimal digits.
 
-    It is the wrapping int64 sum of (bit pattern x an odd constant of the position): threads and vector units cannot
-    change it.
+    The digest is the wrapping int64 sum of each bit pattern times an odd constant that depends on its position.
+    Threads and vector units cannot change it.
     """
     total, offset = 0, 0
     for array in arrays:

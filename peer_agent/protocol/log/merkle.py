@@ -1,7 +1,7 @@
 """Merkle trees: commitments to a vector of chunks before any byte of the vector is revealed (rule 12).
 
-A leaf contains the sha256 of a chunk's bytes and the sum of squares of its values. A reducer checks each chunk by its
-leaf before adding values that it could not subtract again.
+A leaf contains the sha256 of a chunk's bytes and the sum of squares of its values. A reducer checks each chunk against
+its leaf before adding the chunk, because it could not subtract the values again.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ def leaf_of(encoded: bytes | memoryview, sum_squares: float) -> Leaf:
 
 
 def pack_leaves(leaves: Sequence[Leaf]) -> bytes:
-    """Return Merkle leaves as bytes for the wire, 40 bytes each."""
+    """Return Merkle leaves as bytes for transmission, 40 bytes each."""
     return b"".join(leaf.pack() for leaf in leaves)
 
 
@@ -49,7 +49,7 @@ def root_over(roots: Sequence[bytes]) -> bytes:
 
 
 def tree_of(entries: Sequence[bytes]) -> list[list[bytes]]:
-    """Return all levels of the tree, leaves first. Odd nodes move up unpaired; prefixes are as in RFC 6962."""
+    """Return all levels of the tree, leaves first. Odd nodes are promoted unpaired; prefixes are as in RFC 6962."""
     level = [leaf_hash(entry) for entry in entries] or [hashlib.sha256(b"").digest()]
     levels = [level]
     while len(level) > 1:

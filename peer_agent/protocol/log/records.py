@@ -1,8 +1,8 @@
 """The commit record: one self-contained entry of a run's log (rules 13, 15, 16).
 
-The site signs the head, encoded once for all peers: scalars, spans, sums, and a Merkle root over the contributions.
-Keepers of the log get all contributions, a trainer its own with the Merkle path. The format is canonical JSON, so that
-people can audit and replay records without this program.
+The site signs the head, which is encoded once for all peers. The head contains scalars, spans, sums, and a Merkle root
+over the contributions. Log keepers get all contributions; a trainer gets its own, with the Merkle path. The format is
+canonical JSON, so that people can audit and replay records without this program.
 """
 
 import hashlib
@@ -82,7 +82,7 @@ class Scalars(Struct, frozen=True, kw_only=True):
 
 
 class Contribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The averaged work of one peer in an entry. `credit` is in token-elements; `samples` and `tokens` follow."""
+    """One peer's averaged work in an entry. `credit` is in token-elements; `samples` and `tokens` derive from it."""
 
     peer: Peer
     person: Short
@@ -177,9 +177,10 @@ def whole(*, contributions: tuple[Contribution, ...], **facts: Any) -> Record:
 
 
 def seal(site_key: Ed25519PrivateKey, record: Record) -> Entry:
-    """Sign a record for storage. Raises Problem E230 if reading it back would give something else.
+    """Sign a record for storage. Raises Problem E230 if it would be read back differently.
 
-    JSON has no infinity, and a database column no integers of 64 bits. No replica or host could use such a record.
+    JSON cannot represent infinity, and a database column cannot store every 64-bit integer. No replica or host could
+    use such a record.
     """
     try:
         head = RecordHead(**{name: getattr(record, name) for name in RecordHead.__struct_fields__})

@@ -1,4 +1,4 @@
-"""Every message on a link: immutable structs, sent as MessagePack maps tagged by `type`. Others are refused."""
+"""All link messages: immutable structs, sent as MessagePack maps tagged by `type`. Other messages are refused."""
 
 from peer_agent.protocol.messages.base import (
     MAX_HANDSHAKE,

@@ -1,4 +1,4 @@
-"""The base classes of messages, and the bounds of all numbers that are decoded."""
+"""Base classes of messages, and the bounds of all decoded numbers."""
 
 from typing import Annotated
 

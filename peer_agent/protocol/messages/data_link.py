@@ -1,4 +1,4 @@
-"""Messages between a trainer and a reducer or keeper of the log, and between a trainer and a forwarding relay."""
+"""Messages that a trainer exchanges with reducers, log keepers and forwarding relays."""
 
 from typing import Annotated
 
@@ -36,7 +36,7 @@ class SpanLeaves(Attempted, frozen=True, kw_only=True):
 
 
 class Probing(Message, frozen=True, kw_only=True):
-    """The link probe with this number begins: frames follow, and the other end sends frames back."""
+    """The start of the link probe with this number. Frames follow, and the other end sends frames back."""
 
     run: Run
     number: Count
@@ -51,7 +51,7 @@ class FetchSpan(Message, frozen=True, kw_only=True):
 
 
 class SpanMissing(Message, frozen=True, kw_only=True):
-    """The answer to FetchSpan if the receiver of the request does not have the span."""
+    """The answer to a FetchSpan from a peer that does not have the span."""
 
     run: Run
     index: Count

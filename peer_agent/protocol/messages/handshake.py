@@ -1,4 +1,4 @@
-"""Handshake messages, with which the two ends of a link prove who they are."""
+"""Handshake messages, with which both ends of a link prove their identity."""
 
 from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.identifiers import (

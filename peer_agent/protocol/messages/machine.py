@@ -14,7 +14,7 @@ LEAST_DUTY = 10  # percent
 
 
 class Why(StrEnum):
-    """The reason why a connected machine does not work."""
+    """The reason why a connected machine is not working."""
 
     WORKS = ""
     PAUSED = "paused"
@@ -35,7 +35,7 @@ class Blind(StrEnum):
 
 
 class Hours(Struct, frozen=True, array_like=True):
-    """A period of a weekly schedule, in minutes of a day (0: Monday). A `stop` not after `first` is on the next day."""
+    """A weekly period, in minutes of a `day` (0: Monday). If `stop` is not after `first`, it is on the next day."""
 
     day: Annotated[int, Meta(ge=0, le=6)]
     first: Annotated[int, Meta(ge=0, lt=DAY_MINUTES)]
@@ -43,7 +43,7 @@ class Hours(Struct, frozen=True, array_like=True):
 
 
 class OwnerLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The resources that a machine may use. 0 or empty: the command line's limit, or no limit if there is none."""
+    """The resources that a machine may use. 0 or empty means the command line's limit, if there is one."""
 
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
     duty_percent: Annotated[int, Meta(ge=LEAST_DUTY, le=100)] = 100  # percent of the time in which the machine computes
@@ -61,7 +61,7 @@ class OwnerLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Instructions(Message, frozen=True, kw_only=True):
-    """The owner's settings. A higher `revision` replaces a lower one. `finish` and `move_to` (a run) act once."""
+    """The owner's settings. A higher `revision` replaces a lower one. `finish` and `move_to` (a run) apply once."""
 
     revision: Count
     pause: bool = False

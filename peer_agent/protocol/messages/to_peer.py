@@ -170,7 +170,7 @@ class Plan(PlanHead, frozen=True, kw_only=True):
 
 
 class Planned(Message, frozen=True, kw_only=True):
-    """A signed plan (MessagePack of `PlanHead`), with all slots for a reducer, or with the receiver's own slot.
+    """A signed plan (a `PlanHead` in MessagePack). A reducer gets all slots, any other receiver only its own.
 
     `number` and `path` prove that `slot` is under the head's root. Without a slot, `number` is -1.
     """
@@ -192,29 +192,29 @@ class Probe(Message, frozen=True, kw_only=True):
 
 
 class Uplink(Message, frozen=True, kw_only=True):
-    """The upload limit of a machine with a reserve. It leaves the household this reserve."""
+    """A machine's upload limit, which leaves the household its reserved part of the uplink."""
 
     run: Run
     bytes_per_s: Count
 
 
 class Drop(Attempted, frozen=True, kw_only=True):
-    """A request to go on without this slot, from the next open chunk on."""
+    """A request to continue without this slot, starting at the next open chunk."""
 
     slot: Small
 
 
 class Void(Attempted, frozen=True, kw_only=True):
-    """This attempt makes no update. Trainers keep their gradients."""
+    """The attempt has ended without an update. Trainers keep their gradients."""
 
     round: Count
     reason: Text
 
 
 class Commit(Message, frozen=True, kw_only=True):
-    """The update is committed. `snapshot`: upload the state at this step. `hash_state`: hash it.
+    """An update has been committed. `snapshot`: upload the state at this step. `hash_state`: hash the state.
 
-    Keepers of the log get all `contributions` (canonical JSON), a contributor its own, proved by `position` and `path`.
+    Log keepers get all `contributions` (canonical JSON). A contributor gets its own, proved by `position` and `path`.
     """
 
     run: Run

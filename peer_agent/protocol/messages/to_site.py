@@ -106,7 +106,7 @@ class Reaches(Message, frozen=True, kw_only=True):
 
 
 class Probed(Message, frozen=True, kw_only=True):
-    """The result of a link probe: the bytes that arrived from the other end, and in how many seconds."""
+    """The result of a link probe: how many bytes arrived from the other end, and in how many seconds."""
 
     run: Run
     number: Count
@@ -159,16 +159,16 @@ class Have(Attempted, frozen=True, kw_only=True):
 
 
 class Progress(Attempted, frozen=True, kw_only=True):
-    """How many chunks of each slot a reducer has. The coordinator uses it to tell slow slots from stuck ones."""
+    """A reducer's count of the chunks it has of each slot, which tells the coordinator slow slots from stuck ones."""
 
     received: Annotated[tuple[tuple[Small, Medium], ...], Meta(max_length=65_536)]  # (slot, chunks)
 
 
 class Arrival(Struct, frozen=True, array_like=True, gc=False):
-    """The bytes of an attempt from one sender. `first_s`, `last_s`: when the first and last bytes came, since the plan.
+    """The bytes of an attempt from one sender. `first_s`, `last_s`: seconds from the plan to the first and last bytes.
 
-    `late`: lateness of the latest gradient chunk, as a fraction of the plan's time (rule 8). `held_s`: seconds in which
-    the reducer paused reading, because the sender was ahead of others.
+    `late`: lateness of the latest gradient chunk, as a fraction of the plan's time (rule 8). `held_s`: how many
+    seconds the reducer paused reading because the sender was ahead of others.
     """
 
     sender: Peer
@@ -180,7 +180,7 @@ class Arrival(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Departure(Struct, frozen=True, array_like=True, gc=False):
-    """The seconds in which the link to one reducer was too full to take more chunks of a gradient."""
+    """The number of seconds for which the link to one reducer was too full to take more gradient chunks."""
 
     receiver: Peer
     full_s: Seconds

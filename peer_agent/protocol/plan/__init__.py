@@ -1,4 +1,4 @@
-"""Plan a round: contributors, reducers, and the chunks that each reducer averages. Pure arithmetic."""
+"""Plan a round: choose contributors and reducers, and the chunks for each reducer to average. Pure arithmetic."""
 
 from peer_agent.protocol.plan.comparison import Candidate
 from peer_agent.protocol.plan.contributors import PATIENCE, Choice, choose

@@ -1,8 +1,8 @@
 """Solve the share program if no row contains two shares (rule 28), and break ties among optimal shares (rule 29).
 
-At a time T, every row bounds one share, linearly in T. T* is the least T at which the lower bounds leave room and the
-upper bounds reach the whole vector. Bisection finds it with single operations in a fixed order, so that every machine
-gets the same number. Leading dimensions of the arrays are programs with the same rows.
+For a given time T, every row bounds one share, linearly in T. T* is the least T at which the lower bounds sum to at
+most one vector, and the upper bounds to at least one. Bisection with single operations in a fixed order gives every
+machine the same T*. The leading dimensions of the arrays index programs with the same rows.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ FILL = 0.9  # of their upper bounds: relays and auxiliaries get this fraction be
 
 
 class Lines(Struct, frozen=True, eq=False):
-    """Bounds on shares: `share <= gain * T - offset` (above) or `>=` (below). The bounds of one share are adjacent."""
+    """Bounds on shares: `share <= gain * T - offset` (upper) or `>=` (lower). The bounds of one share are adjacent."""
 
     starts: NDArray[np.int64]  # index of each share's first bound, which is a dummy
     gain: Vector  # shape (..., bounds), like `offset` and `is_below`
@@ -32,7 +32,7 @@ class Lines(Struct, frozen=True, eq=False):
         return np.asarray(np.minimum.reduceat(bound, self.starts, axis=-1))
 
     def lower(self, time_s: Vector | float) -> Vector:
-        """Return the smallest possible share of each reducer. Reducing saves a slow link both sending and receiving."""
+        """Return each reducer's smallest possible share. A slow link carries less data if its peer reduces more."""
         bound = np.where(self.is_below, np.asarray(time_s)[..., None] * self.gain - self.offset, 0.0)
         return np.asarray(np.maximum.reduceat(bound, self.starts, axis=-1))
 
@@ -72,7 +72,7 @@ def lines(starts: NDArray[np.int64], base: Vector, slope: Vector, capacity: Vect
 
 
 def least_time(lines: Lines) -> Vector:
-    """Return T*, of shape (...). T* is `least_s` if the vector fits into that time."""
+    """Return T*, of shape (...). It is `least_s` if the whole vector fits into that time."""
     low, high = lines.least_s, lines.most_s
     is_least = _fits(lines, low)
     if is_least.all():
@@ -96,8 +96,8 @@ def _fits(lines: Lines, time_s: Vector) -> NDArray[np.bool_]:
 def fill(lower: Vector, upper: Vector, is_volunteer: Flags) -> Vector:
     """Return shares between the bounds. Relays and auxiliaries get 90 % of their bound first (rule 29).
 
-    Bounds above the whole vector stay, so that the faster of several unsaturated reducers gets more. A reducer without
-    an upper bound comes first.
+    Bounds may exceed the whole vector, so that the faster of several unsaturated reducers gets more. Reducers without
+    an upper bound come first.
     """
     shares = lower + _deal(1.0 - total(lower), np.where(is_volunteer, 0.0, np.maximum(FILL * upper - lower, 0.0)))
     shares = shares + _deal(1.0 - total(shares), np.maximum(upper - shares, 0.0))
@@ -105,7 +105,7 @@ def fill(lower: Vector, upper: Vector, is_volunteer: Flags) -> Vector:
 
 
 def _deal(left: Vector, room: Vector) -> Vector:
-    """Distribute the fraction `left` in proportion to `room`, and at most `room` to each."""
+    """Distribute the fraction `left` in proportion to `room`, giving each reducer at most its `room`."""
     if np.isinf(room).any():
         room = np.isinf(room).astype(np.float64)
         return room * (np.maximum(left, 0.0) / total(room))

@@ -1,4 +1,4 @@
-"""Compute the step times of many choices of contributors at once, by the closed form."""
+"""Compute the step times of many choices of contributors at once, using the closed form."""
 
 from collections.abc import Sequence
 
@@ -36,7 +36,7 @@ class Comparison:
         self.speeds = np.where(speeds > 0, speeds, min(speeds[speeds > 0], default=1.0))
 
     def narrow(self, limits: Limits) -> None:
-        """Limit the link of a party that does not reduce to the sum of its pairs' limits, if every pair has one."""
+        """Cap the link of each party that does not reduce at the sum of its pairs' limits, if all of them have one."""
         reducers = [self.table.peers[place] for place in np.flatnonzero(self.table.reduces)]
         forwarded = {peer for pair in limits.forwarded for peer in pair}
         for place in np.flatnonzero(~self.table.reduces) if limits.pairs else ():
@@ -49,7 +49,7 @@ class Comparison:
                 self.table.download[place] = min(self.table.download[place], total(down))
 
     def own_times(self) -> Vector:
-        """Return the seconds of each candidate's own link, of shape (candidates, codecs). Infinity: no such codec."""
+        """Return how many seconds each candidate's own link needs, by candidate and codec. Infinity: no such codec."""
         table, most = self.table, self.codecs
         sizes = np.array([[*c.up_bytes, *[np.inf] * (most - len(c.up_bytes))] for c in self.candidates])
         upload = table.upload[self.places, None]
@@ -61,7 +61,7 @@ class Comparison:
         return np.where(self.table.waits, self.down_bytes / self.table.download, 0.0)
 
     def durations(self, found: Codecs) -> Vector:
-        """Return the seconds of the round for each choice, if only the parties' own links limit the round."""
+        """Return each choice's round duration in seconds, if only the parties' own links limit the round."""
         up_bytes, waits = np.zeros((len(found), len(self.table.peers))), np.tile(self.table.waits, (len(found), 1))
         for column, (place, candidate) in enumerate(zip(self.places, self.candidates, strict=True)):
             codec = found[:, column]
@@ -79,7 +79,7 @@ class Comparison:
 
 
 def _durations(table: Table, loads: Loads) -> Vector:
-    """Return each round's seconds, by the closed form on each reducer's rows: no bound, upload, download, and both."""
+    """Return each round's seconds by the closed form. A reducer's rows: no bound, upload, download, and both."""
     nothing, reduces = np.zeros_like(loads.up_base), table.reduces
     base = np.stack([nothing, loads.up_base, loads.down_base, loads.up_base + loads.down_base], axis=-1)
     slope = np.stack([nothing, loads.up_slope, loads.down_slope, loads.up_slope + loads.down_slope], axis=-1)

@@ -1,8 +1,9 @@
 """Solve the share program with HiGHS if rows couple shares: pairs, households, relays that forward (rule 26).
 
-HiGHS returns one corner of the optimum, which may give all of the reducing to one peer. A second step therefore chooses
-the optimal shares nearest to rule 29 without the coupling. It spreads the excess over them in proportion to what each
-reducer could take, then again among the free reducers (lexicographic min-max, a unique point).
+HiGHS returns one corner of the optimum, which may give all of the reducing to one peer. A second step therefore
+chooses the optimal shares nearest to those of rule 29 without the coupling. It spreads the excess over those shares in
+proportion to what each reducer could take. It repeats this among the reducers that are still free (lexicographic
+min-max, a unique point).
 """
 
 from typing import Any
@@ -23,7 +24,7 @@ DIGITS = 10  # digits of a share to keep: later digits differ between builds of 
 
 
 class Scaled(Struct, frozen=True, eq=False):
-    """The rows that can bind, without units: `matrix @ shares + base <= time`. Times are in units of `scale_s`."""
+    """The rows that can bind, made dimensionless: `matrix @ shares + base <= time`. Times are in units of `scale_s`."""
 
     rows: NDArray[np.int64]
     matrix: Any  # scipy's, sparse

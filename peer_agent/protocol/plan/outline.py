@@ -97,10 +97,10 @@ def parts_of(spans: Iterable[PlannedSpan]) -> dict[PeerId, float]:
 
 
 def _told(limit: Limit) -> tuple[PeerId, ...]:
-    """Return the peers of a limit that pages may name. Which peers share an address is private."""
+    """Return the peers that pages may name for a limit. Which peers share an address is private."""
     return () if limit.kind is Kind.HOUSEHOLD else limit.peers
 
 
 def _count(length: int) -> int:
-    """Return how many of `length` peers to name: all, or one fewer than there are lines."""
+    """Return how many of `length` peers to name. If not all fit, leave one line for the rest."""
     return length if length <= MOST_NAMED else MOST_NAMED - 1

@@ -1,4 +1,4 @@
-"""Participants of a round and the capacities of their links, in bytes and bytes per second: the input of a plan."""
+"""The input of a plan: a round's participants, and the capacities of their links, in bytes and bytes per second."""
 
 from collections.abc import Sequence
 
@@ -43,7 +43,7 @@ NO_LIMITS = Limits()
 
 
 class Table:
-    """The parties as arrays, sorted by id, so that the order of the list changes nothing.
+    """The parties as arrays, sorted by id, so that the order of the input does not matter.
 
     Raises ValueError for duplicate ids, and for numbers that are negative, not finite, or beyond `LARGEST`.
     """
@@ -77,7 +77,7 @@ def check_numbers(numbers: Vector) -> None:
 
 
 def of_kind(speeds: Vector, is_volunteer: Flags) -> Vector:
-    """Replace each unmeasured speed by the slowest measured one of its kind (trainers, or volunteers), or infinity."""
+    """Replace unmeasured speeds by the slowest measured one among trainers, or among other peers, or by infinity."""
     filled = speeds.copy()
     for kind in (is_volunteer, ~is_volunteer):
         measured = speeds[kind & (speeds > 0)]
@@ -102,7 +102,7 @@ class Loads(Struct, frozen=True, eq=False):
 
 
 def loads_of(table: Table, up_bytes: Vector, waits: Flags, reduces: Flags, down_bytes: float) -> Loads:
-    """Return the left sides of rule 26 from contributions, awaited parties and reducers, of shape (..., parties)."""
+    """Return the loads in rule 26, given contributions, awaited parties and reducers. Shape (..., parties)."""
     arriving = total(up_bytes)[..., None]
     others = np.count_nonzero(table.receives) - table.receives
     noise = 1e-12 * (arriving + down_bytes * len(table.peers))

@@ -1,8 +1,8 @@
 """The share program of rule 26 as arrays: minimise T so that the shares sum to 1 and every row holds.
 
 A row is `base + sum(slope * share) <= capacity * T`, in bytes and bytes per second. An upload, download or duplex row
-contains its reducer's share, a pair's row two shares, and a household's row those of its members. A forwarding relay's
-row adds the shares of the peers that it forwards for. A pair without a limit takes no memory.
+contains its reducer's share. A pair's row contains two shares, and a household's row those of its members. A
+forwarding relay's row also contains the shares of the peers it forwards for. A pair without a limit takes no memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -74,7 +74,7 @@ class _Side(Struct, eq=False):
 
 
 class _Builder:
-    """Collects the rows of a program, and their entries in lists of arrays."""
+    """A builder that collects the rows of a program, and their entries in lists of arrays."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -158,7 +158,7 @@ def _columns(entries: Sequence[Entry]) -> tuple[Indices, Indices, Vector]:
 
 
 def _between(table: Table, down_bytes: float, share_of: dict[int, int], pair: Pair) -> list[tuple[int, float]]:
-    """Return what a pair's link carries, as (share, bytes if that share is the whole vector)."""
+    """Return the traffic of a pair's link as (share, bytes if that share were the whole vector)."""
     sender, receiver = (table.place.get(peer) for peer in pair)
     if sender is None or receiver is None or sender == receiver:
         return []

@@ -17,7 +17,7 @@ MOST_NAMED = 8  # most limits that a plan names
 
 
 class Limit(Struct, frozen=True):
-    """A limit on the round's time. `part`: the fraction of the saved time due to this one, if all were widened."""
+    """A limit on a round's time. `part`: this limit's fraction of the time saved if all limits were relaxed."""
 
     kind: Kind
     peers: tuple[PeerId, ...]  # one peer; for a pair, sender and receiver; for a household, all members
@@ -53,7 +53,7 @@ def solve(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMIT
 
 
 def judged(shares: Shares, parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> Shares:
-    """Return the same shares with their time over the given links, and the limits of that time in equal parts."""
+    """Return the same shares with their time over the given links, attributed equally to the limits that bind."""
     program = program_of(parties, down_bytes, limits)
     times = program.times(np.array(shares.shares))
     longest = times.max(initial=0.0)
@@ -64,7 +64,8 @@ def judged(shares: Shares, parties: Sequence[Party], down_bytes: float, limits: 
 def _parts(program: Program, shares: Vector) -> Vector:
     """Return how much each row limits the time if no rows are coupled. The sum is 1, or 0 if no row binds.
 
-    The parts go to rows that bind at any share, else to two rows that fix one share, else to all reducers together.
+    The parts go to rows that bind whatever the shares are. If there are none, they go to two rows that fix one share,
+    or else to all reducers together.
     """
     times = program.times(shares)
     longest = times.max(initial=0.0)

@@ -1,4 +1,4 @@
-"""Turn shares into whole chunks: integers, reducers in id order, ties to the earlier reducer (rule 29)."""
+"""Convert shares to whole chunks. Reducers are in id order, and ties go to the earlier reducer (rule 29)."""
 
 import math
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def spans_of(
 
 
 def _runs(chunks: Sequence[int], length: int) -> list[tuple[int, int]]:
-    """Return chunks as ranges of consecutive chunks, each at most `length` long."""
+    """Group chunks into ranges of at most `length` consecutive chunks."""
     runs: list[tuple[int, int]] = []
     for chunk in chunks:
         if runs and runs[-1][1] == chunk and chunk - runs[-1][0] < length:

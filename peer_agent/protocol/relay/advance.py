@@ -78,7 +78,7 @@ def _of_the_log(
     event: e.Appended | e.AppendFailed | e.Scanned | e.Copied | e.CopyFailed,
     now: float,
 ) -> list[e.Action]:
-    """Process an event from the disk, or from copying a span out of another log."""
+    """Process a disk event, or the result of copying a span from another log."""
     match event:
         case e.Appended():
             return keeping.appended(state, keeper, event, now)
@@ -94,7 +94,7 @@ def _of_the_log(
 
 
 def _hear(state: RelayState, message: Opened, now: float) -> list[e.Action]:
-    """Process a message. Drop those of an older host, except a commit, which is always true."""
+    """Process a message. Drop messages from older hosts, except commits, which are always valid."""
     if getattr(message, "fence", state.fence) < state.fence and not isinstance(message, OpenCommit):
         return []
     match message:
@@ -235,7 +235,7 @@ def _heartbeat(state: RelayState) -> e.Say:
 
 
 def hello(state: RelayState) -> m.Hello:
-    """Return a hello with everything that the relay is and holds, so that repeating the hello changes nothing."""
+    """Return a hello with the relay's roles and everything that it holds, so that repeating it changes nothing."""
     attempt = state.reducer.attempt if state.reducer is not None else None
     doubt = (m.InDoubt(attempt.place.step, attempt.place.fence, attempt.place.attempt),) if attempt is not None else ()
     if state.keeper is not None:
@@ -255,7 +255,7 @@ def hello(state: RelayState) -> m.Hello:
 
 
 def average_came(state: RelayState, peer: PeerId, frame: Frame) -> list[e.Action]:
-    """Keep another reducer's average if the attempt expects it. The later record shows if the bytes are right."""
+    """Keep another reducer's average if the attempt expects it. The commit record later shows whether it is right."""
     attempt = state.reducer.attempt if state.reducer is not None else None
     if attempt is None or frame.kind != Kind.AVERAGE or not is_now(attempt, frame):
         return []
@@ -271,7 +271,7 @@ def average_came(state: RelayState, peer: PeerId, frame: Frame) -> list[e.Action
 
 
 def span_received(attempt: Attempt | None, event: e.SpanReceived, now: float) -> list[e.Action]:
-    """Tell the coordinator, until the attempt ends, that another reducer's span is on the disk."""
+    """Report to the coordinator, until the attempt ends, that another reducer's span is on the disk."""
     if attempt is None or attempt.place != event.place or event.span in attempt.received:
         return []
     message = m.Have(**named(attempt), span=event.span, root=event.root)

@@ -1,6 +1,6 @@
-"""The rule for closing a chunk: averaging what has arrived and accepting no more of the chunk (rules 7, 8).
+"""Decide when to close a chunk: average what has arrived, and accept no more of the chunk (rules 7, 8).
 
-A chunk closes when each slot has sent it, is dropped or is late, and enough tokens have arrived.
+A chunk closes once each slot has sent it, was dropped or is late, and enough tokens have arrived.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from peer_agent.protocol.plan import QUORUM_PERCENT
 
 
 class Coverage:
-    """Which slots have sent each chunk of one reducer's spans. Arrays have the shape [slots, chunks]."""
+    """A record of which slots have sent each chunk of one reducer's spans. Arrays have the shape [slots, chunks]."""
 
     def __init__(self, slots: Sequence[Slot], spans: Iterable[PlannedSpan]) -> None:
         self.chunks = [chunk for span in spans for chunk in range(span.first, span.stop)]
@@ -38,7 +38,7 @@ class Coverage:
         self._left = self._awaited_of(slice(None))  # the same, without chunks that have arrived or closed
 
     def asks_for(self, slot: int, chunk: int) -> bool:
-        """Return True if the plan asks the slot for this chunk here, and the chunk has arrived or may still arrive."""
+        """Return True if this reducer should get this chunk of the slot, and it has arrived or still may."""
         column = self._column.get(chunk)
         if column is None or not 0 <= slot < len(self._dropped) or not self._planned[slot, column]:
             return False
@@ -105,10 +105,11 @@ class Coverage:
         return closing
 
     def is_ahead(self, slot: int, least: float, moved_since_s: float, scheduled: float = 0.0) -> bool:
-        """Return True if a slot is at least `least` of its chunks ahead of the slowest moving slot. O(slots).
+        """Return True if a slot is more than `least` ahead of the slowest active slot. O(slots).
 
-        A slot is moving if it has sent something since `moved_since_s` (seconds since the plan). `scheduled`: the
-        fraction that a slot must have sent by now in any case.
+        A slot is active if it has sent something since `moved_since_s` (seconds since the plan). `least` and
+        `scheduled` are fractions of a slot's chunks. A slot that has sent only its `scheduled` fraction is never
+        ahead.
         """
         part = 1 - self._left / self._asked
         moving = part[self._moved_s >= moved_since_s]

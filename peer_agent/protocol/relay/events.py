@@ -1,4 +1,4 @@
-"""Events of a relay, and actions for its shell. Answers name their attempt, so that late ones change nothing."""
+"""Events of a relay, and actions for its shell. Answers name their attempt, so that late answers are ignored."""
 
 from msgspec import Struct
 
@@ -108,7 +108,7 @@ class Appended(Struct, frozen=True):
 
 
 class AppendFailed(Struct, frozen=True):
-    """The disk refused the record `index`, which does not follow the log."""
+    """The disk refused the record `index`, which does not come next in the log."""
 
     index: int
 
@@ -135,7 +135,7 @@ class Copied(Struct, frozen=True):
 
 
 class CopyFailed(Struct, frozen=True):
-    """The peer did not deliver the span: the peer lacks the span, sent only a part, or is gone."""
+    """The peer did not deliver the span: it lacks the span, sent only part of it, or has disconnected."""
 
     index: int
     span: int
@@ -143,7 +143,7 @@ class CopyFailed(Struct, frozen=True):
 
 
 class Reached(Struct, frozen=True):
-    """The listeners of the run to which there are data links now."""
+    """The listeners of the run to which this relay now has data links."""
 
     listeners: tuple[PeerId, ...]
 
@@ -153,7 +153,7 @@ class Ticked(Struct, frozen=True):
 
 
 class ControlLost(Struct, frozen=True):
-    """The control link has ended. The site hears no message of this relay until the site asks for a hello."""
+    """The control link has ended. This relay's messages do not reach the site until the site asks for a hello."""
 
 
 Event = (
@@ -210,7 +210,7 @@ class End(Struct, frozen=True):
 
 
 class Settle(Struct, frozen=True):
-    """Note that the update that makes `step` is committed, with these spans. After a rollback there are none.
+    """Record that the update that makes `step` is committed, with these spans. A rollback has no spans.
 
     `fence` is that of the attempts that averaged these spans. Averages from before a rollback are no longer needed.
     """
@@ -245,7 +245,7 @@ class CloseChunk(Struct, frozen=True):
 
 
 class KeepAverage(Struct, frozen=True):
-    """Store the averaged chunk that has just arrived until its span is complete."""
+    """Store the averaged chunk that just arrived, until its span is complete."""
 
     span: int
     chunk: int
@@ -258,7 +258,7 @@ class WriteReceived(Struct, frozen=True):
 
 
 class WriteSpan(Struct, frozen=True):
-    """Write a span to disk, all of whose chunks are closed. Answer: SpanWritten."""
+    """Write to disk a span whose chunks are all closed. Answer: SpanWritten."""
 
     span: m.PlannedSpan
     included: tuple[Included, ...]

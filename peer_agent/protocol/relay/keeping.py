@@ -39,7 +39,7 @@ def appended(state: RelayState, keeper: Keeper, event: e.Appended, now: float) -
 
 
 def append_failed(keeper: Keeper, event: e.AppendFailed) -> list[e.Action]:
-    """Start again after a failed append. Records handed to the disk after the failed one are lost too."""
+    """Start over after a failed append. Records queued for the disk after the failed one are lost too."""
     if event.index > keeper.index:
         keeper.appending = keeper.index
     return []
@@ -55,7 +55,7 @@ def cover(state: RelayState, keeper: Keeper, index: int, now: float) -> list[e.A
 
 
 def greeted(state: RelayState, keeper: Keeper, snapshot: m.Snapshot, now: float) -> list[e.Action]:
-    """Check again all records that no snapshot covers. This may be a new process with a disk that lost files."""
+    """Recheck all records that no snapshot covers. This may be a new process whose disk has lost files."""
     keeper.scanned = max(keeper.covered, snapshot.index)
     return cover(state, keeper, snapshot.index, now)
 
@@ -110,7 +110,7 @@ def _next_to_ask(state: RelayState, copy: Copy) -> PeerId | None:
 
 
 def copy_failed(state: RelayState, keeper: Keeper, event: e.CopyFailed, now: float) -> list[e.Action]:
-    """Ask the next peer at once. When all peers were asked, retry with backoff until a snapshot covers the span."""
+    """Ask the next peer at once. Once all have been asked, retry with backoff until a snapshot covers the span."""
     copy = keeper.copies.get((event.index, event.span))
     if copy is None or copy.asking != event.peer:
         return []

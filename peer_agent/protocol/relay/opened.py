@@ -119,7 +119,7 @@ def _misfit(opened: OpenPlan) -> str:
 
 
 def run_of(message: m.TO_PEER) -> RunId:
-    """Return the run of a message before checking the message's signature. Raises Problem E206."""
+    """Return the run that a message names, before its signature is checked. Raises Problem E206."""
     if not isinstance(message, m.Planned):
         return message.run
     try:

@@ -63,7 +63,7 @@ def begin(state: RelayState, reducer: Reducer, plan: OpenPlan, now: float) -> li
 
 
 def _opens_outbox(reducer: Reducer, plan: OpenPlan) -> bool:
-    """Return True if the plan opens a new outbox. All attempts at one step share one, as kept spans are still sent."""
+    """Return True if the plan needs a new outbox. Attempts at one step share an outbox: kept spans are still sent."""
     before, reducer.outbox = reducer.outbox, (plan.plan.fence, plan.plan.step)
     return reducer.outbox != before
 
@@ -94,7 +94,7 @@ def end(reducer: Reducer, why: str, *, silent: bool) -> list[e.Action]:
 
 
 def void(reducer: Reducer, message: m.Void) -> list[e.Action]:
-    """End the voided attempt and discard its spans. An unknown voided attempt came after the present one."""
+    """End the voided attempt and discard its spans. If its number is unknown, it is newer than the present attempt."""
     place, attempt = Place(message.fence, message.step, message.attempt), reducer.attempt
     reducer.newest = max(reducer.newest, place)
     is_ours = attempt is not None and _is_of_round(attempt.place, place) and attempt.place <= place
@@ -106,14 +106,14 @@ def _is_of_round(ours: Place, theirs: Place) -> bool:
 
 
 def committed(reducer: Reducer, head: Place) -> list[e.Action]:
-    """End attempts that led to the step of `head`. Slow peers still get the averages."""
+    """End the attempt if `head` shows that its update is committed. Slow peers still get the averages."""
     attempt = reducer.attempt
     reducer.newest = max(reducer.newest, head)  # a plan that arrives late must not start an attempt
     return end(reducer, "committed", silent=False) if attempt is not None and attempt.place.step < head.step else []
 
 
 def greeted(reducer: Reducer, greeting: m.Greeting) -> list[e.Action]:
-    """Catch up with the host. A new host has voided, without a message, what the last host had not committed."""
+    """Catch up with the host. A new host has silently voided whatever the last host had not committed."""
     actions = committed(reducer, Place(greeting.fence, greeting.step, 0))
     attempt = reducer.attempt
     if attempt is not None and greeting.fence > attempt.place.fence:
@@ -184,10 +184,10 @@ def chunk_added(reducer: Reducer, event: e.ChunkAdded, now: float) -> list[e.Act
 
 
 def is_ahead(reducer: Reducer, slot: int, now: float) -> bool:
-    """Return True if the shell should pause reading from this slot, under a plan with deadlines.
+    """Return True if the plan has deadlines and the shell should pause reading from this slot.
 
-    A chunk is averaged only when the slowest slot has sent it. Faster slots would take its share of the downlink while
-    the uplink is idle. No slot is held back beyond its deadlines.
+    A chunk is averaged only after the slowest slot has sent it. Faster slots would take that slot's share of the
+    downlink while the uplink is idle. No slot is held back beyond its deadlines.
     """
     attempt = reducer.attempt
     if reducer.phase is not Phase.REDUCE or attempt is None or not 0 <= slot < len(attempt.plan.slots):
@@ -204,7 +204,7 @@ def is_ahead(reducer: Reducer, slot: int, now: float) -> bool:
 
 
 def held_back(reducer: Reducer, event: e.HeldBack) -> list[e.Action]:
-    """Record how long the shell held back a slot's link. The link looked full to the sender and was not."""
+    """Record how long the shell held back a slot's link, which looked full to the sender but was not."""
     attempt = reducer.attempt
     if attempt is not None and attempt.place == event.place and 0 <= event.slot < len(attempt.plan.slots):
         peer = attempt.plan.slots[event.slot].peer
@@ -221,7 +221,7 @@ def refused(reducer: Reducer, event: e.ChunkRefused, now: float) -> list[e.Actio
 
 
 def drop(reducer: Reducer, message: m.Drop) -> list[e.Action]:
-    """Go on without a slot. The coordinator decides which slots reducers wait for."""
+    """Continue without a slot. The coordinator decides which slots reducers wait for."""
     attempt = reducer.attempt
     if attempt is None or not is_now(attempt, message):
         return []
@@ -284,7 +284,7 @@ def span_written(reducer: Reducer, event: e.SpanWritten, now: float) -> list[e.A
 
 
 def tell_time(reducer: Reducer, now: float) -> None:
-    """Stop the deadlines while this process is suspended, so that the pause makes no slot late (rule 22)."""
+    """Stop the deadlines while this process is suspended, so that no slot becomes late (rule 22)."""
     attempt = reducer.attempt
     if attempt is None:
         return

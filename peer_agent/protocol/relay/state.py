@@ -55,7 +55,7 @@ class Attempt(Struct):
 
 
 class Reducer(Struct):
-    """The part of a relay that averages. `newest`: the newest attempt heard of; older plans are dropped (rule 2)."""
+    """The part of a relay that averages. `newest`: the newest known attempt; older plans are dropped (rule 2)."""
 
     phase: Phase = Phase.IDLE
     attempt: Attempt | None = None
@@ -127,7 +127,7 @@ def named(attempt: Attempt) -> dict[str, Any]:
 def awaited(state: RelayState, plan: OpenPlan) -> dict[int, set[int]]:
     """Return, by span, the chunks that a keeper of the log needs from other reducers.
 
-    A relay needs only those of reducers without a log. A trainer that keeps the log gets all.
+    A relay needs only chunks from reducers without a log. A trainer that keeps the log gets all chunks.
     """
     if state.keeper is None:
         return {}

@@ -74,7 +74,7 @@ def _of_the_replica(
 
 
 def _of_the_links(state: TrainerState, event: e.Reached | e.Unlistened) -> list[e.Action]:
-    """Report a change of this machine's links: the listeners it reaches, or that peers can no longer dial it."""
+    """Report a change in this machine's links: it reaches other listeners, or peers can no longer dial it."""
     if isinstance(event, e.Reached):
         return speaking.take_reached(state, event.listeners)
     state.url = state.fingerprint = ""
@@ -87,7 +87,7 @@ def _leave(state: TrainerState) -> list[e.Action]:
 
 
 def _is_of_now(state: TrainerState, fence: int) -> bool:
-    """Return True if the message is from the newest host heard of. Messages from older hosts are dropped (rule 2)."""
+    """Return True if the message is from the newest known host. Messages from older hosts are dropped (rule 2)."""
     if fence < state.fence:
         return False
     state.fence = fence
@@ -151,7 +151,7 @@ def _hear_standing(
 
 
 def _ask(state: TrainerState, message: m.Rehello) -> list[e.Action]:
-    """Answer a host's request with a hello. It tells an older host of the newer fence."""
+    """Answer a host's request with a hello, which tells an older host of the newer fence."""
     if ignores(state, Cause.ASKED):
         return []
     move(state, Cause.ASKED, state.phase)
@@ -168,7 +168,7 @@ def _revoked(state: TrainerState, message: m.AccumulatorRevoked, seed: int) -> l
 
 
 def heard(message: m.TO_PEER, site_key: bytes, me: PeerId) -> Event:
-    """Convert a message of the site into an event. Raises Problem E218 if the site has not signed a plan or commit."""
+    """Convert a message from the site into an event. Raises Problem E218 if a plan or commit is not signed by it."""
     match message:
         case m.Planned():
             return PlanHeard(open_plan(message, site_key, me))

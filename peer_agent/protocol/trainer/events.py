@@ -1,4 +1,4 @@
-"""Events of a trainer, and actions for its shell. Jobs have numbers, so that results of abandoned ones are ignored."""
+"""Events of a trainer, and actions for its shell. Jobs have numbers, so that results of abandoned jobs are ignored."""
 
 from msgspec import Struct
 
@@ -24,13 +24,13 @@ class Heard(Struct, frozen=True):
 
 
 class PlanHeard(Struct, frozen=True):
-    """The coordinator's plan arrived. The message is verified and reduced to this trainer's part."""
+    """The coordinator's plan arrived. The event contains only the verified part that concerns this trainer."""
 
     plan: OpenedPlan
 
 
 class CommitHeard(Struct, frozen=True):
-    """A commit arrived. The message is verified and reduced to this trainer's part."""
+    """A commit arrived. The event contains only the verified part that concerns this trainer."""
 
     record: OpenedRecord
 
@@ -43,7 +43,7 @@ class OpenHeard(Struct, frozen=True):
 
 
 class Computed(Struct, frozen=True):
-    """The gradient of a job's units is computed."""
+    """The gradient of a job's units has been computed."""
 
     job: int
     loss_sum: float  # nats over all loss tokens
@@ -109,15 +109,15 @@ class Hashed(Struct, frozen=True):
 
 
 class GaveBack(Struct, frozen=True):
-    """The machine's user wants this trainer to start no more leased units."""
+    """The user has asked this trainer to start no more leased units."""
 
 
 class Left(Struct, frozen=True):
-    """The process is about to end."""
+    """The process is shutting down, so the trainer leaves the run."""
 
 
 class Gathered(Struct, frozen=True):
-    """All averages of an attempt have arrived, not yet confirmed. `holds`: the Merkle root over all spans' roots."""
+    """All averages of an attempt have arrived, but are unconfirmed. `holds`: the Merkle root over all spans' roots."""
 
     attempt: int
     holds: bytes
@@ -126,7 +126,7 @@ class Gathered(Struct, frozen=True):
 
 
 class Reached(Struct, frozen=True):
-    """The listeners to which there are data links now."""
+    """The listeners to which this machine now has data links."""
 
     listeners: tuple[PeerId, ...]
 
@@ -190,19 +190,19 @@ class Warn(Struct, frozen=True):
 
 
 class Began(Struct, frozen=True):
-    """Show a numbered error that lasts from now on. A repeated report of the same error changes nothing."""
+    """Start showing an ongoing numbered error. Reporting the same error again changes nothing."""
 
     fault: Fault
 
 
 class Ended(Struct, frozen=True):
-    """Stop showing these lasting errors, if they had begun."""
+    """Stop showing these ongoing errors, if they are shown."""
 
     codes: tuple[str, ...]
 
 
 class Quit(Struct, frozen=True):
-    """Stop the trainer. With a fault, continuing cannot help; without a fault, the run is finished."""
+    """Stop the trainer. A fault means that continuing is pointless; otherwise, the run is finished."""
 
     fault: Fault | None = None
 
@@ -229,14 +229,14 @@ class Load(Struct, frozen=True):
 
 
 class Compute(Struct, frozen=True):
-    """Compute the gradients of units in one pass, unless another job has replaced this one by then."""
+    """Compute the gradients of units in one pass, unless another job replaces this one first."""
 
     job: int
     units: tuple[Unit, ...]
 
 
 class Keep(Struct, frozen=True):
-    """Add the last computed gradient to the fresh sum. The fresh sum contains what was never offered."""
+    """Add the last computed gradient to the fresh sum, which contains gradients that were never offered."""
 
     job: int
 
@@ -262,7 +262,7 @@ class Freeze(Struct, frozen=True):
 
 
 class Hold(Struct, frozen=True):
-    """Add the fresh sum to the held sum, because the round goes on without this trainer."""
+    """Add the fresh sum to the held sum, because the round continues without this trainer."""
 
     cut: m.SitOut
 
@@ -281,7 +281,7 @@ class Serve(Struct, frozen=True):
 
 
 class StopSending(Struct, frozen=True):
-    """Stop sending the gradient, because the attempt goes on without it. Sending would only fill the uplink."""
+    """Stop sending the gradient, because the attempt continues without it. Sending would only fill the uplink."""
 
 
 class Release(Struct, frozen=True):
@@ -289,7 +289,7 @@ class Release(Struct, frozen=True):
 
 
 class Apply(Struct, frozen=True):
-    """Fetch this record's missing averages and update the replica. `patient`: retry, as no newer snapshot exists."""
+    """Fetch this record's missing averages and update the replica. `patient`: retry, since no newer snapshot exists."""
 
     job: int
     record: OpenedRecord
@@ -303,7 +303,7 @@ class Settle(Struct, frozen=True):
 
 
 class Made(Struct, frozen=True):
-    """Note that the replica has made a step."""
+    """Report that the replica has completed a step."""
 
     record: OpenedRecord
 

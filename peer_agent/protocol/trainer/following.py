@@ -1,4 +1,4 @@
-"""How a replica gets its state and follows the log: only by loading snapshots and applying records."""
+"""Keep a replica up to date with the log, only by loading snapshots and applying records."""
 
 from msgspec.structs import replace
 
@@ -97,7 +97,7 @@ def _after_greeting(state: TrainerState, greeting: m.Greeting) -> list[Action]:
 
 
 def fall_behind(state: TrainerState) -> list[Action]:
-    """Stop computing if there is a newer entry than the replica's."""
+    """Stop computing if the trainer knows of an entry newer than the replica's."""
     if not state.is_at_head and not ignores(state, Cause.FELL_BEHIND):
         pause(state)
         move(state, Cause.FELL_BEHIND, Phase.FOLLOWING)
@@ -133,7 +133,7 @@ def reload(state: TrainerState, seed: int) -> list[Action]:
 
 
 def _begin_anew(state: TrainerState, seed: int, cause: Cause) -> list[Action]:
-    """Load the snapshot, and give back all units, because their gradients belong to the present state."""
+    """Load the snapshot, and give back all units, because their gradients belong to the state being replaced."""
     units = (*(done.unit for done in state.done), *state.undone)
     returned = say(state, m.UnitsReturned(run=state.run, units=units, reason="stale")) if units else []
     actions = [*let_go(state), *renew(state, seed), *returned]
@@ -152,7 +152,7 @@ def _load(state: TrainerState, cause: Cause) -> list[Action]:
 
 
 def take_loaded(state: TrainerState, loaded: Loaded) -> list[Action]:
-    """Use the loaded snapshot as the replica: say hello, with no work yet, and follow the log from this snapshot."""
+    """Use the loaded snapshot as the replica. Say hello without any work, and follow the log from this snapshot."""
     if ignores(state, Cause.LOADED) or loaded.job != state.job or state.loading is None:
         return []
     state.step, state.index, state.digest = state.loading.step, state.loading.index, loaded.digest
@@ -255,7 +255,7 @@ def _given_back(state: TrainerState) -> list[Action]:
 
 
 def _settle_round(state: TrainerState, record: OpenedRecord) -> list[Action]:
-    """Update the gradient sums as the record says. If the step had no part of this trainer, repeat fresh work."""
+    """Update the gradient sums to match the record. If this trainer took no part in the step, repeat fresh work."""
     round_, state.round = state.round, None
     if round_ is None or round_.cut.step != record.step - 1:
         return [*([] if round_ is None else let_go(state)), *do_again(state)]
@@ -267,7 +267,7 @@ def _settle_round(state: TrainerState, record: OpenedRecord) -> list[Action]:
 
 
 def take_missing(state: TrainerState, missing: BytesMissing, seed: int) -> list[Action]:
-    """Load a newer snapshot because no relay has the bytes of an update. Without one, search again later."""
+    """Load a newer snapshot because no relay has an update's bytes. If there is none, search again later."""
     if ignores(state, Cause.BYTES_MISSING) or missing.job != state.job or state.applying is None:
         return []
     step, state.applying, state.retry_at = state.applying.step, None, state.now + ASK_AGAIN_S
@@ -276,7 +276,7 @@ def take_missing(state: TrainerState, missing: BytesMissing, seed: int) -> list[
 
 
 def _found(state: TrainerState) -> list[Action]:
-    """End the error about missing bytes if they have arrived."""
+    """Clear the error about missing bytes if they have arrived."""
     was_missing, state.retry_at = state.retry_at > 0.0, 0.0
     return [Ended((codes.UPDATE_MISSING,))] if was_missing else []
 
@@ -297,7 +297,7 @@ def _arrive(state: TrainerState, cause: Cause) -> list[Action]:
 
 
 def _hand_in(state: TrainerState, record: OpenedRecord) -> list[Action]:
-    """Hash or upload the state at an entry if the commit asks for it, even if the entry was applied before."""
+    """Hash or upload the state at an entry if the commit asks for it, even if the entry was applied earlier."""
     hashing: list[Action] = [HashState(state.index, state.step)] if record.hash_state else []
     return [*hashing, *([HandIn(state.index, state.step)] if record.snapshot else [])]
 

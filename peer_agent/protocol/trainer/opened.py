@@ -1,4 +1,4 @@
-"""Verify plans and commits, and reduce them to what concerns this trainer. Only this module opens these messages."""
+"""Verify plans and commits, and extract what concerns this trainer. Only this module opens these messages."""
 
 from msgspec import Struct
 
@@ -29,7 +29,7 @@ class OwnPart(Struct, frozen=True, kw_only=True):
 
 
 class OpenedRecord(Struct, frozen=True, kw_only=True):
-    """A committed entry, reduced to what concerns this trainer."""
+    """The parts of a committed entry that concern this trainer."""
 
     index: int
     step: int

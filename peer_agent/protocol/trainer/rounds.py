@@ -28,7 +28,7 @@ EARLY_OPENS = 1000  # Open messages that wait for their plan: as many as there c
 
 
 def take_cut(state: TrainerState, cut: m.Cut) -> list[Action]:
-    """Offer the work held at the last finished micro-batch, digest first (rule 1)."""
+    """Freeze the work done up to the last finished micro-batch, so that its digest is offered first (rule 1)."""
     if ignores(state, Cause.CUT) or cut.step != state.step or not _is_new(state, cut):
         return []
     actions = _stop(state)
@@ -39,7 +39,7 @@ def take_cut(state: TrainerState, cut: m.Cut) -> list[Action]:
 
 
 def take_sit_out(state: TrainerState, message: m.SitOut) -> list[Action]:
-    """Offer nothing to this round. Held work stays, and is one step older in the next round (rules 10 and 30)."""
+    """Offer nothing in this round. Keep held work, which is one step older in the next round (rules 10 and 30)."""
     if ignores(state, Cause.LEFT_OUT) or message.step != state.step or not _is_new(state, message):
         return []
     actions = _stop(state)
@@ -66,7 +66,7 @@ def _is_new(state: TrainerState, cut: m.Cut | m.SitOut) -> bool:
 
 
 def take_frozen(state: TrainerState, frozen: Frozen) -> list[Action]:
-    """Offer the held work, under the gradient's Merkle root. It does not change until commit or void."""
+    """Offer the held work, identified by the gradient's Merkle root. It stays unchanged until commit or void."""
     round_ = state.round
     if ignores(state, Cause.FROZEN) or round_ is None or frozen.job != round_.freeze:
         return []
@@ -120,7 +120,7 @@ def take_plan(state: TrainerState, plan: OpenedPlan) -> list[Action]:
 
 
 def _look_on(state: TrainerState, plan: OpenedPlan) -> list[Action]:
-    """Receive the averages of a round without this trainer's work, so that it need not fetch them after the commit."""
+    """Receive the averages of a round without this trainer's work, to avoid fetching them after the commit."""
     if (plan.step, plan.fence) != (state.step, state.fence):
         return []
     move(state, Cause.PLANNED, state.phase)
@@ -148,7 +148,7 @@ def take_drop(state: TrainerState, drop: m.Drop) -> list[Action]:
 
 
 def take_gathered(state: TrainerState, gathered: Gathered) -> list[Action]:
-    """Report that all averages have arrived, even after the commit: only the trainer knows its speed (rules 5, 31)."""
+    """Report that all averages have arrived, even after the commit. Only the trainer knows its speed (rules 5, 31)."""
     round_ = state.round
     if ignores(state, Cause.GATHERED) or round_ is None or gathered.attempt != round_.attempt:
         return []
@@ -182,7 +182,7 @@ def _place(round_: Round) -> tuple[int, int]:
 
 
 def take_void(state: TrainerState, void: m.Void) -> list[Action]:
-    """End the round if its attempt or a later one is void. An unknown void attempt came after the present one."""
+    """End the round if its attempt or a later one is void. An unknown attempt must be newer than the present one."""
     round_ = state.round
     if ignores(state, Cause.ROUND_OVER) or round_ is None or void.step != round_.cut.step:
         return []
@@ -193,14 +193,14 @@ def take_void(state: TrainerState, void: m.Void) -> list[Action]:
 
 
 def heed_fence(state: TrainerState, greeting: m.Greeting) -> list[Action]:
-    """End the round if a new host has replaced the host that cut, and nothing was committed."""
+    """End the round if a new host has replaced the host that sent the cut, and nothing was committed."""
     round_ = state.round
     is_over = round_ is not None and greeting.fence > round_.cut.fence and greeting.step == round_.cut.step
     return end_round(state) if is_over and state.phase in ROUND else []
 
 
 def end_round(state: TrainerState) -> list[Action]:
-    """End the round without an update. Held work stays."""
+    """End the round without an update, and keep held work."""
     actions = let_go(state)
     _leave(state, Cause.ROUND_OVER)
     return [*actions, *work(state)]

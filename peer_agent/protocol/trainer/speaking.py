@@ -1,4 +1,4 @@
-"""Messages that a trainer sends, and when it sends messages without being asked."""
+"""Messages that a trainer sends, including those that it sends unprompted."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
@@ -27,7 +27,7 @@ def hello(state: TrainerState) -> list[Action]:
 
 
 def reaches(state: TrainerState) -> list[Action]:
-    """Report the listeners with a data link. An empty report still shows that this agent supports probes."""
+    """Report the listeners that this trainer has links to. Even an empty report shows that it supports probes."""
     state.reaches_at = state.now
     return say(state, m.Reaches(run=state.run, listeners=state.reached))
 
@@ -70,7 +70,7 @@ def _in_doubt(state: TrainerState) -> tuple[m.InDoubt, ...]:
 
 
 def report(state: TrainerState, *, at_once: bool = False) -> list[Action]:
-    """Report total progress: often enough for the cut, and seldom enough for the link."""
+    """Report total progress, often enough for the cut but not so often that it burdens the link."""
     if not state.has_state or state.hello_due:
         return []  # a host must not check work before the next hello, which states the leases
     if not at_once and not state.is_full and state.now - state.reported_at < REPORT_S:
@@ -114,7 +114,7 @@ def tick(state: TrainerState) -> list[Action]:
 
 
 def offer(state: TrainerState) -> list[Action]:
-    """Send the offer again, because the last message may be lost."""
+    """Send the offer again, in case the last message was lost."""
     if state.phase is Phase.OFFER and state.round is not None and state.round.offer is not None:
         return say(state, state.round.offer)
     return []

@@ -38,7 +38,7 @@ class InHand(Struct, frozen=True):
 
 
 class Done(Struct, frozen=True):
-    """How a unit was computed: the step of the parameters (`base`), the loss in nats and the loss tokens."""
+    """The computation of a unit: the step of the parameters (`base`), the loss in nats and the loss tokens."""
 
     base: int
     loss_sum: float
@@ -59,7 +59,7 @@ class Round(Struct):
 
     @property
     def slot(self) -> int | None:
-        """The number of this trainer's slot in the plan. None if the plan has no slot with this offer."""
+        """The number of this trainer's slot in the plan, or None if the plan has no slot with this offer."""
         if self.plan is None or self.plan.own is None or self.offer is None or self.plan.own.root != self.offer.root:
             return None
         return self.plan.number
@@ -135,7 +135,7 @@ class TrainerState(Struct, kw_only=True):
 
     @property
     def loss_tokens(self) -> int:
-        """Loss tokens of the done units. Tokens that updates left out of earlier units do not count."""
+        """Loss tokens of the done units, not counting those that updates left out of earlier units."""
         return tokens_of(self.kept) + tokens_of(self.fresh)
 
     @property
@@ -150,7 +150,7 @@ class TrainerState(Struct, kw_only=True):
 
     @property
     def carried(self) -> int:
-        """Most tokens in one chunk that earlier updates left out."""
+        """The largest number of tokens that earlier updates left out of a chunk."""
         return max(0, tokens.highest(self.held) - tokens_of(self.kept))
 
     @property
@@ -160,7 +160,7 @@ class TrainerState(Struct, kw_only=True):
 
     @property
     def room(self) -> int:
-        """Samples left of the quota (rule 22). Work that the open round may include does not count for the next."""
+        """Samples left in the quota (rule 22). Work that the open round may include does not use up the next quota."""
         is_offered = self.overlaps and self.round is not None
         return self.quota - (samples_of(self.fresh) if is_offered else self.samples)
 
@@ -171,7 +171,7 @@ class TrainerState(Struct, kw_only=True):
 
     @property
     def staleness(self) -> int:
-        """The number of steps by which the recipe lets work be old (rule 10)."""
+        """The maximum age of work, in steps, that the recipe allows (rule 10)."""
         return self.recipe.staleness if self.recipe is not None else 0
 
     @property
@@ -181,7 +181,7 @@ class TrainerState(Struct, kw_only=True):
 
     @property
     def is_at_head(self) -> bool:
-        """True if the replica's entry is the newest that the trainer has heard of."""
+        """True if the replica's entry is the newest that the trainer knows of."""
         return self.step >= 0 and self.index >= self.head
 
     @property
@@ -190,7 +190,7 @@ class TrainerState(Struct, kw_only=True):
 
 
 def listed(units: dict[Unit, Done]) -> tuple[m.DoneUnit, ...]:
-    """Return the units in the form in which the trainer reports units to the site."""
+    """Return the units in the format that the trainer uses for reports to the site."""
     return tuple(m.DoneUnit(unit, how.base) for unit, how in units.items())
 
 

@@ -110,7 +110,7 @@ IGNORED: dict[Cause, tuple[Phase, ...]] = {
 
 
 class IllegalMove(RuntimeError):
-    """An error: a change of phase that is not in the table."""
+    """Raised for a change of phase that is not in the table."""
 
 
 def ignores(state: TrainerState, cause: Cause) -> bool:

@@ -29,7 +29,7 @@ PASSED_OVER = 4  # after this many rounds in a row without this trainer, keep wo
 
 
 def take_lease(state: TrainerState, lease: m.Lease) -> list[Action]:
-    """Queue leased units, unless a hello is unanswered: the host did not know what this trainer holds."""
+    """Queue leased units. Ignore them while a hello is unanswered: the host did not know what this trainer holds."""
     if ignores(state, Cause.LEASED) or state.unanswered:
         return []
     move(state, Cause.LEASED, state.phase)
@@ -50,7 +50,7 @@ def work(state: TrainerState) -> list[Action]:
 
 
 def _of_one_pass(state: TrainerState) -> tuple[Unit, ...]:
-    """Return as many units as the device computes at once, but no unit that the quota would not allow alone."""
+    """Return as many units as the device computes at once, stopping when the quota is used up."""
     units: list[Unit] = []
     room = state.room
     while state.queue and room > 0 and len(units) < state.in_one_pass:
@@ -62,8 +62,8 @@ def _of_one_pass(state: TrainerState) -> tuple[Unit, ...]:
 def _is_of_use(state: TrainerState) -> bool:
     """Return True if computing may begin.
 
-    With staleness 0, all entries must be applied and no round open. With staleness 1, the trainer also computes during
-    a round until its averages have arrived (rule 10): the update would wait for a later unit.
+    With staleness 0, all entries must be applied and no round may be open. With staleness 1, the trainer also computes
+    during a round, until its averages have arrived (rule 10). The update would have to wait for a unit begun later.
     """
     if not state.overlaps or state.phase is Phase.ACCUMULATE:
         return state.phase is Phase.ACCUMULATE
@@ -86,7 +86,7 @@ def abandon(state: TrainerState) -> None:
 
 
 def take_result(state: TrainerState, result: Computed | NotFinite) -> list[Action]:
-    """Process a finished pass. Repeat units that began too many steps ago, or if one of several was not finite."""
+    """Process a finished pass. Repeat its units if they are too old, or if one of several was not finite."""
     if ignores(state, Cause.RESULT) or state.in_hand is None or state.in_hand.job != result.job:
         return []
     move(state, Cause.RESULT, state.phase)
@@ -126,7 +126,7 @@ def give_back(state: TrainerState) -> list[Action]:
 
 
 def renew(state: TrainerState, seed: int) -> list[Action]:
-    """Forget the accumulator with all its leases, and start another accumulator."""
+    """Forget the accumulator and all its leases, and start another accumulator."""
     state.accumulator = accumulator_of(seed)
     state.queue.clear()
     state.in_hand = None
@@ -145,7 +145,7 @@ def keep_fresh(state: TrainerState) -> None:
 
 
 def clear_included(state: TrainerState, record: OpenedRecord) -> bool:
-    """Remove included work from the held work. Return False if other units than offered are included."""
+    """Remove included work from the held work. Return False if units other than those offered are included."""
     own, round_ = record.own, state.round
     if own is None or own.accumulator != state.accumulator:
         return True
@@ -162,11 +162,11 @@ def clear_included(state: TrainerState, record: OpenedRecord) -> bool:
 
 
 def do_again(state: TrainerState) -> list[Action]:
-    """After a step made without this trainer's work, compute the work again, so that steps stay exact.
+    """Compute this trainer's work again after a step made without it, so that steps stay exact.
 
-    The work is little, because this trainer had only just become ready. A machine that is always too late keeps its
-    work, which enters the next step one step old and not exact (rule 10). With staleness 1, the trainer keeps the work
-    at once unless some of it is too old.
+    There is little work to repeat, because this trainer had only just become ready. A machine that is always too late
+    keeps its work. That work enters the next step one step old and not exact (rule 10). With staleness 1, the trainer
+    always keeps the work unless some of it is too old.
     """
     if not state.fresh:
         return []

@@ -1,1 +1,1 @@
-"""Votes on the state of the replicas, counted by person: digests, snapshots, and the keeper that uploads a snapshot."""
+"""Voting on replica state, one vote per person: digests, snapshots, and the trainer that uploads a snapshot."""

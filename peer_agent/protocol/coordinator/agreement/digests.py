@@ -1,7 +1,7 @@
-"""Decide which state is right: by votes of persons, or by replaying the log if the vote is split (rule 17).
+"""Decide which state is right: by a vote among persons, or by replaying the log if the vote is split (rule 17).
 
-Persons with work in one of the last ten commits vote, and more than half of them decide. A person whose machines differ
-abstains. So neither one machine nor one person with many machines decides alone.
+Every person with work in one of the last ten commits has a vote, and a majority decides. A person whose machines
+disagree abstains. Thus neither one machine nor one person with many machines can decide alone.
 """
 
 from collections import Counter
@@ -59,13 +59,13 @@ def _add(counter: Counter[str], value: str, by: int) -> None:
 
 
 def has_majority(state: RunState, ballot: Ballot, value: str) -> bool:
-    """Return True if more than half of the voting persons chose `value`. Persons without a vote yet count as voting."""
+    """Return True if more than half of the voters chose `value`. Persons who have not voted yet count as voters."""
     voting = max(len(ballot.persons), state.voters) - ballot.abstaining
     return 2 * ballot.counts.get(value, 0) > voting
 
 
 def is_split(state: RunState, ballot: Ballot) -> bool:
-    """Return True if a ballot has long had several values and no majority. The caller must call this on clock ticks."""
+    """Return True if a ballot has had several values and no majority for too long. Must be called on clock ticks."""
     if ballot.value or len(ballot.machines) < 2:
         ballot.split_since = None
     elif ballot.split_since is None:
@@ -123,7 +123,7 @@ def _reload(state: RunState, peer: PeerId, step: int) -> list[Command]:
 
 
 def look_at_votes(state: RunState) -> list[Command]:
-    """Decide steps that now have a majority among fewer voters. Ask for a replay if disagreement lasts."""
+    """Decide steps that have gained a majority because voters left. Ask for a replay if disagreement persists."""
     call_voters(state)
     for old in [step for step in state.digests if step <= state.step - DIGESTS_KEPT]:
         if state.replay is None or state.replay[1] != old:
@@ -149,7 +149,7 @@ def _ask_the_log(state: RunState) -> list[Command]:
 
 
 def take_replayed(state: RunState, event: Replayed) -> list[Command]:
-    """Accept the replayed digest of a step. Replicas with another one reload, and lose their votes on later steps."""
+    """Accept a step's replayed digest. Replicas with a different digest reload and lose their votes on later steps."""
     ballot = state.digests.setdefault(event.step, Ballot())
     differ = [peer for peer, (_, value) in ballot.votes.items() if value != event.state_digest]
     commands = _decide(state, event.step, event.state_digest)

@@ -20,7 +20,7 @@ def is_due(state: RunState) -> bool:
 
 
 def elect(state: RunState, seed: int) -> tuple[list[Command], PeerId | None]:
-    """Elect another trainer than before to upload this step's state. Begin the vote on the state's hash."""
+    """Elect a trainer to upload this step's state, and begin the vote on the state's hash."""
     state.hashes = state.index, state.step, Ballot()
     peers = sorted(p.peer for p in state.members.values() if p.trains and p.step == state.step - 1)
     if not peers:
@@ -35,7 +35,7 @@ def _choose(state: RunState, peers: list[PeerId], seed: int) -> tuple[list[Comma
 
 
 def take_hash(state: RunState, member: Member, said: m.StateHash) -> list[Command]:
-    """Record a replica's vote on the hash of the state to upload. A majority of persons admits a hash."""
+    """Record a replica's vote on the hash of the state to upload. Admit the hash if most persons report it."""
     if state.hashes is None or (said.index, said.step) != state.hashes[:2] or state.admitted >= said.index:
         return []
     ballot = state.hashes[2]
@@ -57,7 +57,7 @@ def _admit(state: RunState, value: str) -> list[Command]:
 
 
 def look_at_hashes(state: RunState) -> list[Command]:
-    """Admit a hash that now has a majority because there are fewer voters. Ask for a replay if the vote is split."""
+    """Admit a hash that has gained a majority because voters left. Ask for a replay if the vote is split."""
     if state.hashes is None or state.admitted >= state.hashes[0]:
         return []
     index, step, ballot = state.hashes
@@ -71,7 +71,7 @@ def look_at_hashes(state: RunState) -> list[Command]:
 
 
 def look_at_keeper(state: RunState, seed: int) -> list[Command]:
-    """Replace a keeper that is gone or slow. At the last step, do so at once, since no commit follows."""
+    """Replace an elected trainer that has left or is too slow. At the last step, do so at once: no commit follows."""
     keeper = state.keeper
     if keeper is None:
         missing = state.done and state.snapshot.step < state.step and not state.finished
@@ -90,14 +90,14 @@ def look_at_keeper(state: RunState, seed: int) -> list[Command]:
 
 
 def _able(state: RunState) -> list[PeerId]:
-    """Return the up-to-date trainers, except those that reported another hash than the admitted one."""
+    """Return the up-to-date trainers, except those that reported a hash other than the admitted one."""
     value = state.hashes[2].value if state.hashes is not None and state.hashes[0] == state.index else ""
     votes = state.hashes[2].votes if state.hashes is not None and value else {}
     return sorted(p.peer for p in state.ready() if votes.get(p.peer, ("", value))[1] == value)
 
 
 def _ask_again(state: RunState, keeper: PeerId) -> list[Command]:
-    """Resend the last commit. It asks the keeper to upload its state, and trainers without a vote to hash theirs."""
+    """Resend the last commit. Ask the keeper to upload its state, and trainers that have not voted to hash theirs."""
     assert state.sealed is not None
     if state.hashes is None or state.hashes[0] != state.index:
         state.hashes = state.index, state.step, Ballot()
@@ -138,14 +138,14 @@ def take_verified(state: RunState, event: Verified) -> list[Command]:
 
 
 def _tell_of_snapshot(state: RunState) -> list[Command]:
-    """Announce the snapshot, and up to which index no peer that loads the previous snapshot may need averages."""
+    """Announce the snapshot, and the index up to which even peers with the previous snapshot need no averages."""
     keep_after = min(state.verified, state.covered)
     message = m.Snapshotted(run=state.run, snapshot=state.snapshot, keep_after=keep_after)
     return [Send(state.everyone(), message)]
 
 
 def finish(state: RunState) -> list[Command]:
-    """Finish the run once the last model is stored. Clock ticks call it again, as a host may have died."""
+    """Finish the run once the final model is stored. Clock ticks call this too, in case the last host died first."""
     if not state.done or not _has_model(state) or state.finished:
         return []
     state.finished = True
@@ -153,7 +153,7 @@ def finish(state: RunState) -> list[Command]:
 
 
 def _has_model(state: RunState) -> bool:
-    """Return True if the run's final model is stored. After an early end without trainers, the newest is final."""
+    """Return True if the final model is stored. If a run ends early without trainers, its newest snapshot is final."""
     if state.snapshot.step == state.step:
         return True
     is_waited_for = any(p.trains for p in state.members.values()) or state.now - state.ending_since < SNAPSHOT_S

@@ -1,1 +1,1 @@
-"""One round from cut to commit: offers, plan, reduction, stalls, the record."""
+"""A round from cut to commit: offers, plan, reduction, stalls, and the commit record."""

@@ -1,4 +1,4 @@
-"""Facts about the open attempt: which reducer averages which chunks, what has arrived, and if there is a quorum."""
+"""Facts about the open attempt: which reducer averages which chunks, what has arrived, and whether a quorum exists."""
 
 from collections.abc import Collection, Container, Sequence
 
@@ -33,7 +33,7 @@ def open_at(round_: Round) -> set[PeerId]:
 
 
 def has_delivered(round_: Round, slot: int) -> bool:
-    """Return True if all unfinished reducers have all chunks of a slot. Then the round no longer needs the sender."""
+    """Return True if every unfinished reducer has all chunks of a slot, so that its sender is no longer needed."""
     if round_.plan is None:
         return False
     expected = chunks_of(round_)

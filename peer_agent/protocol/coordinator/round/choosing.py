@@ -1,7 +1,7 @@
 """Choose the next round's contributors and codecs, if the recipe leaves them to the plan (rules 14 and 30).
 
-They are compared at the cut, by measured links and delivered work, not by claims. Without measurements, the recipe's
-codecs apply.
+Choices are compared at the cut, using measured links and delivered work rather than claims. Without measurements, the
+recipe's codecs apply.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,12 +23,12 @@ Ladders = Mapping[PeerId, tuple[Codec, ...]]  # possible codecs of each possible
 
 
 def may_offer(member: Member) -> bool:
-    """Return True if a member may have work to offer. A round begun without it makes the work one step old."""
+    """Return True if a member may have work to offer. Starting a round without it makes that work one step old."""
     return bool(member.done or member.carried or member.conduct.pace)
 
 
 def choose_at_cut(state: RunState) -> bool:
-    """Choose contributors with the latest measurements of links. Return True if they have the target batch."""
+    """Choose contributors using the latest link measurements. Return True if they have the target batch."""
     if is_free(state):
         learn_links(state)
         choose_anew(state)
@@ -78,7 +78,7 @@ def settle_choice(state: RunState, round_: Round) -> None:
 
 
 def _is_worth(found: Chosen, kept: Chosen, now: Mapping[PeerId, Codec]) -> bool:
-    """Return True if other codecs make steps enough shorter, or give all peers more bits in about the same time."""
+    """Return True if the found codecs make steps clearly shorter, or allow more bits in about the same time."""
     if found.step_s < (1 - GAIN) * kept.step_s:
         return True
     pairs = [(codec, now[peer]) for peer, codec in found.codecs.items()] + [(found.codec_down, kept.codec_down)]
@@ -123,9 +123,9 @@ def _candidate(state: RunState, member: Member, ladder: tuple[Codec, ...]) -> Ca
 
 
 def _chosen(state: RunState, candidates: Sequence[Candidate], others: Sequence[Party], down_bytes: float) -> Choice:
-    """Choose contributors, and leave out only peers whose own links are the limit, as far as links are measured.
+    """Choose contributors, leaving out only peers whose own measured links are the bottleneck.
 
-    If all wait for one reducer or low estimate, fewer contributors would also be faster, round after round.
+    If one reducer or a low estimate is the bottleneck, fewer contributors would also be faster, round after round.
     """
     batch, staleness = state.recipe.target_batch, state.recipe.staleness
     choice = choose(candidates, others, down_bytes, batch=batch, staleness=staleness)
@@ -139,7 +139,7 @@ def _chosen(state: RunState, candidates: Sequence[Candidate], others: Sequence[P
 
 
 def _link_s(candidate: Candidate, down_bytes: float) -> float:
-    """Return the least seconds that the exchange takes over a candidate's own link, as far as the link is measured."""
+    """Return the minimum seconds for the exchange over a candidate's own link. Unmeasured directions count as 0."""
     party = candidate.party
     ways = ((min(candidate.up_bytes), party.upload_bps), (down_bytes, party.download_bps))
     return max(size / bps if bps else 0.0 for size, bps in ways)

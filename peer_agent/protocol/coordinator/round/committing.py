@@ -1,4 +1,4 @@
-"""From the last span to the next round: the record, the database's answer, the commit message."""
+"""Finish a round: request the record, process the database's answer, and send the commit message."""
 
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.agreement.digests import call_voters
@@ -21,7 +21,7 @@ PERSIST_PAUSES_S = 30.0  # the longest such pause
 
 
 def commit(state: RunState) -> list[e.Command]:
-    """Ask the database to write the record, as every span is held. Only the database decides about commits (rule 3)."""
+    """Ask the database to write the record once every span is stored. Only the database decides on commits (rule 3)."""
     round_ = state.round
     assert round_ is not None
     round_.record = record_of(state, round_)

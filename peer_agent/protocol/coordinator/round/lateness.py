@@ -1,4 +1,4 @@
-"""Find how late contributors were in a round (rule 8). The last twenty rounds decide how long the next plan waits."""
+"""Measure how late contributors were in a round (rule 8). The last 20 rounds determine how long the next plan waits."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -32,7 +32,7 @@ def left_out(round_: Round, done: m.SpanDone) -> set[int]:
 
 
 def left_behind(state: RunState, round_: Round, done: m.SpanDone) -> set[int]:
-    """Return late slots that missed more than a batch of chunks in a row, if all chunks keep a quorum (rule 7)."""
+    """Return late slots that missed over one batch of consecutive chunks, if a quorum remains without them (rule 7)."""
     behind: set[int] = set()
     for slot in sorted(left_out(round_, done)):
         gone = round_.dropped | behind | {slot}
@@ -77,9 +77,9 @@ class _Share(Struct, frozen=True):
 
 
 def take_lateness(state: RunState, member: Member, message: m.Arrivals) -> None:
-    """Record how late each slot was at one reducer, in the attempt planned last, once for each reducer.
+    """Record how late each slot was at one reducer in the latest attempt, once for each reducer.
 
-    Skip a plan whose links may be far faster than assumed: it ends early and shows nothing about later plans.
+    Skip plans whose links may be far faster than assumed: they end early and show nothing about later plans.
     """
     measured = state.measured
     if measured is None or message.holds or not measured.plan.sigma or (member.peer, False) in measured.told:
@@ -120,9 +120,9 @@ def _shares(plan: m.Plan, reducer: PeerId) -> Iterator[_Share]:
 def _latenesses(
     plan: m.Plan, shares: Sequence[_Share], arrivals: Mapping[PeerId, m.Arrival]
 ) -> Iterator[tuple[PeerId, float]]:
-    """Yield each peer's lateness: the greatest of the first chunk's, the last chunk's, and the reducer's report.
+    """Yield each peer's lateness: the maximum for its first chunk, for its last chunk, and in the reducer's report.
 
-    A peer that missed a deadline counts as somewhat later, because its time of arrival is unknown.
+    A peer that missed a deadline counts as somewhat later, because its arrival time is unknown.
     """
     came = [arrivals.get(share.peer) for share in shares]
     whole_s, tokens = deadlines.coming_s(plan), [share.tokens for share in shares]

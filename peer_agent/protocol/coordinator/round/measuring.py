@@ -1,4 +1,4 @@
-"""Collect the flows of a round. Sizes follow from the plan, so that receivers can only misreport times (rule 31)."""
+"""Collect a round's flows. The plan limits their sizes, so that receivers can only misreport times (rule 31)."""
 
 import math
 from collections import Counter
@@ -22,7 +22,7 @@ MOST_KNOWN = 20_000  # most directions to remember; those first seen longest ago
 
 
 def take_arrivals(state: RunState, member: Member, message: m.Arrivals) -> None:
-    """Use a receiver's report about the last planned attempt: once, and only about planned senders."""
+    """Use a receiver's first report about the latest attempt. Ignore senders that were not planned."""
     measured = state.measured
     said = (member.peer, bool(message.holds))  # a peer that reduces and receives averages sends one report about each
     if measured is None or said in measured.told or not _is_of(measured.plan, message):
@@ -45,7 +45,7 @@ def _is_of(plan: m.Plan, message: m.Arrivals) -> bool:
 
 
 def _flows(plan: m.Plan, receiver: PeerId, arrivals: Iterable[m.Arrival], elapsed_s: float) -> Iterator[Flow]:
-    """Yield the flows of one receiver's report. Arrival times after the report itself are corrected."""
+    """Yield the flows in one receiver's report. Arrival times are capped at the time of the report."""
     planned = planned_sizes(plan, receiver)
     for arrival in arrivals:
         size = min(arrival.size, planned.pop(arrival.sender, 0))
@@ -54,7 +54,7 @@ def _flows(plan: m.Plan, receiver: PeerId, arrivals: Iterable[m.Arrival], elapse
 
 
 def planned_sizes(plan: m.Plan, receiver: PeerId) -> dict[PeerId, int]:
-    """Return the most bytes that each sender has for a receiver: averages, and gradients for a reducer."""
+    """Return the maximum bytes that each sender has for a receiver: averages, plus gradients if it reduces."""
     sizes: dict[PeerId, int] = {}
     chunks = dict[PeerId, int]()
     for span in plan.spans:
@@ -74,12 +74,12 @@ def _size(plan: m.Plan, codec: Codec, chunks: int) -> int:
 
 
 def begin_measuring(state: RunState, plan: m.Plan, hoped: float = 1.0) -> None:
-    """Begin to collect a plan's flows. `hoped`: the fraction of its time that links as fast as hoped would need."""
+    """Begin to collect a plan's flows. `hoped`: fraction of its time that suffices if links are as fast as hoped."""
     state.measured = Measured(plan, state.now, hoped * coming_s(plan))
 
 
 def learn_links(state: RunState) -> None:
-    """Update the estimates of links from the last attempt, before a new plan is made."""
+    """Update link estimates from the last attempt, before a new plan is made."""
     if state.measured is None:
         return
     told = {peer: member.uplink_told for peer, member in state.members.items() if member.uplink_told}
@@ -90,10 +90,10 @@ def learn_links(state: RunState) -> None:
 
 
 def _as_asked(measured: Measured, told: Mapping[PeerId, float]) -> Iterator[Flow]:
-    """Yield the flows of an attempt with their planned seconds. `told`: upload limits of senders (bytes per second).
+    """Yield an attempt's flows with their planned seconds. `told`: upload limits of senders (bytes per second).
 
-    Gradients follow the plan's pace; a gradient cut short counts as the part that arrived. Averages get the time in
-    which gradients arrived at their reducer, and count as on time if it has reported none.
+    Gradients follow the plan's pace; a partial gradient gets a proportional time. Averages get as long as the
+    gradients took to reach their reducer. If that reducer reported no gradients, its averages count as on time.
     """
     size = Counter[PeerId]()
     for flow in (*measured.gradients, *measured.averages):

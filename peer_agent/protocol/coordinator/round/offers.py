@@ -65,7 +65,7 @@ def cut(state: RunState) -> list[Command]:
 
 
 def _leave_out(state: RunState, round_: Round, chosen: Chosen) -> list[Command]:
-    """Tell each peer left out of the round why. If a peer can never keep up, send one more notice, once (rule 14)."""
+    """Tell each peer that is left out the reason. Send a peer that can never keep up one extra notice (rule 14)."""
     commands: list[Command] = []
     for peer, reason in round_.left_out.items():
         said = m.SitOut(
@@ -106,7 +106,7 @@ def _cut_of(state: RunState, round_: Round, codec: Codec) -> m.Cut:
 
 
 def offer_s(state: RunState) -> float:
-    """Return how many seconds to wait for offers, from earlier delays. A missing offer counts as the whole wait."""
+    """Return how many seconds to wait for offers, based on earlier delays. A missing offer counts as the whole wait."""
     wait_s = usual_wait_s(state.arrivals, max(1.0, 0.15 * usual_s(state)))
     return wait_s * 2.0 ** min(state.late_rounds, LATE_ROUNDS)
 
@@ -166,7 +166,7 @@ def _tiles(weights: Sequence[m.Weight], chunks: int) -> bool:
 
 
 def repeat_cut(state: RunState) -> list[Command]:
-    """Halfway through the wait, send the cut again to peers that have not answered, as cut or offer may be lost."""
+    """Resend the cut halfway through the wait to peers that have not answered, in case a message was lost."""
     round_ = state.round
     if state.phase is not Phase.OFFER or round_ is None or state.now < round_.repeat_at or not round_.waiting:
         return []
@@ -175,7 +175,7 @@ def repeat_cut(state: RunState) -> list[Command]:
 
 
 def close_offers(state: RunState) -> list[Command]:
-    """When all peers have answered or the deadline has passed, plan the round, or void it if too little was offered."""
+    """Plan the round once all peers have answered or the deadline has passed. Void it if too little was offered."""
     round_ = state.round
     assert round_ is not None
     if state.now < round_.deadline and round_.waiting:
@@ -207,15 +207,15 @@ def close_offers(state: RunState) -> list[Command]:
 
 
 def _is_enough(state: RunState, offers: Iterable[m.Offer]) -> bool:
-    """Return True if the offers together are a batch, or nearly one (rule 7)."""
+    """Return True if the offers together amount to a batch, or nearly so (rule 7)."""
     samples = sum(done.unit.samples for offer in offers for done in offer.units)
     return 100 * samples >= QUORUM_PERCENT * state.recipe.target_batch
 
 
 def _return_of_slow(state: RunState, round_: Round) -> list[Command]:
-    """Revoke the leases of slow peers whose carried gradients are too large for any quorum without them.
+    """Revoke the leases of slow peers whose carried gradients are so large that no quorum is possible without them.
 
-    Do so only if the offers of the other peers are a batch.
+    Do so only if the other peers' offers amount to a batch.
     """
     commands: list[Command] = []
     slow = [peer for peer in sorted(round_.offers.keys() & state.members) if state.members[peer].conduct.is_slow]
@@ -233,7 +233,7 @@ def _return_of_slow(state: RunState, round_: Round) -> list[Command]:
 
 
 def _miss_less(state: RunState, round_: Round) -> None:
-    """Quarantine peers that offer less work than they had reported at the cut."""
+    """Quarantine peers that offered less work than they had reported at the cut."""
     for peer in sorted(round_.held.keys() & state.members.keys() - round_.waiting):
         offer, member = round_.offers.get(peer), state.members[peer]
         offered = sum(done.unit.samples for done in offer.units) if offer is not None else 0
@@ -259,7 +259,7 @@ def revoked(state: RunState, accumulator: AccumulatorId, reason: str) -> m.Accum
 
 
 def scales_of(norms: Sequence[float], tokens: Sequence[int]) -> list[float]:
-    """Return each offer's factor that limits its norm to 10 x median norm x max(1, sqrt(median tokens / tokens))."""
+    """Return each offer's scale, limiting its norm to 10 x median norm x max(1, sqrt(median tokens / tokens))."""
     typical, usual = median(norms), median(tokens)
     bounds = [GROSS * typical * max(1.0, math.sqrt(usual / own)) for own in tokens]
     return [bound / norm if norm > bound else 1.0 for norm, bound in zip(norms, bounds, strict=True)]

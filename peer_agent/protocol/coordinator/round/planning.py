@@ -1,4 +1,4 @@
-"""Plan an attempt: which reducer averages which span, on unchanged offers (rule 6)."""
+"""Plan an attempt: assign spans to reducers, without changing the offers (rule 6)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -31,7 +31,7 @@ SLOW_ROUNDS = 5  # most doublings of these seconds while rounds are void because
 
 
 def plan(state: RunState) -> list[Command]:
-    """Give all spans that no log keeper has yet to the present reducers. If there are no reducers, wait."""
+    """Assign all spans that no log keeper has yet to the connected reducers. Without reducers, wait."""
     round_ = state.round
     assert round_ is not None
     look_at_reach(state)
@@ -51,7 +51,7 @@ def plan(state: RunState) -> list[Command]:
 
 
 def announce(plan: m.Plan, members: Iterable[Member]) -> Announce:
-    """Return the command that sends the plan: whole to peers that may reduce or keep the log, else the own slot."""
+    """Return the command that sends possible reducers and log keepers the whole plan, and others their own slot."""
     whole, parts = list[PeerId](), list[PeerId]()
     for member in members:
         (parts if member.trains and not member.is_reachable else whole).append(member.peer)
@@ -59,12 +59,12 @@ def announce(plan: m.Plan, members: Iterable[Member]) -> Announce:
 
 
 def patience_s(state: RunState) -> float:
-    """Return how many seconds a reduction may make no progress before its round is void."""
+    """Return how many seconds a reduction may go without progress before its round is voided."""
     return REDUCE_S * 2.0 ** min(state.slow_rounds, SLOW_ROUNDS)
 
 
 def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Plan:
-    """Make the plan. Spans that a log keeper has stay; the reducers share the others by measured bandwidth."""
+    """Make the plan. Keep spans that a log keeper has, and divide the others by the reducers' measured bandwidth."""
     parties, down_bytes = _parties(state, round_, members), encoded_size(round_.codec_down, state.elements)
     limits, hoped_limits = (Limits(limits_of(state.pairs, hopes=hopes)) for hopes in (False, True))
     hoped = _parties(state, round_, members, hopes=True)
@@ -103,15 +103,15 @@ def _has_straggler(parties: Iterable[Party], down_bytes: float) -> bool:
 
 
 def _limits(dealt: Shares, judged: Shares) -> tuple[Limit, ...]:
-    """Return the limits of the planned shares, and those by the links' estimates if these are slower than hoped."""
+    """Return the limits of the planned shares. Add those of the estimated links if these are slower than hoped."""
     return dealt.limits + (judged.limits if judged.duration_s > LONGER * dealt.duration_s else ())
 
 
 def _timing(state: RunState, least_s: float, limits: Iterable[Limit], *, has_straggler: bool) -> dict[str, float]:
-    """Return the plan's duration, and how strictly reducers keep to it.
+    """Return the plan's duration, and how strictly reducers enforce it.
 
-    If a limiting link may be faster than its estimate, senders go further ahead, and reducers wait as in a first round.
-    No sender slows down for a straggler: reducers drop it once the other slots have waited for it.
+    If a limiting link may be faster than estimated, senders run further ahead, and reducers wait as in a first round.
+    No sender slows down for a straggler. Reducers drop it after the other slots have waited for it.
     """
     duration_s = least_s and START_S + FRAMING * least_s
     sigma = sigma_of(state, duration_s)
@@ -153,7 +153,7 @@ def party_of(state: RunState, member: Member, up_bytes: int = 0, *, hopes: bool 
 
 
 def holders_of(state: RunState, round_: Round, span: m.PlannedSpan) -> set[PeerId]:
-    """Return the present log keepers that have a span's averages, with the root that the reducer reported (rule 5)."""
+    """Return the connected log keepers that have a span's averages with the root its reducer reported (rule 5)."""
     done = round_.done.get(span.span)
     if done is None:
         return set()
@@ -162,7 +162,7 @@ def holders_of(state: RunState, round_: Round, span: m.PlannedSpan) -> set[PeerI
 
 
 def kept_spans(state: RunState, round_: Round) -> list[m.PlannedSpan]:
-    """Return the spans of earlier attempts that a present log keeper has."""
+    """Return the spans from earlier attempts that a connected log keeper has."""
     return [
         m.PlannedSpan(
             span=span.span,
@@ -189,7 +189,7 @@ def _missing(kept: Sequence[m.PlannedSpan], chunks: int) -> list[tuple[int, int]
 
 
 def drop_message(state: RunState, round_: Round, slot: int) -> Send:
-    """Return the message that tells the reducers to go on without a slot, and the slot's sender to stop."""
+    """Return the message that tells reducers to continue without a slot, and the slot's sender to stop."""
     told = {round_.slots[slot].peer}
     if round_.plan is not None:
         told |= {span.reducer for span in round_.plan.spans}
@@ -203,7 +203,7 @@ def upload_bps(state: RunState, member: Member, *, hope: float = 1.0) -> float:
 
 
 def tell_rates(state: RunState) -> Iterator[Command]:
-    """Send members with a reserve a changed upload limit. A mere lower bound of a link would limit them forever."""
+    """Send changed upload limits to members with a reserve, but no mere lower bound: it would limit them forever."""
     for member in state.members.values():
         known = state.capacities.get((member.peer, "up"))
         if not member.reserve or known is None or (known.is_floor and not known.is_tried):

@@ -1,4 +1,4 @@
-"""Make the commit record of a round whose spans are all held (rules 13 and 15)."""
+"""Build the commit record of a round whose spans are all stored (rules 13 and 15)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
@@ -55,7 +55,7 @@ def _entry(planned: m.PlannedSpan, done: m.SpanDone) -> SpanEntry:
 
 
 def _joined(parts: Sequence[Included]) -> list[Included]:
-    """Merge neighbouring ranges of chunks with the same slots, so that later work depends only on the differences."""
+    """Merge adjacent chunk ranges that include the same slots, to reduce later work."""
     joined: list[Included] = []
     for part in parts:
         if joined and joined[-1].stop == part.first and joined[-1].slots == part.slots:
@@ -95,7 +95,7 @@ def _contributions(state: RunState, round_: Round, included: Sequence[Included])
 
 
 def _stale(state: RunState, offer: m.Offer) -> tuple[Unit, ...]:
-    """Return the units computed on older parameters than those of this step. An audit computes these units again."""
+    """Return the units computed on parameters older than this step's. An audit computes these units again."""
     if not state.recipe.staleness:
         return ()
     return tuple(sorted(done.unit for done in offer.units if done.base < state.step))
@@ -120,7 +120,7 @@ def _is_exact(state: RunState, round_: Round, included: Sequence[Included]) -> b
 
 
 def credit_of(slots: Sequence[Slot], included: Iterable[Included], grid: Grid) -> dict[int, int]:
-    """Return each slot's credit in token-elements: over its included chunks, the sum of elements x tokens."""
+    """Return each slot's credit in token-elements: the sum of elements x tokens over its included chunks."""
     credit = dict.fromkeys(range(len(slots)), 0)
     for part in included:
         for slot in part.slots:

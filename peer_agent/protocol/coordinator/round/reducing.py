@@ -1,4 +1,4 @@
-"""The reduction, which carries out a plan: spans averaged and stored, slots lost or left out."""
+"""Carry out a plan: track which spans are averaged and stored, and which slots are lost or left out."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,7 +59,7 @@ def take_have(state: RunState, member: Member, have: m.Have) -> list[Command]:
 
 
 def take_gathered(state: RunState, member: Member, arrivals: m.Arrivals) -> list[Command]:
-    """Record that a peer has all averages. The reported root is compared once every span is reported."""
+    """Record that a peer has all averages. Its reported root is checked once every span has been reported."""
     round_ = open_round(state, arrivals)
     if round_ is None or not arrivals.holds:
         return []
@@ -87,7 +87,7 @@ def _commit_when_held(state: RunState, round_: Round) -> list[Command]:
 
 
 def _has_second_copy(state: RunState, round_: Round, keepers: Mapping[m.PlannedSpan, set[PeerId]]) -> bool:
-    """Return True if every span has a second copy (rule 5), or none can come in time and relays have all on disk."""
+    """Return True if every span has a second copy (rule 5), or a relay has it and no second copy can come in time."""
     assert round_.done_at is not None
     gatherers = _gatherers(round_).intersection(state.members)
     if _rely_on_members(state, keepers):
@@ -100,7 +100,7 @@ def _has_second_copy(state: RunState, round_: Round, keepers: Mapping[m.PlannedS
 
 
 def _rely_on_members(state: RunState, keepers: Mapping[m.PlannedSpan, set[PeerId]]) -> list[PeerId]:
-    """Return the reducers of spans that no relay has on disk: a member and an accomplice could both lie about them."""
+    """Return the reducers of spans that no relay has on disk. A member and an accomplice could lie about such spans."""
     return [span.reducer for span, peers in keepers.items() if not any(_is_relay(state, peer) for peer in peers)]
 
 
@@ -109,13 +109,13 @@ def _is_relay(state: RunState, peer: PeerId) -> bool:
 
 
 def _is_with_most(state: RunState, round_: Round, gatherers: Iterable[PeerId]) -> bool:
-    """Return True if most persons with a trainer that the round asked to offer have all averages (decision 12)."""
+    """Return True if most persons whose trainers were asked for an offer have all averages (decision 12)."""
     here = {peer: member.person for peer, member in state.members.items() if member.trains and peer in round_.persons}
     return 2 * len({here[peer] for peer in gatherers if peer in here}) > len(set(here.values()))
 
 
 def _gatherers(round_: Round) -> set[PeerId]:
-    """Return the peers with all averages, whose reported root matches the reducers' reports."""
+    """Return the peers that have all averages and whose root matches the reducers' reports."""
     root = gathered_root(round_)
     return {peer for peer, holds in round_.gathered.items() if holds == root}
 
@@ -128,7 +128,7 @@ def gathered_root(round_: Round) -> bytes:
 
 
 def commit_in_time(state: RunState) -> list[Command]:
-    """Commit if no second copy can come in time. At the deadline, quarantine reducers whose averages most lack."""
+    """Commit if no second copy can come in time. At the deadline, quarantine reducers of spans that most peers lack."""
     round_ = state.round
     if state.phase is not Phase.REDUCE or round_ is None or round_.plan is None or round_.done_at is None:
         return []
@@ -146,7 +146,7 @@ def move_on(state: RunState, round_: Round) -> None:
 
 
 def _is_sound(round_: Round, planned: m.PlannedSpan, done: m.SpanDone) -> bool:
-    """Return True if a reducer's report covers exactly the span, with slots of the plan and a quorum for each chunk."""
+    """Return True if a reducer's report covers exactly the span, with planned slots and a quorum for each chunk."""
     position = planned.first
     for part in done.included:
         slots = set(part.slots)
@@ -164,7 +164,7 @@ def _is_sound(round_: Round, planned: m.PlannedSpan, done: m.SpanDone) -> bool:
 
 
 def replan(state: RunState) -> list[Command]:
-    """Plan another attempt on the same offers, without a lost reducer. Spans on present log keepers stay averaged."""
+    """Plan another attempt on the same offers without a lost reducer. Keep spans that connected log keepers have."""
     round_ = state.round
     assert round_ is not None
     if round_.plan is None:
@@ -195,7 +195,7 @@ def awaits(state: RunState, peer: PeerId) -> bool:
 
 
 def without(state: RunState, peer: PeerId) -> list[Command]:
-    """Go on without a lost peer. Make a new plan if the peer reduces or keeps spans, otherwise withdraw its offer."""
+    """Continue without a lost peer. Make a new plan if it reduces or keeps spans; otherwise withdraw its offer."""
     round_ = state.round
     if round_ is None:
         return []
@@ -209,7 +209,7 @@ def without(state: RunState, peer: PeerId) -> list[Command]:
 
 
 def withdraw(state: RunState, peer: PeerId, why: str) -> list[Command]:
-    """Go on without a trainer's offer, unless the reducers have received all of the gradient."""
+    """Continue without a trainer's offer, unless the reducers have received its entire gradient."""
     round_ = state.round
     if round_ is None:
         return []
@@ -228,7 +228,7 @@ def withdraw(state: RunState, peer: PeerId, why: str) -> list[Command]:
 
 
 def take_refusal(state: RunState, member: Member, refused: m.SlotRefused) -> list[Command]:
-    """Process a reducer's refusal of a slot. Go on without the slot, and make the sender start a new accumulator."""
+    """Process a reducer's refusal of a slot. Continue without the slot, and make its sender start a new accumulator."""
     round_ = open_round(state, refused)
     if round_ is None or refused.slot >= len(round_.slots) or member.peer not in chunks_of(round_):
         return []
@@ -246,7 +246,7 @@ def take_refusal(state: RunState, member: Member, refused: m.SlotRefused) -> lis
 
 
 def _asks_another(state: RunState, accuser: Member) -> bool:
-    """Quarantine the accuser. Return True if another reducer can take over, so that one accuser cannot void a round."""
+    """Quarantine the accuser. Return True if another reducer can take over, so that one accuser cannot void rounds."""
     struck(state, accuser.conduct)
     assert state.round is not None
     state.round.hung.add(accuser.peer)
@@ -254,13 +254,13 @@ def _asks_another(state: RunState, accuser: Member) -> bool:
 
 
 def strike(state: RunState, peers: Iterable[PeerId]) -> None:
-    """Quarantine reducers that delayed the round. They reduce nothing for some rounds."""
+    """Quarantine reducers that delayed the round, so that they reduce nothing for some rounds."""
     for peer in sorted(set(peers).intersection(state.members)):
         struck(state, state.members[peer].conduct)
 
 
 def _leave_behind(state: RunState, round_: Round, done: m.SpanDone) -> list[Command]:
-    """Report late slots, once each. Drop slots that missed too many chunks in a row from this round (rule 8)."""
+    """Report each late slot once. Drop slots that missed too many consecutive chunks from this round (rule 8)."""
     late, behind = left_out(round_, done), left_behind(state, round_, done)
     senders = [state.members.get(round_.slots[slot].peer) for slot in sorted(late - behind - round_.late)]
     round_.late |= late
@@ -274,15 +274,15 @@ def _leave_behind(state: RunState, round_: Round, done: m.SpanDone) -> list[Comm
 
 
 def _is_coming(state: RunState, round_: Round, slot: int) -> bool:
-    """Return True if a slot's gradient is still arriving, by the last reports of the reducers."""
+    """Return True if a slot's gradient is still arriving, according to the reducers' latest reports."""
     moved = [slots[slot].at for slots in round_.progress.values() if slot in slots and slots[slot].chunks]
     return state.now - max(moved, default=-math.inf) < COMING_S
 
 
 def drop(state: RunState, slots: Sequence[int], why: str, *, is_own_doing: bool = False) -> list[Command]:
-    """Drop slots from the next open chunk on (`is_own_doing`: quarantine senders).
+    """Drop slots, starting at the next open chunk. `is_own_doing`: quarantine their senders.
 
-    Void the round if too few are left.
+    Void the round if too few slots are left.
     """
     round_ = state.round
     assert round_ is not None

@@ -1,4 +1,4 @@
-"""Functions that all parts of a round share: which attempt is open, and how a round ends without an update."""
+"""Functions that all parts of a round share: match messages to the open attempt, void a round, and request hellos."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Note, Send
@@ -20,7 +20,7 @@ def is_current(state: RunState, message: m.Attempted) -> bool:
 
 
 def void(state: RunState, why: Why, text: str) -> list[Command]:
-    """End the round without an update, shown in the timeline. Trainers keep their gradients."""
+    """End the round without an update, and note it in the timeline. Trainers keep their gradients."""
     round_ = state.round
     assert round_ is not None
     message = m.Void(
@@ -45,7 +45,7 @@ def void(state: RunState, why: Why, text: str) -> list[Command]:
 
 
 def repeat_void(state: RunState) -> list[Command]:
-    """Resend the void to peers of the round that have delivered nothing since, as they may have missed it."""
+    """Resend the void to the round's peers that have delivered nothing since then, in case they missed it."""
     if state.round is not None or state.voided is None or state.now < state.voided_again_at:
         return []
     peers = tuple(sorted(state.voided_for.intersection(state.members)))

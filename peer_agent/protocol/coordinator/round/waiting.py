@@ -1,7 +1,7 @@
-"""How long to wait for offers after a cut, and for replicas after a commit, from earlier delays.
+"""Compute from earlier delays how long to wait for offers after a cut, and for replicas after a commit.
 
-With staleness 1, a batch may be full before all replicas have applied the update. The next round waits for them, but
-not forever: earlier work of a replica that applies it too late would be too old.
+With staleness 1, a batch may be full before all replicas have applied the update. The next round waits for slow
+replicas, because their earlier work would otherwise become too old. It does not wait forever.
 """
 
 from collections.abc import Collection
@@ -17,7 +17,7 @@ PLANNED = 1.5  # times the plan's time: by then, averages have reached every pee
 
 
 def usual_wait_s(delays: Collection[float], least_s: float) -> float:
-    """Return the seconds after which a peer that has not answered will usually not answer any more."""
+    """Return the seconds after which a peer that has not answered is unlikely to do so."""
     if not delays:
         return FIRST_S
     usual = median(delays)
@@ -26,7 +26,7 @@ def usual_wait_s(delays: Collection[float], least_s: float) -> float:
 
 
 def await_replicas(state: RunState, round_: Round) -> None:
-    """After a commit, expect the working trainers in the next round, except those that the last round left out."""
+    """Expect the working trainers in the round after a commit, except those that the last round left out."""
     if not state.recipe.staleness:
         return
     kept = {slot.peer for number, slot in enumerate(round_.slots) if number not in round_.dropped}
@@ -38,7 +38,7 @@ def await_replicas(state: RunState, round_: Round) -> None:
 
 
 def await_return(state: RunState) -> None:
-    """After a restart, wait for the trainers of the last update: some may have a batch and begin without the rest."""
+    """Wait for the trainers of the last update after a restart, so that those with a batch do not begin alone."""
     state.applying_until = state.now + FIRST_S if state.applying else 0.0
 
 

@@ -27,7 +27,7 @@ HANG_S = 3 * STALL_S  # least seconds without a chunk at any reducer before an u
 
 
 def take_progress(state: RunState, member: Member, progress: m.Progress) -> list[Command]:
-    """Record for each slot when the number of its chunks at a reducer last grew."""
+    """Record when a reducer last received a new chunk of each slot."""
     round_ = open_round(state, progress)
     expected = chunks_of(round_).get(member.peer) if round_ is not None else None
     if round_ is None or expected is None:
@@ -74,7 +74,7 @@ def watch(state: RunState) -> list[Command]:
 
 
 def _repeat(state: RunState, round_: Round) -> list[Command]:
-    """Resend messages that may be lost: plans to reducers and contributors without progress, drops to reducers."""
+    """Resend messages that may have been lost: plans to stuck reducers and contributors, and drops to reducers."""
     if round_.plan is None or state.now < max(round_.repeat_at, round_.planned_at + STALL_S / 2):
         return []
     round_.repeat_at = state.now + STALL_S
@@ -98,10 +98,10 @@ def _not_begun(round_: Round) -> Iterator[int]:
 
 
 def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[PeerId]:
-    """Return the reducers to replace: they have stopped, or too many of their slots have, and others can take over.
+    """Return the reducers to replace: they or too many of their slots have stopped, and other reducers can take over.
 
-    The limit follows from the plan's time, or from other reducers' times; if none has finished, it is a guess. The last
-    reducer stays until the deadline: a slow reducer is better than none.
+    The time limit depends on the plan's duration or on the other reducers' times. If no reducer has finished, the
+    limit is a guess. The last reducer stays until the deadline, because a slow reducer is better than none.
     """
     if behind := _behind_their_senders(round_):
         return behind
@@ -124,7 +124,7 @@ def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[Pee
 
 
 def _silent(state: RunState, round_: Round, reducers: set[PeerId]) -> set[int]:
-    """Return the slots of silent reducers whose gradients stopped with the reports. No more of them will come."""
+    """Return slots of silent reducers whose gradients stopped when the reports did. No more chunks will come."""
     silent = set()
     for slot in (number for number, entry in enumerate(round_.slots) if entry.peer in reducers):
         heard_at = round_.reported.get(round_.slots[slot].peer, round_.planned_at)
@@ -136,13 +136,13 @@ def _silent(state: RunState, round_: Round, reducers: set[PeerId]) -> set[int]:
 
 
 def _spared(state: RunState, round_: Round, slots: set[int]) -> list[int]:
-    """Return those of `slots` that the new attempt can drop instead of waiting for them again."""
+    """Return the slots that the new attempt can drop instead of waiting for them again."""
     left = sorted(slots - round_.dropped)
     return left if state.phase is Phase.REDUCE and has_quorum_without(state, round_, left) else []
 
 
 def _has_all(round_: Round, reducer: PeerId) -> bool:
-    """Return True if a reducer waits for no more chunks. If it makes no progress, its process or disk has stopped."""
+    """Return True if a reducer waits for no more chunks. If it is stuck, its process or disk has stopped."""
     slots, expected = round_.progress.get(reducer, {}), chunks_of(round_)[reducer]
     wanted = [slot for slot in range(len(round_.slots)) if slot not in round_.dropped]
     return all(slot in slots and slots[slot].chunks >= expected for slot in wanted)
@@ -160,14 +160,14 @@ def _behind_their_senders(round_: Round) -> set[PeerId]:
 
 
 def _standing_s(round_: Round, reducers: set[PeerId]) -> float:
-    """Return for how many seconds these reducers may receive nothing. 0 without deadlines."""
+    """Return how many seconds these reducers may go without receiving anything. 0 without deadlines."""
     if round_.plan is None or not round_.plan.sigma or not reducers:
         return 0.0
     return max(HEARD_S, waiting_s(round_.plan), *(_still_s(round_, peer) for peer in reducers))
 
 
 def _still_s(round_: Round, reducer: PeerId) -> float:
-    """Return for how many seconds a slot may send nothing between two batches. 0 without deadlines."""
+    """Return how many seconds a slot may pause between two batches. 0 without deadlines."""
     if round_.plan is None or not round_.plan.sigma:
         return 0.0
     batch = batch_chunks({slot.codec for slot in round_.slots}, round_.plan.chunk_elements)
@@ -175,7 +175,7 @@ def _still_s(round_: Round, reducer: PeerId) -> float:
 
 
 def _ahead_s(round_: Round, reducer: PeerId) -> float:
-    """Return for how many seconds a reducer's unfinished senders went on sending to others after its last chunk."""
+    """Return how many seconds a reducer's unfinished senders kept sending to others after its last chunk arrived."""
     expected, here = chunks_of(round_)[reducer], round_.progress.get(reducer, {})
     slots = set(range(len(round_.slots))) - round_.dropped
     unfinished = {slot for slot in slots if slot not in here or here[slot].chunks < expected}
@@ -185,21 +185,21 @@ def _ahead_s(round_: Round, reducer: PeerId) -> float:
 
 
 def stall_s(state: RunState) -> float:
-    """Return for how many seconds a slot may send nothing: four, or four times a short batch's usual time."""
+    """Return how many seconds a slot may send nothing: four, or fewer if batches usually take under a second."""
     usual = usual_s(state)
     return min(STALL_S, max(LEAST_STALL_S, WAIT * usual)) if usual else STALL_S
 
 
 def _least_s(state: RunState, round_: Round) -> float:
-    """Return for how many seconds a slot may send nothing, and at least the plan's wait if chunks have deadlines."""
+    """Return how many seconds a slot may send nothing. With chunk deadlines, this is at least the plan's wait."""
     timed_s = waiting_s(round_.plan) if round_.plan is not None and round_.plan.sigma else 0.0
     return max(stall_s(state), timed_s)
 
 
 def _stalled(state: RunState, round_: Round) -> Iterator[tuple[PeerId, int]]:
-    """Yield stalled slots, each with the reducer that reports the stall. The time limit follows from its pace.
+    """Yield each stalled slot with the reducer that reports it. The time limit depends on the other slots' pace.
 
-    A reducer that receives nothing from any slot accuses no slot.
+    A reducer that receives nothing from any slot blames no slot.
     """
     for reducer, expected in chunks_of(round_).items():
         least_s = max(_least_s(state, round_), _still_s(round_, reducer))
@@ -211,9 +211,10 @@ def _stalled(state: RunState, round_: Round) -> Iterator[tuple[PeerId, int]]:
 
 
 def _slow(state: RunState, round_: Round) -> Iterator[int]:
-    """Yield moving slots for which the finished slots have waited four times as long as they took.
+    """Yield unfinished slots once the finished slots have waited four times as long as they took themselves.
 
-    If these are below the quorum, wait until they could compute another batch: dropping the slow ones voids the round.
+    If the finished slots lack a quorum, wait until they could compute another batch: dropping the others voids the
+    round.
     """
     for reducer, expected in chunks_of(round_).items():
         slots = {slot: at for slot, at in round_.progress.get(reducer, {}).items() if slot not in round_.dropped}
@@ -230,7 +231,7 @@ def _slow(state: RunState, round_: Round) -> Iterator[int]:
 
 
 def _behind(slots: Mapping[int, Moved], last: float, planned_at: float, least_s: float) -> Iterator[int]:
-    """Yield slots without progress for four times the usual time per chunk, never those with the most chunks."""
+    """Yield slots that made no progress for four times the usual time per chunk, except those with the most chunks."""
     most = max(moved.chunks for moved in slots.values())
     paces = sorted((moved.at - planned_at) / moved.chunks for moved in slots.values() if moved.chunks)
     for slot, moved in slots.items():

@@ -1,6 +1,6 @@
-"""Reliability of machines, measured from their deliveries, not claims: pace, silence, quarantine.
+"""Machine reliability, measured from deliveries rather than claims: pace, silence, quarantine.
 
-The sums over members in `RunState` are updated here member by member, so that no event visits all members.
+This module updates the sums in `RunState` one member at a time, so that no event has to visit all members.
 """
 
 import math
@@ -40,7 +40,7 @@ def discount(state: RunState, member: Member) -> None:
 
 
 def recount_all(state: RunState) -> None:
-    """Recount all trainers after a change that concerns all members: a round begins or ends."""
+    """Recount all trainers after a change that affects all of them: the start or end of a round."""
     for member in state.members.values():
         if member.trains:
             recount(state, member)
@@ -84,14 +84,14 @@ def _clock(state: RunState, member: Member) -> None:
 
 
 def _may_compute(state: RunState, member: Member) -> bool:
-    """Return True if a trainer may compute now: at the head outside rounds or, with staleness 1, one step behind."""
+    """Return True if a trainer may compute: if up to date between rounds or, with staleness 1, up to a step behind."""
     if not state.recipe.staleness:
         return state.phase is Phase.ACCUMULATE and member.counted[0]
     return member.trains and member.reconciled and is_close(state, member)
 
 
 def for_later(state: RunState, member: Member) -> int:
-    """Return the finished samples of a trainer that the open round does not take; all of them with staleness 0."""
+    """Return how many of a trainer's finished samples the open round does not use: all of them with staleness 0."""
     offer = state.round.offers.get(member.peer) if state.round is not None and state.recipe.staleness else None
     if offer is None or offer.accumulator != member.accumulator:
         return member.done_samples
@@ -127,12 +127,12 @@ def look_soon(state: RunState, *, when: bool = True) -> None:
 
 
 def unit_s(state: RunState, conduct: Conduct) -> float:
-    """Return the machine's usual seconds for a unit. 0 before its first delivery."""
+    """Return how many seconds the machine usually needs for a unit. 0 before its first delivery."""
     return state.recipe.micro_batch / conduct.pace if conduct.pace else 0.0
 
 
 def pace_now(state: RunState, conduct: Conduct) -> float:
-    """Return samples per second: the machine's pace, or less if its present unit takes unusually long."""
+    """Return samples per second: the machine's pace, or less if its current unit is taking unusually long."""
     idle = idle_s(state, conduct)
     is_late = idle > max(LATE_UNITS * unit_s(state, conduct), LATE_S)
     return min(conduct.pace, state.recipe.micro_batch / idle) if is_late else conduct.pace
@@ -160,9 +160,9 @@ def hush(state: RunState, member: Member) -> list[Command]:
 
 
 def missed(state: RunState, conduct: Conduct) -> None:
-    """Quarantine a machine that did not offer or was dropped: for one round, then until it delivers a unit.
+    """Quarantine a machine that made no offer or was dropped, for a round and until it delivers a unit.
 
-    A delivery is only a claim: failing again before an update includes its work extends the quarantine.
+    A delivery is only a claim. Failing again before an update includes the machine's work extends the quarantine.
     """
     conduct.owes, conduct.proven, conduct.misses = True, 0, conduct.misses + 1
     _send_out(state, conduct, conduct.misses)
@@ -194,15 +194,15 @@ def _send_out(state: RunState, conduct: Conduct, times: int) -> None:
 
 
 def usual_s(state: RunState) -> float:
-    """Return the usual seconds to accumulate a batch. 0 before the first batch."""
+    """Return how many seconds a batch usually takes. 0 before the first batch."""
     return median(state.accumulated) if state.accumulated else 0.0
 
 
 def weigh_absence(state: RunState) -> None:
     """Suspend quarantines if the other machines cannot fill the batch within three times the usual time.
 
-    After each void round with suspended quarantines, wait longer before the next suspension: a new machine's pace shows
-    only after its first unit, which a cut makes it lose.
+    After each void round under a suspension, wait longer before the next one. A new machine reveals its pace only with
+    its first unit, and a cut makes it lose that unit.
     """
     working = _working(state).values()
     paces = [conduct.pace for conduct in working if not _is_out(state, conduct)]
@@ -219,19 +219,19 @@ def _working(state: RunState) -> dict[PeerId, Conduct]:
 
 
 def is_close(state: RunState, member: Member) -> bool:
-    """Return True if the member's replica has the newest step, or is at most one step behind."""
+    """Return True if the member's replica is at most one step behind."""
     return member.step >= max(state.step - 1, 0)
 
 
 def _takes_too_long(state: RunState, pace: float, whole: float) -> bool:
-    """Return True if a batch at this pace takes three times the usual time (at first: the time with pace `whole`)."""
+    """Return True if a batch at this pace takes over three times as long as usual (at first: as at pace `whole`)."""
     batch = state.recipe.target_batch
     usual = usual_s(state) or (batch / whole if whole else 0.0)
     return batch > pace * PATIENCE * usual
 
 
 def remake_s(state: RunState, round_: Round, slots: Collection[int]) -> float:
-    """Return the seconds for another batch without these slots' machines. Infinity: the round needs them."""
+    """Return how many seconds another batch takes without these slots' machines. Infinity: the round needs them."""
     slow = {round_.slots[slot].peer for slot in slots}
     paces = {peer: conduct.pace for peer, conduct in _working(state).items() if not _is_out(state, conduct)}
     others = sum(pace for peer, pace in paces.items() if peer not in slow)
@@ -242,7 +242,7 @@ def remake_s(state: RunState, round_: Round, slots: Collection[int]) -> float:
 
 
 def spend_amnesty(state: RunState) -> None:
-    """End a suspension of quarantines that led to no update, and delay the next suspension."""
+    """End a suspension of quarantines that did not lead to an update, and delay the next suspension."""
     if state.has_amnesty:
         state.amnesties += 1
         state.amnesty_from = state.now + min(AMNESTY_S * 2.0**state.amnesties, NEWCOMER_S)
@@ -250,7 +250,7 @@ def spend_amnesty(state: RunState) -> None:
 
 
 def lift(state: RunState) -> None:
-    """Suspend quotas if a batch takes three times the usual time."""
+    """Suspend quotas while a batch takes over three times as long as usual."""
     usual = usual_s(state)
     limit = PATIENCE * usual if usual else FIRST_LIFT_S
     is_late = state.phase is Phase.ACCUMULATE and state.now - state.accumulating_since > max(limit, 1.0)
@@ -259,7 +259,7 @@ def lift(state: RunState) -> None:
 
 
 def keep_conduct(state: RunState, member: Member) -> None:
-    """Store a departing machine's conduct for the machine's return."""
+    """Remember a departing machine's conduct in case the machine returns."""
     state.conducts[member.peer] = member.conduct
     while len(state.conducts) > CONDUCTS_KEPT:
         state.conducts.pop(next(iter(state.conducts)))

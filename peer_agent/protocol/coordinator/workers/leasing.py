@@ -1,4 +1,4 @@
-"""Leasing: shares of the batch in proportion to pace, quotas, and units for two rounds in advance (rule 22)."""
+"""Leasing: batch shares proportional to pace, quotas, and units leased two rounds in advance (rule 22)."""
 
 import math
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ HELLO_S = 5.0  # seconds after a hello request in which the peer gets no leases
 
 
 def deal(state: RunState) -> None:
-    """Divide the batch among the working machines. A machine without a delivery is expected to compute one unit.
+    """Divide the batch among the working machines. A machine without a delivery so far gets one unit.
 
-    A machine left out of the next round works for the round after it, as much as its pace allows.
+    A machine left out of the next round gets a share that fits its pace, for the round after.
     """
     unit, batch = state.recipe.micro_batch, state.recipe.target_batch
     here = [p for p in state.members.values() if p.trains and is_close(state, p) and is_counted(state, p.conduct)]
@@ -40,7 +40,7 @@ def deal(state: RunState) -> None:
 
 
 def _limited(state: RunState, paced: Sequence[Member], batch: float, equal: float) -> list[tuple[Member, float]]:
-    """Return shares in proportion to pace, but none above what the machine has proven. Others take the excess."""
+    """Return shares proportional to pace, capped by what each machine has proven. Other machines take the excess."""
     limits = {member.peer: max(equal, GROWTH * member.conduct.proven) for member in paced}
     paces = {member.peer: pace_now(state, member.conduct) for member in paced}
     order = sorted(paced, key=lambda member: (limits[member.peer] / paces[member.peer], member.peer))
@@ -63,7 +63,7 @@ def top_up_all(state: RunState) -> list[Command]:
 
 
 def reserve(state: RunState) -> list[Command]:
-    """Request higher lease marks if they allow less than half of the units that trainers may need."""
+    """Request higher lease marks if the present ones allow less than half of the units that trainers may need."""
     if state.reserving or not _may_lease(state):
         return []
     unit = state.recipe.micro_batch
@@ -74,7 +74,7 @@ def reserve(state: RunState) -> list[Command]:
 
 
 def top_up(state: RunState, member: Member) -> list[Command]:
-    """Lease units to one trainer, so that it can continue, and send the trainer's quota."""
+    """Lease enough units for one trainer to continue, and send the trainer its quota."""
     if not member.counted[0] or not member.accumulator or not _may_lease(state):
         return []
     if not is_asked(state, member.conduct):

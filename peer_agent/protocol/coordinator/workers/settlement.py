@@ -1,4 +1,4 @@
-"""End leases: when an update includes the units, when the units return, or when an open round has decided (rule 11)."""
+"""End leases when an update includes their units, when units are returned, or when a round is decided (rule 11)."""
 
 from collections.abc import Iterable
 
@@ -17,7 +17,7 @@ def end_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit
 
 
 def fail_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit]) -> list[Command]:
-    """End the leases of units whose gradients are not finite. After many failures, a unit stays left out for good."""
+    """End the leases of units with non-finite gradients. A unit that fails too often is left out for good."""
     left_out = state.leases.failed(accumulator, _ending(state, accumulator, units))
     return [LeftOut(tuple(left_out))] if left_out else []
 
@@ -25,7 +25,7 @@ def fail_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Uni
 def _ending(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit] | None) -> set[Unit]:
     """Return the leases that can end now. If the round has no plan yet, withdraw the offer that contains them.
 
-    An update may already include units in the open plan; the others return to the pool at the end of the round.
+    An update may still include units in the open plan. Those that it leaves out return to the pool after the round.
     """
     held = state.leases.held.get(accumulator, set())
     ending = set(held) if units is None else held.intersection(units)
@@ -55,7 +55,7 @@ def close_round(state: RunState, round_: Round) -> None:
 
 
 def settle_leases(state: RunState, record: Record, slots: tuple[Slot, ...]) -> None:
-    """End the leases of the units in an update. Chunks that it leaves out stay carried tokens (rule 9)."""
+    """End the leases of an update's units. Tokens in chunks that the update left out are carried over (rule 9)."""
     inclusions = inclusions_of(record)
     state.inclusions.append(inclusions)
     for entry in record.contributions:
@@ -84,7 +84,7 @@ def _settle_holder(
 
 
 def grace(state: RunState) -> list[Command]:
-    """End the leases of lost peers after a number of rounds, not after a wall time (rule 11)."""
+    """End the leases of lost peers after a fixed number of rounds, not after a fixed time (rule 11)."""
     commands: list[Command] = []
     for gone in [gone for gone in state.departed.values() if state.rounds - gone.rounds >= GRACE_ROUNDS]:
         depart(state, gone)
@@ -97,6 +97,6 @@ def grace(state: RunState) -> list[Command]:
 
 
 def depart(state: RunState, gone: Departed) -> None:
-    """Stop waiting for the return of an accumulator's holder."""
+    """Stop waiting for an accumulator's holder to return."""
     del state.departed[gone.peer]
     state.holders.pop(gone.accumulator, None)
