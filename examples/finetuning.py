@@ -1,4 +1,4 @@
-"""Code shared by both scripts: fine-tune a run's weights and fresh weights, and compare the results."""
+"""Shared code of the fine-tuning examples: tune a run's weights and fresh weights, and compare the results."""
 
 import argparse
 import copy
@@ -41,7 +41,7 @@ class Settings:
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """Return a parser with the options that both scripts have."""
+    """Return a parser with the options common to the examples."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("model", help="folder of a released model, or its name on the Hub")
     parser.add_argument("--train", type=Path, required=True)
@@ -112,7 +112,7 @@ def model_for(kind: Any, name: str, labels: int, *, is_fresh: bool) -> Any:
 
 
 def finetune(model: Any, train: Sequence[Row], dev: Sequence[Row], settings: Settings, seed: int) -> None:
-    """Train from the weights of `model` once per learning rate. Keep the weights that have the lowest loss on `dev`."""
+    """Train from the weights of `model` once per learning rate. Keep the weights with the lowest loss on `dev`."""
     model.to(settings.device)
     first = copy.deepcopy(model.state_dict())
     lowest, best = float("inf"), first
@@ -177,7 +177,7 @@ def answers(model: Any, rows: Sequence[Row], settings: Settings) -> Iterator[Any
 
 
 def compared(name: str, seeds: int, score: Callable[[bool, int], float]) -> None:
-    """Print each seed's score for released and for fresh weights, then the means, then all scores as JSON."""
+    """Print each seed's score for the released and the fresh weights, then the means, then all the scores as JSON."""
     found: dict[str, list[float]] = {"released": [], "fresh": []}
     for seed in range(seeds):
         for way, scores in found.items():

@@ -2,7 +2,7 @@
 
     python examples/own_loop.py RUN_URL --out units.csv
 
-The loop computes gradients. The run makes updates from the gradients of all trainers. Needs `manyhands[train]`.
+The loop computes gradients. The run turns the gradients of all its trainers into updates. Needs `manyhands[train]`.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def gradient_norm(model: torch.nn.Module) -> float:
 
 
 def train(run_url: str, out: Path, most: int | None) -> int:
-    """Train until the run is finished or `most` units are computed. Return the number of units computed."""
+    """Train until the run has finished or `most` units have been computed. Return the number of units computed."""
     computed = 0
     with out.open("w", newline="") as file, collaborate(run_url) as collaboration:
         rows = csv.writer(file)

@@ -1,4 +1,4 @@
-"""Fine-tune a released model to find names in text, and print F1 of whole entities. See README.md."""
+"""Fine-tune a released model to find names in text, and print its F1 for whole entities. See README.md."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -54,7 +54,7 @@ def tags_by(row: Row, found: Sequence[int], words: int, tags: Sequence[str]) -> 
 
 
 def entities(tags_of_all: Iterable[Sequence[str]]) -> set[Entity]:
-    """Return whole entities, delimited by the rules of CoNLL's program.
+    """Return whole entities, delimited by the rules of the CoNLL scoring program.
 
     An entity begins at a B tag, or at an I tag that follows a tag of another type.
     """
@@ -72,7 +72,7 @@ def entities(tags_of_all: Iterable[Sequence[str]]) -> set[Entity]:
 
 
 def f1(said: Iterable[Sequence[str]], true: Iterable[Sequence[str]]) -> float:
-    """Return F1 over whole entities: twice the correct ones, divided by all found plus all true ones."""
+    """Return F1 over whole entities: twice the number correct, over the number found plus the true number."""
     ours, theirs = entities(said), entities(true)
     return 2 * len(ours & theirs) / max(len(ours) + len(theirs), 1)
 

@@ -117,7 +117,7 @@ def _is_there(name: str) -> bool:
 
 
 def check_device(seen: Callable[[], str] = gpu_name) -> Check:
-    """Check that torch can use the GPU, if any. `seen` returns the GPU's name, even if torch cannot use it."""
+    """Check that torch can use the GPU, if there is one. `seen` returns the GPU's name, even if torch cannot use it."""
     gpu, threads = seen(), usual_limits().threads
     cpu = ngettext("the CPU, {threads} thread", "the CPU, {threads} threads", threads).format(threads=threads)
     if not _is_there("torch"):

@@ -34,7 +34,7 @@ class Scale(NamedTuple):
 
 
 def thinned(points: Sequence[Loss], most: int = MOST_POINTS) -> list[Loss]:
-    """Return at most `most` points. Keep the first and last point, and replace groups of others by their means."""
+    """Return at most `most` points. Keep the first and last, and replace groups of the others with their means."""
     if len(points) <= most:
         return list(points)
     inner = points[1:-1]

@@ -21,7 +21,7 @@ STRUCTURE = ("tests/test_house.py", "tests/test_rooms.py", "tests/test_messages.
 
 
 def changed_files(base: str) -> set[str]:
-    """Return the paths that differ from a revision, and the paths that git does not track yet."""
+    """Return the paths that differ from a revision, and those that git does not track yet."""
 
     def lines(*command: str) -> list[str]:
         done = subprocess.run(["git", *command], cwd=ROOT, check=True, capture_output=True, text=True)
@@ -50,7 +50,7 @@ def path_of(module: str) -> str:
 def import_graph() -> grimp.ImportGraph:
     """Build the import graph.
 
-    Each test also imports the conftest of its folders, and `web.urls` if it uses a Django client.
+    In it, each test also imports the conftests of its folders, and `web.urls` if it uses a Django client.
     """
     sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
     cache = str(ROOT / "var" / "cache" / "imports")

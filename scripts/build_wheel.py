@@ -1,7 +1,7 @@
 """Build the agent's wheel into `var/download/`: `.venv/bin/python scripts/build_wheel.py`.
 
-The wheel contains only `peer_agent`. Building it needs no network, and equal sources give equal bytes. It is rebuilt
-only if the sources have changed. scripts/setup.py calls this last.
+The wheel contains only `peer_agent`. Building it needs no network, and identical sources give identical bytes. It is
+rebuilt only if the sources have changed. scripts/setup.py calls this last.
 """
 
 import hashlib

@@ -183,7 +183,7 @@ def struct_entry(cls: type, level: str) -> str:
 
 
 def default_of(field: inspect.Field) -> str:
-    """Return the value of a field that is absent, or "" for a required field."""
+    """Return the value of a field that is left out, or "" for a required field."""
     if field.required:
         return ""
     default = field.default.value if isinstance(field.default, Enum) else field.default
@@ -227,7 +227,7 @@ def limits(least: float | None, most: float | None) -> str:
 
 
 def message_entries() -> str:
-    """Return the sections about all messages, by direction. A message of several directions is described once."""
+    """Return the sections about all messages, by direction. A message sent in several directions is described once."""
     text, seen = "", set()
     for title, union in GROUPS.items():
         text += f"### {title}\n\n"
@@ -268,7 +268,7 @@ def setup_errors() -> dict[str, list[str]]:
 
 
 def strings(tree: ast.AST) -> Iterator[str]:
-    """Yield all strings of a program. An f-string becomes a format string with named fields."""
+    """Yield all the strings in a program. An f-string becomes a format string with named fields."""
     pieces = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):

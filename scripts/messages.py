@@ -1,8 +1,8 @@
-"""Update the catalogues of translations: `.venv/bin/python -m scripts.messages`. `--check` only reports faults.
+"""Update the translation catalogues: `.venv/bin/python -m scripts.messages`. `--check` only reports faults.
 
-There are two catalogues per language: `django` for the site, `manyhands` for the agent. People edit `.po` files.
-`--compile`, which setup runs, writes the files that programs read: `.mo` files, the texts of scripts (`words.json`),
-and two pseudo-languages with accents and brackets (`en-XA`, and `ar-XB` from right to left).
+There are two catalogues per language: `django` for the site, and `manyhands` for the agent. People edit the `.po`
+files. `--compile`, which setup runs, writes the files that programs read: `.mo` files, the scripts' texts
+(`words.json`), and two pseudo-languages with accents and brackets (`en-XA`, and `ar-XB` from right to left).
 """
 
 import argparse
@@ -67,7 +67,7 @@ DOMAINS = (
 
 
 def found_in(domain: Domain) -> Catalog:
-    """Return every message of a domain with its files, without line numbers, which change with every edit."""
+    """Return every message of a domain with the files it is in, but no line numbers, which change with every edit."""
     found = Catalog(project="Manyhands", charset="utf-8")
     paths = (path for pattern in domain.sources for path in sorted(ROOT.glob(pattern)))
     for path in paths:
@@ -117,7 +117,7 @@ def words_of_material(material: Any) -> Iterator[str]:
 
 
 def add_errors(found: Catalog) -> None:
-    """Add all texts of the error catalogue. They are not marked for translation in the code."""
+    """Add all the texts of the error catalogue, which are not marked for translation in the code."""
     from peer_agent.protocol.errors import CATALOGUE
 
     place: Any = ("peer_agent/protocol/errors", None)
@@ -180,7 +180,7 @@ def read(path: Path, language: str) -> Catalog:
 
 
 def without_dates(written: bytes) -> bytes:
-    """Remove volatile headers, so that equal messages give equal files."""
+    """Remove volatile headers, so that the same messages give the same file."""
     return re.sub(rb'"(POT-Creation-Date|PO-Revision-Date|Last-Translator|Generated-By)[^"]*"\n', b"", written)
 
 
@@ -194,7 +194,7 @@ def compile_all() -> None:
 
 
 def save(catalogue: Catalog, domain: Domain, language: str) -> None:
-    """Write the compiled form of a catalogue. For the site, also write the texts of its scripts."""
+    """Write the compiled form of a catalogue. For the site, also write its scripts' texts."""
     out, path = BytesIO(), domain.catalogue(language)
     catalogue.creation_date = catalogue.revision_date = NEVER  # so that equal messages give equal files
     write_mo(out, catalogue)
@@ -230,7 +230,7 @@ def pseudo(found: Catalog) -> Catalog:
 
 
 def accent(text: str) -> str:
-    """Return a text with accents, a quarter longer. Placeholders, tags and entities are kept."""
+    """Return a text with accents, lengthened by a quarter. Placeholders, tags and entities are kept."""
     kept = PARTS.findall(text)
     parts = [part.translate(ACCENTS) for part in PARTS.split(text)]
     inside = "".join(part + tail for part, tail in zip(parts, [*kept, ""], strict=True))

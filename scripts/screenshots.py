@@ -1,7 +1,7 @@
-"""Take pictures of all main pages with a real site, agents and browser: `python -m scripts.screenshots`.
+"""Take pictures of all the main pages, using a real site, agents and a browser: `python -m scripts.screenshots`.
 
-Pictures for the README go to docs/images/*.png. Every page goes to var/screenshots/*.png, in three widths, light and
-dark. The pages show what a newcomer sees. Only the names are invented.
+Pictures for the README go to docs/images/*.png. Every page goes to var/screenshots/*.png, in three widths, both light
+and dark. The pages show what a newcomer sees. Only the names are invented.
 """
 
 import re

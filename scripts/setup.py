@@ -134,7 +134,7 @@ def remove_stamps(root: Path = ROOT) -> None:
 
 
 def write_stamps(profile: str, torch_build: str, root: Path = ROOT) -> None:
-    """Write the profile's stamp, after everything else. `test` includes all of `demo`, so it writes both stamps."""
+    """Write the profile's stamp last of all. `test` includes everything in `demo`, so it writes both stamps."""
     for covered in ("demo", "test") if profile == "test" else ("demo",):
         stamp_path(covered, root / ".venv").write_text(fingerprint(covered, torch_build, root))
 
@@ -342,7 +342,7 @@ def browser_starts() -> bool:
 
 
 def frontend_fingerprint(root: Path = ROOT) -> str:
-    """Return a digest of all sources of the built pages."""
+    """Return a digest of all the sources of the built pages."""
     folder = root / "frontend"
     named = [folder / name for name in FRONTEND_INPUTS]
     sources = sorted(path for part in ("src", "static") for path in (folder / part).rglob("*") if path.is_file())
@@ -409,7 +409,7 @@ def ensure_npm() -> str:
 
 
 def node_version(program: str) -> tuple[int, ...]:
-    """Return node's major and minor version, or (0,) if it does not start."""
+    """Return Node's major and minor version, or (0,) if it does not start."""
     try:
         said = subprocess.run([program, "--version"], check=False, capture_output=True, text=True).stdout
     except OSError:

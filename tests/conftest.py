@@ -1,4 +1,5 @@
-"""Fixtures for all tests. Every process started here ends with the test process, even if a signal kills the latter."""
+"""Fixtures for all tests. Every process started here ends with the test process, even if a signal kills that
+process."""
 
 import gc
 import os
@@ -53,7 +54,7 @@ def pytest_collection_finish() -> None:
 
 
 def engines_of(item: pytest.Item) -> list[str]:
-    """Return the names of a test's fixtures, and the values of its text parameters."""
+    """Return the names of a test's fixtures, and the values of its string parameters."""
     cases = item.callspec.params.values() if hasattr(item, "callspec") else ()
     return [*getattr(item, "fixturenames", ()), *(case for case in cases if isinstance(case, str))]
 

@@ -1,7 +1,8 @@
-"""Rows of a run with many people and many steps: 500 members with 10,000 ledger rows each, in a few minutes.
+"""Rows of a run with many people and many steps: 500 members with 10,000 ledger rows each, created in a few minutes.
 
-Needs PostgreSQL, which generates most rows in SQL. The run has all rows that pages read. It has no records, coverage or
-leases, which no page reads. `tests/long_run.py` writes complete runs with fewer rows."""
+Needs PostgreSQL, which generates most rows in SQL. The run has all the rows that pages read. It has no records,
+coverage or leases, which no page reads. `tests/long_run.py` writes complete runs with fewer rows.
+"""
 
 from datetime import timedelta
 from typing import Any
@@ -159,7 +160,7 @@ def _of_steps(run: Run, steps: int) -> None:
 
 
 def _here(run: Run, machines: list[Machine]) -> None:
-    """Show all machines as training, with measured links and the largest plan that pages draw."""
+    """Show all machines as training, with measured links and the largest plan that pages can draw."""
     shown = {"role": "trainer", "state": "ready", "done": 3, "samples_per_s": 2.0}
     members = [{"peer": machine.peer_id, "name": machine.person.username, **shown} for machine in machines]
     link = Link("trainer", Carried(2_500_000, is_floor=False), Carried(12_500_000, is_floor=True))

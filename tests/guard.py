@@ -1,7 +1,7 @@
 """Run a command until the process that started this program ends, then delete the command's folder.
 
-Usage: `python guard.py FOLDER USER COMMAND...`, with a pipe as standard input. On every system the pipe closes when
-the process at its other end dies, even by SIGKILL. A parent-death signal would work on Linux only.
+Usage: `python guard.py FOLDER USER COMMAND...`, with a pipe as standard input. On every system, the pipe closes when
+the process at its other end dies, even from SIGKILL. A parent-death signal would work only on Linux.
 """
 
 import pwd
@@ -16,7 +16,7 @@ GRACE_S = 10
 
 
 def as_user(name: str) -> dict[str, Any]:
-    """Return `subprocess` arguments that switch from root to a user. Return none if the name is empty."""
+    """Return `subprocess` arguments for switching from root to a user. Return none if the name is empty."""
     if not name:
         return {}
     return {"user": name, "group": pwd.getpwnam(name).pw_gid, "extra_groups": []}

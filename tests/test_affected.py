@@ -1,4 +1,4 @@
-"""`make affected` runs the tests that a change can reach."""
+"""`make affected` runs the tests that a change can affect."""
 
 import grimp
 import pytest

@@ -1,4 +1,4 @@
-"""The folder docker/: checks of images and compose.yaml that need no container engine."""
+"""The docker/ folder: checks of the images and compose.yaml that need no container engine."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def instructions(path: Path) -> list[Instruction]:
 
 
 def stages(path: Path) -> dict[str, list[Instruction]]:
-    """Return each stage's instructions, preceded by those of the stages on which it is built."""
+    """Return each stage's instructions, preceded by those of the stages it is built on."""
     found: dict[str, list[Instruction]] = {}
     name = ""
     for instruction in instructions(path):

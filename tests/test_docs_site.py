@@ -1,4 +1,4 @@
-"""The documentation builds as a site without a warning, and its internal links resolve."""
+"""The documentation builds as a site without warnings, and its internal links resolve."""
 
 import subprocess
 import sys

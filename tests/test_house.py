@@ -1,4 +1,4 @@
-"""House rules that no linter checks, and the decisions of the setup script."""
+"""House rules that no linter checks, and the decisions that the setup script makes."""
 
 import os
 import re
@@ -293,7 +293,7 @@ def test_only_root_on_debian_installs_debians_browser() -> None:
 
 
 def test_the_script_parses_where_it_has_to_complain() -> None:
-    """An older Python must reach E901 and not stop at a syntax error."""
+    """An older Python must reach E901 rather than stop at a syntax error."""
     compile_for_38 = "import ast, sys; ast.parse(open(sys.argv[1]).read(), feature_version=(3, 8))"
     subprocess.run([sys.executable, "-c", compile_for_38, setup.__file__], check=True)
 

@@ -1,4 +1,4 @@
-"""Messages for translation: only literals and marked constants are looked up, and catalogues are complete."""
+"""Messages for translation: only literals and marked constants are looked up, and the catalogues are complete."""
 
 import ast
 import re
@@ -32,7 +32,7 @@ PLACE = re.compile(r"\{\w+\}")
 
 
 def faults(source: str, *, of_trainer: bool = False) -> Iterator[str]:
-    """Yield lines that look up anything except a literal or a constant. With `of_trainer`, `Tell` also looks up its
+    """Yield the lines that look up anything but a literal or a constant. With `of_trainer`, `Tell` also looks up its
     argument.
     """
     for node in ast.walk(ast.parse(source)):
@@ -58,7 +58,7 @@ def is_words(node: ast.expr) -> bool:
 
 
 def is_constant(node: ast.expr) -> bool:
-    """Return True if the node is a constant that is marked where it is defined: NAME, NAME[key], module.NAME."""
+    """Return True if the node is a constant that is marked where it is defined: NAME, NAME[key] or module.NAME."""
     while isinstance(node, ast.Subscript):
         node = node.value
     name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
@@ -148,7 +148,7 @@ def test_a_translation_that_lacks_a_place_is_told(one: str, other: str, is_fault
 
 @pytest.mark.parametrize("language", messages.LANGUAGES)
 def test_the_terminal_is_translated(language: str) -> None:
-    """Only errors that agents rarely meet may lack a translation."""
+    """Only errors that agents rarely encounter may lack a translation."""
     catalogue = messages.read(AGENT.catalogue(language), language)
     lacking = {message.id for message in catalogue if message.id and not all(messages.as_tuple(message.string))}
     of_errors = {getattr(entry, part) for entry in CATALOGUE.values() for part in ("title", "cause", "means", "remedy")}

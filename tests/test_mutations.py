@@ -1,4 +1,4 @@
-"""The list of faults that tests must catch is up to date. `python -m tests.mutations` runs these tests."""
+"""The list of faults that the tests must catch is up to date. `python -m tests.mutations` runs those tests."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The lint of docstrings and commit subjects finds the faults that it should find, and accepts plain sentences."""
+"""The lint of docstrings and commit subjects finds the faults it should find, and accepts plain sentences."""
 
 from pathlib import Path
 

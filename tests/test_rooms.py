@@ -1,4 +1,4 @@
-"""Rooms keep their import contracts, files stay short, and modules without input or output have tests."""
+"""Rooms keep to their import contracts, files stay short, and modules without input or output have tests."""
 
 import ast
 import re
@@ -27,7 +27,7 @@ def test_no_file_is_longer_than_eight_hundred_lines() -> None:
 
 
 def decides(path: Path) -> bool:
-    """Return True if a function of the module contains more than a docstring and one statement."""
+    """Return True if any function of the module contains more than a docstring and one statement."""
     functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
     return any(len([part for part in function.body if not is_docstring(part)]) > 1 for function in functions)
 
@@ -49,7 +49,7 @@ def test_every_module_of_a_pure_room_that_decides_has_its_tests(room: str) -> No
 
 
 def test_every_package_has_a_contract_for_all_its_modules() -> None:
-    """import-linter checks the contracts, and ignores a package that has none."""
+    """import-linter checks the contracts, but ignores a package that has none."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     packages = {path.parent.name for path in (ROOT / "platform").glob("*/__init__.py")} | {"peer_agent"}
     contracts = [contract for contract in settings["contracts"] if contract.get("exhaustive")]

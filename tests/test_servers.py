@@ -1,4 +1,4 @@
-"""The private servers of the tests answer, and end with the tests."""
+"""The tests' private servers answer, and end when the tests do."""
 
 import re
 import shutil

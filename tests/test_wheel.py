@@ -1,4 +1,4 @@
-"""The agent's wheel contains only the agent, is reproducible, and is rebuilt only if needed."""
+"""The agent's wheel contains only the agent, is reproducible, and is rebuilt only when needed."""
 
 import ast
 import os
@@ -30,7 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """Return a small project that builds in the same way, with a leftover of an earlier build."""
+    """Return a small project that is built in the same way, with a leftover from an earlier build."""
     root = tmp_path / "checkout"
     package = root / build_wheel.PACKAGE
     package.mkdir(parents=True)
@@ -160,7 +160,9 @@ def test_a_build_that_fails_leaves_the_old_wheel(checkout: Path, tmp_path: Path)
 
 
 def test_setup_builds_it_in_every_profile() -> None:
-    """Setup builds the wheel even if it does nothing else, and only after the translations that the wheel contains."""
+    """Setup builds the wheel even if it does nothing else, and only after building the translations that the wheel
+    contains.
+    """
     code = (
         "from scripts import setup\n"
         "setup.is_ready = lambda *_: True\n"

@@ -1,4 +1,4 @@
-"""The length of tests: `make check` sets MANYHANDS_CHECK, which selects full lengths."""
+"""The length of test runs: `make check` sets MANYHANDS_CHECK, which selects the full lengths."""
 
 import os
 

@@ -1,1 +1,3 @@
-"""Array arithmetic for a round: codecs, reducer, contributor and update log. Needs no torch, so relays can run it."""
+"""Array arithmetic for a round: codecs, reducer, contributor and update log. Does not need torch, so relays can run
+it.
+"""

@@ -53,7 +53,8 @@ class Assembly:
         self._lock = Lock()  # a chunk's values and its leaf change together
 
     def follow(self, plan: PlanHead) -> None:
-        """Switch to this plan, and keep chunks of unchanged spans. Raises ValueError if the grid or codec differs."""
+        """Switch to this plan, keeping the chunks of unchanged spans. Raises ValueError if the grid or codec
+        differs."""
         if (Grid(plan.elements, plan.chunk_elements), plan.codec_down) != (self.grid, self.codec):
             raise ValueError("this plan needs another assembly")
         spans = {span.span: span for span in plan.spans}
@@ -96,7 +97,7 @@ class Assembly:
         return root_over([root_of([leaf for leaf in self._leaves[s.first : s.stop] if leaf]) for s in spans])
 
     def missing(self, record: RecordHead) -> list[SpanEntry]:
-        """Return the record's spans that are missing or different here. Raises ValueError if the grids differ."""
+        """Return the record's spans that are missing here or differ. Raises ValueError if the grids differ."""
         if (Grid(record.elements, record.chunk_elements), record.codec) != (self.grid, self.codec):
             raise ValueError("this record needs another assembly")
         if not _covers(record.spans, self.grid.chunks):

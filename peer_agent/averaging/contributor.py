@@ -140,7 +140,7 @@ def _by_chunk(weights: Sequence[Weight]) -> list[int]:
 
 
 def _batches(grid: Grid) -> Iterator[tuple[int, int]]:
-    """Yield ranges [first, stop) of chunks with equal length, for `encode_with_leaves`."""
+    """Yield ranges [first, stop) of equally long chunks, for `encode_with_leaves`."""
     whole = grid.elements // grid.chunk_elements
     step = max(1, AT_ONCE // grid.chunk_elements)
     for first in range(0, whole, step):

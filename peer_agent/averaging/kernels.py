@@ -95,7 +95,7 @@ Level = tuple[Squares, Squares]
 
 def sums_of_squares(rows: NDArray[np.float32]) -> list[float]:
     """Return the float64 sum of squares of each row of `rows` [chunks, n]. A row with non-finite values gives inf or
-    nan. Adds pairs in a fixed tree. Squares of float32 values are exact in float64, so only the additions round.
+    nan. Pairs are added in a fixed tree. Squares of float32 values are exact in float64, so only the additions round.
     """
     count, length = rows.shape
     if not length:

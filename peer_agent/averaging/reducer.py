@@ -129,7 +129,7 @@ class Reduction:
         return None
 
     def add(self, slot: int, chunk: int, payload: bytes | memoryview, *, again: bool = False) -> Fault | None:
-        """Check a chunk and add it to its sum. With `again`, only check it. A faulty chunk leaves the sum unchanged."""
+        """Check a chunk and add it to its sum. If `again`, only check it. A faulty chunk leaves the sum unchanged."""
         checked = self._checked(slot, chunk, payload)
         if isinstance(checked, Fault):
             return checked

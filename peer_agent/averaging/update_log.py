@@ -4,7 +4,7 @@
     <run>/spans/00000007-3.span               span 3 of record 7
     <run>/tentative/6-2-1-3-<root>.span       step 6, fence 2, attempt 1, span 3: averaged, but not in a record yet
 
-Every file is complete or absent. A record is written before its spans are moved. Opening the log completes an
+Every file is either complete or absent. A record is written before its spans are moved. Opening the log completes an
 interrupted move. Records are never deleted; their spans are deleted once a verified snapshot covers them (rule 20).
 """
 
@@ -239,7 +239,7 @@ class UpdateLog:
         write_span(self._span_path(run, index, span), leaves, payloads)
 
     def forget(self, run: RunId, keep_after: int) -> None:
-        """Delete the spans of all records up to index `keep_after`, which a verified snapshot covers."""
+        """Delete the spans of all records up to index `keep_after`. A verified snapshot covers these records."""
         for path in self._at(run, "spans").glob("*.span"):
             if int(path.stem.split("-")[0]) <= keep_after:
                 path.unlink(missing_ok=True)

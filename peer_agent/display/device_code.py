@@ -47,7 +47,7 @@ def code_in_words(code: Code, stream: TextIO, lead: str) -> list[str]:
 
 
 def has_screen() -> bool:
-    """Return True if this terminal is interactive and its screen can show a browser."""
+    """Return True if this terminal is interactive and a browser can open on its screen."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or "SSH_CONNECTION" in os.environ:
         return False
     if sys.platform in {"win32", "darwin"}:

@@ -101,7 +101,7 @@ class View:
         self.look()
 
     def look(self) -> None:
-        """Update the faults in `now`, and show faults that are new or solved."""
+        """Update the faults in `now`, and show new and solved faults."""
         shown = [_shown(trouble.fault) for trouble in self.troubles.shown(self.clock())]
         self.now.troubles = shown
         for code in [code for code in self._lasting if not self.troubles.lasts(code)]:
@@ -188,13 +188,13 @@ class View:
         self.refresh()
 
     def leaves(self, step: int) -> None:
-        """Show that the agent will leave after this step, because the person asked it to leave."""
+        """Show that the agent will leave after this step because it was asked to."""
         self.is_leaving = True
         words = _("Finishing step {step}, then leaving. Press Ctrl-C again to leave now.")
         self.tell("leaving", words.format(step=f"{step + 1:,}"))
 
     def farewell(self) -> None:
-        """Show the agent's last message after the person asked it to leave."""
+        """Show the agent's last message once it has left as requested."""
         words = _("This machine has left. Nothing was lost. Run the same command to rejoin.")
         if self.accepted:
             words = ngettext(

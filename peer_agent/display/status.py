@@ -22,7 +22,7 @@ EVENTS = 3
 
 
 class ShownTrouble(Struct, frozen=True):
-    """A current fault, in the English words of the error catalogue."""
+    """A current fault, with its English wording from the error catalogue."""
 
     code: str
     title: str

@@ -1,4 +1,4 @@
-"""The agent's page in a terminal of at least 80 columns: a sentence, a progress bar, figures and the last events."""
+"""The agent's page in a terminal of at least 80 columns: a sentence, a progress bar, figures and the latest events."""
 
 import contextlib
 import logging
@@ -94,7 +94,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def picture(now: Status, events: Sequence[Event], console: Console) -> RenderableType:
-    """Return the page: title, sentence, faults, progress bar, figures, last events, and how to leave."""
+    """Return the page: title, sentence, faults, progress bar, figures, latest events, and how to leave."""
     width = min(console.width, WIDTH) - 1  # with a full last column, some terminals start a new line
     parts: tuple[RenderableType, ...] = (
         _cut(now.title or now.run, width, "bold"),
@@ -195,7 +195,7 @@ def _rank(now: Status) -> str:
 
 
 def _troubles(now: Status, width: int) -> list[Text]:
-    """Return the current faults without cutting their text, because the remedy comes last."""
+    """Return the current faults without truncating their text, because the remedy comes last."""
     shown = [_whole(trouble.line, width, BROKEN) for trouble in now.troubles[:MOST_TROUBLES]]
     more = len(now.troubles) - len(shown)
     words = ngettext("{count} more: see `manyhands status`.", "{count} more: see `manyhands status`.", more)

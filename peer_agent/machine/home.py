@@ -31,7 +31,7 @@ def sign_lock(file: IO[str]) -> None:
 
 
 def read_holder(file: IO[str]) -> int:
-    """Return the id of the process that holds or held the lock. 0 means unknown."""
+    """Return the id of the process that holds, or last held, the lock. 0 means unknown."""
     file.seek(1)
     _, _, said = file.read().partition("\n")
     return int(said) if said.isascii() and said.isdigit() else 0
@@ -160,8 +160,8 @@ OWN = ("status.json", "leave", "agent.log", "agent.log.1", *LISTENING)
 
 
 def forget_site(home: Home, url: str) -> int:
-    """Remove a site's identity and the cache. After the last site, remove all files. Return the bytes freed. Raises
-    Problem E118 if the site is unknown, E106 if the disk fails.
+    """Remove a site's identity and the cache. If it was the last site, remove all files. Return how many bytes were
+    freed. Raises Problem E118 if the site is unknown, E106 if the disk fails.
     """
     home.known(url)
     before = _size(home.folder)

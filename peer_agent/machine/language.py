@@ -1,5 +1,5 @@
-"""Translation of messages. They are in English in the code, and are translated when shown to a person. The language is
-MANYHANDS_LANGUAGE or the system's language. Output for programs is never translated.
+"""Translation of messages. The code contains them in English; they are translated when shown to a person. The language
+is MANYHANDS_LANGUAGE or the system's language. Output for programs is never translated.
 """
 
 import codecs
@@ -94,7 +94,7 @@ def _of_system() -> str:
 
 
 def catalogue_of(language: str) -> NullTranslations:
-    """Return a language's translations, if need be without its region. They are empty if no catalogue exists."""
+    """Return the translations for a language, or for it without its region. They are empty if no catalogue exists."""
     from importlib.resources import files
 
     for name in dict.fromkeys((language, language.partition("_")[0])):

@@ -18,7 +18,7 @@ FILE = "leave"  # written to the agent's home to request that it leave
 
 
 class LeaveRequest:
-    """Handles requests that this agent leave. `gently` finishes the current work, and is None if there is none."""
+    """Handles requests that this agent leave. `gently` finishes the current work; it is None if there is no work."""
 
     def __init__(self, home: Home) -> None:
         self.home = home

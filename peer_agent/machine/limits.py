@@ -18,9 +18,10 @@ DISK_GB, GIGABYTE = 20, 10**9
 class Limits(Struct, frozen=True):
     """The volunteer's limits on this machine.
 
-    `threads`: CPU threads of torch. `nice`: as in nice(1). `at_once`: samples computed together; 0 means a whole
-    micro-batch. `recomputes`: True to save memory by computing layers again in the backward pass. `reserve_percent`:
-    percentage of the upload bandwidth left free. `duty_percent`: percentage of the time that the agent may compute.
+    `threads`: CPU threads for torch. `nice`: as in nice(1). `at_once`: samples computed together; 0 means a whole
+    micro-batch. `recomputes`: True to save memory by recomputing layers in the backward pass. `reserve_percent`:
+    percentage of the upload bandwidth left free. `duty_percent`: percentage of the time during which the agent may
+    compute.
     """
 
     threads: int
@@ -40,7 +41,7 @@ def usual_limits(threads: int | None = None, reserve_percent: int = RESERVE_PERC
 
 
 def narrowed(limits: Limits, owner: "OwnerLimits") -> Limits:
-    """Return the command line's limits, overridden by the limits that the owner has set on the site."""
+    """Return the command line's limits, overridden by any that the owner has set on the site."""
     return msgspec.structs.replace(
         limits,
         threads=min(owner.threads, os.cpu_count() or owner.threads) or limits.threads,
@@ -50,7 +51,7 @@ def narrowed(limits: Limits, owner: "OwnerLimits") -> Limits:
 
 
 def apply_limits(limits: Limits) -> None:
-    """Lower this process's priority, and set torch's environment. GPUs get the same numbers as in `nvidia-smi`."""
+    """Lower this process's priority, and set torch's environment. GPUs are numbered as in `nvidia-smi`."""
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if limits.compiles:
         # Otherwise torch keeps one compiler process per core.

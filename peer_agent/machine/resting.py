@@ -1,4 +1,4 @@
-"""Decides if this machine may work now, based on its owner's instructions and on observations."""
+"""Decides whether this machine may work now, based on its owner's instructions and on observations."""
 
 import contextlib
 import ctypes
@@ -29,7 +29,7 @@ DETAIL = 200  # characters
 
 class Surroundings(Struct, frozen=True, kw_only=True):
     """Observations of this machine. None means unknown. `now`: local time without a time zone. `refused`: the reasons
-    why the latest contributions in a row were refused.
+    for the latest consecutive refusals of contributions.
     """
 
     now: datetime
@@ -42,7 +42,7 @@ class Surroundings(Struct, frozen=True, kw_only=True):
 
 
 class Rest(Struct, frozen=True):
-    """The reason why this machine is resting, with a `detail`. It is falsy if the machine is working."""
+    """The reason this machine is resting, with a `detail`. It is falsy if the machine is working."""
 
     why: Why = Why.WORKS
     detail: str = ""

@@ -94,8 +94,8 @@ class Unsent:
 
 
 class Silence:
-    """Detects a dead peer. It acknowledges nothing, whereas a slow reader still reports a full receive window.
-    TCP_USER_TIMEOUT would also end links to slow readers, as Linux treats a window as closed until a full segment
+    """Detects a dead peer, which acknowledges nothing, whereas a slow reader still reports a full receive window.
+    TCP_USER_TIMEOUT would also end links to slow readers, because Linux treats a window as closed until a full segment
     fits.
     """
 

@@ -30,7 +30,7 @@ CREDENTIAL_S = 3.0  # from the opening of the socket until authentication (rule 
 
 
 class Caps(Struct, frozen=True):
-    """Limits on concurrent sockets. Authenticated peers have no per-address limit, as many may share one address."""
+    """Limits on concurrent sockets. Authenticated peers have no per-address limit: many may share an address."""
 
     per_credential: int = 4
     per_address: int = 32  # unauthenticated sockets
@@ -58,8 +58,8 @@ class Admission:
         return self._at[address] <= self._caps.per_address and len(self.strangers) <= self._caps.unauthenticated
 
     def know(self, socket: ServerConnection, link: Connection) -> Connection | None:
-        """Count an authenticated socket. If its credential has too many links, return the oldest to close, because it
-        may be dead. Otherwise return None. Forward links are counted by the forwarder instead.
+        """Count an authenticated socket. If its credential has too many links, return the oldest one, which the caller
+        closes because it may be dead. Otherwise return None. Forward links are counted by the forwarder instead.
         """
         self._no_stranger(socket)
         if link.session.link is Link.FORWARD:

@@ -1,4 +1,5 @@
-"""Chunk sending: from a contributor to several reducers over one uplink (rule 18), from a reducer to all receivers."""
+"""Sends chunks: from a contributor to several reducers over one uplink (rule 18), and from a reducer to all
+receivers."""
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -56,9 +57,9 @@ async def send_chunks(
     uplink: Uplink = UPLINK,
 ) -> dict[PeerId, LinkLost | Refused]:
     """Send each reducer its `first` message and its chunks. Return the error of each reducer whose link failed. `pace`
-    limits the total bytes per second; 0 means no limit. `full_s` accumulates the seconds in which each link accepted
-    no data. If a reducer takes no batch for `patience_s`, the others stop waiting for it. On cancellation, sending
-    stops after the current batch.
+    limits the total bytes per second; 0 means no limit. `full_s` accumulates how many seconds each link accepted no
+    data. If a reducer takes no batch for `patience_s`, the others stop waiting for it. On cancellation, sending stops
+    after the current batch.
     """
     bucket, loop = Bucket(), asyncio.get_running_loop()
     bucket.pace(pace, loop.time())
@@ -147,7 +148,7 @@ class Outbox:
         self._bodies = needed
 
     def publish(self, body: Message | Frame) -> None:
-        """Add a body for all receivers. Does nothing after `close`. Raises ValueError above the plan's total bytes."""
+        """Add a body for all receivers. Does nothing after `close`. Raises ValueError beyond the plan's total bytes."""
         if self._closed:
             return
         self._room -= size_of(body)
@@ -173,7 +174,7 @@ class Outbox:
         return cursor
 
     async def _send(self, connection: Connection, stream: Stream, cursor: int) -> int:
-        """Send one batch. Return its number of bodies, or 0 if the attempt ended while the batch waited."""
+        """Send one batch. Return how many bodies it had, or 0 if the attempt ended while the batch waited."""
         bodies = batch(self._bodies, cursor)
         await stream.turn(sum(map(size_of, bodies)))
         if self._closed:

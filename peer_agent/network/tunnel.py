@@ -35,7 +35,7 @@ async def carry(
     link: Connection, plain: socket.socket, run: RunId, *, idle_s: float = FOR_EVER, traffic: Traffic = TRAFFIC
 ) -> None:
     """Carry bytes both ways until one end closes, or until no byte passes for `idle_s`. Closes only the plain socket.
-    Stores one piece per direction, and reads the next one after the other side has taken the last one (rule 35).
+    Stores one piece per direction, and reads the next one only after the other side has taken it (rule 35).
     """
     moved = _Moved()
     ends = (_rest(moved, idle_s), _silent(plain))

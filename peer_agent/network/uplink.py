@@ -152,7 +152,7 @@ DOWNLINK = Downlink()
 
 
 def size_of(body: Message | Frame | None) -> int:
-    """Return the bytes that a body counts on the uplink: a frame's payload size, or 0 for a message."""
+    """Return how many bytes of a body count on the uplink: a frame's payload size, or 0 for a message."""
     return len(body.payload) if isinstance(body, Frame) else 0
 
 

@@ -34,7 +34,7 @@ FORWARDED = frozenset({Role.TRAINER, Role.AUXILIARY})  # relays forward links to
 
 
 class Credential(Struct, frozen=True, forbid_unknown_fields=True):
-    """The site's signed claims about a machine. Times are UTC seconds; `key` is the machine's Ed25519 public key."""
+    """The site's signed claims about a machine. Times are in UTC seconds; `key` is the machine's Ed25519 public key."""
 
     person: Short
     machine: Peer
@@ -46,7 +46,7 @@ class Credential(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def peer(self) -> PeerId:
-        """The peer's id, which is the machine's id: a machine runs at most one agent in each run."""
+        """The peer's id. It is the machine's id, as a machine runs at most one agent in each run."""
         return self.machine
 
     def covers(self, run: RunId) -> bool:
@@ -54,14 +54,14 @@ class Credential(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Signed(Struct, frozen=True, forbid_unknown_fields=True):
-    """A payload, and an Ed25519 signature over a prefix that names the purpose and the payload."""
+    """A payload, and an Ed25519 signature over the payload and a prefix that names its purpose."""
 
     payload: bytes
     signature: Signature
 
 
 def sign(key: Ed25519PrivateKey, purpose: bytes, payload: bytes) -> Signed:
-    """Sign `payload` for one purpose. The signature is invalid for every other purpose."""
+    """Sign `payload` for one purpose. The signature is not valid for any other purpose."""
     return Signed(payload, key.sign(purpose + payload))
 
 
@@ -82,7 +82,7 @@ def issue(site_key: Ed25519PrivateKey, credential: Credential) -> Signed:
 
 
 def verify(signed: Signed, site_public_key: bytes, now: float) -> Credential | Fault:
-    """Verify a credential's signature and dates at the time `now` (UTC seconds). Return the credential, or a fault."""
+    """Verify a credential's signature and dates at time `now` (UTC seconds). Return the credential or a fault."""
     if not is_signed_by(site_public_key, CREDENTIAL, signed):
         return Fault.of("E201")
     try:

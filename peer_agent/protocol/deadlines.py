@@ -1,10 +1,10 @@
-"""Deadlines of chunks (rule 8), relative to the plan and to the other slots. Times are seconds since the plan arrived.
+"""Deadlines for chunks (rule 8), relative to the plan and the other slots. Times are seconds since the plan arrived.
 
-Contributors send throughout the plan's duration, so the k-th of a reducer's n chunks is planned for k/n of it. All
-chunks of a batch are planned for the time of its last chunk. A reducer waits until that time, or until enough other
+Contributors send throughout the plan's duration, so the k-th of a reducer's n chunks is planned for k/n of it. All the
+chunks in a batch are planned for the time of its last chunk. A reducer waits until that time, or until enough other
 slots have sent the chunk, whichever is later. After a further fraction sigma of the duration, it averages what has
-arrived. Sigma depends on the lateness in earlier rounds. If all slots are late because of a slow reducer or a wrong
-plan, no slot counts as late.
+arrived. Sigma depends on the lateness seen in earlier rounds. If all the slots are late because a reducer is slow or
+the plan is wrong, no slot counts as late.
 """
 
 from collections import defaultdict
@@ -34,10 +34,11 @@ Seconds = NDArray[np.float64]
 
 
 def round_latenesses(rounds: Sequence[Mapping[PeerId, float]]) -> list[float]:
-    """Return each round's greatest lateness, ignoring the tenth of machines (at least one) that are latest overall.
+    """Return each round's greatest lateness, ignoring the tenth of the machines (at least one) that are latest
+    overall.
 
-    A machine that is always late must not lengthen the waits. Ignoring the latest machine of each round would instead
-    drop one of several equal machines every time.
+    A machine that is always late must not lengthen the waits. Ignoring the latest machine of each round instead would
+    mean dropping one of several equal machines every time.
     """
     of_each: dict[PeerId, list[float]] = defaultdict(list)
     for by in rounds:
@@ -54,7 +55,7 @@ def unknown_lateness(sigma: float) -> float:
 
 
 def sigma_of(latenesses: Collection[float], duration_s: float) -> float:
-    """Compute sigma, the fraction of the planned time to wait for a chunk. 0 means wait forever."""
+    """Return sigma, the fraction of the planned time to wait for a chunk. 0 means wait forever."""
     if duration_s < SHORTEST_S:
         return 0.0
     if not latenesses:
@@ -66,24 +67,24 @@ def sigma_of(latenesses: Collection[float], duration_s: float) -> float:
 
 
 def coming_s(plan: PlanHead) -> float:
-    """Return the seconds planned for this attempt's chunks to arrive. Kept spans need no time."""
+    """Return the seconds planned for this attempt's chunks to arrive. Kept spans take no time."""
     lengths = [(span.stop - span.first, bool(span.root)) for span in plan.spans]
     missing = sum(length for length, is_held in lengths if not is_held)
     return plan.duration_s * missing / max(sum(length for length, _ in lengths), 1)
 
 
 def waiting_s(plan: PlanHead) -> float:
-    """Return the minimum seconds that a reducer waits for a chunk under a plan with deadlines."""
+    """Return the least number of seconds that a reducer waits for a chunk under a plan with deadlines."""
     return max(LEAST_S, plan.sigma * plan.duration_s)
 
 
 def batch_chunks(codecs: Iterable[Codec], chunk_elements: int) -> int:
-    """Return how many chunks a contributor may send in one batch. All chunks of a batch arrive almost together."""
+    """Return how many chunks a contributor may send in one batch. The chunks of a batch arrive almost together."""
     return max((BATCH_BYTES // encoded_size(codec, chunk_elements) for codec in codecs), default=1) or 1
 
 
 def planned_s(plan: PlanHead, places: NDArray[np.int64], count: int, batch: int = 1) -> Seconds:
-    """Return when the chunks at `places`, among the `count` chunks of one reducer, are planned to arrive."""
+    """Return the planned arrival times of the chunks at `places` among one reducer's `count` chunks."""
     planned: Seconds = coming_s(plan) * np.minimum((places // batch + 1) * batch, count) / count
     return planned
 
@@ -96,7 +97,7 @@ def due_s(plan: PlanHead, places: NDArray[np.int64], count: int, enough_s: Secon
 
 
 def lateness(plan: PlanHead, planned_s: float, came_s: Sequence[float], tokens: Sequence[int]) -> tuple[float, ...]:
-    """Return each slot's lateness as a fraction of the plan's time. Infinity: the chunk never arrived."""
+    """Return each slot's lateness as a fraction of the plan's time, or infinity if the chunk never arrived."""
     enough_s = _enough_s(came_s, tokens)
     since, scale = max(planned_s, enough_s), max(plan.duration_s, enough_s)
     if not np.isfinite(scale):
@@ -105,7 +106,7 @@ def lateness(plan: PlanHead, planned_s: float, came_s: Sequence[float], tokens: 
 
 
 def _enough_s(came_s: Sequence[float], tokens: Sequence[int]) -> float:
-    """Return when enough tokens had arrived to close the chunk. Infinity means that too few arrived."""
+    """Return when enough tokens had arrived to close the chunk, or infinity if too few arrived."""
     so_far, whole = 0, sum(tokens)
     for at, weight in sorted(zip(came_s, tokens, strict=True)):
         so_far += weight

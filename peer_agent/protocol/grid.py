@@ -19,7 +19,7 @@ class Grid(Struct, frozen=True):
         return -(-self.elements // self.chunk_elements)
 
     def bounds(self, chunk: int) -> tuple[int, int]:
-        """Return the first element of a chunk and the element after its last one."""
+        """Return a chunk's first element and the element just past its last one."""
         start = chunk * self.chunk_elements
         return start, min(start + self.chunk_elements, self.elements)
 
@@ -32,6 +32,6 @@ class Grid(Struct, frozen=True):
 
 
 def grid_of(elements: int) -> Grid:
-    """Return the grid of a vector: about 2048 chunks, each between 64 KiB and 1 MiB in fp32 (rule 37)."""
+    """Return a vector's grid: about 2048 chunks, each between 64 KiB and 1 MiB in fp32 (rule 37)."""
     aligned = -(-elements // 2048 // ALIGNMENT) * ALIGNMENT
     return Grid(elements, max(SMALLEST, min(aligned, LARGEST)))

@@ -1,4 +1,4 @@
-"""Reasons why a run is waiting. Coordinator and site write them in English; the program that shows them translates."""
+"""Reasons why a run is waiting. The coordinator and the site write them in English; they are translated for display."""
 
 from collections.abc import Callable
 

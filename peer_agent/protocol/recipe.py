@@ -84,14 +84,14 @@ class Material(NamedTuple):
 
 
 class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """A file that a model is built from, besides the recipe's values: sha256 in hexadecimal, and size in bytes."""
+    """A file that a model is built from, besides the recipe's values: its sha256 in hexadecimal and size in bytes."""
 
     digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     size: Annotated[int, Meta(ge=1, le=MOST_FILE_BYTES)]
 
 
 class Preparation(Struct, frozen=True, forbid_unknown_fields=True, tag_field="data", omit_defaults=True):
-    """The plain values that decide how an uploaded file becomes shards. Equal values allow reusing the shards."""
+    """The plain values that decide how an uploaded file becomes shards. If they are equal, the shards can be reused."""
 
     material: ClassVar[Material]
     beside: ClassVar[Literal["tokenizer", "shards"]]  # the prepared folder that a release also needs
@@ -100,7 +100,7 @@ class Preparation(Struct, frozen=True, forbid_unknown_fields=True, tag_field="da
 
 
 class AbstractStruct(StructMeta, ABCMeta):
-    """A metaclass for structs with abstract methods. A class that leaves any of them out cannot be instantiated."""
+    """A metaclass for structs with abstract methods. A class that lacks any of them cannot be instantiated."""
 
 
 class Recipe(
@@ -160,7 +160,7 @@ class Recipe(
         return LADDER[LADDER.index(stated) :] if self.codecs == "plan" else (stated,)
 
     def steps_over(self, samples: int) -> int:
-        """Return the default number of steps: the usual number of passes over the samples, within bounds."""
+        """Return the default number of steps, for the usual number of passes over the samples, within bounds."""
         least, most = USUAL_STEPS
         steps = min(max(-(-self.usual_passes * samples // self.target_batch), least), most)
         return max(steps, self.optimizer.warmup_steps)
@@ -169,10 +169,10 @@ class Recipe(
 
     @abstractmethod
     def samples_in(self, size: int) -> int:
-        """Return the number of samples in a shard of the given size, in tokens or images."""
+        """Return the number of samples in a shard of the given size (in tokens or images)."""
 
     def least_size(self) -> int:
-        """Return the smallest size of data that contains one whole sample, in tokens or images."""
+        """Return the smallest amount of data, in tokens or images, that contains one whole sample."""
         return 1
 
     @abstractmethod
@@ -181,27 +181,27 @@ class Recipe(
 
     @abstractmethod
     def parameters(self) -> int:
-        """Return approximately how many parameters the model has."""
+        """Return the approximate number of parameters in the model."""
 
     def files(self) -> tuple[ModelFile, ...]:
-        """Return the files from which the model is built. Empty if the model starts from the seed alone."""
+        """Return the files that the model is built from. Empty if the model starts from the seed alone."""
         return ()
 
     def fixed_parameters(self) -> int:
-        """Return approximately how many parameters the model has that are neither trained nor sent."""
+        """Return the approximate number of parameters in the model that are neither trained nor sent."""
         return 0
 
     def operations(self, samples: int) -> float:
-        """Estimate the floating-point operations for the gradient of `samples` samples. 0 means unknown."""
+        """Estimate how many floating-point operations the gradient of `samples` samples takes. 0 means unknown."""
         del samples
         return 0.0
 
     @abstractmethod
     def kept_floats(self, samples: int) -> float:
-        """Estimate how many floats the forward pass keeps for the backward pass on `samples` samples at a time."""
+        """Estimate how many floats the forward pass keeps for the backward pass, with `samples` samples at a time."""
 
     def recomputed_floats(self, samples: int) -> float:
-        """Estimate how many floats the forward pass keeps if the backward pass recomputes layers."""
+        """Estimate how many floats the forward pass keeps if the backward pass recomputes the layers."""
         return self.kept_floats(samples)
 
     def rules(self) -> Iterable[Rule]:
@@ -213,7 +213,7 @@ class Recipe(
         """Return the values that decide how an uploaded file becomes shards: an instance of `prepares`."""
 
     def fitted(self, data: Mapping[str, Any]) -> Self:
-        """Return the recipe adjusted to prepared data. `data`: facts that the preparation found in the data."""
+        """Return the recipe adjusted to the prepared data. `data`: facts about the data, found during preparation."""
         del data
         return self
 
@@ -229,7 +229,7 @@ class Recipe(
 
     @abstractmethod
     def shard_bytes(self, size: int) -> int:
-        """Return the most bytes that a prepared shard of the given size takes. `size`: in tokens or images."""
+        """Return the most bytes that a prepared shard of the given size can take. `size`: in tokens or images."""
 
     @abstractmethod
     def usage(self, model: str) -> str:
@@ -237,7 +237,7 @@ class Recipe(
 
     @abstractmethod
     def summary(self) -> str:
-        """Return the model in a few words, as in `a GPT-2 language model of 4 layers`."""
+        """Describe the model in a few words, as in `a GPT-2 language model of 4 layers`."""
 
 
 AnyRecipe = TypeVar("AnyRecipe", bound=type[Recipe])
@@ -248,7 +248,7 @@ FIRST = ("objective", "model", "optimizer", "vocab")  # first in canonical order
 
 
 def register(kind: AnyRecipe) -> AnyRecipe:
-    """Register a kind of recipe. Raises ValueError if the name is taken by another kind."""
+    """Register a kind of recipe. Raises ValueError if another kind has taken the name."""
     name = str(kind.__struct_config__.tag)
     if KINDS.setdefault(name, kind) is not kind:
         raise ValueError(f"there are two recipes called {name}")
@@ -280,7 +280,7 @@ def as_values(recipe: Recipe) -> dict[str, Any]:
 
 
 def parse_recipe(data: bytes | str) -> Recipe:
-    """Parse a recipe and check its bounds. Raises Problem E301 with the first value that is out of bounds."""
+    """Parse a recipe and check its bounds. Raises Problem E301, which names the first value that is out of bounds."""
     try:
         recipe = msgspec.json.decode(data, type=_kind_of(msgspec.json.decode(data, type=_Head).objective))
     except msgspec.DecodeError as error:
@@ -299,7 +299,7 @@ def recipe_of(values: Mapping[str, Any]) -> Recipe:
 
 
 def _kind_of(objective: str) -> type[Recipe]:
-    """Return the recipe class of an objective. Raises Problem E301."""
+    """Return the recipe class for an objective. Raises Problem E301."""
     kind = KINDS.get(objective)
     if kind is None:
         known = ", ".join(sorted(KINDS))
@@ -311,7 +311,7 @@ AnyChecked = TypeVar("AnyChecked", bound=Recipe)
 
 
 def checked(recipe: AnyChecked) -> AnyChecked:
-    """Return the recipe itself if it satisfies all rules that relate several of its values. Raises OutOfBounds."""
+    """Return the recipe itself if it satisfies all the rules that relate several of its values. Raises OutOfBounds."""
     for value, reason, is_broken in _rules(recipe):
         if is_broken:
             raise OutOfBounds(reason, value)

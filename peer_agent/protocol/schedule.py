@@ -1,4 +1,4 @@
-"""The scalars of an update. The coordinator computes the scalars once and records exact float32 values (rule 13)."""
+"""The scalars of an update. The coordinator computes them once and records them as exact float32 values (rule 13)."""
 
 import math
 
@@ -30,7 +30,7 @@ def clip_factor(clip_norm: float, sum_squares: float) -> float:
 
 
 def scalars_of(recipe: Recipe, *, step: int, sum_squares: float, tokens: int) -> Scalars:
-    """Return the scalars of update `step`. `sum_squares`: over all spans, in float64. `tokens`: loss tokens."""
+    """Return the scalars of update `step`. `sum_squares`: over all the spans, in float64. `tokens`: the loss tokens."""
     optimizer = recipe.optimizer
     return Scalars(
         learning_rate=float32(learning_rate(optimizer, step, recipe.target_steps)),

@@ -1,4 +1,4 @@
-"""Seal plans and commits for each peer, and verify and open sealed ones."""
+"""Seal plans and commits for each peer, and verify and open the sealed ones."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ from peer_agent.protocol.log.records import (
 
 
 class OpenedPlan(Struct, frozen=True):
-    """A plan as a contributor sees it: the head, and its own slot. Without a slot, `number` is -1."""
+    """A plan as a contributor sees it: the head and its own slot. Without a slot, `number` is -1."""
 
     head: m.PlanHead
     number: int = -1
@@ -35,7 +35,7 @@ class OpenedPlan(Struct, frozen=True):
 
 
 class SealedPlan(Struct, frozen=True):
-    """A signed plan, ready to be sent to each peer."""
+    """A signed plan, ready to send to each peer."""
 
     plan: m.Plan
     signed: Signed
@@ -44,12 +44,12 @@ class SealedPlan(Struct, frozen=True):
 
 
 def slots_tree(slots: tuple[m.Slot, ...]) -> list[list[bytes]]:
-    """Return the Merkle tree over the slots of a plan. The plan's head contains its root."""
+    """Return the Merkle tree over a plan's slots. The plan's head contains its root."""
     return tree_of([msgspec.msgpack.encode(slot) for slot in slots])
 
 
 def plan_of(*, slots: tuple[m.Slot, ...], **facts: Any) -> m.Plan:
-    """Make a plan from its slots and other fields. The Merkle root over the slots is computed here."""
+    """Make a plan from its slots and other fields, and compute the Merkle root over the slots."""
     root = slots_tree(slots)[-1][0]
     return m.Plan(slots=slots, contributors=len(slots), slots_root=root, **facts)
 
@@ -64,7 +64,7 @@ def seal_plan(site_key: Ed25519PrivateKey, plan: m.Plan) -> SealedPlan:
 
 
 def planned_whole(sealed: SealedPlan) -> m.Planned:
-    """Return the message with all slots of a plan, for a reducer or a keeper of the log."""
+    """Return the message with all of a plan's slots, for a reducer or a keeper of the log."""
     return m.Planned(plan=sealed.signed, slots=sealed.plan.slots)
 
 
@@ -78,7 +78,7 @@ def planned_for(sealed: SealedPlan, peer: PeerId) -> m.Planned:
 
 
 def open_plan(planned: m.Planned, site_public_key: bytes) -> OpenedPlan:
-    """Verify a plan's signature and Merkle path, and return the contributor's view. Raises Problem E218, E206."""
+    """Verify a plan's signature and Merkle path, and return the contributor's view. Raises Problem E218 or E206."""
     head = _open_head(planned, site_public_key)
     if planned.slot is None:
         return OpenedPlan(head)
@@ -89,7 +89,7 @@ def open_plan(planned: m.Planned, site_public_key: bytes) -> OpenedPlan:
 
 
 def open_whole_plan(planned: m.Planned, site_public_key: bytes) -> m.Plan:
-    """Verify a plan's signature and root, and return the plan with all slots. Raises Problem E218, E206."""
+    """Verify a plan's signature and root, and return the plan with all its slots. Raises Problem E218 or E206."""
     head = _open_head(planned, site_public_key)
     if len(planned.slots) != head.contributors or slots_tree(planned.slots)[-1][0] != head.slots_root:
         raise Problem.of("E218")
@@ -115,7 +115,7 @@ def _open_head(planned: m.Planned, site_public_key: bytes) -> m.PlanHead:
 
 
 class OpenedCommit(Struct, frozen=True):
-    """A commit as a replica sees it: the record's head and digest, and the replica's own contribution or None."""
+    """A commit as a replica sees it: the record's head and digest, and the replica's own contribution if it has one."""
 
     head: RecordHead
     digest: str
@@ -125,7 +125,7 @@ class OpenedCommit(Struct, frozen=True):
 
 
 class SealedCommit:
-    """One log entry, ready to be sent to each peer. The Merkle tree over the contributions is built on first use."""
+    """One log entry, ready to send to each peer. The Merkle tree over the contributions is built on first use."""
 
     def __init__(self, entry: Entry, record: Record) -> None:
         self.entry, self.record = entry, record
@@ -133,7 +133,7 @@ class SealedCommit:
         self._positions: dict[PeerId, int] = {}
 
     def whole(self, fence: int, *, snapshot: bool = False, hash_state: bool = False) -> m.Commit:
-        """Return the commit message with all contributions, for a keeper of the log."""
+        """Return the commit message with all the contributions, for a keeper of the log."""
         return m.Commit(
             run=self.record.run,
             fence=fence,

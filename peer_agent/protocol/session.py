@@ -1,11 +1,11 @@
-"""One end of a link without I/O (sans-I/O). It takes received bytes, and returns events and bytes to send.
+"""One end of a link, without I/O (sans-I/O). It takes received bytes, and returns events and bytes to send.
 
 The same class serves control, data and forward links, at both ends. Bad input never raises an exception: the session
 sends a numbered refusal and closes. Handshake: the listening side sends a nonce. The dialling side answers with its
 credential, a nonce of its own, and a signature over (server name, both nonces, certificate fingerprint). The listening
-side replies with its own signature. The server's name prevents a relay from forwarding a challenge. The fingerprint of
-the listener's self-signed certificate prevents interception. `RECEIVABLE` lists the messages that each side may
-receive in each phase.
+side replies with its own signature. Including the server's name prevents a relay from forwarding a challenge.
+Including the fingerprint of the listener's self-signed certificate prevents interception. `RECEIVABLE` lists the
+messages that each side may receive in each phase.
 """
 
 from enum import StrEnum
@@ -89,7 +89,7 @@ class MessageReceived(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """The session has failed. If `remote`, the other side refused us. Otherwise we refuse, and must send `outgoing`."""
+    """The session has failed. If `remote`, the other side refused us. Otherwise we refuse and must send `outgoing`."""
 
     fault: Fault
     remote: bool
@@ -143,7 +143,7 @@ class Session:
         return ready
 
     def send(self, body: m.Message | Frame) -> None:
-        """Queue a message or frame. Drop it if the link is not open: the next hello states everything anyway."""
+        """Queue a message or frame. Drop it if the link is not open: the next hello repeats everything anyway."""
         if self.phase is SessionPhase.OPEN:
             self._outgoing.append(encode_frame(body) if isinstance(body, Frame) else encode(body))
 
@@ -242,7 +242,8 @@ class Session:
     def _listener(self, signed: Signed | None, now: float) -> Credential | Fault:
         """Return the listener's credential, or E217 if it is not for the dialled machine and our run.
 
-        Our own clock decides whether it has expired. A listener that set the time could extend its own credential.
+        Our own clock decides whether the credential has expired. A listener that set the time could extend its own
+        credential.
         """
         if signed is None:
             return Fault.of("E217")

@@ -1,4 +1,4 @@
-"""Encoding of link messages: a kind byte, then either a struct in MessagePack or a frame with a chunk."""
+"""The encoding of link messages: a kind byte, then either a struct in MessagePack or a frame with a chunk."""
 
 import struct
 from enum import IntEnum
@@ -27,7 +27,7 @@ LOGGED = 0  # the fence of frames read from a log; their step is a log index. Fe
 
 
 class Frame(Struct, frozen=True, gc=False):
-    """A chunk in transit. The header only says where the chunk belongs; it never contains a weight."""
+    """A chunk in transit. The header only says where the chunk belongs; it never carries a weight."""
 
     kind: Kind
     run: RunId
@@ -46,7 +46,7 @@ class Frame(Struct, frozen=True, gc=False):
 
 
 class Malformed(Struct, frozen=True):
-    """Received bytes that are not a valid message. `reason`: text for our log and for the sender."""
+    """Received bytes that are not a valid message. `reason`: a text for our log and for the sender."""
 
     reason: str
 
@@ -75,7 +75,7 @@ def encode_frame(frame: Frame) -> bytes:
 
 
 def decode(data: bytes | memoryview) -> AnyMessage | Frame | Malformed:
-    """Decode received bytes. Returns `Malformed` for bad bytes and never raises."""
+    """Decode received bytes. Return `Malformed` for bad bytes; never raise."""
     if not data:
         return Malformed("empty")
     match data[0]:

@@ -1,1 +1,1 @@
-"""Code for releases, the Hugging Face Hub and shards of public texts. Volunteers' machines can run all of it."""
+"""Code for releases, the Hugging Face Hub and shards of public texts. All of it can run on volunteers' machines."""

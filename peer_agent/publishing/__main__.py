@@ -1,4 +1,4 @@
-"""Commands that a volunteer's machine runs besides training: make a shard, send a snapshot to the Hub."""
+"""Commands that a volunteer's machine runs besides training: make a shard, or send a snapshot to the Hub."""
 
 import argparse
 import os
@@ -61,7 +61,7 @@ def destination(given: argparse.Namespace) -> "Destination":
 
 
 def secret() -> str:
-    """Read a token from standard input. As an argument, it would be visible in process lists."""
+    """Read a token from standard input. A command-line argument would be visible in process lists."""
     return sys.stdin.readline().strip()
 
 
@@ -92,7 +92,7 @@ def add_command(
     unexpected: str = "E312",
     is_online: bool = False,
 ) -> argparse.ArgumentParser:
-    """Add a command. `unexpected`: the code for errors without a code. `is_online`: True if it uses the Hub."""
+    """Add a command. `unexpected`: the code for errors that have none. `is_online`: True if it uses the Hub."""
     command = commands.add_parser(name)
     command.set_defaults(run=run, unexpected=unexpected, is_online=is_online)
     for path in paths:
@@ -103,7 +103,7 @@ def add_command(
 
 
 def main(add: Callable[[Commands], None] = add_commands, about: str | None = __doc__) -> int:
-    """Run a command. Return exit status 0, or 1 after an error."""
+    """Run a command. Return the exit status: 0, or 1 on error."""
     parser = argparse.ArgumentParser(prog="python -m", description=about)
     add(parser.add_subparsers(dest="command", required=True))
     given = parser.parse_args()

@@ -70,7 +70,7 @@ class CardFacts(Struct, frozen=True, kw_only=True):
 
 
 def unfinished(facts: CardFacts) -> CardFacts:
-    """Return the facts of a snapshot, with a `purpose` saying that the run is still in progress."""
+    """Return the facts of a snapshot, with a `purpose` that says the run is still in progress."""
     said = f"A snapshot of a run that is still going on: the model after step {facts.steps:,}. {facts.purpose}"
     return msgspec.structs.replace(facts, purpose=said.strip())
 
@@ -102,9 +102,8 @@ def write_card(recipe: Recipe, facts: CardFacts, *, parameters: int) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a user's text on one line, escaped for Markdown and HTML.
-    Removes marks that change the writing direction. Isolates right-to-left text, so that it cannot reorder its
-    surroundings.
+    """Return a user's text on one line, escaped for Markdown and HTML. Removes marks that change the writing
+    direction, and isolates right-to-left text so that it cannot reorder its surroundings.
     """
     kept = "".join(c for c in " ".join(text.split()) if c in JOINERS or unicodedata.category(c) not in UNSEEN)
     escaped = re.sub(r"([\\`*_\[\]<>|#~!&$:@])", r"\\\1", kept)
@@ -114,7 +113,7 @@ def plain(text: str) -> str:
 
 
 def paragraph(text: str) -> str:
-    """Return a user's text as `plain` does, escaped so that it cannot start a Markdown list or rule."""
+    """Return a user's text as `plain` does, escaped so that it cannot start a Markdown list or rule either."""
     return re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", plain(text))
 
 
@@ -163,7 +162,7 @@ def _nats(recipe: Recipe, value: float | None) -> str:
 
 
 def _heldout(recipe: Recipe, facts: CardFacts) -> str:
-    """Return the held-out loss for the card. Add its step unless it is the last, and the best loss if that differs."""
+    """Return the held-out loss for the card. Add its step unless that is the last, and the best loss if it differs."""
     is_last = facts.heldout_step in (None, facts.steps)
     told = _nats(recipe, facts.heldout_loss) + ("" if is_last else f", at step {facts.heldout_step:,}")
     if facts.best_heldout_loss is None or facts.best_heldout_step == facts.heldout_step:
@@ -172,7 +171,7 @@ def _heldout(recipe: Recipe, facts: CardFacts) -> str:
 
 
 def _warning(facts: CardFacts) -> str:
-    """Return a warning if an earlier snapshot does better on held-out data or a later one does worse, otherwise ""."""
+    """Return a warning if an earlier snapshot does better on held-out data or a later one does worse; otherwise ""."""
     if facts.later_heldout_loss is not None and facts.heldout_loss is not None:
         return (
             f"**The run overfitted after this model.** Held-out loss rose from {facts.heldout_loss:.3f} at step "
@@ -192,7 +191,7 @@ def _figures(facts: CardFacts) -> list[tuple[str, float]]:
 
 
 def figure(name: str, value: float) -> str:
-    """Format a figure for people: an accuracy in percent, any other figure with one decimal."""
+    """Format a figure for people: an accuracy as a percentage, any other figure with one decimal."""
     return f"{100 * value:.1f} %" if name.endswith("accuracy") else f"{value:,.1f}"
 
 

@@ -1,6 +1,6 @@
 """Commands of `python -m peer_agent.publishing` as child processes, and the format of their output. On success, the
-last line of output is a JSON object of facts. On failure, the last line of error output is a JSON object with the
-error, and the status is 1.
+last line of output is a JSON object with the facts. On failure, the last line of the error output is a JSON object
+with the error, and the exit status is 1.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ def fail(fault: Fault) -> int:
 
 
 def telling_of_bytes() -> Callable[[int], None]:
-    """Return a function that reports received bytes to the parent process and waits for the parent's answer."""
+    """Return a function that reports received bytes to the parent process and waits for its answer."""
     untold = 0
 
     def tell(count: int) -> None:
@@ -49,7 +49,7 @@ def telling_of_bytes() -> Callable[[int], None]:
 
 
 def bytes_in(line: str) -> int:
-    """Return the number of received bytes that a line of output reports, or 0 for other lines."""
+    """Return how many received bytes a line of output reports, or 0 for other lines."""
     said = line.removeprefix(CAME).strip()
     return int(said) if line.startswith(CAME) and said.isdecimal() and len(said) < LONGEST_NUMBER else 0
 
@@ -75,7 +75,8 @@ async def run_child(
     arguments: Sequence[str], *, secret: str = "", came: Callable[[int], Awaitable[None]] | None = None
 ) -> dict[str, Any]:
     """Run a command in a child process during training, and return its facts. Raises Problem with the command's error.
-    `secret`: passed on standard input. `came`: called with the number of bytes received. The command waits for it.
+    `secret`: passed on standard input. `came`: called with the number of bytes received. The command waits until it
+    returns.
     """
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "peer_agent.publishing", *arguments),
@@ -113,7 +114,7 @@ async def _answered(child: Process, came: Callable[[int], Awaitable[None]]) -> t
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment without Hub tokens. It allows one thread, because training uses the others."""
+    """Return the environment without Hub tokens. It allows only one thread, because training uses the others."""
     kept = {name: value for name, value in os.environ.items() if name not in ("HF_TOKEN", "HF_HUB_OFFLINE")}
     return {**kept, "OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
 

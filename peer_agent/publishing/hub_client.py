@@ -1,5 +1,5 @@
 """A client for the Hugging Face Hub with our settings and a token. It raises numbered errors after retrying. Only
-separate processes import this module, and only they have a token.
+separate processes import this module, and only those processes have a token.
 """
 
 import functools
@@ -33,7 +33,7 @@ class PatientClient(httpx2.Client):
     """
 
     def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request. Retry it unless its body is read from a file; the Hub's own client retries those."""
+        """Send a request. Retry it unless its body is read from a file; the Hub's own client retries those requests."""
         for usual_s in PAUSES_S if isinstance(request.stream, httpx2.ByteStream) else ():
             try:
                 response = super().send(request, **options)
@@ -49,7 +49,7 @@ class PatientClient(httpx2.Client):
 
 
 def patient_client() -> PatientClient:
-    """Return an HTTP client for huggingface_hub with a timeout, because its own client would wait forever."""
+    """Return an HTTP client with a timeout for huggingface_hub, because its own client would wait forever."""
     return PatientClient(follow_redirects=True, timeout=SILENT_S)
 
 
@@ -91,7 +91,7 @@ os.environ.update(SETTINGS)  # huggingface_hub reads these variables when a func
 
 
 class Account(Struct, frozen=True, kw_only=True):
-    """The owner of a token. `namespaces`: where the token may write. It is empty for a read-only token."""
+    """The owner of a token. `namespaces`: where the token may write; empty for a read-only token."""
 
     name: str
     namespaces: tuple[str, ...]
@@ -109,7 +109,7 @@ def check_token(token: str, endpoint: str) -> Account:
 
 
 def api_of(token: str, endpoint: str) -> "HfApi":
-    """Return a Hub client with this token, or without one if it is empty."""
+    """Return a Hub client that uses this token, or no token if it is empty."""
     from huggingface_hub import HfApi
 
     _be_patient()
@@ -166,7 +166,7 @@ def opened(api: "HfApi", repository: str, name: str, *, kind: Kind, commit: str,
 
 
 def is_same(path: Path | None, file: Any) -> bool:
-    """Return True if a local file equals a Hub file. Compare sha256 for a large file, otherwise the git hash."""
+    """Return True if a local file equals a Hub file. Compare the sha256 for a large file, otherwise the git hash."""
     if path is None or path.stat().st_size != file.size:
         return False
     with path.open("rb") as content:
@@ -178,7 +178,7 @@ def is_same(path: Path | None, file: Any) -> bool:
 
 @contextmanager
 def in_words(endpoint: str, repository: str, *, reading: Kind | None = None) -> Iterator[None]:
-    """Convert the Hub client's errors to numbered errors. `reading`: the kind that a read-only caller requests."""
+    """Convert the Hub client's errors to numbered errors. `reading`: the repository kind that a reader requests."""
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -189,7 +189,7 @@ def in_words(endpoint: str, repository: str, *, reading: Kind | None = None) -> 
 
 
 def _cause(error: BaseException, kind: type[BaseException]) -> BaseException:
-    """Return the Hub's own error if the client has wrapped it in another one. Otherwise return `error`."""
+    """Return the Hub's own error if the client has wrapped it in another one; otherwise return `error`."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, kind):
         found = found.__cause__

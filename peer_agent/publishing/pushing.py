@@ -1,4 +1,4 @@
-"""Push a folder of files to the Hugging Face Hub as one commit, with the Hub's own client. A repeated push skips
+"""Push a folder of files to the Hugging Face Hub as one commit, using the Hub's own client. A repeated push skips
 identical files, and finds a commit whose response was lost. Other people's files are not replaced without permission.
 The push runs in its own process, and only that process has the token.
 """
@@ -49,7 +49,7 @@ class Pushed(Struct, frozen=True, kw_only=True):
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """The progress of a push: its stage in words, the bytes done, and the total."""
+    """A push's progress: its stage in words, the number of bytes done, and the total."""
 
     stage: str
     done: int = 0
@@ -60,8 +60,8 @@ Tell = Callable[[Progress], None]
 
 
 def push(folder: Path, names: tuple[str, ...], to: Destination, token: str, *, message: str, tell: Tell) -> Pushed:
-    """Push files as one commit, then verify the Hub's copies. May be repeated. Raises Problem E343 to E350. `message`:
-    a description of the run, a comma, and the step.
+    """Push files as one commit, then verify the Hub's copies. The push may be repeated. Raises Problem E343 to E350.
+    `message`: a description of the run, a comma, and the step.
     """
     check_name(to.repository)
     tell(Progress(stage="asking the Hub"))
@@ -77,7 +77,7 @@ def push(folder: Path, names: tuple[str, ...], to: Destination, token: str, *, m
 
 
 def teller(path: Path | None) -> Tell:
-    """Return a function that writes progress to a file for another process. If `path` is None, it does nothing."""
+    """Return a function that writes progress to a file for another process, or does nothing if `path` is None."""
 
     def tell(progress: Progress) -> None:
         if path is not None:
@@ -101,7 +101,7 @@ def _make(api: "HfApi", to: Destination) -> None:
 
 
 def _commit(api: "HfApi", ours: Mapping[str, Path], to: Destination, message: str, tell: Tell) -> str:
-    """Commit on top of the branch. Retry if someone else commits first. Raises Problem E345, E349."""
+    """Commit on top of the branch, and retry if someone else commits first. Raises Problem E345 or E349."""
     from huggingface_hub.errors import HfHubHTTPError
 
     additions: list[CommitOperationAdd] = []
@@ -127,7 +127,7 @@ def _commit(api: "HfApi", ours: Mapping[str, Path], to: Destination, message: st
 
 def _may_change(api: "HfApi", to: Destination, parent: str | None, message: str) -> bool:
     """Return True if the user allows the push to replace the branch's files, or if the last commit is ours. If the
-    response to our commit was lost, its title shows that it is ours.
+    response to our commit was lost, we recognise that commit by its title.
     """
     if to.replace or (to.known and to.known == parent):
         return True

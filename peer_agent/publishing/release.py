@@ -20,8 +20,8 @@ FRAME = Frame(720, 300, left=44, right=16, top=28, bottom=32)
 
 
 def loss_curve(points: Sequence[Loss], unigram: float | None, *, unit: str = "token") -> str:
-    """Return an SVG of the loss curve. `points` are ordered by step, and at least one is finite.
-    `unigram`: a loss to draw as a dotted line. `unit`: the unit in "nats per unit", such as "token".
+    """Return an SVG of the loss curve. `points` are in step order, and at least one is finite. `unigram`: a loss to
+    draw as a dotted line. `unit`: the unit in "nats per unit", such as "token".
     """
     layout = lay_out(points, unigram, FRAME, note="token frequencies alone:")
     assert layout is not None, "a curve has a loss that is a number"

@@ -1,5 +1,5 @@
-"""Reads the sizes of row groups in a Parquet file on the Hub, and copies some of them to a small local file. A
-footer's sizes may be false, so the bytes written are counted. Their limit is the same on all machines.
+"""Read the sizes of row groups in a Parquet file on the Hub, and copy some of the groups to a small local file. A
+footer's sizes may be false, so the bytes written are counted. The limit on them is the same on all machines.
 """
 
 import sys
@@ -40,7 +40,7 @@ def limit_memory() -> None:
 
 @contextmanager
 def faults_of_this_machine(repository: str, name: str) -> Iterator[None]:
-    """Raise Problem E416 if this machine, and not the file, causes an error: it lacks memory or a feature."""
+    """Raise Problem E416 if this machine, not the file, causes an error: it lacks memory or a feature."""
     try:
         yield
     except (*OF_THIS_MACHINE, MemoryError) as error:
@@ -56,7 +56,7 @@ class Group(Struct, frozen=True, array_like=True):
 
 
 class Groups:
-    """The row groups in a Parquet file's footer. Raises Problem E381 (not Parquet), and errors of reading the file."""
+    """The row groups in a Parquet file's footer. Raises Problem E381 (not Parquet), and errors in reading the file."""
 
     def __init__(self, file: IO[bytes]) -> None:
         try:
@@ -94,9 +94,9 @@ class Groups:
         return Group(about.num_rows, {name: size for name, size in sizes.items() if name in wanted})
 
     def copy(self, numbers: Iterable[int], columns: Sequence[str], path: Path) -> None:
-        """Copy columns of row groups to a new Parquet file, up to WRITTEN_BYTES. Skips the rest of a row group after
-        an unreadable part. Raises OSError, MemoryError, pyarrow's errors in OF_THIS_MACHINE, and errors from reading
-        the file.
+        """Copy columns of row groups to a new Parquet file, up to WRITTEN_BYTES. After an unreadable part, skip the
+        rest of its row group. Raises OSError, MemoryError, pyarrow's errors in OF_THIS_MACHINE, and errors from
+        reading the file.
         """
         wanted = set(columns)
         schema = pa.schema([field for field in self._file.schema_arrow if field.name in wanted]).remove_metadata()

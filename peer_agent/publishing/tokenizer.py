@@ -1,4 +1,4 @@
-"""Training and use of tokenizers: lossless byte-level BPE, and Unigram for models that do not write text."""
+"""Train and use tokenizers: lossless byte-level BPE, and Unigram for models that do not write text."""
 
 import hashlib
 import re
@@ -111,14 +111,14 @@ def pieces_of(tokenizer: Tokenizer) -> int:
 
 
 def text_of(setting: Any) -> Any:
-    """Return a special token from a tokenizer's settings as text. Older files store an object in place of the text."""
+    """Return a special token from a tokenizer's settings as text. Older files store an object instead of the text."""
     return setting.get("content") if isinstance(setting, dict) else setting
 
 
 def encode_documents(
     tokenizer: Tokenizer, documents: Iterable[str], *, sentences: bool = False, end: int = END_OF_TEXT_ID
 ) -> Iterator[Encoded]:
-    """Yield each document's tokens. If `sentences`, split it into sentences. Otherwise, append the token `end`."""
+    """Yield each document's tokens. With `sentences`, split it into sentences. Otherwise, append the token `end`."""
     for batch in _batches(documents):
         if sentences:
             yield from _sentences(tokenizer, batch)
@@ -128,7 +128,7 @@ def encode_documents(
 
 
 def _sentences(tokenizer: Tokenizer, documents: list[str]) -> Iterator[Encoded]:
-    """Encode each sentence separately, to find the token at which it begins."""
+    """Encode each sentence separately, to find the token at which it starts."""
     for document in documents:
         encoded = Encoded([], [])
         for encoding in tokenizer.encode_batch_fast(sentences_of(document), add_special_tokens=False):
@@ -194,7 +194,7 @@ def shard_tokens(text_bytes: int) -> int:
 
 
 def in_shards(documents: Iterable[Encoded], size: int) -> Iterator[Sentences]:
-    """Yield shards of about `size` tokens, each with whole documents. Every document must have at least two tokens."""
+    """Yield shards of about `size` tokens, made of whole documents. Every document must have at least two tokens."""
     tokens, starts = array("I"), array("I")
     for document in documents:
         starts.extend(len(tokens) + start for start in document.starts)
@@ -233,6 +233,6 @@ def content_of(shard: Sentences) -> bytes:
 
 
 def entropy_of(counts: NDArray[np.int64]) -> float:
-    """Return the entropy of token counts in nats per token. It is the loss of a model that knows only frequencies."""
+    """Return the entropy of token counts in nats per token: the loss of a model that knows only token frequencies."""
     frequencies = counts[counts > 0] / counts.sum()
     return float(-(frequencies * np.log(frequencies)).sum()) + 0.0

@@ -1,5 +1,6 @@
-"""Data preparation: its description and its result. The site stores the description and passes it to child
-processes."""
+"""The description and the result of data preparation. The site stores the description and passes it to child
+processes.
+"""
 
 import functools
 import operator

@@ -84,7 +84,7 @@ def training_of(recipe: Recipe) -> Training:
 
 
 def model_of(recipe: Recipe, files: Path = NO_FILES) -> "torch.nn.Module":
-    """Return a recipe's new model. `files`: the folder with the files that the recipe names."""
+    """Return a new model for a recipe. `files`: the folder with the files that the recipe names."""
     return training_of(recipe).build_model(recipe, *([files] if recipe.files() else ()))
 
 

@@ -34,8 +34,8 @@ LOOK_S, LEAVE_LOOK_S = 1.0, 0.05
 async def run_auxiliary(
     access: RunAccess, owner: MachineControl, leave_request: LeaveRequest, view: View, *, place: Place
 ) -> None:
-    """Average until the run has finished or the machine must leave. Raises Problem. Returns when `owner` moves the
-    machine to another run. If told to rest, the machine leaves the run and rejoins later.
+    """Average until the run has finished or the machine must leave. If told to rest, leave the run and rejoin later.
+    Also return when `owner` moves the machine to another run. Raises Problem.
     """
     view.say(translated(SEEN))
     view.say(_("This machine averages for the others and needs no GPU."))
@@ -107,7 +107,7 @@ class Auxiliary:
             self.view.ended(before.code)
 
     def opened(self) -> None:
-        """Notify the owner's control that the site can now send instructions."""
+        """Tell the owner's control that the site can now send instructions."""
         if self.relay is not None:
             self.owner.linked(self.access.run, self.relay.say)
 
@@ -145,7 +145,7 @@ class Auxiliary:
         self._index, self.view.made = max(self._index, greeting.index), greeting.step
 
     def _committed(self, record: Record) -> None:
-        """Show a new update. Skip old entries, which pages of the log also contain."""
+        """Show a new update. Skip old entries, which pages of the log contain too."""
         if record.index <= self._index or record.kind != "update" or self._recipe is None:
             return
         self._index = record.index

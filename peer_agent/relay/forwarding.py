@@ -20,7 +20,7 @@ Find = Callable[[RunId, PeerId], m.Listener | None]
 
 class Limits(Struct, frozen=True):
     """Limits on concurrent links, and timeouts. `per_listener` is below the listeners' limit on unauthenticated
-    sockets per address. This keeps one relay from using up that limit for other relays at its address.
+    sockets per address, so that one relay cannot use up that limit for the other relays at its address.
     """
 
     per_credential: int = 8

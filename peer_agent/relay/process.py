@@ -1,4 +1,4 @@
-"""The process that averages and stores logs, for all runs of a site or for one run. Other machines dial it."""
+"""The process that averages and stores logs, for one run or for all of a site's runs. Other machines dial it."""
 
 import asyncio
 import logging
@@ -42,7 +42,9 @@ def _nothing(_: object) -> None:
 
 
 class Watch(Struct, frozen=True):
-    """Callbacks for a changed link to the site, its messages, the listening port, an opened link, and instructions."""
+    """Callbacks for changes to the link to the site, its messages, the listening port, an opened link, and
+    instructions.
+    """
 
     linked: Callable[[Connected | Waiting], None] = _nothing
     heard: Callable[[m.TO_PEER], None] = _nothing
@@ -66,7 +68,7 @@ class Relay:
         watch: Watch | None = None,
         reserve_percent: int = 0,
     ) -> None:
-        """Prepare the process. `reserve_percent`: percentage of the upload bandwidth to leave free; 0 for a relay."""
+        """Prepare the process. `reserve_percent`: the percentage of upload bandwidth to leave free; 0 for a relay."""
         self.home, self.access, self.certificate = home, access, certificate
         self.host, self.port, self.url = host, port, advertise
         self.watch, self.reserve_percent = watch or Watch(linked=_told), reserve_percent
@@ -107,7 +109,7 @@ class Relay:
                 tasks.create_task(part)
 
     async def _close_at_the_end(self, server: Server) -> None:
-        """At the end, close all links concurrently. Closing them one after another would take too long."""
+        """Close all links concurrently at the end, because closing them one by one would take too long."""
         try:
             await asyncio.Event().wait()
         finally:
@@ -234,7 +236,7 @@ class Relay:
         closing.add_done_callback(self._closing.discard)
 
     def _follow(self, run: RunId, relays: tuple[m.Listener, ...]) -> None:
-        """Store a run's relays, and keep links to all runs' relays. A site's relays join its runs one by one."""
+        """Store a run's relays, and keep links to the relays of all runs. A site's relays join its runs one by one."""
         self._addresses[run] = relays
         self.others.follow(tuple(sorted({relay for of in self._addresses.values() for relay in of}, key=repr)))
 
@@ -255,7 +257,7 @@ class Relay:
                     await self._guarded(run, self._look)
 
     async def _look(self, relayed: RelayedRun) -> None:
-        """Tell a run which of its listeners are reached, and that time has passed."""
+        """Tell a run which of its listeners are reachable, and that time has passed."""
         listening = {listener.peer for listener in self._addresses.get(relayed.run, ())}
         await relayed.handle(e.Reached(tuple(sorted(listening & self.others.direct))))
         await relayed.handle(e.Ticked())

@@ -60,7 +60,7 @@ class Around(Struct, frozen=True):
 
 
 class RelayedRun:
-    """One run in this process. `gets_all`: True in a trainer's process, which receives all averages."""
+    """One run in this process. `gets_all`: True in a trainer's process, which receives all the averages."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class RelayedRun:
             self._replace(self._openers, peer, partial(self._give_all, self.links[peer], answers[peer]))
 
     async def close(self, fault: Fault | None = None) -> None:
-        """End all tasks of the run. If `fault` is given, also close the links with it."""
+        """End all the run's tasks. If `fault` is given, also close the links with it."""
         self.prober.close()
         tasks = [*self._tasks, *self._openers.values(), *self._followers.values()]
         for task in tasks:
@@ -146,7 +146,7 @@ class RelayedRun:
                 self._beside(partial(self.handle, e.Unlinked(peer)))
 
     async def _hold_back(self, frame: Frame) -> None:
-        """Pause reading from a slot that is ahead of others. Its sender must wait, which frees this machine's
+        """Pause reading from a slot that is ahead of the others. Its sender must then wait, which frees this machine's
         downlink.
         """
         place = place_of(frame)
@@ -444,7 +444,7 @@ def _asked(peer: PeerId, body: m.AnyMessage) -> e.Asked:
 
 
 def _message_bytes(plan: OpenPlan) -> int:
-    """Return the size of the longest message that the plan needs: one chunk, or all leaves of a slot (rule 40)."""
+    """Return the size of the longest message that the plan needs: one chunk, or all the leaves of a slot (rule 40)."""
     chunks = [encoded_size(codec, plan.grid.chunk_elements) for codec in {slot.codec for slot in plan.slots}]
     return BESIDE_A_CHUNK + max(LEAF.size * plan.grid.chunks, HEADER.size + max(chunks, default=0))
 

@@ -13,7 +13,8 @@ NIGHT_S = 8 * 3600.0
 
 
 class Spell(Struct, frozen=True):
-    """The mean virtual seconds between two faults of one kind at one victim, and the range of their durations."""
+    """The mean time in virtual seconds between two faults of one kind at one victim, and the range of their
+    durations."""
 
     every_s: float
     shortest_s: float
@@ -97,7 +98,9 @@ def _spells(spells: Mapping[Kind, Spell], kinds: set[Kind], churn: float) -> dic
 
 
 def inject(world: World, conditions: Conditions) -> Callable[[], None]:
-    """Start injecting faults. Return a function that stops new ones. Faults end by themselves or by `effects.heal`."""
+    """Start injecting faults. Return a function that stops new ones. Faults end on their own or through
+    `effects.heal`.
+    """
     over: list[bool] = []
     for victims, spells in ((world.trainers, conditions.trainers), (world.relays, conditions.relays)):
         for kind, spell in spells.items():

@@ -90,7 +90,7 @@ class Database:
         return True
 
     def host_of_run(self, now: float) -> tuple[object, int] | None:
-        """Return the run's host and fence on record, or None. The host may have died seconds ago."""
+        """Return the run's host and fence on record, or None. The host may have died only seconds ago."""
         host, until = self.owner
         return (host, self.fence) if host is not None and until > now and self.answers(now) else None
 
@@ -116,7 +116,8 @@ class Database:
         return "committed", self.log[-1]
 
     def _write(self, sealed: Entry) -> bool:
-        """Write head, log, ledger and coverage from signed bytes. Return False if the record is not the next one."""
+        """Write the head, log, ledger and coverage from signed bytes. Return False if the record is not the next
+        one."""
         record = read_record(sealed)
         step = self.step if record.kind == "rollback" else record.step - 1
         place = record.index - 1, step, record.previous, record.fence
@@ -168,7 +169,7 @@ class Database:
         return [Unit(*place, *found) for place, ranges in sorted(self.coverage.items()) for found in ranges]
 
     def record_of(self, head: Signed) -> Record:
-        """Return the record of a signed head in this log. It is decoded once for all replicas."""
+        """Return the record of a signed head in this log, decoded once for all replicas."""
         return self._decoded[id(head)]
 
 
@@ -182,5 +183,5 @@ def cover(ranges: Ranges, start: int, stop: int) -> None:
 
 
 def state_digest(log: str, *, spoiled_by: PeerId | None = None) -> str:
-    """Return a made-up digest of the state after a log entry. The corrupt replica of `spoiled_by` has its own."""
+    """Return a made-up digest of the state after a log entry. A corrupt replica, named by `spoiled_by`, has its own."""
     return hashlib.sha256(f"{log} {spoiled_by}".encode()).hexdigest()[:16]

@@ -142,7 +142,7 @@ def _kill_site(target: Target) -> End:
 
 
 def _replace_host(target: Target) -> None:
-    """End the host's process. Another host starts when its claim has expired. Sockets stay open."""
+    """End the host's process. Another host starts once the old claim has expired. Sockets stay open."""
     if target.world.host is not None:
         target.world.replace_host(target.world.host, target.lasts_s)
 

@@ -1,6 +1,6 @@
 """Faults in a simulation. They are ordered for a peer and a round, or happen by chance (`odds`), and are counted. A
 test can order a fault and assert that it happened, as with torchft's `EventInjector`. Code that would carry out a
-fault first asks this module if it happens now.
+fault first asks this module whether it happens now.
 """
 
 import random
@@ -37,7 +37,7 @@ class Ordered(Struct, frozen=True):
 
 
 class Faults:
-    """All faults of a simulation: ordered faults, the odds of other faults, and counts by kind."""
+    """All the faults of a simulation: ordered faults, the odds of other faults, and counts by kind."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(f"faults {seed}")

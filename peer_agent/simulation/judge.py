@@ -1,4 +1,4 @@
-"""Judges a simulated run by messages, database rows and the peers' true state, not by the coordinator's beliefs."""
+"""Judges a simulated run by messages, database rows and the peers' true state, not by what the coordinator believes."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -51,7 +51,7 @@ class Judge:
     # --- observer
 
     def before(self, host: Host, event: e.Event, now: float) -> None:
-        """Record a peer's message, and start to measure CPU time."""
+        """Record a peer's message, and start measuring CPU time."""
         del host, now
         if isinstance(event, e.Received):
             self._said(event)
@@ -146,7 +146,7 @@ class Judge:
             self._blame("doubled", unearned, f"{machine[:6]} is credited for nothing at step {record.step}")
 
     def _averaged(self, grid: Grid, planned: Planned) -> dict[PeerId, Fraction]:
-        """Return each contributor's number of samples in the average, from offers and reducers' reports."""
+        """Return each contributor's number of samples in the average, from the offers and the reducers' reports."""
         elements = self._included_elements(grid, planned)
         averaged = {}
         for number, slot in enumerate(planned.plan.slots):
@@ -271,7 +271,9 @@ class Progress:
 
 
 def usual_round_s(world: World) -> float | None:
-    """Return a round's usual seconds with the trainers that can work now, or None if no round can be committed."""
+    """Return the usual round time in seconds with the trainers that can work now, or None if no round can be
+    committed.
+    """
     host, now = world.host, world.clock.now
     if host is None or host.frozen or now < world.layer_back_at or not world.database.answers(now):
         return None

@@ -1,4 +1,4 @@
-"""A whole simulation: rounds under faults, then recovery, a drain, and the judgement."""
+"""A whole simulation: rounds under faults, then recovery, a drain, and the verdict."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -88,7 +88,7 @@ class Trace:
 
 
 class Simulation:
-    """One simulated and judged run. `cpu` returns this process's CPU seconds, `wall` real time in seconds."""
+    """One simulated and judged run. `cpu` returns this process's CPU seconds, and `wall` the real time in seconds."""
 
     def __init__(
         self,

@@ -67,7 +67,7 @@ class Observer(Protocol):
 
 
 class Tally:
-    """Counts the coordinator's notes by kind, and stores the texts of the first ones."""
+    """Counts the coordinator's notes by kind, and stores the text of the first few."""
 
     def __init__(self) -> None:
         self.notes: dict[str, int] = {}
@@ -129,7 +129,7 @@ class Surroundings(ABC):
 
     @abstractmethod
     def replace_host(self, ended: "Host") -> None:
-        """Replace the run's host, whose process has ended, with another one."""
+        """Replace the run's host, whose process has ended, with another."""
 
     @abstractmethod
     def committed(self) -> None:
@@ -180,7 +180,7 @@ class Peer(ABC):
         self.world.clock.after(delay_s, act)
 
     def compute(self, duration_s: float, action: Callable[[], None]) -> None:
-        """Run an action after its computing time. If computing hangs, run it when the hang ends."""
+        """Run an action after this computing time. If computing hangs, run it when the hang ends."""
         self.after(duration_s, lambda: self._stalled.append(action) if self.hung else action())
 
     def hang(self) -> None:
@@ -431,12 +431,12 @@ class Host:
         self.after(TICK_S, self._tick)
 
     def _look(self) -> None:
-        """Pass the organizer's rollback request on to the coordinator. Repeating the request does no harm."""
+        """Pass the organizer's rollback request on to the coordinator. Repeating the request is harmless."""
         if self.alive and self.world.database.back_to is not None:
             self.handle(e.Directed(self.world.goal, back_to=self.world.database.back_to))
 
     def _stand_back(self) -> None:
-        """End this host but not its sockets, because another host has the run or the run needs no host."""
+        """End this host but not its sockets, because another host has the run or the run no longer needs a host."""
         self.alive = False
         self.world.replace_host(self)
 

@@ -1,4 +1,4 @@
-"""A simulated run with its peers, host and database, and operations on them."""
+"""A simulated run with its peers, host and database, and the operations on them."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -178,7 +178,9 @@ class World(Surroundings):
             self.clock.after(away_s, self.start_host)
 
     def overtake_host(self, asleep_s: float) -> None:
-        """Suspend the host beyond its claim. Another host takes over the run, and this one wakes up unaware of it."""
+        """Suspend the host past its claim's expiry. Another host takes over the run, and this one wakes up unaware of
+        it.
+        """
         host = self.host
         if host is None:
             return

@@ -143,15 +143,15 @@ class RunAccess:
 
     async def may_dial(self, listener: Listener) -> bool:
         """Return True if this machine may dial a listener. A member must not make this machine connect to its own
-        local network. Relays may have any address, because the operator sets them up. If the site itself is in the
-        local network, members may also have any address.
+        local network. Relays may have any address, because the operator sets them up. If the site itself is on the
+        local network, members may have any address too.
         """
         if not listener.fingerprint or is_public(urlsplit(listener.url).hostname or ""):
             return True
         return await asyncio.to_thread(is_local, urlsplit(self.site.url).hostname or "")
 
     async def dial_listener(self, listener: Listener, timeout_s: float = DIAL_S) -> Connection:
-        """Open a data link to a relay or a listening member. Pin the certificate whose fingerprint the site names."""
+        """Open a data link to a relay or a listening member. Pin the certificate whose fingerprint the site gives."""
         await self.renew()
         return await self._dial(listener, Link.DATA, timeout_s)
 

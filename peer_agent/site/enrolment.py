@@ -1,4 +1,4 @@
-"""Enrolment of this machine at a site: with a stored identity, a one-time token, or a person's approval."""
+"""Enrol this machine at a site: with a stored identity, a one-time token, or a person's approval."""
 
 import asyncio
 import platform
@@ -47,7 +47,7 @@ async def get_approved(
     sleep: Sleep = asyncio.sleep,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> KnownSite:
-    """Request approval at the site of `url`, `show` the code, and wait until a person approves the machine.
+    """Request approval at the site with address `url`, `show` the code, and wait until a person approves the machine.
     Raises Problem E115 if no person answers, E104, E105, E110, and the site's error if a person declines or the code
     expires.
     """
@@ -106,8 +106,8 @@ ASK_AGAIN = {
 
 
 class Enrolment(Struct, frozen=True):
-    """Settings for enrolling a machine. `show` shows a person the code to approve. `say` shows a sentence. `run`: the
-    slug of the run to join. `token`: a one-time token to use instead of an approval, or "".
+    """Settings for enrolling a machine. `show` shows a person the code to approve. `say` displays a sentence. `run`:
+    the slug of the run to join. `token`: a one-time token to use instead of an approval, or "".
     """
 
     show: Callable[[Code], None]

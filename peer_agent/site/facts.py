@@ -49,7 +49,7 @@ async def offer_of(site: str) -> Offer | None:
 
 
 def difference(offer: Offer) -> Fault | None:
-    """Return E205 if this agent is incompatible with the site, E126 if there is a newer agent, otherwise None."""
+    """Return E205 if this agent is incompatible with the site, E126 if a newer agent is available, otherwise None."""
     if offer.protocol != PROTOCOL:
         fault = Fault.of("E205", theirs=PROTOCOL, ours=offer.protocol)
         return replace(fault, remedy=f"{fault.remedy}\n{offer.line}")

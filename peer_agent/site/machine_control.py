@@ -54,7 +54,7 @@ class Refusal(NamedTuple):
 
 
 def credible(refused: tuple[Refusal, ...]) -> tuple[str, ...]:
-    """Return the reasons if a relay or two members refused. One member alone must not be able to stop a machine."""
+    """Return the reasons if a relay or two members refused. A single member must not be able to stop a machine."""
     is_one_members = len({refusal.by for refusal in refused}) < 2 and not any(each.is_relays for each in refused)
     return () if is_one_members else tuple(sanitize(refusal.reason) for refusal in refused)
 
@@ -63,7 +63,7 @@ class MachineControl:
     """Applies the owner's instructions. `on_change` is called when an instruction or limit may have changed."""
 
     def __init__(self, home: Home, limits: Limits, tell: Callable[[str, str], None] = _nothing) -> None:
-        """Begin with the command line's `limits`. `tell` shows an event and a sentence to a person at the machine."""
+        """Begin with the command line's `limits`. `tell` shows an event and a sentence to the person at the machine."""
         self.wanted, self.revision = Instructions(revision=0), -1
         self.fit(limits)
         self.tell = tell

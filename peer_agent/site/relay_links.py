@@ -1,6 +1,6 @@
-"""A peer's links to a run's listeners. They are dialled when a listener appears, and kept during a round (rule 41).
-Most listeners are relays. A listening member has its own certificate, whose fingerprint the site names. If a member
-cannot be dialled, a relay forwards the link, and the member does not count as reached.
+"""A peer's links to a run's listeners. They are dialled when a listener appears, and kept open during a round (rule
+41). Most listeners are relays. A listening member has its own certificate, whose fingerprint the site gives. If a
+member cannot be dialled, a relay forwards the link, and the member does not count as reached.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Evaluation of a snapshot on held-out data, and generation of text with a released model."""
+"""Evaluate a snapshot on held-out data, and generate text with a released model."""
 
 import contextlib
 import logging
@@ -44,7 +44,7 @@ def evaluate(
 ) -> Evaluated:
     """Return the held-out loss and figures of a snapshot. Raises Problem E107, E111, E310, E360, E361. `most`: the
     maximum number of loss units. `data`: the prepared data, with the tokenizer for the prompts. If the model is too
-    slow for this CPU, the number of samples is halved until the time suffices.
+    slow for this CPU, the number of samples is halved until they fit the time budget.
     """
     shard = training_of(recipe).load_shard(heldout)
     with memory_or_problem():
@@ -71,7 +71,7 @@ def _written(recipe: Recipe, model: torch.nn.Module, data: Path, prompts: Sequen
 
 
 def affordable(model: torch.nn.Module, recipe: Recipe, shard: Shard) -> tuple[int, float]:
-    """Return how many samples fit the time budget, and their loss units, or infinity if all fit. Raises ValueError."""
+    """Return how many samples fit the time budget, and their loss units (infinity if all fit). Raises ValueError."""
     kind = training_of(recipe)
     whole, batch = recipe.samples_in(kind.size_of(shard)), next(heldout_batches(recipe, shard), None)
     if batch is None:

@@ -1,5 +1,5 @@
-"""Inspect a model, tokenizer or dataset on the Hub, then fetch it into a folder. Code from the Hub never runs.
-A fetch resumes an earlier one, even if that process was killed. Files are compared with the digests that the Hub lists.
+"""Inspect a model, tokenizer or dataset on the Hub, then fetch it into a folder. Code from the Hub never runs. A fetch
+resumes an earlier one, even one that was killed. Files are compared with the digests that the Hub lists.
 """
 
 import hashlib
@@ -164,8 +164,8 @@ def _is_for_all(info: Any) -> bool:
 
 
 def fetch(wanted: Wanted, commit: str, folder: Path, token: str, *, most: int) -> Fetched:
-    """Fetch a commit's chosen files into a folder. Keep files from an earlier fetch. Raises the errors of `look`, and
-    Problem E106 if the disk fails, E399 if bytes differ.
+    """Fetch a commit's chosen files into a folder. Keep files from an earlier fetch. Raises the errors of `look`,
+    Problem E106 if the disk fails, and E399 if the bytes differ.
     """
     check_name(wanted.repository)
     api = api_of(token, wanted.endpoint)

@@ -1,4 +1,4 @@
-"""Preparation of images: from tar archives to shards of pixels and a held-out part, in constant memory."""
+"""Prepare images: turn tar archives into shards of pixels and a held-out part, in constant memory."""
 
 import hashlib
 import io
@@ -41,7 +41,7 @@ class Member(NamedTuple):
 
 
 class Header(tarfile.TarInfo):
-    """A tar header that limits the size of extension headers. tarfile reads those into memory."""
+    """A tar header that limits the size of extension headers, because tarfile reads them into memory."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -135,7 +135,7 @@ class PreparedImages(Prepared, frozen=True, kw_only=True):
 
 
 class Read(Struct):
-    """The contents of all archives. The pixels are in a file. `ends`: the number of images after each archive."""
+    """The contents of all the archives. The pixels are in a file. `ends`: the total image count after each archive."""
 
     ends: list[int] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
@@ -231,7 +231,7 @@ def _write_heldout(images: Images, path: Path) -> DataFile | None:
 
 
 def _in_order(read: Read) -> tuple[list[str], NDArray[np.uint16]]:
-    """Return the classes sorted by name, and matching labels. They do not depend on the order in the archives."""
+    """Return the classes sorted by name, and matching labels. Neither depends on the order within the archives."""
     classes = sorted(read.classes)
     number_of = np.zeros(len(classes), np.uint16)
     for number, name in enumerate(classes):

@@ -28,8 +28,8 @@ PARTS = ".parts"  # suffix of the folder's name for unfinished files
 
 
 def fetch_sample(wanted: Wanted, commit: str, folder: Path, *, most: int) -> Fetched:
-    """Fetch a sample into a folder, one file per row group. Write a list of all row groups beside the folder.
-    `most`: limit of the sample in bytes. Resumes an earlier try. Raises Problem E106 (disk), E382 (no text column),
+    """Fetch a sample into a folder, one file per row group. Write a list of all row groups next to the folder. `most`:
+    the sample's maximum size in bytes. Resumes an earlier attempt. Raises Problem E106 (disk), E382 (no text column),
     E396 (too many row groups), E414, E416, E417 (all row groups too large), and the errors of `fetching.fetch`.
     """
     parts = folder.with_name(folder.name + PARTS)
@@ -55,7 +55,7 @@ def fetch_sample(wanted: Wanted, commit: str, folder: Path, *, most: int) -> Fet
 
 
 def _listed(wanted: Wanted, commit: str, parts: Path) -> list[RemoteFile]:
-    """Return the row groups of each file. Store finished lists for a retry, as there may be a thousand files."""
+    """Return the row groups of each file. Store finished lists for a retry, because there may be a thousand files."""
     held: Mapping[str, Any] = chosen_files(wanted, commit)
     found, read = list[RemoteFile](), 0
     for number, (name, file) in enumerate(held.items()):

@@ -158,7 +158,7 @@ class Agent:
         self.core.url, self.core.fingerprint = self.listening.url, self.listening.fingerprint
 
     def _stop_listening(self, error: BaseException) -> None:
-        """Stop reducing after an error. Report this to the coordinator, and go on training."""
+        """Stop reducing after an error. Report this to the coordinator, and keep training."""
         listening, self.listening = self.listening, None
         if listening is None:
             return
@@ -246,7 +246,7 @@ class Agent:
             await self._arrived(round_)
 
     async def _arrived(self, round_: OpenRound) -> None:
-        """Handle a new average. Once all have arrived, tell the coordinator, even if some may be wrong."""
+        """Handle a new average. Once they have all arrived, tell the coordinator, even if some may be wrong."""
         round_.arrived.set()
         gathered = round_.gathered()
         if gathered is not None and round_ is self.round:

@@ -82,7 +82,7 @@ class Collaboration:
         return self._asks is not None
 
     def _waits_for_one(self) -> bool:
-        """Wait for a unit. Return False if no unit will come."""
+        """Wait for a unit. Return False if none will come."""
         while not self._is_over:
             try:
                 asked = self._asked.get(timeout=LOOK_S)

@@ -95,7 +95,7 @@ async def hand_in(home: Home, access: RunAccess, state: "State", view: View) -> 
 
 
 def _save(state: "State", path: Path) -> None:
-    """Write the state to a file. First delete files that a killed agent left."""
+    """Write the state to a file. First delete files left by a killed agent."""
     with disk_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         for old in path.parent.glob("state-*"):

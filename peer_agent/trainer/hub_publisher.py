@@ -100,7 +100,8 @@ class HubPublisher:
         return str(made["url"])
 
     async def _facts(self, record: RecordHead, target_steps: int) -> CardFacts:
-        """Fetch the run's facts at this step from the site. If it does not answer, return the few facts known here."""
+        """Fetch the run's facts at this step from the site. If it does not answer, return the few facts known
+        locally."""
         where = f"{self.access.site.url}/api/v1/runs/{self.access.slug}/facts?step={record.step}"
         try:
             await self.access.renew()

@@ -1,5 +1,6 @@
-"""Jobs that a trainer's core requests, run in order. The core uses the job number to decide if a result still
-counts."""
+"""Jobs that a trainer's core requests, run in order. The core uses the job number to decide whether a result still
+counts.
+"""
 
 import asyncio
 import logging
@@ -128,8 +129,8 @@ class Accumulation:
             self.collaboration.end()
 
     async def compute(self, action: e.Compute, is_wanted: Callable[[int], bool]) -> e.Computed | e.NotFinite | None:
-        """Rest as the duty cycle requires, then compute units. Return None if they become unwanted. Raises Problem
-        E107, E111.
+        """Rest as the duty cycle requires, then compute units. Return None if they are no longer wanted. Raises
+        Problem E107, E111.
         """
         while (rest_s := self._rests_until - time.monotonic()) > 0:
             await asyncio.sleep(min(rest_s, LOOK_S))
@@ -324,7 +325,8 @@ class Jobs:
             self.shards.close()
 
     async def fetch(self, action: e.Apply, round_: OpenRound | None) -> None:
-        """Gather an update's averages from the open round or logs, then queue the update. Runs in the background."""
+        """Gather an update's averages from the open round or the logs, then queue the update. Runs in the
+        background."""
         follower, _ = self._there()
         record = action.record.record
         if round_ is not None and round_.is_of(record):

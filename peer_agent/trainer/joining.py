@@ -1,4 +1,4 @@
-"""Joining a run, from opening its address to training until the machine leaves. The cheapest checks come first."""
+"""Join a run, from opening its address to training until the machine leaves. The cheapest checks come first."""
 
 import asyncio
 import contextlib
@@ -125,9 +125,9 @@ async def run_trainer(
     place: Place | None = None,
     collaboration: Collaboration | None = None,
 ) -> None:
-    """Train until the run has finished or the machine must leave. Raises Problem. Returns when `owner` moves the
-    machine to another run. If told to rest, the machine leaves the run and rejoins later. `publish`: the Hub
-    repository to publish to, or "". `place`: where others may dial this machine.
+    """Train until the run has finished or the machine must leave. If told to rest, leave the run and rejoin later.
+    Also return when `owner` moves the machine to another run. Raises Problem. `publish`: the Hub repository to publish
+    to, or "". `place`: where others may dial this machine.
     """
     if place is not None:
         view.say(translated(SEEN))
@@ -190,6 +190,6 @@ def _shown(view: View, home: Home) -> Iterator[None]:
 
 
 def _tell_failure(task: asyncio.Task[None]) -> None:
-    """Log an error in the display. Training continues."""
+    """Log an error in the display. Training goes on."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("the view stands still", exc_info=error)

@@ -1,6 +1,6 @@
 """The part of a trainer that other machines dial. It reduces like a relay, but in the agent's process. This machine
 sends its own chunks and averages over a link to itself, like any other contributor. It stores the log only if the site
-has no relay and asks it to. The trainer's core sends hellos, because it knows more.
+has no relay and asks it to. The trainer's core sends the hellos, because the core knows more.
 """
 
 import asyncio

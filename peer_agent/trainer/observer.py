@@ -1,4 +1,4 @@
-"""Observation of an agent for the display and `manyhands status`, about once a second."""
+"""Observes an agent about once a second, for the display and `manyhands status`."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ class Learning(Struct, frozen=True):
 
 
 class Condition(Enum):
-    """The kinds of fault to observe. Each has at most one fault at a time."""
+    """The kinds of fault to observe. At most one of each is open at a time."""
 
     SITE = auto()
     CLOCK = auto()
@@ -115,7 +115,7 @@ class Observer:
             await asyncio.sleep(DISK_S)
 
     def _note(self, condition: Condition, fault: Fault | None) -> None:
-        """Report a condition's new fault, if any. If the condition had a different fault before, report its end."""
+        """Report a condition's new fault, if any. If it had a different fault before, report that fault's end."""
         before = self._found.pop(condition, "")
         if fault is not None:
             self._found[condition] = fault.code

@@ -77,7 +77,7 @@ class OpenRound:
         return is_new
 
     def gathered(self) -> Gathered | None:
-        """Return an event with timings once all averages of this attempt have arrived. Return None while one is
+        """Return an event with timings once all of this attempt's averages have arrived. Return None while any are
         missing.
         """
         holds = self.assembly.holds() if self.plan is not None else None
@@ -94,7 +94,7 @@ class OpenRound:
             self.opens.put_nowait((peer, message))
 
     async def wait_for_chunks(self, record: RecordHead, patience_s: float) -> None:
-        """Wait until all averaged chunks of the record have arrived, or until none has arrived for `patience_s`."""
+        """Wait until all the record's averaged chunks have arrived, or until none has arrived for `patience_s`."""
         while self.assembly.missing(record):
             self.arrived.clear()
             try:
@@ -182,7 +182,7 @@ def _leaves(round_: OpenRound) -> m.Leaves:
 
 
 def _frames(round_: OpenRound, peer: PeerId, received: set[int]) -> list[Frame]:
-    """Return the chunks for one reducer in ascending order, without the chunks that the reducer already has."""
+    """Return the chunks for one reducer in ascending order, without those that the reducer already has."""
     sending, plan, slot = round_.material()
     spans = sorted((span for span in plan.spans if span.reducer == peer and not span.root), key=lambda s: s.first)
     return [

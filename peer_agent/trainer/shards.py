@@ -64,7 +64,7 @@ class Portions:
                 self.view.ended(codes.HUB_AWAY)
 
     async def _try(self, path: Path, tokenizer: Path) -> Problem | None:
-        """Try to build a shard. Return the problem if another try may succeed, or None after success."""
+        """Try to build a shard. Return the problem if another attempt may succeed, or None after success."""
         out = path.with_suffix(f"{MADE}{os.getpid()}")
         command = ["shard", *map(str, (path, tokenizer, out)), "--endpoint", hub_endpoint()]
         loop = asyncio.get_running_loop()

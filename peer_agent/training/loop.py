@@ -91,7 +91,7 @@ class Trainer:
 
     @property
     def most_units(self) -> int:
-        """The most units in one pass. A CPU gets 1, because the system kills processes that run out of memory
+        """The limit on units in one pass. A CPU gets 1, because the system kills processes that run out of memory
         (decision 28).
         """
         is_alone = self.replica.device.type != "cuda" or self.replica.recipe.unit_is_whole
@@ -129,7 +129,7 @@ class Trainer:
         return in_hand.finish()
 
     def gradient(self, recipe: Recipe, batch: Batch) -> float | None:
-        """Fill the gradient buffer for a batch. Return the loss, or NaN if loss or gradient is not finite. Returns
+        """Fill the gradient buffer for a batch. Return the loss, or NaN if the loss or gradient is not finite. Return
         None if the caller must retry, because the trainer has lowered memory use or stopped compiling. Raises Problem
         E107 if it cannot use less memory.
         """
@@ -154,7 +154,7 @@ class Trainer:
         return None
 
     def _filled(self, recipe: Recipe, batch: Batch) -> float:
-        """Compute a batch's gradient into the buffer, with zeros for frozen parameters. Return the loss in nats."""
+        """Compute a batch's gradient in the buffer, with zeros for frozen parameters. Return the loss in nats."""
         self._fresh.zero_()
         scale = self._scale.value
         loss_sum = sum(self._add_gradient(recipe, part, scale) for part in _parts(batch, self.at_once or len(batch[0])))

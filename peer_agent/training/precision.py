@@ -35,8 +35,9 @@ def kept_in(recipe: Recipe, device: torch.device) -> torch.dtype | None:
 
 @cache
 def is_faster_in_bf16() -> bool:
-    """Return True if a trial shows that this CPU is faster in bf16. Some CPUs are three times as fast, others
-    slower."""
+    """Return True if a trial shows that this CPU is faster in bf16. Some CPUs are three times as fast, and others are
+    slower.
+    """
     whole = min(_product_s(torch.float32) for _ in range(TRIES))
     return any(_product_s(torch.bfloat16) * PAYS < whole for _ in range(TRIES))
 

@@ -24,8 +24,8 @@ SIGNED_POSITION = POSITION - 2**64  # the same 64 bits, signed, because torch ha
 
 
 def state_digest(*vectors: torch.Tensor) -> str:
-    """Return a digest of flat vectors as 16 hexadecimal digits.
-    The digest is the wrapping sum of each bit pattern times an odd constant of its position.
+    """Return a digest of flat vectors as 16 hexadecimal digits: the wrapping sum of each bit pattern times an odd
+    constant for its position.
     """
     total, offset = 0, 0
     for vector in vectors:

@@ -55,8 +55,8 @@ class Batches:
         return Made(recipe, units, self._thread.submit(self._joined, recipe, units))
 
     def _joined(self, recipe: Recipe, units: tuple[Unit, ...]) -> Joined:
-        """Make each unit's batch separately, then join them. So randomness stays keyed by each unit's samples (rule
-        33).
+        """Make each unit's batch separately, then join them, so that randomness stays keyed by each unit's samples
+        (rule 33).
         """
         batches = [self._make(recipe, unit) for unit in units]
         whole = batches[0] if len(batches) == 1 else tuple(map(np.concatenate, zip(*batches, strict=True)))
@@ -94,11 +94,12 @@ LONGEST_S = 1.0  # limit for a pass of several units, estimated from a pass with
 
 
 class DeviceBatch:
-    """The number of units in the next pass. It starts at 1, doubles while that is faster, and then never grows
-    again."""
+    """The number of units in the next pass. It starts at 1, doubles for as long as that is faster, and then never
+    grows again.
+    """
 
     def __init__(self, most: int = 1) -> None:
-        """Begin with one unit. `most`: the limit; 1 if more units cannot be faster."""
+        """Begin with one unit. `most`: the limit; 1 if using more units cannot be faster."""
         self.most = most
         self._found, self._alone = 1, 0
         self._rates: list[float] = []  # of passes with the current number of units, in samples per second

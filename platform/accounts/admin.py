@@ -32,7 +32,7 @@ class Kept(admin.ModelAdmin):  # type: ignore[type-arg] # Django's class takes n
 
 @admin.register(Person)
 class PersonAdmin(Kept):
-    """Close or reopen accounts, make people operators, and create links for new passwords."""
+    """Admin page to close or reopen accounts, make people operators, and create password links."""
 
     list_display = ("username", "is_active", "is_superuser", "date_joined", "last_login")
     list_filter = ("is_active", "is_superuser")

@@ -1,4 +1,4 @@
-"""UTC days as numbers, counted from 1 January 1970. All databases store such numbers in the same way."""
+"""UTC days as numbers, counted from 1 January 1970. Every database stores such numbers the same way."""
 
 from datetime import date, datetime, timedelta
 

@@ -36,7 +36,7 @@ def set_password(*, person: Person, password: str) -> None:
 
 
 def change_password(*, person: Person, current: str, password: str) -> None:
-    """Set a password after checking the current one, if any. Raises ValidationError, with faults by form field."""
+    """Set a password after checking the current one, if any. Raises ValidationError with the faults by form field."""
     if person.has_usable_password() and not person.check_password(current):
         raise ValidationError({"current": gettext("That's not your current password.")})
     try:
@@ -46,7 +46,7 @@ def change_password(*, person: Person, current: str, password: str) -> None:
 
 
 def reset_path(*, username: str) -> str:
-    """Return the path of a single-use password link for one day. Raises Problem E331 (unknown), E332 (closed)."""
+    """Return the path of a one-day, single-use password link. Raises Problem E331 (unknown), E332 (closed)."""
     person = Person.objects.filter(username__iexact=username).exclude(username=RELAY_KEEPER).first()
     if person is None:
         raise Problem.of("E331", name=username)
@@ -56,7 +56,7 @@ def reset_path(*, username: str) -> str:
 
 
 def person_of_reset(*, person_id: str, token: str) -> Person:
-    """Return a password link's person. Raises Problem E333 if the link was used, expired or predates a login."""
+    """Return a password link's person. Raises Problem E333 if the link was used, has expired or predates a login."""
     try:
         person = Person.objects.filter(pk=int(urlsafe_base64_decode(person_id)), is_active=True).first()
     except (ValueError, OverflowError):

@@ -96,7 +96,7 @@ def find_request(text: str) -> DeviceRequest | None:
 
 
 def require_answerable(*, request: DeviceRequest, person: Person, now: datetime) -> None:
-    """Check that this person may answer or has answered. Raises Problem E225 (expired), E226 (answered by another)."""
+    """Check that this person may answer, or already has. Raises Problem E225 (expired), E226 (answered by another)."""
     if request.state == State.WAITING and request.expires_at <= now:
         raise Problem.of("E225", shown=request.shown_code, minutes=round(LIFETIME.total_seconds() / 60))
     if request.state != State.WAITING and request.person_id != person.pk:

@@ -22,7 +22,7 @@ def person_known_as(*, provider: str, uid: str) -> Person | None:
 
 @transaction.atomic
 def join_from_outside(*, provider: str, uid: str, username: str) -> Person:
-    """Return the person for another site's account, or create one without a password. Raises ValidationError."""
+    """Return the person with this account on another site, or create one without a password. Raises ValidationError."""
     if known := person_known_as(provider=provider, uid=uid):
         return known
     require_free(username)

@@ -1,4 +1,4 @@
-"""The site's signing key, and encryption of secrets that the site must read again, such as access tokens."""
+"""The site's signing key, and encryption of secrets that the site must read back, such as access tokens."""
 
 import base64
 

@@ -113,6 +113,6 @@ def forget_report(*, machine_id: str, at: datetime) -> None:
 
 
 def changed_since(then: datetime) -> dict[str, Instructions]:
-    """Return the instructions that have changed since `then`, by the machine's id in messages."""
+    """Return the instructions changed since `then`, by the machine's id in protocol messages."""
     rows = MachineControl.objects.filter(changed_at__gte=then).order_by("-changed_at")[:MOST_CHANGED]
     return {row.machine_id.hex: wanted_in(row) for row in rows}

@@ -176,7 +176,7 @@ class DeviceRequest(models.Model):
 
     @property
     def shown_code(self) -> str:
-        """The code in the form that people read: BCDF-GHJK."""
+        """The code as people read it: BCDF-GHJK."""
         return f"{self.user_code[:4]}-{self.user_code[4:]}"
 
 
@@ -226,7 +226,7 @@ class Team(models.Model):
 
 
 class TeamMember(models.Model):
-    """A person's membership in a team, in UTC days. Samples that the person gives in that time count for the team."""
+    """A person's membership in a team, in UTC days. Samples contributed in that time count for the team."""
 
     team = models.ForeignKey(Team, models.CASCADE, related_name="members")
     person = models.ForeignKey(Person, models.CASCADE, related_name="in_teams")

@@ -33,13 +33,13 @@ def working_machine(peer_id: str, *, site: str) -> Machine:
 
 
 def person_with_page(name: str, *, viewer: object) -> Person | None:
-    """Return the person of this name if the page is public or the viewer's own. Return None otherwise."""
+    """Return the person with this name if their page is public or the viewer's own. Otherwise, return None."""
     person = Person.objects.filter(username=name, is_active=True).exclude(username=RELAY_KEEPER).first()
     return person if person is not None and (person.has_public_page or person == viewer) else None
 
 
 def names_with_page(names: Collection[str]) -> set[str]:
-    """Return which of these names belong to people with a public page."""
+    """Return those names that belong to people with a public page."""
     people = Person.objects.filter(username__in=names, is_active=True, has_public_page=True)
     return set(people.exclude(username=RELAY_KEEPER).values_list("username", flat=True))
 

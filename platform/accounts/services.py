@@ -57,7 +57,7 @@ def require_free(username: str) -> None:
 
 
 def make_first_operator(*, username: str, password: str) -> Person:
-    """Create the site's first operator. Raises ValidationError, or PermissionError if the site has an operator."""
+    """Create the site's first operator. Raises ValidationError, or PermissionError if the site already has one."""
     if Person.objects.filter(is_superuser=True).exists():
         raise PermissionError("this site has an operator")
     return _add_person(Person(username=Person.normalize_username(username), is_staff=True, is_superuser=True), password)
@@ -127,7 +127,7 @@ def admit_machine(*, person: Person, name: str, public_key: bytes, kind: Machine
 
 
 def require_welcome(machine: Machine) -> None:
-    """Check that a known machine may be admitted. Raises Problem E227 (revoked), E228 (a closed account)."""
+    """Check that a known machine may be admitted. Raises Problem E227 (revoked), E228 (account closed)."""
     if machine.revoked_at:
         raise Problem.of("E227")
     if not machine.person.is_active or machine.past_owners.filter(person__is_active=False).exists():
@@ -192,7 +192,7 @@ def issue_credential(*, machine: Machine, run: RunId, role: Role, now: int) -> S
 
 
 def issue_reader(*, key: bytes, peer: PeerId, run: RunId, now: int) -> Signed:
-    """Return a signed one-hour credential: the holder of `key` may read a run's log from relays for the site."""
+    """Return a signed one-hour credential that lets the holder of `key` read a run's log from relays for the site."""
     credential = Credential(
         person=RELAY_KEEPER,
         machine=peer,
@@ -206,7 +206,7 @@ def issue_reader(*, key: bytes, peer: PeerId, run: RunId, now: int) -> Signed:
 
 
 def _add_person(person: Person, password: str) -> Person:
-    """Create a person. Raises ValidationError, which lists faults of name and password together."""
+    """Create a person. Raises ValidationError, which lists the faults of both the name and the password."""
     faults: dict[str, list[str]] = {}
     try:
         person.full_clean(exclude=["password"])

@@ -1,4 +1,4 @@
-"""Functions to create, join and leave teams. A person is in one team at a time."""
+"""Functions to create, join and leave teams. A person is in at most one team."""
 
 import secrets
 
@@ -59,7 +59,7 @@ def team_by_link(*, slug: str, secret: str) -> Team:
 
 @transaction.atomic
 def join_team(*, slug: str, secret: str, person: Person) -> Team:
-    """Move a person to the team of a joining link. Raises Problem E330 (invalid link), E340 (full team)."""
+    """Move a person into a joining link's team. Raises Problem E330 (invalid link), E340 (full team)."""
     team = Team.objects.select_for_update().get(pk=team_by_link(slug=slug, secret=secret).pk)
     if members_of(team).filter(person=person).exists():
         return team
@@ -74,7 +74,7 @@ def join_team(*, slug: str, secret: str, person: Person) -> Team:
 
 @transaction.atomic
 def leave_team(*, person: Person) -> None:
-    """End the person's membership. The team keeps their samples. The longest-standing member succeeds a leader."""
+    """End a membership. The team keeps the samples. The longest-standing member replaces a departing leader."""
     for place in TeamMember.objects.filter(person=person, left_day=None):
         _leave(place)
 

@@ -1,4 +1,4 @@
-"""Typed values from the environment and from secret files. An invalid value stops the site at its start (E405)."""
+"""Typed values from the environment and from secret files. An invalid value keeps the site from starting (E405)."""
 
 import ipaddress
 import os
@@ -158,7 +158,7 @@ def postgresql(url: str) -> dict[str, Any]:
 
 
 def kept_secret(path: Path) -> bytes:
-    """Return the 32 random bytes that a file stores in hexadecimal. The first concurrent call creates the file."""
+    """Return the 32 random bytes a file stores in hexadecimal. Of concurrent calls, only the first creates the file."""
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")

@@ -30,8 +30,8 @@ def is_trusted(ip: str) -> bool:
 def visitor_of(peer: str, forwarded: str) -> str:
     """Return the visitor's address: the last address in `forwarded` and `peer` that is not a trusted proxy.
 
-    `forwarded` is the header X-Forwarded-For, to which each proxy appends its client's address. A visitor can forge the
-    addresses left of the first untrusted one. Return an empty string if no address is known.
+    `forwarded` is the header X-Forwarded-For, to which each proxy appends its client's address. A visitor can forge
+    any address to the left of the returned one. Return an empty string if no address is known.
     """
     hop = parsed(peer)
     hops = forwarded.split(",") if forwarded else []

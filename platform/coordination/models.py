@@ -30,7 +30,7 @@ class Presence(models.Model):
 
 
 class Election(models.Model):
-    """The one machine that may upload the state at an entry of the log, and its deadline."""
+    """The one machine that may upload the state at a log entry, and its deadline."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="elections")
     index = models.BigIntegerField()
@@ -46,7 +46,7 @@ class Election(models.Model):
 
 
 class Admission(models.Model):
-    """The hash that most people's copies of the state at a log entry have. The site rejects other files."""
+    """The hash that most people's copies of the state at a log entry share. The site rejects other files."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="admissions")
     index = models.BigIntegerField()

@@ -24,7 +24,7 @@ FRESH = timedelta(seconds=15)  # an older record means that the run has no livin
 
 
 class OnlinePeer(NamedTuple):
-    """A connected peer. `done` counts its samples in this step, `name` is its owner, and `way` is from `way_of`."""
+    """A connected peer. `done` counts its samples in this step, `name` is its owner's, and `way` is from `way_of`."""
 
     peer: str
     name: str
@@ -43,14 +43,14 @@ class Step(TypedDict):
 
 
 class Carried(msgspec.Struct, frozen=True):
-    """The rate of one direction of a link, in bytes per second. With `is_floor`, the rate is a lower bound."""
+    """The rate of a link in one direction, in bytes per second. With `is_floor`, the rate is a lower bound."""
 
     bps: float
     is_floor: bool
 
 
 class Link(msgspec.Struct, frozen=True):
-    """The two directions of a member's link. None means not measured yet."""
+    """A member's link in both directions. None means not measured yet."""
 
     role: str
     up: Carried | None
@@ -73,7 +73,7 @@ class Here(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """All that a host writes for pages, as plain values."""
+    """All that a host writes for the pages, as plain values."""
 
     step: Step
     members: list[OnlinePeer]
@@ -173,7 +173,7 @@ def _links_of(state: RunState) -> dict[PeerId, Link]:
 
 
 def picture_of(state: RunState) -> tuple[Step, list[OnlinePeer]]:
-    """Return the progress of the step, and its peers. A peer one step behind is ready, as just after a commit."""
+    """Return the step's progress and the connected peers. A peer one step behind, as just after a commit, is ready."""
     direct = frozenset(p.peer for p in state.listening.values() if p.role is not Role.RELAY and state.may_reduce(p))
     members = sorted(state.members.values(), key=lambda p: (not p.trains, p.role, p.person, p.peer))
     seen = [
@@ -196,7 +196,7 @@ def picture_of(state: RunState) -> tuple[Step, list[OnlinePeer]]:
 def way_of(member: Member, direct: frozenset[PeerId]) -> str:
     """Return how the member's gradients reach the reducers in `direct`: “direct”, “partly” or “relayed”.
 
-    The answer relies on the member's own report. Return an empty string for relays and if there is no report.
+    The answer relies on the member's own report. Return an empty string for relays, or if there is no report.
     """
     if member.role is Role.RELAY or not (member.measures or member.peer in direct):
         return ""

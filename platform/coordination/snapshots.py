@@ -1,8 +1,8 @@
 """Snapshots from keepers: which machine may upload one, and which hash is admitted (rule 17).
 
 The coordinator decides both. A host passes the commands `Elected`, `Admitted` and `Replay` to `carry_out`, and each
-relay's hello to `note_listener`. It polls `news_of` once a second and turns news into events: another snapshot into
-`SnapshotStored`, a higher `verified` into `Verified`, the result of a replay into `Replayed`.
+relay's hello to `note_listener`. It polls `news_of` once a second and turns the news into events: another snapshot
+into `SnapshotStored`, a higher `verified` into `Verified`, the result of a replay into `Replayed`.
 """
 
 from datetime import timedelta

@@ -59,7 +59,7 @@ class Refused(Exception):
 
 
 def load(run: Run, fence: int) -> RunState:
-    """Rebuild the coordinator's state from stored head, snapshot, lease marks, coverage and newest records."""
+    """Rebuild the coordinator's state from the stored head, snapshot, lease marks, coverage and newest records."""
     recipe = run.parsed_recipe
     head, snapshot = run.head, run.snapshots.order_by("-index").first()
     assert snapshot is not None
@@ -92,7 +92,7 @@ def load(run: Run, fence: int) -> RunState:
 
 
 def commit(run: Run, sealed: Entry, record: Record, *, duration_s: float, attempts: int) -> Outcome:
-    """Advance the head by one entry under this fence. Write log and ledger in the same transaction (rule 3)."""
+    """Advance the head by one entry under this fence. Write the log and the ledger in the same transaction (rule 3)."""
     return _outcome(partial(_write, run, sealed, record, duration_s, attempts), run, sealed, record)
 
 
@@ -237,13 +237,13 @@ def directed(run: Run) -> Directed:
 
 
 def revoked(peers: Iterable[PeerId]) -> list[PeerId]:
-    """Return those of the machines that were revoked or belong to a closed account."""
+    """Return the given machines that were revoked or belong to a closed account."""
     gone = Machine.objects.filter(pk__in=list(peers)).filter(Q(revoked_at__isnull=False) | Q(person__is_active=False))
     return [PeerId(machine.hex) for machine in gone.values_list("pk", flat=True)]
 
 
 def uninvited(run: Run, peers: Iterable[PeerId]) -> list[PeerId]:
-    """Return those of the machines whose owners may not, or no longer, take part in the run."""
+    """Return the given machines whose owners may not, or may no longer, take part in the run."""
     return [PeerId(pk.hex) for pk in shut_out(run, list(peers)).values_list("pk", flat=True)]
 
 

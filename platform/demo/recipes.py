@@ -1,6 +1,6 @@
 """The demo's material: training data, and a small recipe of each kind, given as form values.
 
-The texts come with every CPython. The images are handwritten digits (digits/LICENCE.md).
+The texts ship with every CPython. The images are handwritten digits (digits/LICENCE.md).
 """
 
 import ast

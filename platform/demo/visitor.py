@@ -17,7 +17,7 @@ TOKEN = re.compile(r"\bmh_[A-Za-z0-9_-]{20,}")
 
 
 class Refused(Exception):
-    """A request that the site answered with an error, or did not answer."""
+    """A request that the site answered with an error, or not at all."""
 
 
 class Visitor:

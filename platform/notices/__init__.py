@@ -1,1 +1,1 @@
-"""Notices to people by browser, e-mail or webhook: the choices of each person, and the outbox."""
+"""Notices to people by browser, e-mail or webhook: each person's choices, and the outbox."""

@@ -4,8 +4,8 @@ A worker claims a row of the outbox, sends the notice, and marks the row as sent
 receiver's answer is lost, the row is sent again when the claim expires. Receivers recognize a repeated notice by its
 id. A claim is one conditional update, so only one worker gets the row.
 
-A retry waits as long as sending has failed so far, but between a minute and half an hour. After a day of failures, the
-site gives up on an e-mail, or switches a webhook off and tells its owner.
+The wait before a retry is as long as sending has been failing, but between a minute and half an hour. After a day of
+failures, the site gives up on an e-mail, or switches a webhook off and tells its owner.
 """
 
 import logging
@@ -182,7 +182,7 @@ def failed(notice: Notice, problem: Undelivered, now: datetime) -> None:
 
 
 def retry_in(failing: timedelta) -> timedelta:
-    """Return the wait before the next try: as long as sending has failed so far, within two bounds."""
+    """Return the wait before the next try: as long as sending has been failing, within two bounds."""
     return min(max(failing, FIRST_RETRY), LONGEST_RETRY)
 
 

@@ -25,7 +25,7 @@ class Bearer(NamedTuple):
 
 
 def digest_of(address: str) -> str:
-    """Return a short digest of an e-mail address. A link contains it, and so works for this address only."""
+    """Return a short digest of an e-mail address. Each link contains one, so it works for that address only."""
     return hashlib.sha256(address.encode()).hexdigest()[:16]
 
 
@@ -57,7 +57,7 @@ def is_offered() -> bool:
 
 
 def message(notice: Notice, words: Words, mailbox: Mailbox, address: str) -> EmailMessage:
-    """Return the notice as an e-mail. All tries use the same Message-ID, so that mail programs show the notice once."""
+    """Return the notice as an e-mail. All tries use the same Message-ID, so that mail programs show it only once."""
     host = urlsplit(settings.PUBLIC_URL).hostname
     headers = {"Auto-Submitted": "auto-generated", "Message-ID": f"<notice-{notice.pk}@{host}>"}
     if notice.event == Event.CONFIRM:

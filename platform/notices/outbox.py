@@ -98,7 +98,7 @@ def withdraw(event: Event, abouts: Collection[str], *, now: datetime | None = No
 
 
 def withdraw_all(run: str) -> None:
-    """Delete the notices about an ended run and its machines that are not due yet."""
+    """Delete all notices about an ended run and its machines that are not yet due."""
     later = Notice.objects.filter(state=Notice.State.WAITING, tries=0, due_at__gt=timezone.now())
     later.filter(event__in=(Event.NEEDED, Event.STOPPED, Event.REQUEST), about__startswith=run).delete()
 

@@ -30,7 +30,7 @@ def choose(*, person: Person, wanted: Collection[tuple[Event, Way]]) -> None:
 
 @transaction.atomic
 def save_address(*, person: Person, address: str) -> Mailbox:
-    """Store an e-mail address and send a request to confirm it to that address. Raises ValidationError."""
+    """Store an e-mail address and send it a request for confirmation. Raises ValidationError."""
     address = address.strip()
     EmailValidator(gettext("This is not an e-mail address."))(address)
     if len(address) > 254:

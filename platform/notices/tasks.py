@@ -1,4 +1,4 @@
-"""Celery tasks for notices. Rows in the database say what is due, so a lost queue loses no notice."""
+"""Celery tasks for notices. Rows in the database say what is due, so losing the queue loses no notices."""
 
 from celery import shared_task
 

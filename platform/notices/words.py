@@ -160,7 +160,7 @@ def for_slack(words: Words, address: str) -> dict[str, Any]:
 
 
 def generic(words: Words, facts: Facts) -> dict[str, Any]:
-    """Return the notice as JSON for services other than Discord and Slack. `id` is the same at every try."""
+    """Return the notice as JSON for services other than Discord and Slack. `id` is the same on every try."""
     return {
         "id": facts.id,
         "event": facts.event,

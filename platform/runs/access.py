@@ -85,7 +85,7 @@ def access_peer_run(which: Q, *, person: Person | None, address: str) -> Run:
 
 
 def helped_runs(person: Person) -> QuerySet[Run]:
-    """Return the visible runs from which the person was not removed. Runs by request count only once joined."""
+    """Return the visible runs from which the person was not removed. A run by request counts only once joined."""
     others = Q(visibility=Run.Visibility.REQUEST) & ~_has_role(person) & ~_is_member(person)
     return visible_runs(person).exclude(Exists(_removals(person))).exclude(others)
 
@@ -131,7 +131,7 @@ def _of_removed(run: Run) -> QuerySet[Machine]:
 
 
 def shut_out(run: Run, machines: list[PeerId]) -> QuerySet[Machine]:
-    """Return those of the machines that may not take part in the run.
+    """Return the given machines that may not take part in the run.
 
     Either a past or present owner was removed, or the run is for members only and the owner is not a member.
     """

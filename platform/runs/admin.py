@@ -1,4 +1,4 @@
-"""Admin pages for runs. Log and ledger are read-only, because credit is read from them."""
+"""Admin pages for runs. The log and the ledger are read-only, because credit is read from them."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -47,7 +47,7 @@ class ReadOnly(Kept):
 
 @admin.register(Run)
 class RunAdmin(Kept):
-    """The admin page of runs. An operator may change title, purpose and visibility; the organizer decides the rest."""
+    """Admin page for runs. An operator may change the title, purpose and visibility; the organizer decides the rest."""
 
     list_display = ("title", "organizer", "state", "visibility", "created_at", "finished_at")
     list_filter = ("state", "visibility")

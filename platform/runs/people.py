@@ -28,7 +28,7 @@ class Milestone(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """The highest milestone of each kind, and a text on the next one. The text is empty after the last milestone."""
+    """The highest milestone of each kind, and a text about the next one, which is empty after the last milestone."""
 
     milestones: list[Milestone]
     next_one: str

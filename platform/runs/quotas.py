@@ -1,4 +1,4 @@
-"""Limits for one person (`settings.QUOTAS`): drafts, disk, model size, runs under way. Operators have no limits.
+"""Limits per person (`settings.QUOTAS`) on drafts, disk, model size and runs under way. Operators have no limits.
 
 Limits that concurrent requests could exceed are checked with the person's row locked.
 """
@@ -18,7 +18,7 @@ from runs.storage import MEGABYTE
 
 
 class Quotas(NamedTuple):
-    """One person's limits. `parameters` is for each run, `disk_mb` in megabytes."""
+    """One person's limits. `parameters` applies to each run; `disk_mb` is in megabytes."""
 
     drafts: int
     disk_mb: int
@@ -27,7 +27,7 @@ class Quotas(NamedTuple):
 
 
 class Use(NamedTuple):
-    """The amounts that a person uses, and the person's limits. `most` is None for operators."""
+    """The amount of each quota that a person uses, and the limits. `most` is None for operators."""
 
     drafts: int
     disk_mb: int
@@ -54,7 +54,7 @@ def under_way(person: Person) -> int:
 
 
 def disk_of(person: Person) -> int:
-    """Return the bytes of a person's texts. An unfinished upload counts with its full size."""
+    """Return the size of a person's texts in bytes. An unfinished upload counts with its full size."""
     kept, coming = (
         rows.filter(**{owner: OuterRef("pk")}).order_by().values(owner).annotate(total=Sum("size")).values("total")
         for rows, owner in ((Dataset.objects, "organizer"), (Upload.objects, "person"))

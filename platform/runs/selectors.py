@@ -148,8 +148,8 @@ def last_loss(run: Run) -> float | None:
 def run_picture(run: Run, *, lines: int = 10, today: int | None = None) -> RunPicture:
     """Return everything that a run's page needs from the database.
 
-    This takes seven or eight queries, however long the run is. `today` is a day as `day_of` counts it. Changes of rank
-    count from the start of that day; without it, they are all 0.
+    This takes seven or eight queries, however long the run is. `today` is a day as `day_of` counts it. Changes in rank
+    are counted from the start of that day; without it, they are all 0.
     """
     board, sums = board_and_totals(run, limit=lines, today=today)
     head = _head(run, sums)
@@ -244,7 +244,7 @@ def places(last: int, most: int = POINTS) -> list[int]:
 
 
 def best_snapshot(run: Run) -> Snapshot | None:
-    """Return the snapshot with the lowest held-out loss; among equals, the first."""
+    """Return the snapshot with the lowest held-out loss, or the first of them on a tie."""
     return _current(run).exclude(heldout_loss=None).order_by("heldout_loss", "index").first()
 
 
@@ -254,7 +254,7 @@ def _current(run: Run) -> QuerySet[Snapshot]:
 
 
 def heldout_points(run: Run, *, most: int = MEASURED) -> list[Measured]:
-    """Return held-out losses in order, thinned by the database, but always with the newest and the best."""
+    """Return held-out losses in order, thinned by the database, but always including the newest and the best."""
     newer = Window(RowNumber(), order_by=F("index").desc()) - 1
     best = Window(RowNumber(), order_by=(F("heldout_loss").asc(), F("index").asc()))
     stride = (Window(Count("pk")) - 1) / most + 1
@@ -299,7 +299,7 @@ SINCE_BEST = 2  # snapshots measured since the best one
 
 
 class Overfitting(NamedTuple):
-    """The best and newest snapshot of a run whose held-out loss rose while its training loss fell."""
+    """The best and the newest snapshot of a run whose held-out loss rose while its training loss fell."""
 
     best: Measured
     newest: Measured
@@ -312,7 +312,7 @@ def typical_loss(points: Sequence[Point]) -> float | None:
 
 
 class Change(NamedTuple):
-    """A change of the training loss, in nats, over a number of steps."""
+    """A change in the training loss, in nats, over a number of steps."""
 
     loss: float
     steps: int

@@ -1,6 +1,6 @@
 """States of a run, and the allowed moves between them.
 
-Only `move` writes a state, by one conditional update, so that one of two concurrent moves succeeds.
+Only `move` writes a state, in a single conditional update, so that only one of two concurrent moves succeeds.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ class Why(StrEnum):
 
 
 class Move(NamedTuple):
-    """A move from any of the states `before` to `after`. `wanted` is the request to store; None leaves it unchanged."""
+    """A move from any state in `before` to `after`. `wanted` is the request to store; None leaves it unchanged."""
 
     before: tuple[Run.State, ...]
     after: Run.State

@@ -67,14 +67,14 @@ def relative(path: Path) -> str:
 
 
 def put(source: Path, target: Path) -> None:
-    """Move a finished file or folder into the storage. An existing target has the same content and is kept."""
+    """Move a finished file or folder into storage. A target that already exists has the same content and is kept."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if not target.exists():
         source.rename(target)
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name, as a hard link, which takes no space."""
+    """Give a file a second name as a hard link, which takes no extra space."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
@@ -83,7 +83,7 @@ def link(source: Path, target: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Delete a folder to which no row refers. Delete its parent too if that is then empty."""
+    """Delete a folder that no row refers to, and its parent if that is then empty."""
     shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):
         folder.parent.rmdir()
@@ -91,7 +91,7 @@ def discard(folder: Path) -> None:
 
 @contextmanager
 def workspace() -> Iterator[Path]:
-    """Yield a temporary folder on the same disk as the storage, so that moving a file is only a rename."""
+    """Yield a temporary folder on the same disk as the storage, so that moving a file there is just a rename."""
     folder = _workspaces() / uuid.uuid4().hex
     folder.mkdir(parents=True)
     try:

@@ -1,6 +1,6 @@
-"""Celery tasks for long work. Each gets an id, returns nothing, and is safe to repeat.
+"""Celery tasks for long-running work. Each takes an id, returns nothing, and is safe to repeat.
 
-Work that a restart has interrupted is enqueued again.
+Work interrupted by a restart is enqueued again.
 """
 
 from uuid import UUID
@@ -29,13 +29,13 @@ AFTER_VERIFYING = (
 
 
 def _later_s(task: "Task[..., None]") -> int:
-    """Return the seconds until the next try, which double each time, up to half an hour."""
+    """Return the seconds until the next try. The wait doubles each time, up to half an hour."""
     return int(min(RETRY_S * 2 ** min(task.request.retries, 10), publishing.LONGEST_RETRY_S))
 
 
 @shared_task(bind=True, max_retries=None)
 def prepare_dataset(self: "Task[..., None]", dataset_id: str) -> None:
-    """Prepare a dataset, then enqueue the runs that wait for it. Retry if the Hub does not answer."""
+    """Prepare a dataset, then enqueue the runs waiting for it. Retry if the Hub does not answer."""
     match preparation.prepare_dataset(UUID(dataset_id)):
         case "away":
             raise self.retry(countdown=_later_s(self))
@@ -52,7 +52,7 @@ def prepare_run(run_id: str) -> None:
 
 @shared_task(bind=True, max_retries=None)
 def make_release(self: "Task[..., None]", run_id: str) -> None:
-    """Make a release of a verified model. Retry after a failure, each time after a longer wait."""
+    """Make a release of a verified model. After a failure, retry, waiting longer each time."""
     state = making.make_release(UUID(run_id))
     if state == Release.State.FAILED:
         raise self.retry(countdown=_later_s(self))
@@ -81,7 +81,7 @@ def publish_checkpoint(self: "Task[..., None]", run_id: str) -> None:
 
 @shared_task(bind=True, max_retries=None)
 def remake_release(self: "Task[..., None]", run_id: str) -> None:
-    """Remake an outdated release, also on the Hub. Retry if that failed or the result is already outdated."""
+    """Remake an outdated release, here and on the Hub. Retry if that fails or the result is already outdated."""
     releases = Release.objects.select_related("run__head")
     before = releases.get(run=UUID(run_id))
     if not is_stale(before):
@@ -119,7 +119,7 @@ def measure_heldout(self: "Task[..., None]", run_id: str) -> None:
 
 @shared_task(bind=True, max_retries=None)
 def write_trial(self: "Task[..., None]", trial_id: str) -> None:  # noqa: ARG001 (it takes what has waited longest)
-    """Write the text for the trial that has waited longest. Each waiting trial has its own task."""
+    """Write the text for the trial that has been waiting longest. Each waiting trial has its own task."""
     if trials.write_next() == trials.Outcome.BUSY:
         raise self.retry(countdown=TRIAL_BUSY_S)
 
@@ -130,7 +130,7 @@ def thin_snapshots(run_id: str) -> None:
 
 
 def requeue_unfinished() -> int:
-    """Enqueue all unfinished work, when the site starts. Return the number of tasks."""
+    """Enqueue all unfinished work when the site starts, and return the number of tasks."""
     forget_stale()
     verification.forget_delays()
     checkpoints.forget_delays()

@@ -30,15 +30,15 @@ STEPS_KEPT = 64  # lines; the log has every step, and a page shows only a few
 
 
 def quoted(text: str) -> str:
-    """Return a person's words in quotes. Unicode isolates keep right-to-left words from reordering the line."""
+    """Put a person's words in quotation marks. Unicode isolates keep right-to-left words from reordering the line."""
     return f"“\u2068{text}\u2069”"
 
 
 def activity_of(run: Run, group: str = "") -> QuerySet[ActivityLine]:
-    """Return the lines that every viewer of the run may read: all of them, or those of one group.
+    """Return the lines that every viewer of the run may read: all of them, or those in one group.
 
-    Lines about members are shown only in runs by invitation. If a run's visibility changes later, its old lines must
-    not become public.
+    Lines about members are shown only in invitation-only runs. If such a run's visibility changes later, these lines
+    must not become public.
     """
     lines = run.activity.filter(is_internal=False)
     lines = lines.filter(kind__in=GROUPS[group]) if group else lines
@@ -46,12 +46,12 @@ def activity_of(run: Run, group: str = "") -> QuerySet[ActivityLine]:
 
 
 def trail_of(run: Run) -> QuerySet[ActivityLine]:
-    """Return the actions of organizer, managers and operators, newest first. Only managers may see them."""
+    """Return the actions of the organizer, managers and operators, newest first. Only managers may see them."""
     return run.activity.filter(by__isnull=False).select_related("by", "on").order_by("-pk")
 
 
 def resumed_at(run: Run) -> datetime | None:
-    """Return when the run was last resumed after a pause; None if that never happened."""
+    """Return when the run was last resumed after a pause, or None if it never was."""
     return run.activity.filter(kind="resumed").order_by("-at", "-id").values_list("at", flat=True).first()
 
 
@@ -66,10 +66,10 @@ def add_action(
     on: Person | None = None,
     is_internal: bool = False,
 ) -> None:
-    """Record what a person did to a run, such as “Amina” and “paused the run.” Lines of this kind are never changed.
+    """Record what a person did to a run, as in “Amina” and “paused the run.” Such lines are never changed.
 
-    `text` replaces name and action. `by` defaults to the organizer, `role` to that person's present role. A line with
-    `is_internal` is shown only to managers.
+    `text` replaces the name and the action. `by` defaults to the organizer, and `role` to that person's current role.
+    A line with `is_internal` set is shown only to managers.
     """
     who = by or run.organizer
     acted_as = role or run.role_of(who) or ""
@@ -94,6 +94,6 @@ def _forget_old_steps(run: Run) -> None:
 
 
 def add_line_once(*, run: Run, kind: str, text: str) -> None:
-    """Add a line unless the timeline already has the same one. Use this for events that may repeat often."""
+    """Add a line unless the timeline already has an identical one. Use this for events that may recur often."""
     if not run.activity.filter(kind=kind, text=text[:300]).exists():
         add_line(run=run, kind=kind, text=text)

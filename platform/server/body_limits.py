@@ -1,7 +1,7 @@
-"""A guard that checks the length of a request's body before Django reads the body.
+"""A guard that checks the length of a request's body before Django reads it.
 
-Django would write every body to disk before it checks the sender. The guard rejects a body unread if it exceeds a
-limit or the sender's quota. Unknown senders may send only short bodies.
+Django would write every body to disk before checking the sender. The guard rejects a body without reading it if it
+exceeds a limit or the sender's quota. Unknown senders may send only short bodies.
 """
 
 import re
@@ -39,7 +39,7 @@ SNAPSHOT = re.compile(r"/api/v1/runs/(?P<slug>[-\w]+)/snapshots/(?P<step>\d{1,15
 
 
 class LengthGuard:
-    """ASGI application that passes on requests whose body has an allowed length, and rejects all others."""
+    """An ASGI application that passes on requests whose bodies have an allowed length, and rejects all the others."""
 
     def __init__(self, inner: Application) -> None:
         self.inner = inner
@@ -59,7 +59,7 @@ class LengthGuard:
 
     @contextmanager
     def _counted(self, sender: Person | Slot | None) -> Iterator[None]:
-        """Count a long body while it arrives. Raises Refused (E363) if its sender is sending too many at once."""
+        """Count a long body as it arrives. Raises Refused (E363) if its sender already has too many under way."""
         if not isinstance(sender, Person):
             yield
             return
@@ -75,7 +75,7 @@ class LengthGuard:
 
 
 class Refused(Exception):
-    """Raised to reject a body unread. It is not a Problem, which Django might handle too late."""
+    """Raised to reject a body unread. It is not a Problem, because Django might handle that too late."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -95,7 +95,7 @@ async def _held(sender: Person | Slot | None, receive: Receive) -> AsyncIterator
 
 
 async def check(scope: Scope) -> Person | Slot | None:
-    """Return the person or slot that sends a long body, or None for a short one. Raises Refused to reject it unread."""
+    """Return the person or slot sending a long body, or None for a short one. Raises Refused to reject it unread."""
     try:
         return await _checked(scope, headers_of(scope))
     except Problem as problem:
@@ -118,7 +118,7 @@ async def _checked(scope: Scope, headers: Mapping[str, str]) -> Person | Slot | 
 
 
 def _sender(scope: Scope, size: int) -> Person:
-    """Return the person who sends a long body. Raises Problem E362 (not logged in), E365 (disk quota).
+    """Return the person sending a long body. Raises Problem E362 (not logged in), E365 (disk quota).
 
     `size`, less an allowance for the form itself, is checked against the quota.
     """
@@ -156,7 +156,7 @@ def _renewing(slot: Slot, receive: Receive) -> Receive:
 
 
 def _with_database(function: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a function so that it releases its database connections. Django does so only for its own requests."""
+    """Wrap a function so that it releases its database connections. Django does this only for its own requests."""
 
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
         try:

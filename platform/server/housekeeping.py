@@ -1,4 +1,4 @@
-"""Regular deletion of old rows while the site runs, and backups of SQLite before tables change."""
+"""Regular deletion of old rows while the site runs, and backups of SQLite before its tables change."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ OURS = frozenset({"accounts", "coordination", "notices", "runs"})
 
 
 async def keep_house(stop: asyncio.Event) -> None:
-    """Delete expired rows at once, then every hour until `stop`. Several site processes may do so concurrently."""
+    """Delete expired rows at once, then every hour until `stop`. Several site processes may do this concurrently."""
     while not stop.is_set():
         try:
             await in_thread(_clear)()
@@ -53,7 +53,7 @@ def _clear() -> None:
 
 
 async def ask_for_delivery(stop: asyncio.Event) -> None:
-    """Ask the worker every few seconds, until `stop`, to send due notices, even those a restart interrupted."""
+    """Until `stop`, ask the worker every few seconds to send due notices, including any that a restart interrupted."""
     while not stop.is_set():
         try:
             await in_thread(_ask_for_delivery)()
@@ -72,7 +72,7 @@ def _ask_for_delivery() -> None:
 
 
 def refuse_unknown_changes() -> None:
-    """Raise Problem E418 if the tables have a migration from a newer version, unknown to this one."""
+    """Raise Problem E418 if a newer version has applied a migration that this version does not know."""
     loader = MigrationLoader(connection)
     for app, name in sorted(loader.applied_migrations.keys() - loader.disk_migrations.keys()):
         if app in OURS:
@@ -85,7 +85,7 @@ def pending_changes() -> int:
 
 
 def back_up_before_changes(data: Path, *, now: datetime | None = None) -> Path | None:
-    """Copy SQLite's file before migrations and return its path, or None if there is nothing to do."""
+    """Copy the SQLite file before migrations. Return the copy's path, or None if there is nothing to do."""
     if connection.vendor != "sqlite":
         return None
     source = Path(connection.settings_dict["NAME"])

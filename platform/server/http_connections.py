@@ -1,4 +1,4 @@
-"""uvicorn's HTTP connections, with limits that keep heads, bodies and responses from lasting forever."""
+"""uvicorn's HTTP connections, with limits that keep heads, bodies and responses from taking forever."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r
 
 
 class Config(uvicorn.Config):
-    """uvicorn's settings, and the limits and counts that all connections of a server share."""
+    """uvicorn's settings, plus the limits and counts shared by all of a server's connections."""
 
     limits: Limits
     strangers: Strangers
@@ -24,7 +24,7 @@ class Config(uvicorn.Config):
 
 
 class TooManyRequests(Exception):
-    """Raised for too many pipelined requests on one connection. A client that reads responses never has so many."""
+    """Raised for too many pipelined requests on a connection. A client that reads responses never has that many."""
 
 
 class Requests(HttpToolsProtocol):
@@ -53,7 +53,7 @@ class Requests(HttpToolsProtocol):
         self._set_timer(self.config.limits.head_s, self.turn_out)
 
     def data_received(self, data: bytes) -> None:
-        """Limit the bytes of a request's head, because the parser would keep all of them."""
+        """Limit the size of a request's head, because the parser would keep all of it in memory."""
         while data and self.parser is not None and not self.transport.is_closing():
             part = data[: self.head_left] if self.is_in_head else data
             if not part:

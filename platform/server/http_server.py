@@ -17,7 +17,7 @@ GRACE_S = 2
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server without its signal handling, which would raise a signal again and skip our cleanup."""
+    """uvicorn's server without its signal handling, which would raise the signal again and skip our cleanup."""
 
     def __init__(self, config: uvicorn.Config, started: asyncio.Event) -> None:
         super().__init__(config)

@@ -1,7 +1,7 @@
 """A numbered place for each site process: a lock, an announcement file, and a home for its relay.
 
-SQLite and the in-memory queue serve one process only, so a site with either has just the first place. A restarted
-process takes the first free place, with the key and log of that place's relay. The lock ends with its process.
+SQLite and the in-memory queue can each serve only one process, so a site with either has just the first place. A
+restarted process takes the first free place, with that place's relay key and log. The lock ends with its process.
 """
 
 import json

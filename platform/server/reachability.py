@@ -1,4 +1,4 @@
-"""Checks of ports, and of how far this site reaches: this machine, a local network, or the internet.
+"""Checks of ports, and of where this site can be reached from: this machine, a local network, or the internet.
 
 Some functions return warnings and hints for the operator.
 """
@@ -46,7 +46,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def holder_of(port: int) -> str:
-    """Return the name of the program that listens on the port, if this user may see it."""
+    """Return the name of the program listening on the port, if this user may see it."""
     with contextlib.suppress(psutil.Error, PermissionError):
         for connection in psutil.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr[1:2] == (port,) and connection.pid:
@@ -55,7 +55,7 @@ def holder_of(port: int) -> str:
 
 
 def checked_public(url: str) -> str:
-    """Return a warning for plain http in local networks, or "". Raises Problem E334 for plain http on the internet."""
+    """Return a warning about plain http on local networks, or "". Raises Problem E334 for it on the internet."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme == "https" or is_loopback(host):
@@ -66,7 +66,7 @@ def checked_public(url: str) -> str:
 
 
 def hint_for_neighbours(host: str, port: int, public: str) -> str:
-    """Return a hint that names the site's address in the local network, or an empty string.
+    """Return a hint giving the site's address on the local network, or an empty string.
 
     The hint is needed if the site listens on all addresses, but only this machine can reach `public`.
     """
@@ -77,7 +77,7 @@ def hint_for_neighbours(host: str, port: int, public: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if only this machine can reach the host. Return False for 127.0.0.2, a second machine in tests."""
+    """Return True if only this machine can reach the host. 127.0.0.2 does not count: tests use it as another one."""
     return host in ("127.0.0.1", "localhost", "::1")
 
 

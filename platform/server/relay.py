@@ -40,8 +40,8 @@ async def keep_relay(site: str, place: Place, *, host: str, port: int, advertise
 def enrolment() -> dict[str, str]:
     """Return environment variables with a new enrolment token for the relay.
 
-    Other users can read a process's arguments, but not its environment. The relay uses the token only if it is not
-    enrolled at this address yet.
+    Other users can read a process's arguments, but not its environment. The relay uses the token only if it is not yet
+    enrolled at this address.
     """
     keeper = relay_keeper()
     keeper.tokens.exclude(used_at=None).delete()

@@ -23,7 +23,7 @@ MOST_FILES = 65_536
 
 
 class Limits(Struct, frozen=True):
-    """Limits in seconds and connections. `body_s` is for a whole short body; `slowest` is for a longer one."""
+    """Limits in seconds and connections. `body_s` applies to the whole of a short body; `slowest`, to a longer one."""
 
     head_s: float = 10.0  # from the connection, or the first byte of a later request, to the end of the head
     proof_s: float = 10.0  # from the end of the head to the proof, on an agent's connection
@@ -49,7 +49,7 @@ class Guest(Protocol, Hashable):
     """A connection that can be closed."""
 
     def turn_out(self) -> None:
-        """Abort the connection at once, because a regular close would take a long time."""
+        """Abort the connection at once, because closing it normally would take a long time."""
         ...
 
 

@@ -61,7 +61,7 @@ class Sockets(WebSocketsSansIOProtocol):
             self.is_known = True
 
     def data_received(self, data: bytes) -> None:
-        """Pass received bytes on. Before authentication, close the WebSocket after too many bytes."""
+        """Pass received bytes on. Before authentication, close the WebSocket once too many have arrived."""
         self.taken += len(data)
         if self.is_known or self.taken <= HANDSHAKE_BYTES:
             super().data_received(data)

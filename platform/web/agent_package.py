@@ -32,7 +32,7 @@ class Wheel(NamedTuple):
 class System(NamedTuple):
     """The command lines for one operating system.
 
-    If a smaller torch than the default suffices, the line in `torch` is run before the one in `pip`. Each line calls
+    If a smaller torch build than the default is enough, the `torch` line is run before the `pip` line. Each line calls
     the environment's own programs, so that it works in any terminal.
     """
 
@@ -82,7 +82,7 @@ def _sha256(path: Path, changed_at_ns: int, size: int) -> str:  # noqa: ARG001  
 
 
 def install_lines(request: HttpRequest) -> Install | None:
-    """Return the command lines, with this site's address in them. Return None if there is no wheel."""
+    """Return the command lines containing this site's address, or None if there is no wheel."""
     wheel = current_wheel()
     if wheel is None:
         return None
@@ -94,7 +94,7 @@ def install_lines(request: HttpRequest) -> Install | None:
 
 
 def pip_call(request: HttpRequest) -> str:
-    """Return the command that starts `manyhands` on the visitor's system after installation with pip."""
+    """Return the command that starts a pip-installed `manyhands` on the visitor's system."""
     likely = likely_system(request.headers.get("User-Agent", ""))
     return next((system.call for system in _systems("") if system.name == likely), "")
 
@@ -115,7 +115,7 @@ def _systems(requirement: str) -> list[System]:
 
 
 def is_near(request: HttpRequest) -> bool:
-    """Return True if the visitor reached the site by an address of the local network."""
+    """Return True if the visitor reached the site at an address on the local network."""
     host = request.get_host().rpartition(":")[0] or request.get_host()
     try:
         return ipaddress.ip_address(host.strip("[]")).is_private
@@ -124,7 +124,7 @@ def is_near(request: HttpRequest) -> bool:
 
 
 def likely_system(agent: str) -> str:
-    """Return the operating system that the browser reports. It decides only what the page shows first."""
+    """Return the operating system that the browser reports. This decides only which one the page shows first."""
     if "Windows" in agent:
         return "Windows"
     return "macOS" if "Macintosh" in agent else "Linux"

@@ -1,4 +1,4 @@
-"""Texts of the agent's packages in a page's language, from the agent's catalogue and the site's."""
+"""Texts of the agent's packages in a page's language, taken from the agent's and the site's catalogues."""
 
 from functools import cache
 from gettext import NullTranslations
@@ -27,7 +27,7 @@ def titled_in_words_of_page(fault: Fault) -> str:
 
 
 def reason_in_words_of_page(reason: str) -> str:
-    """Return the reason why a run waits, in the active language. It may be a numbered error."""
+    """Return the reason why a run is waiting, in the active language. It may be a numbered error."""
     fault = Fault.read(reason)
     return str(in_words_of_page(fault)) if fault.code in CATALOGUE else reasons.in_words(reason, _translated)
 
@@ -50,7 +50,7 @@ def summary_of_page(recipe: Recipe) -> str:
 
 
 def loss_unit_of_page(recipe: Recipe) -> tuple[str, str]:
-    """Return the unit over which a loss is averaged, in singular and plural, such as “token” and “tokens”."""
+    """Return the unit over which a loss is averaged, in the singular and the plural, such as “token” and “tokens”."""
     one, many = recipe.loss_unit
     return gettext(one), gettext(many)
 

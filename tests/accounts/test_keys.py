@@ -1,4 +1,6 @@
-"""The site's secrets and keys: created once, the same for all processes, in files that only their owner can read."""
+"""The site's secrets and keys: created once, shared by all processes, and kept in files that only their owner can
+read.
+"""
 
 import stat
 from concurrent.futures import ThreadPoolExecutor

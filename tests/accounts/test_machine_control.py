@@ -1,4 +1,4 @@
-"""Instructions that an owner gives to a machine, and the reports that the machine sends back."""
+"""The instructions that an owner gives to a machine, and the reports that the machine sends back."""
 
 from datetime import timedelta
 

@@ -159,7 +159,7 @@ class TestMachines:
 
 @pytest.mark.django_db
 class TestKeysThatWereShutOut:
-    """Tests that enrol a revoked key again, with a token of its owner or of another person."""
+    """Attempts to enrol a revoked key again, with a token from its owner or from another person."""
 
     def again(self, person: Person, key: Ed25519PrivateKey) -> Machine:
         return enrolled(services.create_machine_token(person=person).secret, key)

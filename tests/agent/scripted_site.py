@@ -111,7 +111,7 @@ RECIPE = CausalLM(model=Model(layers=1, width=16, heads=2, context=8), vocab=300
 
 
 def first_snapshot(home: Home) -> m.Snapshot:
-    """Store an untrained replica's state in the cache of this home, and return it as the snapshot of step 0."""
+    """Store an untrained replica's state in this home's cache, and return it as the snapshot at step 0."""
     replica = Replica(RECIPE)
     folder = home.cache / "snapshots"
     folder.mkdir(parents=True)
@@ -201,15 +201,16 @@ async def relaying(site: Site, folder: Path, peer: PeerId = RELAY) -> AsyncItera
 
 
 async def dial_relay(url: str, folder: Path, number: int, relay: PeerId = RELAY) -> Connection:
-    """Open a contributor's data link to a relay. The contributor is peer `number` of the plans in
-    tests.averaging.rounds."""
+    """Open a contributor's data link to a relay. The contributor is peer `number` in the plans of
+    tests.averaging.rounds.
+    """
     access = OwnAccess(folder / str(number), PeerId(f"{number:032x}"), Role.TRAINER, "")
     await access.renew()
     return await dial(url, link=Link.DATA, identity=access.identity(), server=relay, version="1")
 
 
 async def next_of(link: Connection, kind: type[Said]) -> Said:
-    """Return the next message of this kind from a data link, and discard messages of other kinds."""
+    """Return the next message of this kind from a data link, discarding messages of other kinds."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             body = await link.receive()

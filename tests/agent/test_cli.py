@@ -1,5 +1,5 @@
-"""The agent's console script as users run it. An error prints one numbered sentence and exits with 1; signals end it
-quickly.
+"""The agent's console script as users run it. An error prints one numbered sentence and exits with status 1; signals
+end it quickly.
 """
 
 import asyncio
@@ -265,7 +265,7 @@ LOADED_S = 600.0  # torch is loaded at the lowest priority, possibly while anoth
 
 
 async def test_it_leaves_at_once_though_its_control_link_takes_nothing(tmp_path: Path) -> None:
-    """The site accepts the control link and then answers nothing. SIGINT must still end the agent at once."""
+    """The site accepts the control link and then never answers. SIGINT must still end the agent at once."""
     linked = asyncio.Event()
 
     async def silent(socket: ServerConnection) -> None:

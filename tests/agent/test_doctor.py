@@ -1,4 +1,4 @@
-"""Each check of the doctor is tested with a real fault: a full disk, a wrong clock, a closed port, missing torch, too
+"""Each of the doctor's checks, tested with a real fault: a full disk, a wrong clock, a closed port, missing torch, too
 little memory.
 """
 
@@ -224,7 +224,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
 
 
 def test_torch_is_missing_really(tmp_path: Path) -> None:
-    """The doctor runs without the training packages. The test links the agent's other dependencies one by one."""
+    """The doctor runs without the training packages. The test symlinks the agent's other dependencies one by one."""
     lent = tmp_path / "lent"
     lent.mkdir()
     packages = Path(sys.modules["msgspec"].__file__ or "").parents[1]

@@ -55,8 +55,8 @@ def _signed(bits: NDArray[np.int8]) -> NDArray[np.int8]:
 
 
 def sum_of_squares(values: Floats) -> float:
-    """Sum the squares pairwise: add the first half to the last half until one number is left. If the count is odd, the
-    middle number is carried over to the next pass.
+    """Sum the squares pairwise: keep adding the first half to the last half until one number is left. If the count is
+    odd, the middle number is carried over to the next pass.
     """
     with np.errstate(all="ignore"):
         squares = values.astype(np.float64) ** 2

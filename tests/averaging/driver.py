@@ -1,4 +1,6 @@
-"""A reducer for one attempt, without a process. Its state machine and arithmetic are called as a relay calls them."""
+"""A reducer for one attempt, without its own process. Its state machine and arithmetic are called as a relay calls
+them.
+"""
 
 from collections.abc import Iterable
 
@@ -16,9 +18,7 @@ Result = tuple[int, bytes | memoryview] | ClosedSpan  # (chunk, its average), or
 
 
 class Driver:
-    """A reducer that tests feed with leaves and frames. A method returns the error number if the reducer refuses its
-    input.
-    """
+    """A reducer that tests feed with leaves and frames. Its methods return the error number if it refuses the input."""
 
     def __init__(self, plan: m.Plan, me: PeerId) -> None:
         self.plan = OpenPlan(plan, plan.slots)
@@ -61,7 +61,7 @@ class Driver:
         return self._take(event)
 
     def leaves(self, slot: int, data: bytes) -> str:
-        """Return the error number if the reducer refuses the leaves, or an empty text if it accepts them."""
+        """Return the error number if the reducer refuses the leaves, or an empty string if it accepts them."""
         peer = self.plan.slots[slot].peer
         result = self._take(e.Asked(peer, m.Leaves(**self._place(), slot=slot, leaves=data)))  # type: ignore[arg-type]
         return result if isinstance(result, str) else ""
@@ -79,7 +79,7 @@ class Driver:
         return result
 
     def progress(self) -> tuple[tuple[int, int], ...]:
-        """Return pairs (slot, number of chunks received)."""
+        """Return (slot, number of chunks received) pairs."""
         assert self.state.reducer is not None
         assert self.state.reducer.attempt is not None
         return self.state.reducer.attempt.coverage.progress()

@@ -1,4 +1,5 @@
-"""A trainer uses averaged chunks only if they match the root in the record. It fetches other chunks from the log."""
+"""A trainer uses averaged chunks only if they match the root in the record. It fetches any other chunks from the
+log."""
 
 import numpy as np
 import pytest
@@ -72,9 +73,7 @@ def test_a_replica_that_saw_nothing_replays_from_the_log_alone() -> None:
 
 
 def test_bytes_that_the_record_does_not_name_are_never_given_out() -> None:
-    """This peer received a dead reducer's version of a span, but other peers did not. It must not use that version
-    (rule 6).
-    """
+    """Only this peer received a dead reducer's version of a span. It must not use that version (rule 6)."""
     assembly = following()
     for each in frames(payloads={c: PAYLOADS[0][: len(data)] for c, data in PAYLOADS.items()}):
         assembly.keep_chunk(each)

@@ -165,7 +165,7 @@ def test_the_last_block_may_be_short(codec: Codec, more: int) -> None:
 
 
 def test_two_integers_of_four_bits_share_a_byte() -> None:
-    """The first half of a chunk is in the low bits of the bytes, the second half in the high bits."""
+    """A chunk's first half goes into the low bits of the bytes, and its second half into the high bits."""
     data = encode("int4", np.array([7, -7, 1, -1, 3], np.float32))
     assert data == struct.pack("<f", 1) + bytes([0xF7, 0x39, 0x01])
 
@@ -182,7 +182,8 @@ def test_a_scale_that_nobody_writes_is_not_finite(codec: Codec, scale: float) ->
 
 
 def test_small_blocks_limit_the_error_of_int4_with_heavy_tails() -> None:
-    """If 1024 values shared a scale, the relative RMS error would be 0.14 (normal) and 0.39 (heavy tails)."""
+    """If 1024 values shared a scale, the relative RMS error would be 0.14 for normal values and 0.39 with heavy
+    tails."""
     random = np.random.default_rng(1)
     for values, most in ((random.standard_normal(2**16), 0.12), (random.standard_t(3, 2**16), 0.23)):
         floats = values.astype(np.float32)

@@ -1,4 +1,4 @@
-"""The accumulator of a contributor: freezing, settlement, and conservation of every gradient not yet averaged."""
+"""A contributor's accumulator: freezing, settlement, and conservation of every gradient that is not yet averaged."""
 
 import math
 from typing import get_args
@@ -132,7 +132,8 @@ def test_a_residual_without_tokens_is_sent_as_zeros_and_kept() -> None:
     st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 2**GRID.chunks - 1)), min_size=1, max_size=6),
 )
 def test_nothing_is_lost_over_rounds(codec: Codec, rounds: list[tuple[int, int]]) -> None:
-    """Error feedback: all averages plus the accumulator's remainder equal the sum of all gradients ever added."""
+    """Error feedback: all the averages plus the accumulator's remainder equal the sum of all the gradients ever
+    added."""
     accumulator = Holder()
     added, sent = np.zeros(GRID.elements), np.zeros(GRID.elements)
     for seed, (tokens, chunks) in enumerate(rounds):

@@ -1,6 +1,4 @@
-"""Half-precision casts (by arithmetic, by table and by torch), levels and sums of squares equal those of numpy bit for
-bit.
-"""
+"""Half-precision casts (by arithmetic, by table and by torch), levels and sums of squares match numpy's bit for bit."""
 
 import math
 import sys

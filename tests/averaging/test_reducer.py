@@ -1,4 +1,4 @@
-"""One relay's part of an attempt: the weighted mean for any order of events, and every reason to refuse a message."""
+"""One relay's part in an attempt: the weighted mean for any order of events, and every reason to refuse a message."""
 
 import math
 from collections.abc import Sequence
@@ -316,7 +316,9 @@ WHOLE = (1, 0, GRID.chunks)  # (attempt, first chunk, end) of everything that at
 
 
 def averages(residuals: Residuals, *, step: int = 7, codec: Codec = "int4", attempt: int = 1) -> list[Floats]:
-    """Run an attempt in which one reducer averages all chunks. Return the averages that receivers decode, by chunk."""
+    """Run an attempt in which one reducer averages all the chunks. Return, by chunk, the averages that receivers
+    decode.
+    """
     plan = replace(plan_of(SENT, codec_down=codec, cuts=(0, GRID.chunks), attempt=attempt), step=step)
     reduction = reduction_with(plan, residuals)
     tokens = sum(sending.weights[0].tokens for sending in SENT)

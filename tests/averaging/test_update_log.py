@@ -27,7 +27,7 @@ ENTRIES = record_of(PLAN, SPANS).spans
 
 
 def chain(length: int) -> list[Entry]:
-    """Build a chain of `length` records, one per step. All name the same spans."""
+    """Build a chain of `length` records, one per step. All of them name the same spans."""
     records: list[Entry] = []
     for index in range(1, length + 1):
         previous = digest_of(records[-1]) if records else GENESIS
@@ -242,7 +242,7 @@ def test_void_round_deletes_spans_kept_from_earlier_attempts(log: UpdateLog, tmp
 
 
 class Crash(BaseException):
-    """Raised in place of a disk write to simulate a machine that stops there."""
+    """Raised in place of a disk write to simulate a machine that stops at that point."""
 
 
 def moments(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> Iterator[int]:

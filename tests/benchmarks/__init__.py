@@ -1,2 +1,3 @@
-"""Benchmarks of speed, memory and growth (README.md). Run `python -m tests.benchmarks.NAME`. No test depends on
-them."""
+"""Benchmarks of speed, memory and growth (see README.md). Run `python -m tests.benchmarks.NAME`. No test depends on
+them.
+"""

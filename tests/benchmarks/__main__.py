@@ -1,5 +1,6 @@
-"""Run all benchmarks of a size, each within its time budget: `python -m tests.benchmarks [--quick | --full]`. See
-README.md."""
+"""Run all the benchmarks of one size, each within its time budget: `python -m tests.benchmarks [--quick | --full]`.
+See README.md.
+"""
 
 import argparse
 import sys
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def published(jobs: Sequence[Job], file: Path) -> Iterator[str]:
-    """Run the jobs, print and save their lines, and yield the name of each that did not finish."""
+    """Run the jobs, print and save their lines, and yield the name of each job that did not finish."""
     with file.open("w") as kept:
         for job in jobs:
             say(f"{job.name}, at most {job.budget_s} s")

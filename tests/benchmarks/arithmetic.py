@@ -40,7 +40,7 @@ Work = Callable[[], object]
 
 
 class Meter:
-    """CPU seconds of each step, or the peak memory that Python and numpy requested in the step."""
+    """The CPU seconds that each step takes, or the peak memory that Python and numpy request during it."""
 
     def __init__(self) -> None:
         self.turns: list[defaultdict[str, float]] = []
@@ -58,7 +58,7 @@ class Meter:
             self.turns[-1][step] += time.process_time() - began
 
     def medians(self) -> dict[str, float]:
-        """Return the median seconds of each step, without the first turn, which is a warm-up."""
+        """Return the median seconds of each step, leaving out the first turn, which is a warm-up."""
         return {step: median(turn[step] for turn in self.turns[1:]) for step in self.turns[0]}
 
 

@@ -58,7 +58,7 @@ SHOWN = ("rounds_s", "rounds_ok", "rounds_void", "planned_s", "cpu_s_per_gb", "s
 
 
 class Asked(Struct, frozen=True, eq=False):
-    """A benchmark job: rounds over the links of `setup`, in each codec, and rivals to compare with.
+    """A benchmark job: rounds over the links of `setup`, in each codec, and the rivals to compare them with.
 
     `is_many`: run many short rounds. `reserve`: percentage of each trainer's uplink that is reserved for its
     household.
@@ -73,12 +73,12 @@ class Asked(Struct, frozen=True, eq=False):
 
     @property
     def stated(self) -> Codec:
-        """Codec for the rivals, because no plan chooses one for them."""
+        """The codec for the rivals, since no plan chooses one for them."""
         return next((codec for codec in self.codecs if codec != "plan"), STATED)
 
 
 class Seen(Struct, frozen=True, eq=False):
-    """A snapshot of the kernel's counters, the bytes of each process, and the number of void rounds."""
+    """A snapshot of the kernel's counters, each process's byte counts, and the number of void rounds."""
 
     kernel: Counted
     processes: dict[str, Counts]
@@ -101,7 +101,7 @@ class Made(Struct, frozen=True, eq=False):
 
     @property
     def left(self) -> Rates:
-        """Rates of all links, without the share of each trainer's uplink that is reserved for its household."""
+        """The rates of all links, less the share of each trainer's uplink that is reserved for its household."""
         share = 1 - self.way.reserve / 100
         up = {name: bps * (share if name in trainers_of(self.setup) else 1) for name, bps in self.rates.up.items()}
         return copy_of(self.rates, up=up)
@@ -140,7 +140,7 @@ def ours(place: Place, asked: Asked, codec: Wire) -> Figures:
 
 
 def engine_of(place: Place) -> Engine:
-    """Return a function that measures our own engine with a rival plan."""
+    """Return a function that measures our own engine with a rival's plan."""
 
     def engine(setup: Setup, solve: Solve) -> Figures:
         figures = figures_of(rounds_of(place, setup, way_of(setup, place.codec, early_s=EARLY_S), solve))
@@ -307,8 +307,8 @@ def wire_bytes(codec: Codec, elements: int) -> int:
 
 
 def _is_ok(run: Made, step: int) -> bool:
-    """Return True if the round includes all work of every trainer that the plan did not leave out, and all trainers
-    have the averages.
+    """Return True if the round includes all the work of every trainer that the plan did not leave out, and all
+    trainers have the averages.
     """
     timed, record = run.coordinator.steps[step], run.record(step)
     if run.way.recipe.contributors == "all" and not run.way.recipe.staleness:
@@ -317,10 +317,10 @@ def _is_ok(run: Made, step: int) -> bool:
 
 
 def _bytes_beside_plans(run: Made, steps: Sequence[Timed], sent: int) -> Figures:
-    """Return the bytes that a round transfers beyond the planned ones.
+    """Return how many bytes a round transfers beyond the planned ones.
 
-    P is the size of an encoded vector and n the number of contributors. The bytes of peers that do not reduce are
-    multiples of P, and those of relays multiples of nP.
+    P is the size of an encoded vector and n the number of contributors. Bytes are given in multiples of P for peers
+    that do not reduce, and in multiples of nP for relays.
     """
     found, plans = run.setup, [timed.plan for timed in steps if timed.plan is not None]
     receivers = {run.peers[name] for name in {*trainers_of(found), found.keeper}}

@@ -39,8 +39,9 @@ NAMES: list[str] = []
 
 
 async def longest_wait(stop: asyncio.Event) -> float:
-    """Return the longest time that a task waits between two turns. Ticks and lease renewals would be delayed as
-    long."""
+    """Return the longest time that a task waits between two turns. Ticks and lease renewals would be delayed by as
+    much.
+    """
     longest, before = 0.0, time.perf_counter()
     while not stop.is_set():
         await asyncio.sleep(0)
@@ -50,7 +51,7 @@ async def longest_wait(stop: asyncio.Event) -> float:
 
 
 async def measure(count: int) -> Figures:
-    """Return figures in milliseconds. All are means over ROUNDS broadcasts, except the longest wait."""
+    """Return the figures in milliseconds. All but the longest wait are means over ROUNDS broadcasts."""
     from channels.layers import get_channel_layer
 
     layer: Any = get_channel_layer()

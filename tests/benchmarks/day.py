@@ -1,6 +1,6 @@
 """A site that has been up for a day opens a new run and continues an old one. Described in README.md.
 
-libfaketime advances the clocks of the site, relay and agents while they run. Without it nothing is measured.
+libfaketime advances the clocks of the site, relay and agents while they run. Without it, nothing is measured.
 """
 
 import argparse

@@ -76,7 +76,7 @@ class Stage(Struct):
 
 
 async def row(stage: Stage, what: Behaviour | Visit, alone: float, seconds: float) -> Figures:
-    """Measure the run's rate with the puppet, and after it has left. `alone` is the rate before its arrival."""
+    """Measure the run's rate with the puppet present, and after it has left. `alone` is the rate before it arrived."""
     machines = await stage.machines(what.name, what.machines if isinstance(what, Behaviour) else 1)
     task = asyncio.create_task(_act(stage, what, machines, LEAD_S + seconds + 1))
     await asyncio.sleep(LEAD_S)
@@ -98,8 +98,8 @@ async def row(stage: Stage, what: Behaviour | Visit, alone: float, seconds: floa
 
 
 def _did_not(what: Behaviour | Visit, account: Counter[str]) -> list[str]:
-    """Return the required messages or changes that did not occur, or none after a refusal. A missing one makes the row
-    meaningless.
+    """Return the required messages or changes that did not occur, or an empty list after a refusal. Any missing one
+    makes the row meaningless.
     """
     if not isinstance(what, Behaviour) or any(name.startswith("refused E") for name in account):
         return []

@@ -50,7 +50,7 @@ def fill(steps: int, machines: int) -> Figures:
 
 
 def host(slug: str) -> Figures:
-    """Measure the seconds and memory of `store.load`, as called by a host that has just claimed the run."""
+    """Measure the time and memory that `store.load` takes when called by a host that has just claimed the run."""
     import psutil
 
     from coordination import store
@@ -64,7 +64,7 @@ def host(slug: str) -> Figures:
 
 
 def looks(slug: str) -> Figures:
-    """Return the CPU milliseconds of the first page view and the median of later ones, without the run's lookup."""
+    """Return the CPU milliseconds of the first page view and the median of later ones, excluding the run's lookup."""
     from django.utils import timezone
 
     from coordination.models import Presence
@@ -83,7 +83,7 @@ def looks(slug: str) -> Figures:
 
 
 def join(slug: str) -> Figures:
-    """Measure a relay without a log that joins over a real WebSocket while a trainer works. This process is also the
+    """Measure how a relay without a log joins over a real WebSocket while a trainer works. This process is also the
     host.
     """
     return asyncio.run(_join(slug))
@@ -146,7 +146,7 @@ async def _peak_mb() -> None:
 
 
 def aside(folder: Path, part: str, *arguments: object) -> Any:
-    """Run a part of the benchmark in a fresh process, so that earlier parts leave no caches."""
+    """Run one part of the benchmark in a fresh process, so that it finds no caches from earlier parts."""
     command = [sys.executable, "-m", "tests.benchmarks.long_run", "--folder", folder, "--part", part, *arguments]
     done = subprocess.run([*map(str, command)], check=True, capture_output=True, text=True, timeout=LIMIT_S)
     return json.loads(done.stdout.splitlines()[-1])

@@ -114,7 +114,7 @@ def last_of(steps: Mapping[int, Timed]) -> Timed:
 def behind_later(
     steps: Mapping[int, Timed], absent: Mapping[int, set[PeerId]], names: Mapping[PeerId, str]
 ) -> dict[str, int]:
-    """Return the most steps that each left-out trainer was behind, ten rounds after it was left out."""
+    """Return the largest number of steps each left-out trainer was behind, ten rounds after being left out."""
     later: dict[str, int] = {}
     for step, peers in absent.items():
         for peer in peers if step + LATER in steps else ():

@@ -37,7 +37,7 @@ def begin(folder: Path, url: str) -> None:
 
 
 def fill(members: int, steps: int) -> Figures:
-    """Write the large run and other runs without steps, then vacuum as autovacuum would do in a large table."""
+    """Write the large run and other runs without steps, then vacuum as autovacuum would for a large table."""
     from django.core.management import call_command
     from django.db import connection
 

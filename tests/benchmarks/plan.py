@@ -1,4 +1,4 @@
-"""CPU time to compute a plan by each method, for a few peers up to a thousand. Described in README.md."""
+"""CPU time to compute a plan by each method, for anything from a few peers to a thousand. Described in README.md."""
 
 import argparse
 import random
@@ -55,8 +55,9 @@ def milliseconds(work: Callable[[], object], repeats: int) -> float:
 
 
 def measure(own: Sequence[int], coupled: Sequence[int], chosen: Sequence[int], repeats: int) -> Figures:
-    """Measure each method at each number of peers. The solver HiGHS is loaded first, since a process loads it only
-    once."""
+    """Measure each method at each number of peers. The HiGHS solver is loaded first, since a process loads it only
+    once.
+    """
     began = time.process_time()
     for part in ("sparse", "optimize"):
         import_module(f"scipy.{part}")

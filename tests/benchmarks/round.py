@@ -1,5 +1,6 @@
-"""A round of a vector through real relay processes, compared with the same bytes over plain TCP. Described in
-README.md."""
+"""A round that averages a vector through real relay processes, compared with the same bytes over plain TCP. Described
+in README.md.
+"""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""Whole runs of virtual peers in all conditions, at sizes too large for tests. Described in README.md."""
+"""Whole runs of virtual peers under all conditions, at sizes too large for tests. Described in README.md."""
 
 import argparse
 import sys

@@ -89,8 +89,9 @@ def measure(repeats: int) -> Figures:
 
 
 def memory_of(swarm: Stopwatch) -> Figures:
-    """Return the memory of a site without a run, of an agent that waits for a second agent, and of their imported
-    libraries."""
+    """Return the memory of a site without a run, of an agent waiting for a second agent, and of the libraries they
+    import.
+    """
     swarm.wait(swarm.relay, 30, "the relay runs")
     figures: Figures = {"relay": at_rest(swarm.relay()), "serve": at_rest(swarm.processes["site"].pid)}
     organizer = swarm.sign_up("organizer")

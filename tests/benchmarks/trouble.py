@@ -1,5 +1,5 @@
-"""Rounds in which one peer has a tenth of its uplink or freezes during an upload, compared with normal rounds. See
-README.md.
+"""Rounds in which one peer has only a tenth of its uplink or freezes during an upload, compared with normal rounds.
+See README.md.
 """
 
 import argparse
@@ -52,7 +52,7 @@ CODEC: Literal["fp16"] = "fp16"
 
 
 class Asked(Struct, frozen=True, eq=False):
-    """A job: one kind of trouble, for a peer that plays this part in rounds, over the links of a set-up."""
+    """A job: one kind of trouble, for a peer with the given part in rounds, over the links of a set-up."""
 
     setup: Setup
     kind: Kind
@@ -112,7 +112,7 @@ class Troubled(Struct, eq=False):
         return int(self.made.counted()[self.name][[GRADIENT, AVERAGE], 0].sum())
 
     async def come_back(self) -> None:
-        """Run rounds until one contains all chunks of the peer, or the peer reduces in one."""
+        """Run rounds until one contains all the peer's chunks, or the peer reduces in one."""
         begun = self.coordinator.state.step
         for number in range(1, BACK + 1):
             await self.coordinator.reach(begun + number)
@@ -149,7 +149,7 @@ def receivers_of(made: Swarm) -> set[PeerId]:
 
 
 def chosen(made: Swarm, place: Place, part: Part, steps: Sequence[Timed]) -> str:
-    """Choose the peer to put in trouble, by its part in the rounds so far. Raise Unavailable if no peer is suitable."""
+    """Choose the peer to disturb, by its part in the rounds so far. Raise Unavailable if no peer is suitable."""
     plans = [timed.plan for timed in steps if timed.plan is not None]
     chunks = {made.named(peer): count for peer, count in chunks_by_reducer(plans).items()}
     trainers = trainers_of(made.setup)
@@ -165,7 +165,7 @@ def chosen(made: Swarm, place: Place, part: Part, steps: Sequence[Timed]) -> str
 
 
 def unit_s_of(place: Place) -> float:
-    """Return a computing time that gives even the narrowest link enough time to receive an update between rounds."""
+    """Return a computing time that leaves even the narrowest link enough time to receive an update between rounds."""
     wire, setup = encoded_size(place.codec, place.network.setup.elements), place.network.setup
     own_s = {name: wire / place.rates.down[name] for name in trainers_of(setup)}
     slowest = max(own_s, key=lambda name: own_s[name])

@@ -1,6 +1,6 @@
-"""The engines that a site may run on: SQLite or PostgreSQL, messages in memory or over Redis.
+"""The engines that a site may run on: SQLite or PostgreSQL, with messages in memory or over Redis.
 
-Tests really commit their rows, which every thread can see. Each test therefore gets its own database.
+Tests actually commit their rows, so every thread can see them. Each test therefore gets its own database.
 """
 
 import shutil
@@ -110,7 +110,7 @@ def in_other_thread(work: Callable[[], Any]) -> "Aside":
 
 
 class Aside(threading.Thread):
-    """A thread that does the work. `outcome()` waits for the work and returns its result."""
+    """A thread that does some work. `outcome()` waits for the work and returns its result."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         super().__init__(daemon=True)

@@ -1,5 +1,4 @@
-"""An example for tests: Amina's run in a database, the machines of Teo and Noor, and log records as a host writes
-them."""
+"""An example for tests: Amina's run in a database, Teo's and Noor's machines, and log records as a host writes them."""
 
 import hashlib
 from collections.abc import Sequence
@@ -108,7 +107,7 @@ def sealed(record: Record) -> Entry:
 
 
 def books(run: Run) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the credit of each machine according to the ledger, and according to the signed records."""
+    """Return each machine's credit according to the ledger, and according to the signed records."""
     ledger: dict[str, int] = {}
     for row in LedgerEntry.objects.filter(run=run).select_related("machine"):
         ledger[row.machine.peer_id] = ledger.get(row.machine.peer_id, 0) + row.credit

@@ -1,4 +1,4 @@
-"""A process that only runs `run_hosts`: it hosts every run without a host until it is killed."""
+"""A process that only runs `run_hosts`: until it is killed, it hosts every run that has no host."""
 
 import asyncio
 import os

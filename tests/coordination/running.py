@@ -83,7 +83,9 @@ async def steps_on(more: int = 3) -> None:
 
 
 def require_whole_log(run: Run) -> None:
-    """Require that no step is missing or duplicated, that no sample is in two steps, and that ledger and log agree."""
+    """Require that no step is missing or duplicated, that no sample is in two steps, and that the ledger and the log
+    agree.
+    """
     steps = list(LogEntry.objects.filter(run=run).order_by("index").values_list("index", "step"))
     assert steps == [(number, number) for number in range(1, len(steps) + 1)]
     assert head().step == len(steps)

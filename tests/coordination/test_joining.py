@@ -1,4 +1,4 @@
-"""A new relay joins a run with many steps. The relay gets the log in pages while the run continues."""
+"""A new relay joins a run with many steps. It gets the log in pages while the run continues."""
 
 import asyncio
 from pathlib import Path
@@ -42,7 +42,7 @@ def grown(steps: int, machines: int) -> Example:
 async def test_it_gets_the_log_page_by_page(
     steps: int, machines: int, pages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next page follows on acknowledgement, not after a timeout of the host."""
+    """The next page is sent on acknowledgement, not after a timeout on the host."""
     monkeypatch.setattr(reports, "PAGE_AGAIN_S", 3600.0)
     example = await in_thread(grown)(steps, machines)
     owner = await in_thread(owned)(example.run.organizer, "relay")

@@ -1,4 +1,4 @@
-"""The facts that pages show of a run's members, links and last plan."""
+"""The facts that pages show about a run's members, links and last plan."""
 
 from datetime import timedelta
 from typing import Any

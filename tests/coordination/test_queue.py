@@ -1,5 +1,4 @@
-"""The contract of the task queue, in memory or over Redis: work that was interrupted is completed once after a
-restart."""
+"""The contract of the task queue, in memory or over Redis: interrupted work is completed once after a restart."""
 
 import json
 import os

@@ -56,7 +56,7 @@ def commit(run: Run, record: Record, by: Commit = store.commit) -> store.Outcome
 
 
 def steps(example: Example, *rounds: tuple[Unit, ...]) -> list[Record]:
-    """Commit one step for each of these rounds, whose units all belong to Teo."""
+    """Commit one step for each of these rounds. All their units belong to Teo."""
     records = []
     for units in rounds:
         records.append(next_record(example.run, (example.teo, units)))
@@ -171,7 +171,7 @@ class Cut:
         return original()
 
     def _end_backend(self) -> None:
-        """End the session on the server, as a restart does. The driver discovers it by itself."""
+        """End the session on the server, as a restart does. The driver has to notice this by itself."""
         assert connection.connection is not None
         process = connection.connection.info.backend_pid
         with psycopg.connect(self.url, autocommit=True) as control:
@@ -192,7 +192,7 @@ def cut(url: str, monkeypatch: pytest.MonkeyPatch, *, after: bool) -> Iterator[C
 
 
 class TestLostAnswer:
-    """A host without an answer to its COMMIT reads the row to learn the outcome."""
+    """A host that gets no answer to its COMMIT reads the row to learn the outcome."""
 
     def test_of_a_commit_that_happened(self, example: Example, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
         record = next_record(example.run, (example.teo, (UNIT,)))

@@ -18,7 +18,7 @@ WIDTH = 132
 
 
 def main() -> int:
-    """Run the command. If this machine cannot emulate, print the reason with a remedy and return 1."""
+    """Run the command. If this machine cannot emulate a network, print the reason and a remedy, and return 1."""
     parser = arguments()
     asked = parser.parse_args()
     console = Console(width=WIDTH, highlight=False, markup=False)

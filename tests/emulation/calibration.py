@@ -75,7 +75,7 @@ def calibrated_pairs(network: Network, times: Times) -> dict[tuple[str, str], fl
 
 
 def rate(received: Received, one: str, other: str, times: Times) -> float:
-    """Return the bytes per second that arrived from one peer at the other. Raise RuntimeError if nothing arrived."""
+    """Return how many bytes per second from one peer arrived at the other. Raise RuntimeError if nothing arrived."""
     if not (came := received[other].get(one, 0)):
         raise RuntimeError(f"nothing came from {one} to {other} in {times.measured_s:g} s")
     return came / times.measured_s

@@ -74,7 +74,9 @@ def on_loopback() -> Traffic:
 
 @dataclass(frozen=True)
 class ProcessorTime:
-    """Seconds of all CPUs since boot. Time stolen by the hypervisor counts as busy; waiting for a disk does not."""
+    """CPU seconds since boot, over all CPUs. Time stolen by the hypervisor counts as busy; waiting for a disk does
+    not.
+    """
 
     busy_s: float
     all_s: float
@@ -85,12 +87,12 @@ def processor_time() -> ProcessorTime:
 
 
 def summed(times: Mapping[str, float]) -> ProcessorTime:
-    """Sum the seconds of all kinds. Seconds of guests are left out, since `user` already includes them."""
+    """Sum the seconds of all kinds. Guest seconds are left out, since `user` already includes them."""
     everything = sum(value for name, value in times.items() if not name.startswith("guest"))
     return ProcessorTime(everything - times["idle"] - times.get("iowait", 0.0), everything)
 
 
 def cpu_busy(before: ProcessorTime, after: ProcessorTime) -> float:
-    """Return the share of CPU time that this machine was busy between the two readings, from 0 to 1."""
+    """Return the share of CPU time that this machine spent busy between the two readings, from 0 to 1."""
     part = (after.busy_s - before.busy_s) / max(after.all_s - before.all_s, 0.01)
     return min(max(part, 0.0), 1.0)

@@ -1,6 +1,7 @@
-"""The least possible time of averaging, by a linear program over shares. The program knows only rates and bytes.
+"""The least possible time of averaging, by a linear program over shares that knows only rates and bytes.
 
-The program is written independently of the planner, because plans are compared with it."""
+The program is written independently of the planner, because plans are compared with it.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -42,8 +42,8 @@ def emulated(setup: Setup, *, shaped: bool = True) -> Iterator[Network]:
 
 @contextmanager
 def on_loopback(setup: Setup) -> Iterator[Network]:
-    """Run the set-up's peers without namespaces. Any peer can dial any other, without rate limits or delays. Finally
-    end all processes.
+    """Run the set-up's peers without namespaces. Any peer can dial any other, without rate limits or delays. End all
+    processes afterwards.
     """
     nodes = {peer.name: Node(peer.name, LOOPBACK, LOOPBACK, "") for peer in setup.peers}
     try:
@@ -61,7 +61,7 @@ def anywhere(setup: Setup, *, shaped: bool = True) -> Iterator[Network]:
 
 
 class Building:
-    """A network that is built step by step. The network can be taken down after any step."""
+    """A network that is built step by step and can be taken down after any step."""
 
     def __init__(self, setup: Setup, prefix: str) -> None:
         self._setup = setup

@@ -1,4 +1,4 @@
-"""Peers that can be started and dialled, in namespaces of their own or on loopback."""
+"""Peers that can be started and dialled, each in its own namespace or all on loopback."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ PATIENCE_S = 5.0
 
 @dataclass(frozen=True)
 class Node:
-    """A peer's place: its address for other peers, its address for the coordinator, and its processes."""
+    """A peer's place in the network: its addresses for other peers and for the coordinator, and its processes."""
 
     name: str
     address: str
@@ -26,24 +26,26 @@ class Node:
 
     @property
     def inside(self) -> list[str]:
-        """The command prefix that runs a command in this node's namespace. The process keeps its id."""
+        """The command prefix that runs a command in this node's namespace without changing its process id."""
         return ["ip", "netns", "exec", self.namespace] if self.namespace else []
 
     def start(self, *command: str, **settings: Any) -> "subprocess.Popen[Any]":
-        """Start a command in this node's namespace, as `subprocess.Popen` would. The command ends with the network."""
+        """Start a command in this node's namespace, as `subprocess.Popen` would. It is stopped along with the
+        network."""
         process = subprocess.Popen([*self.inside, *command], **settings)
         self.started.append(process)
         return process
 
     def python(self, *arguments: str, **settings: Any) -> "subprocess.Popen[Any]":
-        """Start this Python in the node's namespace, with the checkout's root as its folder."""
+        """Start this Python in the node's namespace, with the checkout's root as its working directory."""
         return self.start(sys.executable, *arguments, cwd=ROOT, **settings)
 
     def converse(self, module: str, *arguments: str) -> "subprocess.Popen[str]":
-        """Start one of our modules in the node's namespace and wait until it prints "ready". Lines go in and out
-        through pipes.
+        """Start one of our modules in the node's namespace and wait until it prints "ready". Its input and output are
+        pipes.
 
-        Installed packages are disabled, since finding them would take most of the time with many processes."""
+        Installed packages are disabled, because with many processes, finding them would take most of the time.
+        """
         pipe = subprocess.PIPE
         process = self.python("-S", "-m", module, *arguments, stdin=pipe, stdout=pipe, text=True)
         if (line := hear(process)) != "ready":
@@ -53,7 +55,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Network:
-    """A running set-up. The coordinator listens on `host_address`, in the namespace of this process."""
+    """A running set-up. The coordinator listens on `host_address`, in this process's namespace."""
 
     setup: Setup
     nodes: dict[str, Node]

@@ -1,4 +1,4 @@
-"""Set-ups as data: peers, links, and the size of the vector. `setup(NAME)` returns one at its scale."""
+"""Set-ups as data: peers, links, and the size of the vector. `setup(NAME)` returns one at its default scale."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ MOST_DELAYED_MBIT = 50.0  # highest rate of a link through the process that dela
 
 @dataclass(frozen=True)
 class Peer:
-    """One machine and its link, in Mb/s. Other peers can dial it only if it is reachable."""
+    """One machine and its link, in Mb/s. Other peers can dial the machine only if it is reachable."""
 
     name: str
     role: Role
@@ -27,7 +27,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Rates:
-    """Bytes per second of each link, up and down, and of each limited ordered pair."""
+    """The rates of each link, up and down, and of each limited ordered pair, in bytes/s."""
 
     up: Mapping[str, float]
     down: Mapping[str, float]
@@ -36,7 +36,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Setup:
-    """Peers and the vector that they average. Raises ValueError if the set-up cannot be emulated."""
+    """Peers and the vector that they average. Creating one raises ValueError if the set-up cannot be emulated."""
 
     name: str
     peers: tuple[Peer, ...]
@@ -60,7 +60,8 @@ class Setup:
         return self.round_trip_s > 0 and peer.role != "relay"
 
     def limited_pairs(self) -> list[tuple[Peer, Peer]]:
-        """Return the ordered pairs of peers in different regions, or none if the set-up does not limit such pairs."""
+        """Return the ordered pairs of peers in different regions, or an empty list if the set-up does not limit
+        them."""
         placed = [peer for peer in self.peers if peer.region and self.pair_mbit]
         return [(one, other) for one in placed for other in placed if one.region != other.region]
 
@@ -79,7 +80,7 @@ class Setup:
 
 
 def peers(name: str, *links: tuple[int, float, float], role: Role = "trainer", **facts: Any) -> tuple[Peer, ...]:
-    """Return peers NAME-1, NAME-2, … for links that are given as (count, up, down)."""
+    """Return peers NAME-1, NAME-2, … for links given as (count, up, down)."""
     rates = [(up, down) for count, up, down in links for _ in range(count)]
     return tuple(Peer(f"{name}-{index}", role, up, down, **facts) for index, (up, down) in enumerate(rates, 1))
 
@@ -107,7 +108,7 @@ REGIONS = (
 
 
 def homes(name: str, most_mbit: float, round_trip_s: float) -> Setup:
-    """Return sixteen peers behind NAT, and two relays through which all their traffic goes."""
+    """Return sixteen peers behind NAT, and two relays that carry all their traffic."""
     links = [(count, min(up, most_mbit), min(down, most_mbit)) for count, up, down in HOME_LINKS]
     everyone = (*peers("home", *links, reachable=False), *HOME_RELAYS)
     return Setup(name, everyone, 5_000_000, "relay-1", 1.0, round_trip_s=round_trip_s)

@@ -1,4 +1,6 @@
-"""The description of a set-up for the person who started it: links, floor times, and how to enter namespaces."""
+"""A description of a set-up for the person who started it: its links, its floor times, and how to enter its
+namespaces.
+"""
 
 from collections.abc import Iterator
 
@@ -14,7 +16,7 @@ CODECS: tuple[Codec, ...] = ("fp16", "fp32")
 
 
 def links_of(network: Network, measured: Rates | None) -> Table:
-    """Return a table with a line per peer, in Mb/s. Measured rates are shown beside the configured ones."""
+    """Return a table with one line per peer, in Mb/s. Measured rates are shown beside the configured ones."""
     title = (
         f"{network.setup.name}, rates x {network.setup.scale:g}, in Mb/s; the coordinator is at {network.host_address}"
     )

@@ -1,4 +1,4 @@
-"""Calibration groups peers and leaves the network unchanged. No test checks a rate."""
+"""Calibration groups the peers and leaves the network unchanged. No test checks a rate."""
 
 import itertools
 import socket

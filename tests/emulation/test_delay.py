@@ -1,5 +1,6 @@
-"""Delayed packets arrive whole, in order and not too early, and the excess is lost. No test checks how late they
-arrive."""
+"""Delayed packets arrive intact, in order and not too early; those beyond the limit are lost. No test checks how late
+they arrive.
+"""
 
 import os
 import socket
@@ -22,7 +23,7 @@ PATIENCE_S = 20.0
 
 @contextmanager
 def between(delay_s: float) -> Iterator[tuple[socket.socket, socket.socket, Delay]]:
-    """Yield two sockets, on which each message is a packet, and the carrier between them."""
+    """Yield two sockets that carry each message as one packet, and the carrier between them."""
     ends = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2)]
     (one, inner), (other, outer) = ends
     for end in (one, other):

@@ -15,7 +15,7 @@ UNSCALED = {name: setups.setup(name, scale=1.0) for name in setups.SETUPS}
 
 
 def units(setup: Setup) -> float:
-    """Return a set-up's floor time with fp32, in units of one vector over 1 Gb/s."""
+    """Return a set-up's floor time in fp32, in units of one vector over 1 Gb/s."""
     size = 4 * setup.elements
     return floor_s(setup, setup.nominal(), size, size) / (size / (1000 * setups.MBIT))
 
@@ -44,8 +44,9 @@ def test_four_peers_take_sixteen_seconds_for_ten_million_values() -> None:
 
 
 def test_regions_pay_for_a_relay_that_keeps_the_log() -> None:
-    """By hand: a pair allows x_i + x_j <= T / 20, so each of the eight peers has a share of T / 40, and the relay has 1
-    - T / 5."""
+    """Computed by hand: a pair allows x_i + x_j <= T / 20, so each of the eight peers has a share of T / 40, and the
+    relay has 1 - T / 5.
+    """
     relay_keeps = UNSCALED["regions"]
     assert units(replace(relay_keeps, keeper="east-1")) == pytest.approx(20 / 9)
     # The relay receives 8 x of gradients and 1 - x of averages over 2 Gb/s: x = (2 T - 1) / 7.
@@ -60,8 +61,9 @@ def test_a_keeper_beside_the_contributors_is_one_more_receiver(name: str, known:
 
 
 def test_up_and_down_are_limits_of_their_own() -> None:
-    """A relay reduces everything. First the slow uplink of one peer limits the round, then the slow downlink of the
-    other."""
+    """A relay reduces everything. The round is limited first by one peer's slow uplink, then by the other's slow
+    downlink.
+    """
     one = Peer("one", "trainer", up_mbit=8, down_mbit=1000, reachable=False)
     two = Peer("two", "trainer", up_mbit=1000, down_mbit=4, reachable=False)
     relayed = Setup("relayed", (one, two, Peer("relay", "relay", 1000, 1000)), 1, "relay", 1.0)

@@ -1,5 +1,5 @@
-"""The command as people run it: its output, and its clean-up on every kind of exit. Without root or iproute2 it gives
-the reason.
+"""The command as people run it: its output, and its clean-up after every kind of exit. Without root or iproute2, it
+says why it cannot run.
 """
 
 import os
@@ -25,7 +25,7 @@ def started(*arguments: str) -> "subprocess.Popen[str]":
 
 
 def shown(process: "subprocess.Popen[str]") -> str:
-    """Return what the process prints until it waits for Enter or ends."""
+    """Return everything the process prints until it waits for Enter or ends."""
     assert process.stdout is not None
     lines = []
     for line in process.stdout:

@@ -46,7 +46,7 @@ def listen(node: Node, address: str) -> str:
 
 
 def sending(node: Node, address: str, port: str, size: int = 1, patience_s: int = 20) -> "subprocess.Popen[str]":
-    """Start a sender that prints "all" if everything arrived, else the name of the error."""
+    """Start a sender that prints "all" if everything arrived, or else the name of the error."""
     return node.python("-S", "-c", SEND, address, port, str(size), str(patience_s), stdout=subprocess.PIPE, text=True)
 
 
@@ -104,7 +104,7 @@ def test_the_kernel_counts_what_was_sent_for_those_who_sent_it(network: Network)
 
 
 def test_no_device_has_an_ipv6_address_that_announces_itself(network: Network) -> None:
-    """For some seconds after a device comes up, IPv6 announces its addresses to all devices on a bridge."""
+    """For a few seconds after a device comes up, IPv6 announces its addresses to every device on a bridge."""
     if network.internet is None:
         return
     for namespace in (node.namespace for node in (network.internet, *network.nodes.values())):

@@ -1,5 +1,4 @@
-"""Members' machines average: an auxiliary without torch, and trainers that listen. Tests run with and without a
-relay."""
+"""Averaging on members' machines: an auxiliary without torch, and trainers that listen, with and without a relay."""
 
 import re
 import signal
@@ -62,7 +61,8 @@ def test_a_run_moves_by_a_members_machine_that_averages(swarm: Swarm, english: s
 
 
 def _is_credited(swarm: Swarm, organizer: Visitor) -> None:
-    """Require that API and page show the bytes that the auxiliary averaged, beside the samples of the same person."""
+    """Require that the API and the page show how many bytes the auxiliary averaged, beside the same person's
+    samples."""
     given = organizer.read_json(f"runs/{swarm.slug}/leaderboard")["averaged"]
     assert [line["name"] for line in given] == ["organizer"]
     assert given[0]["bytes_averaged"] > 0

@@ -1,6 +1,7 @@
-"""The commands and settings of compose.yaml, run as processes of this machine behind the same Caddyfile.
+"""The commands and settings of compose.yaml, run as processes on this machine behind the same Caddyfile.
 
-`Here` holds the differences: ports and folders of this machine instead of those inside containers."""
+`Here` holds the differences: this machine's ports and folders instead of those inside the containers.
+"""
 
 import os
 import re
@@ -26,7 +27,7 @@ CODE = re.compile(r"/approve/\?code=([0-9A-Z-]+)")
 
 
 class Here(NamedTuple):
-    """Ports and folders of this machine. In containers, each service has ports and folders of its own."""
+    """This machine's ports and folders. In containers, each service has its own."""
 
     folder: Path
     redis: str
@@ -38,7 +39,7 @@ class Here(NamedTuple):
 
     @property
     def certificate(self) -> Path:
-        """The root certificate that Caddy creates for its option `local_certs`."""
+        """The root certificate that Caddy creates for its `local_certs` option."""
         return self.folder / "caddy" / "caddy" / "pki" / "authorities" / "local" / "root.crt"
 
     def services(self) -> dict[str, dict[str, Any]]:
@@ -81,7 +82,7 @@ class Here(NamedTuple):
 
 @contextmanager
 def caddy(here: Here) -> Iterator[None]:
-    """Run Caddy in front of the two sites. Yield once one of the sites answers through Caddy."""
+    """Run Caddy in front of the two sites. Yield once one of the sites answers through it."""
     (here.folder / "Caddyfile").write_text(here.caddyfile())
     own = [f"XDG_DATA_HOME={here.folder / 'caddy'}", f"XDG_CONFIG_HOME={here.folder / 'caddy'}"]
     program = str(Path(sys.executable).with_name("caddy"))
@@ -151,7 +152,7 @@ def test_what_compose_starts_trains_a_run(tmp_path: Path, english: str, monkeypa
 
 
 def check(swarm: Swarm, here: Here) -> None:
-    """Require equal books, a downloadable release, no other relay, and a clean end of all processes."""
+    """Require books that agree, a downloadable release, no other relay, and a clean exit of all the processes."""
     ledger, committed = swarm.books(here.folder / "relay")
     assert ledger == committed == sum(step["samples"] for step in swarm.items("steps"))
     assert len(swarm.items("steps")) == STEPS

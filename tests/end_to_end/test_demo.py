@@ -36,7 +36,7 @@ def wait_until(done: Callable[[], object], what: str) -> None:
 
 
 def agents_of(demo: "subprocess.Popen[str]") -> list[psutil.Process]:
-    """Return the child processes of the demo that already run the agent's command."""
+    """Return the demo's child processes that are already running the agent's command."""
     found = []
     for child in psutil.Process(demo.pid).children():
         try:
@@ -49,7 +49,7 @@ def agents_of(demo: "subprocess.Popen[str]") -> list[psutil.Process]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Run a demo with two volunteers and six steps. Return its result, and the observations of its agents."""
+    """Run a demo with two volunteers and six steps. Return its result and what was observed of its agents."""
     file = tmp_path_factory.mktemp("demo") / "out.json"
     seen: dict[int, dict[str, Any]] = {}
     with start("--peers", "2", "--steps", "6", "--exit", "--json", str(file)) as demo:

@@ -15,7 +15,7 @@ HOSTED = re.compile(r"hosted at step (\d+) under fence (\d+)")
 
 
 def hosted(swarm: Swarm, site: str) -> list[tuple[int, int]]:
-    """Return the step and fence for each time that this site process became the run's host."""
+    """Return the step and the fence for each time this site process became the run's host."""
     return [(int(step), int(fence)) for step, fence in HOSTED.findall(swarm.log(site))]
 
 
@@ -24,7 +24,7 @@ def relay_of(swarm: Swarm, site: str) -> Path:
 
 
 def begin(swarm: Swarm, english: str, ports: tuple[int, int]) -> None:
-    """Start two site processes on one data folder, a run that one of them hosts, and two trainers."""
+    """Start two site processes on one data folder, two trainers, and a run hosted by one of the site processes."""
     for site, port in zip(SITES, ports, strict=True):
         swarm.start_site(site, port=str(port))
     organizer = swarm.sign_up("organizer")
@@ -52,7 +52,7 @@ def test_the_hosting_process_is_killed_and_the_other_goes_on(tmp_path: Path, eng
 
 
 def settled(swarm: Swarm, heir: str) -> None:
-    """Require that each step was committed once, under the fence of its host, and that books and digests agree."""
+    """Require that each step was committed once, under its host's fence, and that the books and the digests agree."""
     steps = swarm.items("steps")
     assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
     records = swarm.records(relay_of(swarm, heir))

@@ -1,4 +1,4 @@
-"""Three machines of unequal speed together make the model that one machine would make (rules 13, 32 and 33)."""
+"""Three machines of unequal speed together produce the model that one machine would produce (rules 13, 32 and 33)."""
 
 import json
 import shutil
@@ -95,7 +95,7 @@ def train(
     steps: int,
     **recipe: str,
 ) -> tuple[Path, dict[str, dict[int, str]]]:
-    """Repeat the training until no step of a run leaves a machine out. Return the final snapshot and every machine's
+    """Repeat the training until no step of a run leaves a machine out. Return the final snapshot and each machine's
     digests.
     """
     for _ in range(TRIES):
@@ -138,13 +138,13 @@ def train_once(
 
 
 def furthest(weights: dict[str, torch.Tensor], final: Path) -> float:
-    """Return the largest difference between a weight and the same weight in the snapshot."""
+    """Return the largest difference between any weight and the same weight in the snapshot."""
     theirs = weights_of(final)
     return max(float((weight - theirs[name]).abs().max()) for name, weight in weights.items())
 
 
 def loss_apart(export: Path, losses: list[float]) -> float:
-    """Return the largest relative difference between a replayed loss and the loss in the step's record."""
+    """Return the largest relative difference between a replayed loss and the one in the step's record."""
     records = [to_json(from_lines(path.read_bytes())) for path in (export / "records").iterdir()]
     said = [float(record["loss"]) for record in sorted(records, key=lambda record: int(record["step"]))]
     return max(abs(a - b) / a for a, b in zip(said, losses, strict=True))
@@ -179,7 +179,7 @@ def test_uneven_machines_make_what_one_would(
 def test_a_masked_language_model_is_what_one_machine_would_make(
     site: tuple[Swarm, Visitor], tmp_path: Path, english: str
 ) -> None:
-    """The independent reference program draws masks, cuts and swaps itself, word by word."""
+    """The independent reference program itself draws masks, cuts and swaps, word by word."""
     torch.set_num_threads(1)
     export = tmp_path / "export"
     final, digests = train(site, export, english[:LESS_THAN_IS_TRAINED], steps=STEPS, **MASKED)
@@ -199,7 +199,7 @@ def test_a_masked_language_model_is_what_one_machine_would_make(
 def test_a_model_of_images_is_what_one_machine_would_make(
     site: tuple[Swarm, Visitor], tmp_path: Path, objective: str
 ) -> None:
-    """The independent reference program cuts, mirrors and colours image crops itself, pixel by pixel."""
+    """The independent reference program itself crops, mirrors and colours images, pixel by pixel."""
     torch.set_num_threads(1)
     export, tar = tmp_path / "export", ("digits.tar", digits_tar())
     recipe = {"objective": objective, **OF_IMAGES, **IMAGES[objective]}
@@ -218,7 +218,7 @@ def test_a_model_of_images_is_what_one_machine_would_make(
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # peft warns about a name in transformers
 def test_adapters_are_what_peft_alone_would_make(site: tuple[Swarm, Visitor], tmp_path: Path, english: str) -> None:
-    """Agents send, log and store only adapters. The release is a plain model into which the adapters are merged."""
+    """Agents send, log and store only adapters. The release is a plain model with the adapters merged in."""
     torch.set_num_threads(1)
     brought, export = model_folder(tmp_path / "base"), tmp_path / "export"
     archive = zipped(brought)
@@ -246,9 +246,7 @@ def test_adapters_are_what_peft_alone_would_make(site: tuple[Swarm, Visitor], tm
 
 
 def agree(digests: dict[str, dict[int, str]], steps: int) -> None:
-    """Require that at least two machines completed each step, and that all machines that did have equal digests for
-    it.
-    """
+    """Require that at least two machines completed each step, and that all those that did have equal digests for it."""
     for step in range(1, steps + 1):
         seen = {name: of[step] for name, of in digests.items() if step in of}
         assert len(seen) >= 2, f"step {step} was seen by {sorted(seen)}"
@@ -256,7 +254,7 @@ def agree(digests: dict[str, dict[int, str]], steps: int) -> None:
 
 
 def unweighted(export: Path, target: Path) -> Path:
-    """Copy the run with only one unit left for the machine with most units. This changes only the weights in the
+    """Copy the run, keeping only one unit of the machine with the most units. This changes only the weights in the
     means.
     """
     shutil.copytree(export, target)

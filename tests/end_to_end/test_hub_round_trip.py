@@ -1,6 +1,7 @@
-"""The site's release and an agent's snapshots on the Hub can be downloaded with the Hub's own client, and load.
+"""The site's release and an agent's snapshots can be downloaded with the Hub's own client, and they load.
 
-The Hub fails half of all calls, before or after it has done the work, and the site is killed during an upload."""
+The Hub fails half of all calls, before or after doing the work, and the site is killed during an upload.
+"""
 
 import hashlib
 from pathlib import Path
@@ -39,8 +40,9 @@ def test_both_come_back_and_load(tmp_path: Path, english: str, monkeypatch: pyte
 
 
 def train(swarm: Swarm, hub: Hub, english: str) -> None:
-    """Train a run that both site and agent publish. The organizer asks for publication before there is anything to
-    publish."""
+    """Train a run that both the site and the agent publish. The organizer asks for publication before there is
+    anything to publish.
+    """
     swarm.start_site()
     organizer = swarm.sign_up("organizer")
     swarm.open_run(organizer, english, trainers=2, steps=STEPS, snapshot_every=str(EVERY))
@@ -89,8 +91,9 @@ def assert_same_logits(*folders: Path) -> None:
 
 
 def assert_same_card(released: Path, snapshot: Path) -> None:
-    """Require that the agent's model card has the same curve and people as the release, with the names of those who
-    agreed."""
+    """Require that the agent's model card shows the same curve and people as the release, naming those who agreed to
+    it.
+    """
     cards = [(folder / "README.md").read_text() for folder in (released, snapshot)]
     people = [card.split("## People")[1].split("##")[0] for card in cards]
     assert people[0] == people[1]
@@ -108,7 +111,7 @@ def compare_with_site(swarm: Swarm, folder: Path) -> None:
 
 
 def assert_nobody_else_saw(swarm: Swarm) -> None:
-    """Require that no file or log contains either token as plain text."""
+    """Require that neither token appears in plain text in any file or log."""
     for path in swarm.folder.rglob("*"):
         if path.is_file():
             content = path.read_bytes()

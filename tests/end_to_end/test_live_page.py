@@ -1,4 +1,4 @@
-"""A run's page in a real browser. The page updates itself, even without WebSockets and after a restart of the site."""
+"""A run's page in a real browser. The page updates itself, even without WebSockets and after the site restarts."""
 
 import re
 from collections.abc import Callable
@@ -56,12 +56,12 @@ PLACES = "(all) => all.map((each) => { const { y, height } = each.getBoundingCli
 
 
 def blocked(route: WebSocketRoute) -> None:
-    """Close the WebSocket, as a proxy without support for WebSockets does."""
+    """Close the WebSocket, as a proxy that does not support WebSockets would."""
     route.close()
 
 
 def open_page(swarm: Swarm, browser: Browser, link: str) -> Reader:
-    """Open a reader's page with the recorder running. `link` selects how the page gets updates."""
+    """Open a reader's page with the recorder running. `link` selects how the page receives updates."""
     reader = Reader(browser)
     if link == POLLING:
         reader.page.route_web_socket(re.compile("/ws/"), blocked)
@@ -88,8 +88,9 @@ def says_the_same_anew(swarm: Swarm, reader: Reader) -> None:
 
 
 def teo_overtakes_amina(swarm: Swarm, token: str, *readers: Reader) -> None:
-    """Start Teo's agent. Once the readers have seen both people, stop Amina's agent, and wait until Teo has more
-    samples."""
+    """Start Teo's agent. Once the readers have seen both people, stop Amina's agent and wait until Teo has more
+    samples than she does.
+    """
     swarm.start_agent("teo", token=token)
     swarm.wait(lambda: len(swarm.items("leaderboard")) == 2, 120, "Teo has given samples")
     for reader in readers:
@@ -99,9 +100,10 @@ def teo_overtakes_amina(swarm: Swarm, token: str, *readers: Reader) -> None:
 
 
 def delays(seen: list[dict[str, Any]], steps: list[dict[str, Any]], stalls: list[Span]) -> list[float]:
-    """Return the seconds from each commit until the page shows it or a later one, in ascending order.
+    """Return the seconds from each commit until the page shows that step or a later one, in ascending order.
 
-    Only steps that the page's recorder covers count. Pauses of the machine are subtracted."""
+    Only steps that the page's recorder covers count. The machine's pauses are subtracted.
+    """
     first, last = seen[0]["step"], max(look["step"] for look in seen)
     late = []
     for step in steps:
@@ -113,8 +115,8 @@ def delays(seen: list[dict[str, Any]], steps: list[dict[str, Any]], stalls: list
 
 
 def look_back(reader: Reader, swarm: Swarm) -> list[dict[str, Any]]:
-    """Wait until the page ranks Teo first. Return everything that the page has shown. Fail if it has reloaded or had
-    an error.
+    """Wait until the page ranks Teo first, and return everything the page has shown. Fail if it has reloaded or had an
+    error.
     """
     reader.wait_for('window.seen.at(-1).ranks[0] === "Teo"')
     seen: list[dict[str, Any]] = reader.page.evaluate("window.seen")
@@ -173,7 +175,7 @@ def test_it_goes_on_by_itself_after_the_site_was_killed(tmp_path: Path, english:
 
 
 def reads_every_board(reader: Reader) -> None:
-    """Require that a link selects each leaderboard, that the choice persists, and that the board updates."""
+    """Require that each leaderboard can be selected by a link, that the choice persists, and that the board updates."""
     rows = "[...document.querySelectorAll('[data-live=leaderboard] tbody tr')]"
     samples = f"{rows}.map((row) => +row.cells[2].innerText.replace(/,/g, ''))"
     for name, board in (("This week", "week"), ("Today", "day")):
@@ -189,7 +191,7 @@ def reads_every_board(reader: Reader) -> None:
 
 
 def reads_every_chart(reader: Reader) -> None:
-    """Require that each chart has a link, can be read by keyboard, and has an address of its own."""
+    """Require that each chart has a link and its own address, and can be read using the keyboard."""
     names = ["Samples per second", "Machines", "Learning rate", "Data per step"]
     assert reader.page.locator("[data-live=charts] a").all_inner_texts() == ["Loss", *names]
     told = {}
@@ -226,7 +228,7 @@ def test_a_finished_run_shows_its_model_without_a_reload(tmp_path: Path, english
 
 
 def test_crowd_shows_bars_of_the_first_and_the_readers_machines(tmp_path: Path, english: str) -> None:
-    """The feed contains twenty of 668 machines, and the site adds the reader's own."""
+    """The feed contains only twenty of the 668 machines, and the site adds the reader's own."""
     crowd = next(vector["after"] for vector in golden("feed")["steps"] if vector["after"]["training"] == 668)
     own = {**crowd["bars"][0], "key": "own", "name": "Teo"}
     bars, rest = "[data-live=step] .machines-now li", "[data-live=step] a"

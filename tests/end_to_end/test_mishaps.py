@@ -1,4 +1,4 @@
-"""Mishaps between a person, a browser and a machine: each is explained in words, and nothing is lost."""
+"""Mishaps involving a person, a browser and a machine: each is explained in words, and nothing is lost."""
 
 import contextlib
 import json
@@ -137,7 +137,7 @@ def test_a_wrong_an_expired_and_a_used_code(site: tuple[Swarm, Browser]) -> None
 
 
 def after_revocation(swarm: Swarm, name: str) -> list[int]:
-    """Return the steps that contain work of this person and were committed after the machine was revoked."""
+    """Return the steps that contain this person's work and were committed after the machine was revoked."""
     [(at,)] = swarm.rows("select revoked_at from accounts_machine where revoked_at is not null")
     revoked_at = datetime.fromisoformat(at).replace(tzinfo=UTC)
     late = {step["step"] for step in swarm.items("steps") if datetime.fromisoformat(step["at"]) > revoked_at}
@@ -202,8 +202,9 @@ def hostile_request(swarm: Swarm, run: str) -> str:
 
 
 def check_page(reader: Reader, url: str, words: str, wait: str = "main") -> None:
-    """Require that the page shows the words as typed, that they do not reverse the text around them, and that no script
-    runs."""
+    """Require that the page shows the words as typed, that they do not reverse the surrounding text, and that no
+    script runs.
+    """
     reader.page.goto(url)
     reader.page.wait_for_selector(wait, state="attached")
     shown = reader.page.evaluate(LOOSE, words)
@@ -252,7 +253,7 @@ def test_markup_and_right_to_left_text_are_shown_as_text(site: tuple[Swarm, Brow
 
 
 def test_machine_is_removed_and_restored_and_a_run_starts_over(site: tuple[Swarm, Browser]) -> None:
-    """The organizer acts on pages while a host drives the run and a machine waits for a second one."""
+    """The organizer uses the pages while a host drives the run and a machine waits for a second one."""
     swarm, browser = site
     organizer, volunteer = swarm.sign_up("Noor"), swarm.sign_up("Zoe")
     swarm.open_run(organizer, python_text()[:50_000], trainers=2, steps=4)

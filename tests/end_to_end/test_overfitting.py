@@ -1,5 +1,5 @@
-"""A run trains too many times on a small text. Page, API and agent warn that held-out loss rises, and the site
-releases the best snapshot.
+"""A run trains too many times on a small text. The page, the API and the agent warn that held-out loss is rising, and
+the site releases the best snapshot.
 """
 
 import subprocess
@@ -61,7 +61,7 @@ def test_overfitting_run_says_so_everywhere_and_offers_its_best(tmp_path: Path, 
 
 
 def rise(swarm: Swarm) -> float:
-    """Return how far held-out loss is above its best if the site reports overfitting, else 0."""
+    """Return how far held-out loss is above its best value if the site reports overfitting, else 0."""
     facts = swarm.facts()
     return facts["heldout"]["loss"] - facts["heldout"]["best_loss"] if facts.get("warning") else 0.0
 
@@ -72,7 +72,7 @@ def is_settled(facts: dict[str, Any]) -> bool:
 
 
 def says_so_while_it_runs(swarm: Swarm, reader: Reader) -> None:
-    """Require that API, page, agent output and `manyhands status` show the warning."""
+    """Require that the API, page, agent output and `manyhands status` all show the warning."""
     assert swarm.facts()["warning"].startswith(IS)
     reader.wait_for(f"document.querySelector('[data-live=loss] .warning')?.textContent.startsWith('{IS}') ?? false")
     assert IS in Visitor(swarm.url).read(f"/runs/{swarm.slug}/"), "also without a script"
@@ -103,8 +103,9 @@ def says_so_when_it_is_over(swarm: Swarm, reader: Reader) -> None:
 
 
 def says_it_as_a_perplexity_too(swarm: Swarm, reader: Reader) -> None:
-    """Select perplexity through its link, which also works without scripts. Require that the live page keeps the
-    choice."""
+    """Select perplexity through its link, which also works without scripts. Require that the live page remembers the
+    choice.
+    """
     loss = swarm.facts()["heldout"]["loss"]
     reader.page.click("text=Show perplexity")
     reader.page.wait_for_selector(LIVE, state="attached")
@@ -118,8 +119,7 @@ def says_it_as_a_perplexity_too(swarm: Swarm, reader: Reader) -> None:
 
 
 def the_best_is_downloaded(swarm: Swarm, target: Path) -> None:
-    """Require that the release has the parameters of the best snapshot, and that torch alone measures the reported
-    loss."""
+    """Require that the release has the best snapshot's parameters, and that torch alone measures the reported loss."""
     torch.set_num_threads(1)
     told = swarm.facts()["heldout"]
     folder = swarm.released(target)
@@ -141,8 +141,9 @@ def the_best_is_downloaded(swarm: Swarm, target: Path) -> None:
 
 @torch.no_grad()
 def heldout_loss(model: Path, heldout: Path) -> float:
-    """Return nats per token of the held-out text. The first token of each sample is not counted, as nothing precedes
-    it."""
+    """Return the held-out text's loss in nats per token. A sample's first token is not counted, as nothing precedes
+    it.
+    """
     tokens = load_file(heldout)["tokens"].long()
     released: Any = AutoModelForCausalLM.from_pretrained(model)
     nats, count = 0.0, 0

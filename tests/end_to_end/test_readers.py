@@ -1,7 +1,7 @@
-"""Readers of one run: an old browser, a sleeping phone, a dead socket, two tabs. Each page continues to update by
-itself.
+"""Readers of one run: an old browser, a sleeping phone, a dead socket, two tabs. Each page keeps updating itself.
 
-One reader opens the page before the first step, and later sees the held-out loss."""
+One reader opens the page before the first step, and later sees the held-out loss.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -42,7 +42,7 @@ MEASURED = 'document.querySelector("[data-live=summary]").textContent.includes("
 
 
 class Run(NamedTuple):
-    """A run with one volunteer, a browser, and a page that was open before the run's first step."""
+    """A run with one volunteer and a browser, whose page was opened before the run's first step."""
 
     swarm: Swarm
     browser: Browser
@@ -69,7 +69,7 @@ def watch(swarm: Swarm, reader: Reader) -> Reader:
 
 
 def is_up_to_date(swarm: Swarm, reader: Reader) -> None:
-    """Require that the page shows the current step, and has not reloaded or failed."""
+    """Require that the page shows the current step and has not reloaded or failed."""
     reader.wait_for(f"window.seen.at(-1).step >= {swarm.facts()['step']}")
     assert reader.page.evaluate("window.mark") == "still the same page"
     assert reader.faults == []
@@ -102,7 +102,7 @@ def of_the_browser() -> list[psutil.Process]:
 
 @contextmanager
 def asleep(processes: Sequence[psutil.Process]) -> Iterator[None]:
-    """Suspend processes, as when a phone is put away. Processes of closed pages may end meanwhile."""
+    """Suspend processes, as happens when a phone is put away. Processes of closed pages may end meanwhile."""
     assert processes
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -144,8 +144,9 @@ def test_a_phone_that_sleeps(run: Run) -> None:
 
 
 def test_a_phone_whose_socket_died_while_it_slept(run: Run) -> None:
-    """A router has dropped the connection. Nothing arrives and nothing fails until the page is visible again and sends
-    something."""
+    """A router has dropped the connection. Nothing arrives and nothing fails until the page becomes visible again and
+    sends something.
+    """
     swarm, browser, _ = run
     reader, sockets = Reader(browser), 0
     is_dead = False

@@ -1,4 +1,6 @@
-"""From a stranger's first click to the model: three people in three browsers, and one agent outside the clone."""
+"""From a stranger's first click to the finished model: three people in three browsers, and one agent outside the
+clone.
+"""
 
 import hashlib
 import os
@@ -42,7 +44,7 @@ def new_draft(swarm: Swarm, browser: Browser, text: Path) -> Reader:
 
 
 def fill_in(organizer: Reader) -> None:
-    """Fill in settings with which two cores finish the run in a minute."""
+    """Fill in settings that let two cores finish the run in a minute."""
     page = organizer.page
     page.fill("[name=title]", TITLE)
     page.fill("[name=licence]", LICENCE)
@@ -80,7 +82,7 @@ def approve(volunteer: Reader, swarm: Swarm, agent: str) -> None:
 
 
 def first_ledger_row_s(swarm: Swarm, volunteer: Reader, home: Path) -> float:
-    """Type the page's line into a new shell. Return the seconds until the ledger has its first row."""
+    """Type the page's command into a new shell. Return how many seconds pass until the ledger has its first row."""
     volunteer.page.goto(f"{swarm.url}/runs/{swarm.slug}/")
     volunteer.page.click("summary:has-text('With pip')")
     line = volunteer.page.inner_text("details.system[open] pre code >> text=/ join /")
@@ -100,7 +102,7 @@ def saved(download: Download, folder: Path) -> Path:
 
 
 def take_home(spectator: Reader, folder: Path) -> None:
-    """Download the model card and the archive from the page that has been open all the time."""
+    """Download the model card and the archive from the page, which has been open the whole time."""
     page = spectator.page
     with page.expect_download() as card:
         page.click("a:has-text('Model card')")

@@ -1,4 +1,6 @@
-"""Processes are killed with SIGKILL at the worst moments. The run finishes, and replicas and books agree."""
+"""Processes are killed with SIGKILL at the worst moments. The run still finishes, and the replicas and the books
+agree.
+"""
 
 import signal
 import time
@@ -31,8 +33,8 @@ def begin(swarm: Swarm, english: str, *, trainers: tuple[str, ...], relays: tupl
 
 
 def in_mid_reduce(log: Path, after_step: int) -> Callable[[], bool]:
-    """Return a predicate that is True while a relay stores a span of step `after_step` or later that is not yet in a
-    record.
+    """Return a predicate that is True while a relay stores a span, of step `after_step` or later, that is not in a
+    record yet.
     """
 
     def now() -> bool:
@@ -43,12 +45,12 @@ def in_mid_reduce(log: Path, after_step: int) -> Callable[[], bool]:
 
 
 def all_copied(source: Path, target: Path) -> bool:
-    """Return True if the log `target` has all averages that `source` has."""
+    """Return True if the log `target` has all the averages that `source` has."""
     return {path.name for path in (source / "spans").iterdir()} <= {path.name for path in (target / "spans").iterdir()}
 
 
 def hit(swarm: Swarm, victim: str, moment: Callable[[], bool]) -> None:
-    """Suspend the victim when `moment` returns True, and check again. If it is still True, kill the victim. Otherwise
+    """Suspend the victim once `moment` returns True, and check again. If it is still True, kill the victim; otherwise
     resume the victim and try again.
     """
     until, process = time.monotonic() + 180, swarm.processes[victim]
@@ -70,8 +72,9 @@ def stands_still(pid: int) -> None:
 
 
 def settled(swarm: Swarm, survivors: tuple[str, ...], relay: Path | None = None) -> None:
-    """Require that the run has finished, that the survivors' digests are equal at common steps, and that both books
-    agree."""
+    """Require that the run has finished, that the survivors' digests are equal at the steps they share, and that both
+    books agree.
+    """
     swarm.wait_finished()
     steps = swarm.items("steps")
     assert [step["step"] for step in steps] == list(range(1, STEPS + 1))

@@ -81,7 +81,7 @@ def kill_site_until_told(swarm: Swarm, *agents: str) -> None:
 
 
 def is_solved(swarm: Swarm, agent: str) -> bool:
-    """Return True if the agent has reported the site's return as often as its absence."""
+    """Return True if the agent has reported the site's return as often as the site's absence."""
     return swarm.said(agent, AWAY) == swarm.said(agent, BACK)
 
 
@@ -106,7 +106,7 @@ def test_sleep_and_a_site_that_is_away_are_not_errors(begun: tuple[Swarm, Visito
 
 @pytest.mark.skipif(not networks_can_be_made(), reason="this system lets no test make a network (ip, unshare)")
 def test_a_network_that_is_lost_and_another_one_are_not_errors(tmp_path: Path) -> None:
-    """The cable is unplugged for longer than any timeout. Later the laptop wakes up under another address."""
+    """The cable stays unplugged longer than any timeout. Later, the laptop wakes up with another address."""
     command = [*ALONE, sys.executable, "-m", "tests.end_to_end.rig.network_change", str(tmp_path)]
     done = subprocess.run(command, env=ROAMING, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -149,7 +149,7 @@ def test_one_ctrl_c_finishes_the_step_and_leaves(begun: tuple[Swarm, Visitor], e
 
 
 def test_the_same_command_goes_on_after_a_reboot(begun: tuple[Swarm, Visitor], english: str) -> None:
-    """A power cut leaves the lock, status and cache behind. No new approval is needed."""
+    """A power cut leaves the lock, the status and the cache behind. No new approval is needed."""
     swarm = begin(begun, english, "e")
     makes(swarm, "e", 2, "e takes part")
     swarm.kill("e")
@@ -165,12 +165,12 @@ def test_the_same_command_goes_on_after_a_reboot(begun: tuple[Swarm, Visitor], e
 
 
 def events(swarm: Swarm, agent: str) -> list[dict[str, Any]]:
-    """Return the JSON events that an agent printed, without the log lines between them."""
+    """Return the JSON events that an agent printed, leaving out the log lines between them."""
     return [json.loads(line) for line in swarm.log(agent).splitlines() if line.startswith('{"at":')]
 
 
 def test_a_program_hears_everything_also_of_a_run_by_invitation(begun: tuple[Swarm, Visitor], english: str) -> None:
-    """With its credential, the machine reads size, speed and rank, which are hidden from strangers."""
+    """With its credential, the machine can read the size, speed and rank, which are hidden from strangers."""
     swarm, organizer = begin(begun, english), begun[1]
     organizer.submit(f"/runs/{swarm.slug}/edit/", {"title": "A run", "purpose": "", "visibility": "private"})
     assert swarm.facts()["state"] == "away", "strangers do not see it"

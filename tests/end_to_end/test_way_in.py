@@ -1,5 +1,5 @@
-"""A machine joins over HTTP with real programs: install with the page's command, ask for approval, get approved,
-collect.
+"""A machine joins over HTTP with real programs: install with the page's command, ask for approval, and collect the
+approval.
 """
 
 import html

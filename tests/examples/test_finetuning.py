@@ -1,4 +1,4 @@
-"""The example scripts, run as people run them on a model released by a test run, and their metrics."""
+"""The example scripts, run the way people run them, on a model released by a test run; and their metrics."""
 
 import gzip
 import importlib.util
@@ -27,7 +27,7 @@ NAMES = {"LOC": ("assert", "class", "import"), "PER": ("return", "lambda", "glob
 
 @pytest.fixture(scope="module")
 def example() -> ModuleType:
-    """Import `token_classification` as the other script in its folder imports it."""
+    """Import `token_classification` the way the other script in its folder does."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(EXAMPLES))
         spec = importlib.util.spec_from_file_location("token_classification", EXAMPLES / "token_classification.py")
@@ -59,7 +59,7 @@ def run(name: str, model: Path, train: Path, test: Path, *options: str) -> dict[
 
 
 def tagged(seed: int, sentences: int) -> str:
-    """Return tagged sentences in which each word alone determines its tag."""
+    """Return tagged sentences in which each word's tag depends on that word alone."""
     chance, kind_of = random.Random(seed), {word: kind for kind, words in NAMES.items() for word in words}
     words = [*kind_of, "the", "of", "and", "a"]
     lines = []
@@ -101,7 +101,7 @@ def test_what_a_text_is_about_is_learned(released: Path, tmp_path: Path) -> None
 
 
 def test_of_several_rates_the_one_with_the_lowest_loss_counts(released: Path, tmp_path: Path) -> None:
-    """Each learning rate starts from the same weights, so the result equals that of the best rate alone."""
+    """Each learning rate starts from the same weights, so the result equals what the best rate alone gives."""
     for name, sentences in (("train", 120), ("test", 40)):
         (tmp_path / name).write_text(tagged(sentences, sentences))
     files = ("token_classification", released, tmp_path / "train", tmp_path / "test")

@@ -1,4 +1,4 @@
-"""The API's answers have exactly the formats that other programs rely on."""
+"""The API's responses have exactly the formats that other programs rely on."""
 
 import pytest
 from django.test import Client

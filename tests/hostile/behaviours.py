@@ -1,7 +1,7 @@
 """Hostile puppets: the honest core of a trainer or a relay, and a behaviour that alters the core's messages.
 
-A behaviour consists of data and of plain functions from `Memory` to messages, without sockets or clocks. The virtual
-puppet of `puppet.py` and the real one of `tests/benchmarks/hostile.py` can therefore run the same behaviours.
+A behaviour consists of data and of plain functions from `Memory` to messages, without sockets or clocks, so the
+virtual puppet in `puppet.py` and the real one in `tests/benchmarks/hostile.py` can run the same behaviours.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ TICK_S = 0.5  # seconds between two calls of `adds`
 
 
 class Memory(Struct, kw_only=True):
-    """A puppet's knowledge when it sends a message. `others`: accumulators of other peers, taken from the public
+    """A puppet's knowledge when it sends a message. `others`: other peers' accumulators, taken from the public
     records.
     """
 
@@ -50,7 +50,7 @@ class Memory(Struct, kw_only=True):
                 self.plan = message
 
     def hello(self, **changed: Any) -> m.Hello:
-        """Return an honest peer's hello with some fields changed."""
+        """Return an honest peer's hello, with some fields changed."""
         core = self.core
         hello = hello_of(core) if isinstance(core, TrainerState) else hello_of_relay(core)
         return msgspec.structs.replace(hello, **changed)
@@ -91,11 +91,11 @@ def nothing(memory: Memory) -> Iterable[Word]:
 
 
 class Behaviour(Struct, frozen=True, kw_only=True):
-    """One row of the table: a fault, the puppet's actions, and the counts that prove these actions.
+    """One row of the table: a fault, the puppet's actions, and the counts that prove they took place.
 
-    `computes`: units before computing hangs. None means that it never hangs. `chunks_per_s`: sending rate of a slot.
-    None means the normal rate. `damaged`: the bytes sent are not those offered. `bites`: entries that the puppet's
-    account or the run's notes must contain. `never`: entries that they must not contain.
+    `computes`: how many units it computes before hanging; None means it never hangs. `chunks_per_s`: a slot's sending
+    rate; None means the normal rate. `damaged`: the bytes sent are not those offered. `bites`: entries that the
+    puppet's account or the run's notes must contain. `never`: entries that they must not contain.
     """
 
     name: str
@@ -121,7 +121,7 @@ def spoiled(message: m.Message, **values: Any) -> bytes:
 
 
 def changed(kind: type[m.Message], **values: Any) -> Says:
-    """Send messages of one kind with other values, and all other messages unchanged."""
+    """Send messages of one kind with other values, and all other messages as they are."""
 
     def says(memory: Memory, message: m.Message) -> Iterable[Word]:
         del memory

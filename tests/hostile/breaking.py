@@ -18,7 +18,7 @@ HUGE = 1.7e308
 
 
 def _more_tokens(memory: Memory, message: m.Message) -> Iterable[Word]:
-    """Claim in the hello to carry a large gradient, then offer tokens for it."""
+    """Claim in the hello to carry a large gradient, then offer the tokens for it."""
     del memory
     if isinstance(message, m.Hello):
         return (replace(message, carried=2**53),)
@@ -39,7 +39,7 @@ def _anothers(memory: Memory) -> Iterable[Word]:
 
 
 def _as_a_relay(memory: Memory, message: m.Message) -> Iterable[Word]:
-    """Claim as a trainer to be reachable, to reduce and to keep the log."""
+    """Claim, as a trainer, to be reachable, to reduce and to keep the log."""
     if not isinstance(message, m.Hello):
         return (message,)
     return (replace(message, url=f"ws://{memory.me[:8]}", reduces=True, keeps_log=True),)
@@ -52,8 +52,9 @@ def _words_of_a_relay(memory: Memory, message: m.Message | m.PlanHead) -> Iterab
 
 
 def relays_words(memory: Memory, plan: m.PlanHead) -> list[Word]:
-    """Claim that every span is averaged and stored, that all contributors' chunks are damaged, and that most slots make
-    no progress."""
+    """Claim that every span is averaged and stored, that every contributor's chunks are damaged, and that most slots
+    are making no progress.
+    """
     place, everybody = memory.place(), tuple(range(plan.contributors))
     words: list[Word] = [m.SlotRefused(**place, slot=slot, chunk=0, code="E211") for slot in everybody]
     words.append(m.Progress(**place, received=tuple((slot, 2**31 if not slot else 0) for slot in everybody)))
@@ -82,7 +83,7 @@ def _out_of_place(memory: Memory) -> Word:
 
 
 def _false_arrivals(memory: Memory) -> Word:
-    """Report extremely slow links from all reducers, and averages that no reducer made."""
+    """Report extremely slow links from all the reducers, and averages that no reducer made."""
     plan = memory.plan
     senders = sorted({span.reducer for span in plan.spans}) if plan is not None else []
     arrivals = tuple(m.Arrival(sender, 2**53, 0.0, 1e6) for sender in senders)
@@ -94,7 +95,7 @@ def _reaches_nobody(memory: Memory) -> Word:
 
 
 def _false_probe(memory: Memory) -> Word:
-    """Report for every probe that nothing arrived within a second."""
+    """Report for every probe that no bytes arrived within a second."""
     return m.Probed(run=memory.run, number=memory.ticks % 8, size=0, seconds=1.0)
 
 

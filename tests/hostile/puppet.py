@@ -1,4 +1,4 @@
-"""The puppet in virtual time: a simulated peer that alters its messages according to its behaviour and sends them as
+"""The puppet in virtual time: a simulated peer that alters its messages to suit its behaviour and sends them as
 bytes."""
 
 from collections import Counter
@@ -26,7 +26,7 @@ AWAY_S = 1.0  # seconds connected and seconds away, with "comes and goes"
 
 
 class Gate:
-    """The shipped rate budget and session, which check one machine's bytes before they reach its run's host."""
+    """The production rate budget and session, which check one machine's bytes before they reach its run's host."""
 
     def __init__(self, peer: PeerId, world: Surroundings, role: Role) -> None:
         self.allowance = Allowances().of(peer, world.run_id, role, world.clock.now)
@@ -39,8 +39,8 @@ class Gate:
         self.session.phase = SessionPhase.OPEN
 
     def take(self, data: bytes, now: float) -> m.TO_SITE | Fault:
-        """Return the message that a socket of the site would forward to the host. If the socket would close, return
-        the fault.
+        """Return the message that one of the site's sockets would forward to the host, or the fault if the socket
+        would close.
         """
         if not self.allowance.spend(len(data), now):
             return Fault.of("E370", limit=self.allowance.budget)
@@ -53,7 +53,7 @@ class Gate:
 
 
 class Puppet:
-    """The part that both kinds of puppets share. `account` counts messages sent, refused and received."""
+    """The part common to both kinds of puppet. `account` counts messages sent, refused and received."""
 
     def __init__(self, peer: "Trainer | Relay", behaviour: Behaviour) -> None:
         self.peer, self.behaviour, self.world = peer, behaviour, peer.world
@@ -85,7 +85,7 @@ class Puppet:
         self.peer.after(TICK_S, self._tick)
 
     def _remember(self) -> Memory:
-        """Update the puppet's knowledge: its core, public records, and roots of other relays' spans."""
+        """Update what the puppet knows: its core, the public records, and the roots of other relays' spans."""
         memory, host = self.memory, self.world.host
         memory.core = self.peer.core
         round_ = host.state.round if host is not None else None
@@ -126,7 +126,7 @@ class Puppet:
             peer.reconnect(AWAY_S if self.behaviour.link == "comes and goes" else 0.0)
 
     def _speak_by_the_old_one(self) -> None:
-        """Open a second socket and keep the first one open. The puppet later says goodbye on the first."""
+        """Open a second socket while keeping the first one open. The puppet later says goodbye on the first."""
         peer = self.peer
         if self.old is not None:
             self.account["said by an old socket"] += 1

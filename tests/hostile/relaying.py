@@ -1,5 +1,6 @@
-"""Attacks by a relay that lies, beside an honest relay. The site does not yet check a relay's averages
-(docs/threat-model.md)."""
+"""Attacks by a lying relay, alongside an honest one. The site does not yet check a relay's averages
+(docs/threat-model.md).
+"""
 
 from collections.abc import Iterable
 
@@ -38,7 +39,7 @@ def _has_what_it_lacks(memory: Memory) -> Iterable[Word]:
 
 
 def _one_slot_alone(memory: Memory, message: m.Message) -> Iterable[Word]:
-    """Claim that all chunks of the first slot have arrived, and one chunk of each other slot."""
+    """Claim that all of the first slot's chunks have arrived, and one chunk of every other slot."""
     del memory
     if not isinstance(message, m.Progress):
         return () if isinstance(message, m.SpanDone) else (message,)

@@ -33,7 +33,7 @@ def _report(memory: Memory, units: Iterable[Unit], base: int, **more: object) ->
 
 
 def _boast(memory: Memory, message: m.Message) -> Iterable[Word]:
-    """Claim that every leased unit is done, and never offer any of them."""
+    """Claim that every leased unit is done, but never offer any of them."""
     hello = memory.hello()
     if isinstance(message, m.Report):
         units = [*(done.unit for done in hello.done), *hello.undone]

@@ -1,4 +1,4 @@
-"""A hostile puppet does not stop three honest trainers, and costs them less than a fifth of their rate."""
+"""A hostile puppet does not stop three honest trainers, and costs them less than a fifth of their speed."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_a_hostile_puppet_ends_nothing_and_costs_little(behaviour: Behaviour) ->
 
 
 def test_every_message_that_a_peer_says_to_the_site_is_in_a_behaviour() -> None:
-    """A new message type needs a behaviour that shows its misuse."""
+    """Every new message type needs a behaviour that misuses it."""
     behaviours = "".join(Path(str(room.__file__)).read_text() for room in (breaking, relaying, stalling))
     named = set(re.findall(r"\bm\.(\w+)", behaviours))
     assert [kind.__name__ for kind in get_args(m.TO_SITE) if kind.__name__ not in named] == []

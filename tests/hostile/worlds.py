@@ -29,7 +29,7 @@ END_S = 200.0  # seconds for the last snapshot, if the puppet is elected to uplo
 
 
 class Watcher:
-    """An observer of the host's commands, which records admitted snapshots and the owners of revoked accumulators."""
+    """An observer of the host's commands that records admitted snapshots and the owners of revoked accumulators."""
 
     def __init__(self) -> None:
         self.admitted: list[e.Admitted] = []
@@ -51,8 +51,9 @@ class Watcher:
 
 
 class Outcome(Struct):
-    """A finished run. `account`: messages that the puppets sent, messages that the site refused, messages that they
-    received, and the run's notes."""
+    """A finished run. `account`: the messages that the puppets sent and received, those that the site refused, and the
+    run's notes.
+    """
 
     world: World
     judge: Judge
@@ -87,7 +88,7 @@ def rate_alone() -> float:
 
 
 def _puppets(world: World, behaviour: Behaviour) -> "list[PuppetTrainer | PuppetRelay]":
-    """Return as many puppets as the row says, all of one person. With "copied home", two puppets have the same name."""
+    """Return as many puppets as the row says, all owned by one person. With "copied home", two puppets share a name."""
     person = name_of(world.seed, "puppet")[:6]
     names = [PeerId(person + name_of(world.seed, "machine", number)[6:]) for number in range(behaviour.machines)]
     names += names if behaviour.link == "copied home" else []
@@ -138,7 +139,7 @@ def _credit(outcome: Outcome) -> list[str]:
 
 
 def _hashes(outcome: Outcome) -> list[str]:
-    """Check that snapshots are admitted only under the hash that honest peers report."""
+    """Check that snapshots are admitted only under the hash that the honest peers report."""
     return [f"admitted: {said}" for said in outcome.watcher.admitted if set(said.sha256) == {"f"}]
 
 

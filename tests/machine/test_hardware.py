@@ -1,5 +1,6 @@
-"""The device on which a machine computes, as the GPU driver's tool reports it. In these tests the tool reports two
-GPUs."""
+"""The device on which a machine computes, as reported by the GPU driver's tool. In these tests, the tool reports two
+GPUs.
+"""
 
 import os
 from pathlib import Path
@@ -53,7 +54,9 @@ def test_of_several_gpus_it_is_the_one_that_torch_would_use(
 
 @pytest.mark.parametrize(("before", "after"), [(None, "PCI_BUS_ID"), ("FASTEST_FIRST", "FASTEST_FIRST")])
 def test_torch_counts_gpus_as_the_tool_does(monkeypatch: pytest.MonkeyPatch, before: str | None, after: str) -> None:
-    """If GPUs differ, torch numbers the fastest one first, and the driver's tool the one in the lowest slot."""
+    """If GPUs differ, torch gives the first number to the fastest, and the driver's tool to the one in the lowest
+    slot.
+    """
     monkeypatch.setattr(os, "nice", lambda _: None)
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
     monkeypatch.setenv("CUDA_DEVICE_ORDER", before or "")
@@ -67,7 +70,7 @@ def test_torch_counts_gpus_as_the_tool_does(monkeypatch: pytest.MonkeyPatch, bef
 def test_torch_compiles_in_this_process(
     monkeypatch: pytest.MonkeyPatch, *, compiles: bool, processes: str | None
 ) -> None:
-    """Compiling in other processes would exceed the limits that the volunteer set."""
+    """Compiling in other processes would exceed the limits set by the volunteer."""
     monkeypatch.setattr(os, "nice", lambda _: None)
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "as it was before")
     monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS")

@@ -1,4 +1,4 @@
-"""Only one agent at a time works in a home. Tests cover the lock between processes and the command `forget`."""
+"""Only one agent at a time works in a home. These tests cover the lock between processes and the `forget` command."""
 
 import errno
 import json

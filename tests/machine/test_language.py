@@ -1,4 +1,4 @@
-"""The reader's language, and recognizing an error from its translated text."""
+"""The reader's language, and how an error is recognized from its translated text."""
 
 import io
 import logging
@@ -68,7 +68,7 @@ def test_terminal_that_cannot_encode_the_letters_gets_english(
 
 
 def test_letters_that_stand_above_or_below_others_take_no_column() -> None:
-    """A vowel sign beside its letter takes a column of its own, as in `wcwidth` of the C library."""
+    """A vowel sign beside its letter takes a column of its own, as in the C library's `wcwidth`."""
     assert [columns_of(text) for text in ("disk", "ডিস্ক", "ধাপ", "磁盘", "e\u0301")] == [4, 4, 3, 4, 1]
     assert padded("ডিস্ক", 8) == "ডিস্ক    "
     assert padded("longer than that", 4) == "longer than that"

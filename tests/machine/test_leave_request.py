@@ -1,4 +1,4 @@
-"""Leaving: gracefully at the first request and at once at the second, by a key, a signal or another command."""
+"""Leaving: gracefully on the first request and at once on the second, by a key, a signal or another command."""
 
 import asyncio
 import os

@@ -1,4 +1,6 @@
-"""The preflight check compares a run's needs with this machine, and prints a numbered sentence if they are too high."""
+"""The preflight check compares a run's needs with this machine, and prints a numbered sentence if the machine falls
+short.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -107,7 +109,7 @@ def test_what_does_not_fit_says_what_would_be_needed(free: FreeResources, words:
 
 
 def site_of_size(parameters: int) -> Callable[[str], Answer]:
-    """Return a site with the API's own answer formats, a run with steps of 2 and 4 seconds, and two snapshots."""
+    """Return a site with the API's own response formats, a run with steps of 2 and 4 seconds, and two snapshots."""
     run = golden("api")["runs/SLUG"] | {"slug": "a", "step": 30, "parameters": parameters}
     steps = [golden("api")["runs/SLUG/steps"] | {"duration_s": duration_s} for duration_s in (2.0, 4.0)]
     snapshots = [{"step": 10, "size": 500}, {"step": 20, "size": 700}]

@@ -1,4 +1,4 @@
-"""Tests of an owner's limits, which decide when a machine may work. The first reason to rest is shown."""
+"""An owner's limits decide when a machine may work. The first reason to rest is the one shown."""
 
 import os
 import shutil
@@ -97,7 +97,7 @@ MONDAY = datetime(2026, 11, 23)  # noqa: DTZ001
 
 
 def minutes_of(hours: Hours) -> set[int]:
-    """Return every open minute of a week, counted one by one, as an independent reference."""
+    """Return every open minute of a week, counted one by one, for use as an independent reference."""
     length = hours.stop - hours.first if hours.stop > hours.first else hours.stop + DAY_MINUTES - hours.first
     begin = hours.day * DAY_MINUTES + hours.first
     return {(begin + minute) % (7 * DAY_MINUTES) for minute in range(length)}
@@ -118,7 +118,8 @@ def test_the_next_start_is_the_first_that_comes(schedule: list[Hours], minute: i
 
 
 def test_hours_follow_the_clock_over_a_change_to_summer_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In Berlin on 29 March 2026, 02:00 becomes 03:00. Hours from 02:30 are open when the clock shows 03:00."""
+    """In Berlin on 29 March 2026, 02:00 becomes 03:00. Hours that start at 02:30 are open once the clock shows
+    03:00."""
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     try:
@@ -192,7 +193,7 @@ def test_a_terminal_is_idle_since_something_was_typed(tmp_path: Path) -> None:
 
 
 def test_a_screen_that_cannot_be_asked_is_not_taken_for_idle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A person may be using the screen even if no terminal gets input."""
+    """A person may be using the screen even if no terminal receives input."""
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setattr(resting, "idle_at_terminals", lambda _: 1e6)
     monkeypatch.setattr(resting, "_said_by", lambda *_: "")

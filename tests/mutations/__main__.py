@@ -1,5 +1,6 @@
-"""Plant the faults and print one JSON line for each; exit with 1 if a fault survives: `python -m tests.mutations [NAME
-...] [--jobs 2]`."""
+"""Plant the faults and print a JSON line for each; exit with 1 if one survives: `python -m tests.mutations [NAME ...]
+[--jobs 2]`.
+"""
 
 import argparse
 import json
@@ -25,7 +26,7 @@ QUICK = "not postgresql and not redis"  # each fault shows on every engine, so S
 
 
 def copy_of_tree(folder: Path) -> Path:
-    """Copy the files of the working tree that git tracks or would track. The working tree stays untouched."""
+    """Copy the files of the working tree that git tracks or would track. The working tree itself stays untouched."""
     names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True)
     for name in names.stdout.decode().splitlines():
         if (ROOT / name).is_file():
@@ -36,23 +37,25 @@ def copy_of_tree(folder: Path) -> Path:
 
 
 def write_source(path: Path, text: str) -> None:
-    """Write a module and delete its compiled form, because Python compares only the size and the modification
-    second."""
+    """Write a module and delete its compiled form, because Python compares only the size and the modification time in
+    seconds.
+    """
     path.write_text(text)
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
         compiled.unlink()
 
 
 class Runner:
-    """Runs tests in child processes, which end with this process."""
+    """A runner of tests in child processes, which end with this process."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[str]] = set()
 
     def is_green(self, tests: tuple[str, ...], tree: Path, limit_s: float, *, in_check: bool) -> bool:
-        """Return True if the given tests pass in time, run as by `make check` or as by `make test`.
+        """Return True if the given tests pass in time, run as `make check` or `make test` runs them.
 
-        Raise RuntimeError if the tests could not run."""
+        Raise RuntimeError if the tests could not run.
+        """
         environment = {**os.environ, "PYTHONPATH": f"{tree}:{tree / 'platform'}"}
         environment["MANYHANDS_CHECK"] = str(int(in_check))
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:schemathesis", "-k", QUICK, *tests]
@@ -74,7 +77,7 @@ class Runner:
         return child.returncode != 1
 
     def is_caught(self, mutation: Mutation, tree: Path) -> bool:
-        """Return True if a test fails with the fault planted. Restore the tree afterwards."""
+        """Return True if a test fails once the fault is planted. Restore the tree afterwards."""
         path = tree / mutation.file
         whole = path.read_text()
         write_source(path, planted(mutation, whole))
@@ -89,8 +92,9 @@ class Runner:
 
 
 def caught_of(chosen: list[Mutation], folder: Path, jobs: int, runner: Runner) -> list[bool]:
-    """Plant each fault in one of `jobs` copies of the tree under `folder`. Return for each whether a test caught it.
-    Raise RuntimeError if the tests fail without a fault."""
+    """Plant each fault in one of `jobs` copies of the tree under `folder`. Return, for each fault, whether a test
+    caught it. Raise RuntimeError if the tests fail without a fault.
+    """
     trees: Queue[Path] = Queue()
     for number in range(jobs):
         trees.put(copy_of_tree(folder / str(number)))
@@ -116,7 +120,7 @@ def caught_of(chosen: list[Mutation], folder: Path, jobs: int, runner: Runner) -
 
 
 def end(number: int, _: object) -> None:
-    """Exit so that the copies are removed, and ignore further signals."""
+    """Exit in a way that removes the copies, and ignore further signals."""
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     sys.exit(128 + number)

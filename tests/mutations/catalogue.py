@@ -1,4 +1,4 @@
-"""All mutations, grouped by the part of the code in which they are planted."""
+"""All the mutations, grouped by the part of the code in which they are planted."""
 
 from tests.mutations.coordinator import COORDINATOR
 from tests.mutations.data import DATA

@@ -1,4 +1,4 @@
-"""Faults of the coordinator."""
+"""Faults in the coordinator."""
 
 from tests.mutations.mutation import Mutation
 

@@ -1,4 +1,4 @@
-"""Faults of a relay that forwards, and of the choice of a route to a listener."""
+"""Faults in a relay that forwards, and in the choice of a route to a listener."""
 
 from tests.mutations.mutation import Mutation
 

@@ -1,4 +1,4 @@
-"""Faults of hosting: claims, messages, how a host treats a peer, and its sockets."""
+"""Faults in hosting: claims, messages, how a host treats a peer, and the host's sockets."""
 
 from tests.mutations.mutation import Mutation
 

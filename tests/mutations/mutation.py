@@ -7,8 +7,9 @@ from msgspec import Struct
 
 
 class Mutation(Struct, frozen=True):
-    """A fault: `before` occurs once in `file` and becomes `after`. One of `tests` (files, or tests in them) must
-    fail."""
+    """A fault: `before`, which occurs once in `file`, becomes `after`. One of `tests` (files, or tests in them) must
+    fail.
+    """
 
     name: str
     file: str
@@ -32,7 +33,7 @@ def planted(mutation: Mutation, text: str) -> str:
 
 
 def check(mutations: tuple[Mutation, ...], root: Path) -> list[str]:
-    """Return what is wrong with the mutations in the list themselves."""
+    """Return what is wrong with the listed mutations themselves."""
     faults = []
     for mutation in mutations:
         try:

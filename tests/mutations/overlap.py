@@ -1,4 +1,4 @@
-"""Faults of work that overlaps the round (staleness 1), in trainer, coordinator and accumulator."""
+"""Faults in work that overlaps the round (staleness 1): in the trainer, the coordinator and the accumulator."""
 
 from tests.mutations.mutation import Mutation
 

@@ -1,4 +1,4 @@
-"""Faults of code that all parts of the protocol share: Merkle roots, and the paths to them."""
+"""Faults in the code that all parts of the protocol share: Merkle roots, and the paths to them."""
 
 from tests.mutations.mutation import Mutation
 

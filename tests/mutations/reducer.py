@@ -1,4 +1,4 @@
-"""Faults of a reducer: which peer may send for a slot, which bytes it accepts, and when a chunk closes."""
+"""Faults in a reducer: which peer may send for a slot, which bytes it accepts, and when a chunk closes."""
 
 from tests.mutations.mutation import Mutation
 

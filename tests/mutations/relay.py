@@ -1,4 +1,4 @@
-"""Faults of a relay: which messages it acts on, and the log that it keeps."""
+"""Faults in a relay: which messages it acts on, and the log that it keeps."""
 
 from tests.mutations.mutation import Mutation
 

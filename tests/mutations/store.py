@@ -1,4 +1,4 @@
-"""Faults of the store: the commit's transaction, lease marks, totals, coverage, and reading the log."""
+"""Faults in the store: the commit's transaction, lease marks, totals, coverage, and reading the log."""
 
 from tests.mutations.mutation import Mutation
 

@@ -1,4 +1,4 @@
-"""Faults of limits on strangers, and of the choice of proxy headers to trust for a visitor's address."""
+"""Faults in the limits on strangers, and in choosing which proxy headers to trust for a visitor's address."""
 
 from tests.mutations.mutation import Mutation
 

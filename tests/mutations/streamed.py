@@ -1,4 +1,4 @@
-"""Faults of texts that stay on the Hub: reading untrusted rows, and making shards of them."""
+"""Faults in handling texts that stay on the Hub: reading untrusted rows, and making shards of them."""
 
 from tests.mutations.mutation import Mutation
 

@@ -1,4 +1,4 @@
-"""Faults of a trainer: its core, its gradient sums, and its links to relays."""
+"""Faults in a trainer: its core, its gradient sums, and its links to relays."""
 
 from tests.mutations.mutation import Mutation
 

@@ -1,4 +1,4 @@
-"""Faults in the display of problems: their timing, their order, and the hiding of those that others cause."""
+"""Faults in how problems are displayed: their timing, their order, and the hiding of those caused by other problems."""
 
 from tests.mutations.mutation import Mutation
 

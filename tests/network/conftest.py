@@ -1,4 +1,4 @@
-"""Fixtures for every test of the network."""
+"""Fixtures for all the network tests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.network.site_double import Site, make_certificate, serving
 
 @pytest.fixture(autouse=True)
 def no_proxy_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unset all proxies. The tests of this folder use loopback, and a test of a proxy sets its own."""
+    """Unset all proxies. The tests in this folder use loopback, and a test of a proxy sets its own."""
     for name in ("http_proxy", "https_proxy", "ws_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -37,7 +37,7 @@ def secure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 @pytest.fixture
 def a_proxy_that_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set proxies that do not work, so that every test also proves that loopback uses no proxy."""
+    """Set proxies that do not work, so that every test also proves that loopback bypasses the proxy."""
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9/")
     monkeypatch.delenv("no_proxy", raising=False)

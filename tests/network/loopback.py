@@ -1,4 +1,4 @@
-"""Links on loopback: a listening relay and trainers that dial it, on a clock that stands still."""
+"""Links on loopback: a listening relay and the trainers that dial it, with a stopped clock."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -78,6 +78,6 @@ async def how_it_ends(link: Connection) -> LinkLost | Refused:
 
 
 async def turns(count: int = 50) -> None:
-    """Run everything that is ready in the event loop, `count` times."""
+    """Run everything that is ready in the event loop, `count` times over."""
     for _ in range(count):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A site on loopback whose answers each test sets, in plaintext or over TLS."""
+"""A site on loopback whose responses are set by each test, in plaintext or over TLS."""
 
 import datetime as dt
 import ipaddress
@@ -22,7 +22,7 @@ Answer = Callable[["Handler"], None]
 
 
 def make_certificate(path: Path) -> ssl.SSLContext:
-    """Write a certificate for 127.0.0.1 and its key to one file. Return a server's TLS context."""
+    """Write a certificate for 127.0.0.1 and its key to one file. Return a TLS context for a server."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "loopback")])
     now = dt.datetime.now(dt.UTC)
@@ -82,7 +82,7 @@ class Site(ThreadingHTTPServer):
         return f"{self.scheme}://127.0.0.1:{self.server_port}{path}"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore clients that disconnect early, as some tests make them do."""
+        """Ignore clients that disconnect early, as they do in some tests."""
 
 
 @contextmanager

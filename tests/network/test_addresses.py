@@ -1,4 +1,4 @@
-"""Classification of addresses: those that allow plaintext, and those that are never contacted."""
+"""The classification of addresses: those that allow plaintext, and those that are never contacted."""
 
 import pytest
 

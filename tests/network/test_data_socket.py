@@ -1,6 +1,7 @@
-"""Socket options of a data link, on a clock that the test moves. No data is held back forever.
+"""The socket options of a data link, on a clock that the test advances. No data is held back forever.
 
-A peer that acknowledges nothing counts as gone. A peer that reads slowly does not."""
+A peer that acknowledges nothing counts as gone. A peer that reads slowly does not.
+"""
 
 import asyncio
 import socket
@@ -188,8 +189,9 @@ def test_an_option_that_the_system_lacks_is_left_out() -> None:
 
 
 async def test_the_end_of_a_flow_arrives_though_it_is_short() -> None:
-    """The last message is smaller than the low-water mark and nothing follows, so a reader that waits for the mark
-    waits forever."""
+    """The last message is smaller than the low-water mark and nothing follows it, so a reader that waited for the mark
+    would wait forever.
+    """
     sizes = [100_000, 100_000, 100_000, 30, 50_000, 7]
     got: asyncio.Queue[Any] = asyncio.Queue()
 

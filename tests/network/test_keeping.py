@@ -1,4 +1,4 @@
-"""A link that is kept open: it reconnects after an interruption, backs off, and stops when retrying cannot help."""
+"""A link that is kept open: it reconnects after an interruption, backs off, and gives up when retrying cannot help."""
 
 import asyncio
 import re
@@ -27,7 +27,7 @@ from tests.network.loopback import (
 
 
 class Diary:
-    """Records the states that `keep` reports. Sleeps are counted and take no time."""
+    """A record of the states that `keep` reports. Sleeps are counted but take no time."""
 
     def __init__(self) -> None:
         self.states: list[Connected | Waiting] = []
@@ -120,7 +120,7 @@ async def test_a_refusal_that_a_group_of_tasks_ran_into_is_understood() -> None:
 
 
 async def test_a_refusal_that_nobody_read_is_found() -> None:
-    """The sender notices the closed socket first, while the reason is still unread."""
+    """The sender is first to notice the closed socket, while the reason is still unread."""
 
     async def relay_side(link: Connection) -> None:
         await link.close(Fault.of("E213"))

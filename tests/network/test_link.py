@@ -303,7 +303,7 @@ async def test_sending_waits_for_a_reader_and_closing_does_not(monkeypatch: pyte
 
 
 async def test_a_data_link_keeps_little_unsent_and_sends_no_pings() -> None:
-    """Buffered bytes cannot be withdrawn, and a full uplink can delay a pong beyond any timeout."""
+    """Bytes cannot be withdrawn once buffered, and a full uplink can delay a pong beyond any timeout."""
     options = links.socket_options(Link.DATA)
     assert (options["ping_interval"], options["ping_timeout"]) == (None, None)
     assert links.socket_options(Link.CONTROL)["ping_interval"] is not None
@@ -356,7 +356,7 @@ async def test_a_limit_holds_for_what_the_system_takes_in_too() -> None:
 
 
 async def test_what_comes_on_a_data_link_waits_for_the_way_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The download limit covers frames and messages on data links. A control link is never delayed."""
+    """The download limit applies to frames and messages on data links. A control link is never delayed."""
     came: list[int] = []
 
     async def note(size: int) -> None:

@@ -1,4 +1,4 @@
-"""Two machines measure the link between them. Each sends, and each reports what arrived."""
+"""Two machines measure the link between them. Each one sends, and each reports what arrived."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ PATIENCE_S = 30.0
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limit the bytes that a probe sends, because an in-process link has no bandwidth limit."""
+    """Limit how many bytes a probe sends, because an in-process link has no bandwidth limit."""
     monkeypatch.setattr(probing, "MOST_BYTES", 8 * 1024 * 1024)
     monkeypatch.setattr(probing, "HEARD_S", 0.0)
 
@@ -79,7 +79,7 @@ async def test_both_ends_say_what_came_of_the_other() -> None:
 
 
 async def test_one_sends_after_the_other() -> None:
-    """If both ends sent at once, a slow link's acknowledgements would wait behind its data."""
+    """If both ends sent at once, acknowledgements on a slow link would wait behind its data."""
     here, there = own_link()
     ann, bob = Machine(BOB, here), Machine(ANN, there)
     bob.told(3, begins=False)
@@ -93,7 +93,7 @@ async def test_one_sends_after_the_other() -> None:
 
 
 async def test_a_link_that_takes_everything_at_once_is_measured_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A regression: all bytes arrived before the count began, so the measurement never ended."""
+    """A regression: all the bytes arrived before the count began, so the measurement never ended."""
     monkeypatch.setattr(probing, "PROBE_S", 1.0)
     here, there = own_link()
     ann, bob = Machine(BOB, here, time.monotonic), Machine(ANN, there, time.monotonic)

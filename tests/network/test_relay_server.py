@@ -1,4 +1,4 @@
-"""The listening side on loopback: strangers, limits, renewed credentials, bans, and a clean end."""
+"""The listening side on loopback: strangers, limits, renewed credentials, bans, and a clean shutdown."""
 
 import asyncio
 import contextlib
@@ -252,7 +252,7 @@ async def test_the_relay_is_the_one_in_its_credential() -> None:
 
 
 async def test_an_open_link_ends_with_its_credential() -> None:
-    """A revoked machine gets no new credential. The relay serves the machine only until its current credential
+    """A revoked machine gets no new credential. The relay keeps serving it only until its current credential
     expires."""
     within_tolerance = trainer(expires=int(NOW) - 300)
     async with listening(stay) as server:

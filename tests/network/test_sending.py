@@ -1,4 +1,4 @@
-"""The order of chunks over one uplink. A stalled reducer does not delay the other reducers."""
+"""The order in which chunks share one uplink. A stalled reducer does not delay the others."""
 
 import asyncio
 from collections.abc import Sequence
@@ -100,7 +100,7 @@ async def test_chunks_go_out_in_the_planned_proportion() -> None:
 
 @pytest.mark.parametrize(("reducers", "count", "written"), [(1, 200, 4), (2, 200, 4), (4, 100, 2), (12, 20, 1)])
 async def test_batch_per_reducer_is_a_fiftieth_of_all_or_one_chunk(reducers: int, count: int, written: int) -> None:
-    """Batches are small, because each round begins and ends by waiting for one batch per reducer."""
+    """Batches are small, because each round begins and ends with a wait for one batch per reducer."""
     _, connections, chunks = plan(**dict.fromkeys("abcdef0123456789"[:reducers], count))
     chunks = {peer: [frame(n, 32_768) for n in range(count)] for peer in chunks}
     assert await send_chunks(connections, chunks) == {}
@@ -262,7 +262,7 @@ async def test_one_that_stalls_holds_back_nobody_and_keeps_nothing() -> None:
 
 
 async def test_what_another_attempt_makes_anew_is_not_sent_any_more() -> None:
-    """A regression: a reducer with a slow uplink first sent outdated averages, while all peers waited for the new
+    """A regression: a reducer with a slow uplink sent outdated averages first, while all the peers waited for the new
     ones.
     """
     outbox, receiver = Outbox(ROOM), Gated()
@@ -287,8 +287,8 @@ async def test_what_another_attempt_makes_anew_is_not_sent_any_more() -> None:
 
 
 async def test_what_waits_for_its_turn_is_not_sent_either() -> None:
-    """On a rate-limited uplink, one batch per receiver is queued. With many receivers, sending outdated batches wastes
-    seconds.
+    """On a rate-limited uplink, one batch per receiver is queued. With many receivers, sending outdated batches would
+    waste seconds.
     """
     uplink, receiver = Uplink(), Gated()
     uplink.pace(1.0)

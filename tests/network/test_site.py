@@ -1,4 +1,4 @@
-"""The HTTP client's requests and answers, against a real server on loopback whose answers each test sets."""
+"""The HTTP client's requests and responses, tested against a real loopback server whose responses each test sets."""
 
 import asyncio
 import errno

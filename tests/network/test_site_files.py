@@ -1,4 +1,4 @@
-"""The HTTP client's downloads and uploads, against a real server on loopback whose answers each test sets."""
+"""The HTTP client's downloads and uploads, tested against a real loopback server whose responses each test sets."""
 
 import asyncio
 import contextlib
@@ -138,7 +138,7 @@ async def test_more_than_the_limit_without_a_length_is_not_kept(server: Site, tm
 
 
 async def test_what_is_removed_is_closed_before(server: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows cannot remove an open file."""
+    """Windows cannot remove a file that is open."""
     unlink = Path.unlink
 
     def unlink_as_windows(path: Path, missing_ok: bool = False) -> None:
@@ -286,7 +286,7 @@ async def test_a_file_that_is_not_there_is_e106(server: Site, tmp_path: Path) ->
 
 
 async def test_what_nobody_waits_for_any_more_is_sent_no_further(server: Site, tmp_path: Path) -> None:
-    """The upload's thread cannot be killed, but it must stop sending after a cancellation."""
+    """The upload's thread cannot be killed, but it must stop sending once it is cancelled."""
     (tmp_path / "file").write_bytes(bytes(200 * site.BLOCK))
     began, more, got = asyncio.Event(), threading.Event(), []
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""A forwarded link: a process between the two ends can neither read nor change their messages."""
+"""A forwarded link: a process between the two ends can neither read nor change the messages."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -47,7 +47,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @asynccontextmanager
 async def between(change: Change) -> AsyncIterator[tuple[Between, int]]:
-    """Run a forwarder. Yield it with its port, before its target's port is known."""
+    """Run a forwarder. Yield it with its port, before the target's port is known."""
     middle = Between(0, change)
     server = await asyncio.start_server(middle.serve, "127.0.0.1", 0)
     try:
@@ -61,7 +61,7 @@ async def between(change: Change) -> AsyncIterator[tuple[Between, int]]:
 
 @pytest.mark.parametrize("at", [None, 100, 300_000])
 async def test_whoever_forwards_can_neither_read_nor_change_it(tmp_path: Path, at: int | None) -> None:
-    """The forwarder changes one byte of the handshake or of a chunk. The link then ends, and all earlier data are
+    """The forwarder changes one byte of the handshake or of a chunk. The link then ends, and all earlier data is
     intact.
     """
     taken: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The order and rate of streams on one uplink, on an event loop whose clock jumps to the next timer."""
+"""The order and rates of the streams on one uplink, on an event loop whose clock jumps to the next timer."""
 
 import asyncio
 import itertools
@@ -45,13 +45,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def play(story: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine on an event loop with a virtual clock, which only timers advance."""
+    """Run a coroutine on an event loop with a virtual clock that only timers advance."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(story)
 
 
 class Sent(list[tuple[float, str, int]]):
-    """Records of (time, sender, bytes)."""
+    """A list of (time, sender, bytes)."""
 
     def by(self, name: str, until: float = float("inf"), since: float = 0.0) -> int:
         return sum(size for at, who, size in self if who == name and since <= at <= until)

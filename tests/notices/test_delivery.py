@@ -1,4 +1,4 @@
-"""Delivery of due notices: sent once, retried with backoff, given up after a day, claimed by one worker."""
+"""Delivery of due notices: each is sent once, retried with backoff, given up after a day, and claimed by one worker."""
 
 import json
 import smtplib

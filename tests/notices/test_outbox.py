@@ -1,4 +1,4 @@
-"""Notices as rows: recipients, limits, withdrawal and expiry."""
+"""Notices as rows: their recipients, limits, withdrawal and expiry."""
 
 from datetime import timedelta
 from typing import Any

@@ -108,7 +108,7 @@ def test_a_name_that_nobody_has() -> None:
 
 
 class Names:
-    """A hostile name server that replaces the real one. Each lookup gets the next answer in the list."""
+    """A hostile name server that replaces the real one. Each lookup gets the list's next answer."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> None:
         self.answers, self.asked = list(answers), 0

@@ -1,4 +1,4 @@
-"""Names in notices: any input stays on one line and shows only visible characters."""
+"""Names in notices: any name stays on one line and shows only visible characters."""
 
 import hashlib
 import hmac

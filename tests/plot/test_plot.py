@@ -1,4 +1,4 @@
-"""The layout of a curve: every part is inside the frame, and no part covers another."""
+"""The layout of a curve: every part lies inside the frame, and none covers another."""
 
 import math
 import re

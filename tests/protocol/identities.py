@@ -48,7 +48,7 @@ def relay(issued_by: Ed25519PrivateKey = SITE_KEY, **changes: Any) -> Identity:
 def trainer(
     issued_by: Ed25519PrivateKey = SITE_KEY, holds: Ed25519PrivateKey = TRAINER_KEY, **changes: Any
 ) -> Identity:
-    """Return a trainer's identity. Another issuer or key makes it an impostor."""
+    """Return a trainer's identity. With another issuer or key, it is an impostor's."""
     return Identity(TRAINER, holds, trainers_credential(issued_by, **changes), SITE_PUBLIC)
 
 

@@ -14,7 +14,7 @@ MESSAGE_TYPES: tuple[type, ...] = get_args(AnyMessage)
 
 
 def structs(cls: type) -> st.SearchStrategy[Any]:
-    """Return a strategy for instances within the limits of their annotations."""
+    """Return a strategy for instances within their annotations' limits."""
     return st.builds(cls, **{field.name: _values(field.type) for field in _fields(cls)})
 
 

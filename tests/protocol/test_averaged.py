@@ -1,4 +1,4 @@
-"""The count of bytes that reducers averaged is exact: it equals a chunk-by-chunk count."""
+"""The number of bytes averaged by reducers is exact: it equals a chunk-by-chunk count."""
 
 from typing import Any
 

@@ -66,7 +66,7 @@ def test_sigma_is_bounded_and_independent_of_order(late: list[float], duration_s
 
 
 def test_where_half_were_dropped_sigma_does_not_shrink() -> None:
-    """Dropped slots count as late by sigma. Without them sigma would fall to its minimum."""
+    """Each dropped slot counts as one sigma late. If it did not, sigma would fall to its minimum."""
     assert sigma_of([0.0] * 4 + [0.3] * 6, 10.0) == 0.3
     assert sigma_of([0.0] * 5 + [0.1] * 5, 10.0) == pytest.approx(0.25)
 
@@ -87,7 +87,8 @@ def test_whoever_is_always_late_lets_nobody_wait() -> None:
 
 
 def test_whoever_happens_to_be_the_last_is_waited_for() -> None:
-    """In each round, a different one of the equal machines is late. Only the machine that is always late is ignored."""
+    """In each round, a different one of eight equal machines is late. Only the machine that is always late is
+    ignored."""
     rounds = [of(*(0.2 if number == late else 0.0 for number in range(8)), 0.3) for late in range(8)]
     assert round_latenesses(rounds) == [0.2] * 8
     assert sigma_of(round_latenesses(rounds), 10.0) == pytest.approx(0.2)

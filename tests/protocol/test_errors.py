@@ -1,4 +1,4 @@
-"""The catalogue of errors, and every use of it."""
+"""The error catalogue, and every use of it."""
 
 import ast
 import re
@@ -86,7 +86,7 @@ def test_no_two_errors_have_one_title() -> None:
 
 
 def causes(code: str) -> set[str]:
-    """Return all errors from which this one may follow, as the catalogue declares them."""
+    """Return all the errors that can lead to this one, as the catalogue declares them."""
     found = set(CATALOGUE[code].depends_on)
     while more := {cause for one in found for cause in CATALOGUE[one].depends_on} - found:
         found |= more

@@ -1,4 +1,4 @@
-"""The reason why a run waits, recognized in the coordinator's sentence."""
+"""The reason why a run is waiting, recognized from the coordinator's sentence."""
 
 import string
 

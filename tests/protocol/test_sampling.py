@@ -1,4 +1,4 @@
-"""The order of samples is the same on every machine and in every version."""
+"""Samples come in the same order on every machine and in every version."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""A trainer gets its own part of a plan and a commit, with proof. A reducer and a log keeper get everything."""
+"""A trainer gets its own part of a plan or a commit, with proof. A reducer or log keeper gets everything."""
 
 import pytest
 from msgspec import structs

@@ -1,4 +1,4 @@
-"""Both ends of a session without a socket: which handshakes open a link, and which messages are legal in which
+"""Both ends of a session, without a socket: which handshakes open a link, and which messages are legal in which
 state."""
 
 from collections.abc import Callable
@@ -135,7 +135,7 @@ def test_a_relay_that_lies_is_refused(who: Callable[[], Identity], code: str) ->
 
 
 def test_a_relay_cannot_turn_the_clock_back_for_itself() -> None:
-    """Our clock decides whether a credential is valid, whatever time the relay's challenge states."""
+    """Our own clock decides whether a credential is valid, whatever time the relay's challenge gives."""
     expired = relay(expires=int(NOW) - CLOCK_TOLERANCE_S - 1)
     events = shake_hands(dialling(Link.DATA), listening(Link.DATA, expired), listeners_now=NOW - 200)
     assert failures(events)[0] == ("E202", False)
@@ -202,7 +202,7 @@ def test_a_proof_cannot_be_used_again() -> None:
 
 @given(st.data())
 def test_no_bit_of_a_handshake_can_be_changed_unnoticed(data: st.DataObject) -> None:
-    """No changed bit makes an end accept another peer, or a clock beyond the tolerance."""
+    """No flipped bit makes an end accept a different peer, or a clock beyond the tolerance."""
     link = data.draw(st.sampled_from(tuple(Link)))
     dialler, listener = dialling(link), listening(link)
     listener.start(NOW)
@@ -291,7 +291,7 @@ def test_every_state_that_can_be_reached_has_its_row() -> None:
 
 
 def test_the_two_ends_agree_on_what_is_said() -> None:
-    """Each message that one end of a link may send is legal at the other end in some state."""
+    """Each message that one end of a link may send is legal in some state of the other end."""
     everything = set().union(*RECEIVABLE.values())
     assert everything == set(MESSAGE_TYPES)
 

@@ -1,4 +1,4 @@
-"""Fixtures for tests of the Hub: a Hub in a thread, and no long pauses."""
+"""Fixtures for Hub tests: a Hub in a thread, and no long pauses."""
 
 from collections.abc import Iterator
 

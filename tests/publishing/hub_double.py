@@ -1,9 +1,9 @@
-"""A double of the Hugging Face Hub in a thread. The double speaks huggingface_hub 2.4.0's protocol and enforces
+"""A double of the Hugging Face Hub in a thread. It speaks the protocol of huggingface_hub 2.4.0 and enforces
 permissions strictly.
 
-Status 401: no token. 403: no write scope, or another account's namespace. 409: the repository exists. 412: the parent
-commit is stale. 400: an upload's size or sha256 is not as announced. The double serves what it stored. On request it
-fails a share of all calls, before or after doing the work.
+Status 401: no token. 403: no write scope, or another account's namespace. 409: the repository already exists. 412: the
+parent commit is stale. 400: an upload's size or sha256 is not as announced. The double serves what it has stored. On
+request it fails a fraction of all calls, before or after doing the work.
 """
 
 import base64
@@ -47,7 +47,7 @@ class Stored:
 
 @dataclass
 class Repository:
-    """A repository's commits in order, each with all its files. A branch in `branches` lists all its commits,
+    """A repository's commits in order, each with all its files. Each branch in `branches` lists all its commits,
     including those shared with main.
     """
 
@@ -66,7 +66,7 @@ class Repository:
         return self.commits if branch in ("main", "HEAD") else self.branches.get(branch)
 
     def commit(self, changes: dict[str, Stored | None], title: str = "", branch: str = "main") -> str:
-        """Add a commit and return its id. A change to None deletes a file."""
+        """Add a commit and return its id. A file changed to None is deleted."""
         commits = self.line(branch)
         assert commits is not None
         files = dict(commits[-1][1]) if commits else {}
@@ -99,7 +99,7 @@ class Repository:
 
 
 class Hub:
-    """The double's content, and switches that make it misbehave."""
+    """The double's content, and the switches that make it misbehave."""
 
     def __init__(self, *, large_from: int = 4096) -> None:
         self.tokens: dict[str, dict[str, Any]] = {}
@@ -144,8 +144,9 @@ class Hub:
         return self.put_files(repository, {name.replace("_", "."): content for name, content in files.items()})
 
     def put_files(self, repository: str, files: dict[str, bytes], branch: str = "main") -> Repository:
-        """Create a repository by full file names. A dataset's name begins with `datasets/`. Files of 4,096 bytes or
-        more are large."""
+        """Create a repository from full file names. The name of a dataset begins with `datasets/`. Files of 4,096
+        bytes or more are large.
+        """
         made = self.repositories.setdefault(repository, Repository())
         if branch != "main":
             made.branches.setdefault(branch, [])
@@ -208,8 +209,9 @@ class Handler(BaseHTTPRequestHandler):
             self._send_json({"error": "try again"}, 503 if trouble == "before" else 502)
 
     def _trouble(self, method: str, path: str) -> str:
-        """Choose how this call fails, if it does: before the work, after the work, or by a cut connection after the
-        work."""
+        """Choose how this call fails, if at all: before the work, after it, or by dropping the connection after the
+        work.
+        """
         with self.hub.lock:
             if self.hub.limited:
                 self.hub.limited -= 1
@@ -447,7 +449,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send_some(content[begin : last + 1], 206, told)
 
     def _send_some(self, content: bytes, status: int, told: dict[str, str]) -> None:
-        """Send the whole content, or the part before the connection is cut."""
+        """Send the whole content, or the part before the connection is dropped."""
         self.hub.sent += len(content)
         if not 0 < self.hub.cut_after < len(content) or self.is_mute:
             self._send(content, status, **told)

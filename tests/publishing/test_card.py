@@ -1,4 +1,4 @@
-"""The model card states known facts, and text from users cannot break it."""
+"""The model card gives known facts, and text from users cannot break it."""
 
 from collections import Counter
 from typing import Any
@@ -163,7 +163,7 @@ def card_of(title: str, purpose: str, names: tuple[str, str], data: str) -> str:
 
 
 def shape(text: str) -> Counter[str]:
-    """Count the Markdown tokens by kind, ignoring text and how it is split."""
+    """Count the Markdown tokens by kind, ignoring the text and how it is split."""
     _, front, body = text.split("---\n", 2)
     assert yaml.safe_load(front) == yaml.safe_load(write_card(small_recipe(), TAME, parameters=1).split("---\n", 2)[1])
     found: Counter[str] = Counter()
@@ -174,7 +174,7 @@ def shape(text: str) -> Counter[str]:
 
 
 def tame(words: str) -> str:
-    """Return "Purpose", or an empty string if no text is left and the card omits the paragraph."""
+    """Return "Purpose", or an empty string if no text is left and the card therefore omits the paragraph."""
     return "Purpose" if paragraph(words) else ""
 
 

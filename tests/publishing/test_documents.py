@@ -1,4 +1,4 @@
-"""Checking and cutting a text as a stream."""
+"""Checking a text and cutting it up, as a stream."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Reading a file on the Hub by ranges over broken connections, and comparing it with the Hub's listing."""
+"""Reading a file on the Hub range by range over unreliable connections, and comparing it with the Hub's listing."""
 
 import io
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The real client against a strict double of the Hub: files arrive unchanged, and other accounts lose no files."""
+"""The real client against a strict double of the Hub: files arrive unchanged, and other accounts' files are safe."""
 
 import contextlib
 import hashlib
@@ -189,7 +189,7 @@ class TestInterruptions:
     def test_one_that_fails_half_of_its_calls_has_it_in_the_end(
         self, hub: Hub, folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The failures include calls that the Hub carried out but answered with an error."""
+        """The failures include calls that the Hub carried out but reported as errors."""
         monkeypatch.setattr(time, "sleep", lambda _: None)  # the Hub's own client, which sends files, sleeps too
         hub.failing, hub.chance = 0.5, random.Random(seed)
         for _ in range(20):

@@ -1,4 +1,4 @@
-"""A release loads with its library's own classes, offline, and states its origin."""
+"""A release loads with its library's own classes, offline, and names its origin."""
 
 import hashlib
 import xml.etree.ElementTree as ET

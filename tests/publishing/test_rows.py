@@ -1,4 +1,4 @@
-"""Datasets of rows: the chosen text field, rows left out, and limits on a row's size."""
+"""Datasets made of rows: the chosen text field, rows left out, and limits on row size."""
 
 import json
 import sys

@@ -147,7 +147,7 @@ def test_where_sentences_begin_is_said_in_tokens_of_the_shard(tmp_path: Path) ->
     [(1, 1 << 17), (2 << 30, 1 << 17), (3 << 30, 1 << 18), (100 << 30, 1 << 23), (1 << 50, 1 << 23)],
 )
 def test_large_texts_have_larger_shards(text_bytes: int, size: int) -> None:
-    """A peer gets the list of all shards in one message, so their number must stay small."""
+    """A peer gets the list of all the shards in one message, so there must not be many of them."""
     assert shard_tokens(text_bytes) == size
 
 

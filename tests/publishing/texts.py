@@ -1,4 +1,4 @@
-"""Texts for tests: English that every machine has."""
+"""Texts for tests: English text that every machine has."""
 
 from pathlib import Path
 from pydoc_data.topics import topics

@@ -1,4 +1,4 @@
-"""Each recipe's figures on held-out data: chance for an untrained model, perfect for one that knows the answers."""
+"""Each recipe's figures on held-out data: at chance for an untrained model, perfect for one that knows the answers."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -47,7 +47,7 @@ def test_perplexity_is_a_number_whatever_the_loss(loss: float, perplexity: float
 
 
 class Told(torch.nn.Module):
-    """A model that returns the known answers in order, `right` out of ten of them correctly."""
+    """A model that returns one known answer after another, `right` out of ten correctly."""
 
     def __init__(self, answers: list[torch.Tensor], choices: int, right: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def test_no_more_images_than_are_needed_are_looked_at(digits: Images) -> None:
 
 
 def told_of_masked(labels: list[Any], right: int) -> Any:
-    """Return a model that knows the answers and is asked for masked words only."""
+    """Return a model that knows the answers and is asked only for the masked words."""
     told = Told([torch.from_numpy(part[part != IGNORED]) for part in labels], 400, right)
 
     def encoder(input_ids: torch.Tensor, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:

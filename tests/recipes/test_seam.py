@@ -1,4 +1,4 @@
-"""Requirements for every recipe, including one in a test file (`docs/adding-a-recipe.md`)."""
+"""Requirements on every recipe, including one in a test file (`docs/adding-a-recipe.md`)."""
 
 import importlib
 import subprocess
@@ -54,7 +54,7 @@ def test_every_kind_is_tried_here() -> None:
 
 @pytest.fixture(scope="module", params=SMALL, ids=NAMES)
 def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Path]:
-    """Return a recipe, and a folder with a text or images prepared for it."""
+    """Return a recipe, and a folder with text or images prepared for it."""
     recipe: Recipe = request.param
     folder = tmp_path_factory.mktemp(recipe.objective)
     content = {"text": docstrings()[:60_000].encode(), "images": digits_tar()}[recipe.material.name]
@@ -120,7 +120,7 @@ def test_release_describes_itself_and_held_out_data_are_measured(prepared: tuple
 
 
 def test_whoever_reads_recipes_loads_no_torch() -> None:
-    """The site reads a recipe on every page, and must not load torch for that."""
+    """The site reads a recipe on every page, and must not load torch to do so."""
     code = "import sys, peer_agent.recipes; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

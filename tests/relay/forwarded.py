@@ -1,4 +1,4 @@
-"""A relay that forwards, a listener with TLS of its own, and diallers that reach the listener only through the
+"""A relay that forwards, a listener with its own TLS, and diallers that can reach the listener only through the
 relay."""
 
 import asyncio
@@ -61,7 +61,7 @@ class Forwarded:
         return link
 
     async def why_not(self) -> str:
-        """Return the reason why the relay refuses a forward link, or an empty text if it accepts."""
+        """Return the relay's reason for refusing a forward link, or an empty text if it accepts one."""
         try:
             (await self.way()).abort()
         except Problem as problem:
@@ -70,8 +70,9 @@ class Forwarded:
 
 
 class Scene(Forwarded):
-    """A forwarding set-up. `listener`: the listener as the coordinator lists it. `far`: the same listener at an
-    unreachable address."""
+    """A forwarding setup. `listener`: the listener as listed by the coordinator. `far`: the same listener at an
+    unreachable address.
+    """
 
     def __init__(self, folder: Path, relay: Server, forwarder: Forwarder, listener: m.Listener) -> None:
         super().__init__(folder, m.Listener(RELAY, f"ws://127.0.0.1:{relay.port}/"))
@@ -96,7 +97,7 @@ async def scene(
     port: Callable[[int], int] = lambda port: port,
     **of_listener: Any,
 ) -> AsyncIterator[Scene]:
-    """Run the set-up. `port` maps the listener's port to the port that the relay dials."""
+    """Run the setup. `port` maps the listener's port to the port that the relay dials."""
     relay = await access_of(folder, RELAY, Role.RELAY)
     member = await access_of(folder, LISTENER, Role.AUXILIARY)
     certificate = new_certificate()

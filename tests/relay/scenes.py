@@ -1,4 +1,4 @@
-"""One attempt of a run with two relays, the host's messages about it, and a relay without links."""
+"""One attempt of a run with two relays, the host's messages about that attempt, and a relay without links."""
 
 import asyncio
 from pathlib import Path

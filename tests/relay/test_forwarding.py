@@ -241,7 +241,7 @@ async def test_longer_frames_than_a_piece_are_refused(tmp_path: Path) -> None:
 
 
 async def test_what_a_listener_does_not_read_is_not_held_at_the_relay(tmp_path: Path) -> None:
-    """A relay takes no more than it can deliver, so a dialler that continues to send has to wait."""
+    """A relay takes in no more than it can deliver, so a dialler that keeps sending has to wait."""
     deaf = socket.create_server(("127.0.0.1", 0))
     deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
     piece = Frame(Kind.FORWARDED, RUN, 0, 0, 0, 0, 0, 0, bytes(PIECE_BYTES))
@@ -267,7 +267,7 @@ async def test_what_a_listener_does_not_read_is_not_held_at_the_relay(tmp_path: 
 
 
 async def test_relay_that_does_not_forward_loses_only_a_fresh_socket(tmp_path: Path) -> None:
-    """A relay that accepted the forward link would take it for the trainer's newer link, and stop serving the older
+    """A relay that accepted the forward link would mistake it for the trainer's newer link, and stop serving the older
     one.
     """
     relay = await access_of(tmp_path, PeerId("0b" * 16), Role.RELAY)

@@ -1,4 +1,4 @@
-"""A relay's process forwards only to listeners that the site announced and that the relay itself reaches."""
+"""A relay's process forwards only to listeners that the site has announced and the relay itself can reach."""
 
 import asyncio
 import socket

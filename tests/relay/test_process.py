@@ -102,7 +102,7 @@ async def test_a_span_held_before_a_restart_is_served_after_the_commit(tmp_path:
 async def test_chunks_close_with_the_clock_without_who_sends_nothing(
     tmp_path: Path, dial: Dial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mean of three of four slots has the same bits as the mean in a round that drops the fourth."""
+    """The mean of three out of four slots has the same bits as in a round that drops the fourth."""
     monkeypatch.setattr(relay_module, "IDLE_TICKS", 10**9)
     sendings = offers(4)
     attempt = replace(plan(sendings), sigma=0.05)
@@ -127,8 +127,8 @@ async def test_chunks_close_with_the_clock_without_who_sends_nothing(
 
 
 async def test_a_fork_is_no_storm(tmp_path: Path) -> None:
-    """A regression: a relay with a forked log answered each commit with a hello. The site answered each hello with all
-    commits.
+    """A regression: a relay with a forked log answered each commit with a hello, and the site answered each hello with
+    all the commits.
     """
     sendings = offers()
     attempt = plan(sendings)
@@ -148,7 +148,7 @@ async def test_a_fork_is_no_storm(tmp_path: Path) -> None:
 
 
 async def test_links_to_other_relays_are_those_of_all_runs(tmp_path: Path) -> None:
-    """A regression: a relay that one run did not know yet was also dropped from the other run."""
+    """A regression: a relay that one run did not know yet was dropped from the other run as well."""
     relay = Relay(Home(tmp_path), OwnAccess(tmp_path, RELAY, Role.RELAY, ""), host="127.0.0.1", port=0, advertise="")
     other = m.Listener(peer=OTHER_RELAY, url="ws://127.0.0.1:9/")
     await relay._take(m.Listeners(run=RUN, listeners=(other,)))
@@ -331,7 +331,7 @@ async def test_sites_reader_reads_its_runs_log_and_nothing_else(tmp_path: Path) 
 
 
 async def test_sites_reader_reads_a_log_that_has_no_host(tmp_path: Path) -> None:
-    """The run is finished and this relay has restarted. It answers the site's reader, but no other relay."""
+    """The run has finished and this relay has restarted. It answers the site's reader, but no other relay."""
     async with site() as script, relaying(script, tmp_path / "relay") as relay:
         access = OwnAccess(tmp_path / "reader", PeerId("dd" * 16), Role.READER, "")
         link = await access.dial_listener(m.Listener(RELAY, relay.url))

@@ -1,4 +1,4 @@
-"""A keeper of the log stores the averages of a peer without a log before the commit."""
+"""Before the commit, a log keeper stores the averages of a peer that has no log."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def averages(plan: m.Plan, payloads: dict[int, bytes]) -> list[Frame]:
 
 
 async def test_averages_of_a_logless_peer_are_on_disk_before_a_commit(tmp_path: Path) -> None:
-    """Averages may arrive before the plan, which takes another route."""
+    """Averages may arrive before the plan, which takes a different route."""
     sendings = offers()
     attempt = plan_of(sendings, reducers=(OTHER_RELAY, OTHER_RELAY))
     spans, payloads = averaged(attempt, sendings)

@@ -1,4 +1,4 @@
-"""One run at a relay: nothing blocks event handling, and the relay hands over the remaining state when the run ends."""
+"""One run at a relay: nothing blocks event handling, and the relay hands over its remaining state when the run ends."""
 
 import asyncio
 import threading
@@ -125,7 +125,7 @@ async def test_outbox_expects_the_bytes_the_plan_gives_us_to_average(tmp_path: P
 
 
 async def test_encoding_residual_is_kept_to_the_commit_or_lost_at_void(tmp_path: Path) -> None:
-    """A residual of the encoding counts only for the spans that the record says were averaged."""
+    """An encoding residual counts only for the spans that the record lists as averaged."""
     run, sendings = run_of_a_relay(tmp_path, []), offers()
     attempt = plan_of(sendings, codec_down="int4", reducers=(RELAY, OTHER_RELAY))
     spans, _ = averaged(attempt, sendings)
@@ -151,7 +151,9 @@ async def test_encoding_residual_is_kept_to_the_commit_or_lost_at_void(tmp_path:
 
 
 class Sender:
-    """A data link that delivers `bodies`. `read` counts the bodies read, and `all_read` is set after the last one."""
+    """A data link that delivers `bodies`. `read` counts the bodies read so far, and `all_read` is set after the last
+    one.
+    """
 
     def __init__(self, *bodies: m.Message | Frame) -> None:
         self.bodies, self.read = list(bodies), 0
@@ -178,7 +180,7 @@ class Sender:
 async def test_one_that_is_ahead_is_read_no_further_until_others_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Data from a sender that is ahead would only wait, and take bandwidth from slower senders."""
+    """Data from a sender that is ahead would only wait, while taking bandwidth from slower senders."""
     monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
     grid = Grid(10 * 1024, 1024)
     run = run_of_a_relay(tmp_path, [], clock=time.monotonic)

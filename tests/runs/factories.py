@@ -198,7 +198,9 @@ def data_folder(settings: Any, tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _forked_children(warm: Warm | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork the site's child processes from a process that has loaded torch. End-to-end tests start the real program."""
+    """Fork the site's child processes from a process that has already loaded torch. End-to-end tests start the real
+    program.
+    """
     if warm is not None:
         monkeypatch.setattr(processes, "BOOTSTRAP", bootstrap(warm.socket))
 
@@ -263,9 +265,10 @@ def migrated_postgres(postgres_url: str, django_db_blocker: Any) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def any_database(request: pytest.FixtureRequest, db: None, django_db_blocker: Any) -> Iterator[str]:
-    """Run the test once on each database, and roll back what it writes.
+    """Run the test once on each database, and roll back everything it writes.
 
-    The parameter `db` is needed for both: pytest-django creates a database only if a test asks for it."""
+    The parameter `db` is needed for both: pytest-django creates a database only if a test asks for one.
+    """
     if request.param == "sqlite":
         yield "sqlite"
         return

@@ -1,4 +1,4 @@
-"""The generated rows of a crowded run equal those that commits would have written."""
+"""The generated rows of a crowded run match those that commits would have written."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Deleting an account: the name disappears everywhere, and the contribution stays counted."""
+"""Deleting an account: the name disappears everywhere, but the contribution still counts."""
 
 from typing import Any
 
@@ -218,7 +218,7 @@ def test_files_on_their_way_go_too(volunteer: Person, django_capture_on_commit_c
 
 
 def test_whose_account_is_closed_makes_nothing(organizer: Person) -> None:
-    """The account was open when the request began, but has been closed since."""
+    """The account was open when the request began, but has since been closed."""
     text = draft(organizer).dataset
     Person.objects.filter(pk=organizer.pk).update(is_active=False)
     with pytest.raises(PermissionDenied):
@@ -262,7 +262,7 @@ def test_a_finished_release_no_longer_names_them(
 
 
 def test_whose_account_was_closed_meanwhile_deletes_nothing(volunteer: Person) -> None:
-    """An operator closed the account first and must still be able to inspect it."""
+    """An operator closed the account first, and must still be able to inspect it."""
     Person.objects.filter(pk=volunteer.pk).update(is_active=False)
     with pytest.raises(PermissionDenied):
         delete_account(person=volunteer)

@@ -1,4 +1,4 @@
-"""Queries of a run of 3,000 steps: no more queries or rows than for 1,000 steps. Generated books pass the audit."""
+"""Queries for a run of 3,000 steps: no more queries or rows than for 1,000 steps. Generated books pass the audit."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -77,7 +77,7 @@ def test_no_question_of_a_look_reads_records(organizer: Person, data_folder: Any
 
 
 def test_who_gave_how_much_is_known_without_the_ledger(organizer: Person, data_folder: Any) -> None:
-    """The totals cover the head of the log, which is requested most. Only the ledger covers earlier steps."""
+    """The totals cover the head of the log, which is requested most often. Only the ledger covers earlier steps."""
     run = opened(organizer)
     long_run(run, steps=50, machines=4)
     run = Run.objects.select_related("dataset", "head").get(pk=run.pk)

@@ -1,4 +1,4 @@
-"""Constraints that the tables enforce themselves."""
+"""Constraints enforced by the tables themselves."""
 
 import pytest
 from django.db import IntegrityError, transaction

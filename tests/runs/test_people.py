@@ -1,4 +1,4 @@
-"""A person's contributions. A reader sees only contributions to runs that the reader may see."""
+"""A person's contributions. A reader sees only contributions to runs that are visible to that reader."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Child processes: their answer, their faults, their environment."""
+"""Child processes: their answers, faults and environment."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Task names: each belongs to a task, and each task has one."""
+"""Task names: each one belongs to a task, and each task has one."""
 
 from typing import Any
 

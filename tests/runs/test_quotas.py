@@ -1,4 +1,4 @@
-"""Per-person quotas, from which operators are exempt."""
+"""Per-person quotas, which do not apply to operators."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Reads of a run: sums, curve, lists and overfitting. The reads take few queries at any length of the run."""
+"""Reading a run: sums, curve, lists and overfitting. Reads take few queries however long the run is."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -123,7 +123,7 @@ def test_lists_go_on_behind_the_cursor(run: Run, laptop: Owned) -> None:
 
 
 def test_admissions_are_listed_only_in_a_run_by_invitation(organizer: Person, stranger: Person) -> None:
-    """The organizer may make the run public later, and its guests have not agreed to be listed."""
+    """The organizer may make the run public later, but its guests have not agreed to be listed."""
     run = opened(organizer, visibility=Run.Visibility.PRIVATE)
     remove_member(member=add_member(run=run, name=stranger.username))
     assert [line.text for line in selectors.activity(run)] == ["Amina removed Noor.", "Amina added Noor."]
@@ -183,7 +183,7 @@ class TestOverfitting:
         assert overfitting(FALLING, measured(*losses)) is None, why
 
     def test_is_not_told_where_training_loss_rises_as_well(self) -> None:
-        """Rising training loss means that the model diverges, which is another problem."""
+        """Rising training loss means that the model is diverging, which is another problem."""
         rising = [Point(point.step, 20 - point.loss) for point in FALLING]
         assert overfitting(rising, measured(4.0, 3.3, 3.6, 4.3)) is None
 

@@ -1,4 +1,4 @@
-"""A run's states: every transition in the table is performed, and no code writes a state without the table."""
+"""A run's states: every transition in the table is performed, and no code writes a state without using the table."""
 
 import ast
 import re

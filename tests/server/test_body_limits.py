@@ -1,4 +1,4 @@
-"""Request bodies that are too long are refused by their stated length, before the site reads them."""
+"""Request bodies that are too long are refused by their declared length, before the site reads them."""
 
 import time
 from typing import Any
@@ -31,7 +31,7 @@ def cookie_of(person: Person) -> dict[str, str]:
 
 
 def ask(method: str, path: str, **headers: str) -> tuple[int, str]:
-    """Return the status and body of the answer. If the site reads the request's body, the test fails."""
+    """Return the status and body of the answer. The test fails if the site reads the request's body."""
     return asked_of(LengthGuard(inner), method, path, headers)
 
 

@@ -1,4 +1,4 @@
-"""Housekeeping: the site clears old rows repeatedly, also after a database error."""
+"""Housekeeping: the site clears old rows at intervals, even after a database error."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""Steps of `serve` before it answers requests (a backup, checks of its addresses), and visits at another address."""
+"""Steps that `serve` takes before it answers requests (a backup, address checks), and visits at another address."""
 
 import errno
 import http.cookiejar

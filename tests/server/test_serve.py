@@ -1,4 +1,4 @@
-"""`serve` as a process: its output, its locks, its relay, and how it ends."""
+"""`serve` as a process: its output, locks and relay, and how it ends."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Limits on WebSocket connections, enforced by the server before the application sees a message."""
+"""Limits on WebSocket connections, enforced by the server before a message reaches the application."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ PAGES = "/ws/runs/proverbs/"
 
 
 async def counting(scope: Any, receive: Any, send: Any) -> None:
-    """Answer every message with its length. A query string counts as proof of identity."""
+    """Answer every message with its length. Any query string counts as proof of identity."""
     await receive()
     await send({"type": "websocket.accept"})
     if scope["query_string"]:

@@ -1,4 +1,4 @@
-"""`serve` without worker and relay, and the worker as a separate process."""
+"""`serve` without a worker and a relay, and the worker as a separate process."""
 
 import contextlib
 import json

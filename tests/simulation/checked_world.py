@@ -1,4 +1,4 @@
-"""Simulated worlds whose invariants are checked, and ways to reach a certain moment in them."""
+"""Simulated worlds whose invariants are checked, and ways to reach a particular moment in them."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tests.simulation.invariants import Invariants
 
 
 def checked_world(*, thorough: bool = True, **setting: Any) -> tuple[World, Invariants]:
-    """Return a world and its invariants, which are checked after every event."""
+    """Return a world and its invariants, checked after every event."""
     invariants = Invariants(thorough=thorough)
     return invariants.watch(World(Setting(**setting))), invariants
 

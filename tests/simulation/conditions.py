@@ -1,4 +1,4 @@
-"""The conditions of the simulated worlds in tests."""
+"""The conditions of the simulated worlds used in tests."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def all_at_once(scale: float = 1.0) -> Conditions:
 
 
 def restless(setting: Setting, *, trainer_s: float, relay_s: float, site_s: float) -> Conditions:
-    """Return conditions with the mean virtual seconds between faults of a trainer, of a relay and of the site."""
+    """Return conditions, given the mean virtual seconds between faults of a trainer, of a relay and of the site."""
     kinds: tuple[Kind, ...] = ("killed", "reconnected", "frozen", "gave back")
     each_s = trainer_s * setting.trainers * len(kinds)
     return Conditions(

@@ -32,7 +32,7 @@ def positions(units: Iterable[Unit]) -> Iterator[Position]:
 
 
 class Invariants:
-    """An observer of a world that checks the invariants. `thorough`: check every lease after every event.
+    """An observer that checks a world's invariants. `thorough`: check every lease after every event.
 
     Only small worlds can afford `thorough`. Otherwise leases are checked once a round, at almost no cost per event.
     """

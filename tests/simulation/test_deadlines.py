@@ -13,7 +13,7 @@ ROUND_S = CHUNKS / PER_S
 
 
 def alike(people: int = 5, count: int = 1) -> World:
-    """Return a world of trainers with equal links. Three rounds have revealed the rates of the links."""
+    """Return a world of trainers with equal links. Three rounds have revealed the link rates."""
     world, _ = checked_world(
         thorough=False, trainers=people, relays=count, steps=40, elements=CHUNKS * 16384, even=True
     )
@@ -24,7 +24,7 @@ def alike(people: int = 5, count: int = 1) -> World:
 
 
 def timed(world: World) -> float:
-    """Return the seconds from the next plan until its update is in the database. Stop before the next cut."""
+    """Return how many seconds pass from the next plan until its update is in the database. Stop before the next cut."""
     begin_round(world)
     return finish_round(world, world.clock.now)
 

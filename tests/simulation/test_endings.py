@@ -1,4 +1,4 @@
-"""A run that its organizer ends early or extends, at every point of a round."""
+"""A run that its organizer ends early or extends, tested at every point of a round."""
 
 import pytest
 

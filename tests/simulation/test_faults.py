@@ -1,4 +1,4 @@
-"""Each requested fault hits its target once and is counted. Channel and database fail as real ones do."""
+"""Each requested fault hits its target once and is counted. The channel and the database fail as real ones do."""
 
 from itertools import pairwise
 from typing import get_args
@@ -49,7 +49,7 @@ def test_ordered_fault_happens_once_in_its_round(kind: Kind) -> None:
 
 
 def test_once_all_is_well_nobody_goes_for_a_night_that_has_begun() -> None:
-    """Once faults end, no machine goes to sleep, even if a night had begun. Sleeping machines could otherwise decide
+    """Once faults end, no machine goes to sleep, even if a night has begun. Otherwise sleeping machines could decide
     the result.
     """
     world = _world()
@@ -277,7 +277,7 @@ def test_absent_database_costs_only_the_time_of_its_absence() -> None:
 
 
 def test_restart_in_a_later_epoch_leases_no_committed_unit_again() -> None:
-    """The new host knows only the rows. The invariants detect a unit that is leased again."""
+    """The new host knows only the rows. The invariants detect any unit that is leased again."""
     world, _ = checked_world(trainers=3, relays=1, steps=200, shards=(40, 17))
     assert world.run(
         lambda: max(epoch for epoch, _ in world.database.coverage) >= 3 if world.database.coverage else False

@@ -1,4 +1,4 @@
-"""Faults of the host, of its database or at the end of a run, with every invariant checked."""
+"""Faults of the host or its database, or at the end of a run, with every invariant checked."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -83,7 +83,7 @@ def test_last_snapshot_is_requested_until_it_is_handed_in() -> None:
 
 
 class Asked:
-    """An observer that records when the site was asked to make the last state from the log."""
+    """An observer that records when the site is asked to make the last state from the log."""
 
     def __init__(self) -> None:
         self.at: list[float] = []

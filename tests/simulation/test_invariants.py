@@ -1,4 +1,4 @@
-"""Faults and bad conditions in any order: every invariant holds after every event, and the run goes on afterwards."""
+"""Faults and bad conditions in any order: every invariant holds after every event, and the run continues afterwards."""
 
 from collections.abc import Callable
 

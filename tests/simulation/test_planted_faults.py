@@ -149,7 +149,7 @@ def test_a_planted_fault_is_found(plant: Plant, found: str, monkeypatch: pytest.
 
 
 def test_leases_that_end_in_mid_round_at_once_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the lease does not last until the round ends, a leaving peer's unit is both averaged and leased again."""
+    """If a lease does not last until the round ends, a leaving peer's unit is both averaged and leased again."""
 
     def end_leases(state: RunState, accumulator: AccumulatorId, *args: Any, **kwargs: Any) -> int:
         return state.leases.take_back(accumulator, *args)

@@ -1,4 +1,4 @@
-"""Each figure of a simulation can fail: a planted fault is counted by the figure named beside it."""
+"""Each figure of a simulation can fail: a planted fault is counted in the figure named beside it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -77,7 +77,7 @@ def _with_contributions(command: e.Command, change: Callable[[Any], Any]) -> e.C
 
 
 def _drops_a_settle(state: RunState, event: e.Event, commands: Commands) -> Commands:
-    """Lease a unit again that is already in an update."""
+    """Lease out again a unit that is already in an update."""
     if isinstance(event, e.Persisted) and event.sealed is not None and state.index == 4:
         record = read_record(event.sealed)
         state.leases.returned.insert(0, min(unit for entry in record.contributions for unit in entry.units))

@@ -64,8 +64,8 @@ def test_relay_that_returns_unnoticed_starts_again_at_once() -> None:
 
 
 def test_round_void_without_relays_frees_its_trainers() -> None:
-    """The attempt without relays was announced to no peer, so the void message must name the attempt that trainers
-    know.
+    """The attempt without relays was not announced to any peer, so the void message must name the attempt that the
+    trainers know.
     """
     world, _ = checked_world(trainers=2, steps=12, even=True)
     world.run_steps(1)

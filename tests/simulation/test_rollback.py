@@ -1,4 +1,4 @@
-"""A run is rolled back in any phase: one log entry, no peer left behind, nothing counted twice."""
+"""A run is rolled back in any phase: one log entry, no peer left behind, and nothing counted twice."""
 
 import pytest
 
@@ -14,7 +14,7 @@ UNKIND: tuple[Kind, ...] = ("lost up", "lost down", "twice up", "twice down", "l
 
 
 def trained(seed: int = 0) -> World:
-    """Return a world after ten steps, with a snapshot at every fourth."""
+    """Return a world after ten steps, with a snapshot at every fourth step."""
     world, _ = checked_world(trainers=3, relays=2, steps=40, snapshot_every=4, seed=seed)
     assert world.run_steps(10)
     return world
@@ -25,7 +25,7 @@ def rollbacks(world: World) -> list[int]:
 
 
 def rolls_back(world: World, limit_s: float = 60.0) -> None:
-    """Roll back, and check that the run goes on from exactly one log entry."""
+    """Roll back, and check that the run continues from exactly one log entry."""
     world.roll_back(BACK_TO)
     assert world.run(lambda: bool(rollbacks(world)), limit_s)
     assert world.database.step == BACK_TO
@@ -33,7 +33,7 @@ def rolls_back(world: World, limit_s: float = 60.0) -> None:
 
 
 def all_follow(world: World) -> None:
-    """Check that every living replica reaches the head of the log some steps later."""
+    """Check that every living replica reaches the head of the log a few steps later."""
     assert world.run_steps(6, 600)
     (index,) = rollbacks(world)
     assert world.database.index == index + world.database.step - BACK_TO

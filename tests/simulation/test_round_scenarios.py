@@ -1,4 +1,4 @@
-"""Rounds that take long, fail or cannot go on, with every invariant checked."""
+"""Rounds that take long, fail or cannot continue, with every invariant checked."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e

@@ -164,7 +164,7 @@ def test_offer_too_late_and_too_old_gives_its_work_back() -> None:
 
 
 def test_work_of_a_missed_step_is_redone_on_the_new_one() -> None:
-    """The work was in no round yet, so no lease has to be returned."""
+    """The work was not in any round yet, so no lease has to be returned."""
     world, _ = checked_world(trainers=4, steps=20)
     world.run_steps(1)
     absent = trainers(world)[0]

@@ -1,5 +1,6 @@
 """A whole simulation, calm and in all conditions. The same seed gives the same result. A failure prints how to replay
-it."""
+the simulation.
+"""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Messages that do not belong: those of another attempt, step or fence, second answers, and unknown slots."""
+"""Messages that do not belong: from another attempt, step or fence, second answers, and unknown slots."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A small real site that approves machines by device code, over HTTP on loopback."""
+"""A small real site that approves machines by device code, over loopback HTTP."""
 
 import json
 import secrets
@@ -21,8 +21,8 @@ STRANGE = (502, "<html>a proxy's page</html>")
 
 
 class DeviceSite:
-    """A site that records requests in `asked`. It answers polls from `polls`, and approves the machine when none is
-    left.
+    """A site that records requests in `asked`. It answers polls from `polls`, and approves the machine once `polls` is
+    empty.
     """
 
     def __init__(self) -> None:

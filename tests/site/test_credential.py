@@ -1,4 +1,4 @@
-"""A peer's credential is renewed in time, even after a night's sleep. Invalid answers have an error number."""
+"""A peer's credential is renewed in time, even after a night's sleep. Invalid answers get an error number."""
 
 import base64
 from pathlib import Path
@@ -29,7 +29,7 @@ GOOD = {
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Return a list for the test to fill. The site gives these answers in order."""
+    """Return a list for the test to fill with answers, which the site gives in order."""
     given: list[dict[str, Any]] = []
 
     async def post_json(*_: object, **__: object) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 async def test_it_is_renewed_at_half_its_life_by_either_clock(
     tmp_path: Path, answers: list[dict[str, Any]], clock: Clock, awake_s: float, passed_s: float
 ) -> None:
-    """A monotonic clock stops while a laptop sleeps. A regression: an expired credential therefore stayed in use."""
+    """A regression: a monotonic clock stops while a laptop sleeps, so an expired credential stayed in use."""
     access = RunAccess(Home(tmp_path), SITE, Role.TRAINER, "a-run")
     answers += [GOOD, GOOD]
     await access.renew()

@@ -1,4 +1,4 @@
-"""A machine without a token: its code, how long it waits for approval, and every answer that a site may give."""
+"""A machine without a token: its code, how long it waits for approval, and every answer that a site can give."""
 
 import io
 import subprocess
@@ -67,7 +67,7 @@ def test_children_do_not_see_the_token_of_the_environment() -> None:
 
 
 def test_the_command_takes_it_away_before_it_starts_anything(tmp_path: Path) -> None:
-    """The command removes the token from its environment, as a child process confirms."""
+    """The command removes the token from its own environment, as a child process confirms."""
     child = "import os, sys; sys.exit('MANYHANDS_TOKEN' in os.environ)"
     code = f"""
 import subprocess, sys
@@ -140,7 +140,7 @@ class Clock:
 
 
 async def approve(site: DeviceSite, folder: Path, clock: Clock | None = None, run: str = "") -> list[Code]:
-    """Wait for approval, and return the codes that were shown meanwhile."""
+    """Wait for approval, and return the codes shown in the meantime."""
     shown: list[Code] = []
     clock = clock or Clock()
     url = f"{site.url}/runs/a/"
@@ -234,7 +234,7 @@ def test_join_goes_on_by_itself_and_knows_the_site_the_next_time(tmp_path: Path,
 
 
 def test_revoked_machine_says_where_to_undo_that(tmp_path: Path, site: DeviceSite) -> None:
-    """A second request would fail, because the site gives this key no new approval."""
+    """A second request would fail, because the site does not approve this key again."""
     assert manyhands(tmp_path, "login", site.url).returncode == 0
     site.more = lambda path: (403, refusal("E214")) if path.endswith("/credential") else None
     done = manyhands(tmp_path, "join", f"{site.url}/runs/a/")

@@ -1,4 +1,4 @@
-"""The agent follows its owner's instructions once, answers them at once, and passes them to the running work."""
+"""The agent follows each of its owner's instructions once, answers it at once, and passes it on to the running work."""
 
 import asyncio
 import contextlib
@@ -168,7 +168,7 @@ async def test_while_there_is_no_link_nothing_is_said(owned: Owned) -> None:
 async def test_look_under_older_limits_is_not_judged_by_newer_ones(
     owned: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An outdated look ignores newly listed programs, so the machine would briefly work beside them."""
+    """An outdated look ignores newly listed programs, so the machine would briefly work while they run."""
     look, loop = owned._senses.look, asyncio.get_running_loop()
 
     def slowly(*arguments: Any, **more: Any) -> Any:

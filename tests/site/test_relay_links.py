@@ -30,7 +30,7 @@ RELAYS = [Listener(PeerId(f"{number:032x}"), f"wss://relay-{number}/") for numbe
 
 
 class Scripted(OwnAccess):
-    """Scripted access to a run. `fails` is the error code of direct dialling. If it is empty, the link opens."""
+    """Scripted access to a run. `fails` is the error code of direct dialling. If it is empty, the link is opened."""
 
     def __init__(self, folder: Path, role: Role = Role.TRAINER, peer: PeerId = TRAINER) -> None:
         super().__init__(folder, peer, role, "")
@@ -197,7 +197,7 @@ def logged(chunk: int) -> Frame:
 
 
 async def test_a_frozen_relay_is_cut_off_and_dialled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A regression: with a frozen relay, each attempt to fetch a span took the whole timeout."""
+    """A regression: with a frozen relay, each attempt to fetch a span took the full timeout."""
     monkeypatch.setattr(relay_links, "FETCH_S", 0.05)
     identity = (await a_relay(tmp_path)).identity()
     async with listening(stay, who=identity, identity_of=lambda: identity, **REAL) as server:
@@ -287,7 +287,7 @@ async def giving(folder: Path, peer: PeerId, *chunks: Frame) -> AsyncIterator[m.
 
 
 async def test_a_span_that_is_damaged_on_one_relay_is_asked_of_another(tmp_path: Path) -> None:
-    """A regression: the first answer was final even if it was damaged."""
+    """A regression: the first answer was final, even if damaged."""
     damaged, whole = (logged(0), replace(logged(1), payload=b"?")), (logged(0), logged(1))
     kept: list[list[bytes]] = []
 

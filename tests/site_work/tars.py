@@ -17,7 +17,7 @@ def png(colour: Colour = (200, 30, 30), *, size: tuple[int, int] = (10, 10), kin
 
 
 def tar(path: Path, files: Mapping[str, bytes], others: Iterable[tarfile.TarInfo] = (), mode: str = "w") -> Path:
-    """Write an archive. `others` are entries that are not files."""
+    """Write an archive. `others` holds the entries that are not files."""
     with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
         for name, content in files.items():
             entry = tarfile.TarInfo(name)

@@ -1,4 +1,4 @@
-"""Models that users upload: accepted and refused contents of a zip, with the error messages."""
+"""Models uploaded by users: the zip contents that are accepted or refused, with the error messages."""
 
 import json
 import shutil

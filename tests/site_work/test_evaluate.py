@@ -1,4 +1,4 @@
-"""The held-out loss that the site's child process measures, compared with torch alone."""
+"""The held-out loss, measured by the site's child process and compared with torch alone."""
 
 import math
 from pathlib import Path
@@ -40,7 +40,7 @@ def snapshot_of(recipe: Recipe, folder: Path, *, fill: float | None = None) -> P
 
 
 def by_torch_alone(recipe: CausalLM, tokens: Tokens) -> float:
-    """Return the mean loss of all predicted tokens, computed sample by sample from the model's own logits."""
+    """Return the mean loss over all predicted tokens, computed sample by sample from the model's own logits."""
     replica = Replica(recipe)
     with torch.no_grad():
         replica.parameters.mul_(1.5)
@@ -112,7 +112,7 @@ def test_a_long_text_is_read_up_to_a_bound(tmp_path: Path) -> None:
 
 
 def test_a_large_model_is_judged_by_fewer_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of samples is halved until it fits into the time limit, down to one micro-batch."""
+    """The sample count is halved until measuring fits into the time limit, down to one micro-batch."""
     heldout, snapshot = written(some_shards((0, 1003))[1], tmp_path), snapshot_of(RECIPE, tmp_path)
     judged: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Data from a strict double of the Hub: inspected, fetched, resumed, compared."""
+"""Data from a strict double of the Hub: inspected, fetched, resumed and compared."""
 
 import hashlib
 from pathlib import Path

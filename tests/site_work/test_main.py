@@ -1,4 +1,4 @@
-"""The commands as the site runs them: a child process, JSON on the last line, an exit status."""
+"""The commands as the site runs them: a child process, JSON on the last line, and an exit status."""
 
 import argparse
 import json
@@ -96,8 +96,7 @@ NOISE = 'Loading weights: 100%\n{"code": 1}\n'
 
 @pytest.mark.skipif(not hasattr(os, "nice"), reason="this system has no such priorities")
 def test_snapshot_is_measured_at_the_priority_of_agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child process at a lower priority than agents on the same machine would get a seventh of an agent's CPU
-    time."""
+    """A child process at lower priority than the agents on its machine would get a seventh of an agent's CPU time."""
     asked: list[int] = []
     monkeypatch.setattr(os, "nice", asked.append)
     monkeypatch.setattr(evaluate, "evaluate", lambda **_: None)

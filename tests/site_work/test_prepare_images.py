@@ -1,4 +1,4 @@
-"""Preparing images: from an archive to shards that do not depend on the order of files in the archive."""
+"""Preparing images: from an archive to shards that do not depend on the order of the archive's files."""
 
 import io
 import tarfile
@@ -169,7 +169,7 @@ def test_the_same_archive_gives_the_same_shards(tmp_path: Path) -> None:
 
 
 def test_further_archives_are_sources_of_their_own(tmp_path: Path) -> None:
-    """Each archive has its own shards and held-out part. Folders with the same name are one class."""
+    """Each archive has its own shards and held-out part. Folders of the same name form one class."""
     warm = {name: content for name, content in IMAGES.items() if "/green/" not in name}
     cold = {name: content for name, content in IMAGES.items() if "/red/" not in name}
     archives = [tar(tmp_path / f"{number}.tar", files) for number, files in enumerate((warm, cold))]

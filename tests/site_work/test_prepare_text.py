@@ -1,4 +1,4 @@
-"""Preparing a text: from real English to a single letter."""
+"""Preparing a text, be it real English or a single letter."""
 
 import json
 from collections.abc import Iterable
@@ -153,7 +153,7 @@ WORDS = docstrings()[:60_000]
 
 
 def bert() -> Tokenizer:
-    """Return a WordPiece tokenizer that truncates texts itself. The special tokens do not have the first ids."""
+    """Return a WordPiece tokenizer that truncates texts by itself. Its special tokens do not have the lowest ids."""
     made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     made.normalizer, made.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.BertPreTokenizer()
     made.train_from_iterator([WORDS], trainers.WordPieceTrainer(vocab_size=500, special_tokens=["[PAD]"]))
@@ -164,7 +164,7 @@ def bert() -> Tokenizer:
 
 
 def llama() -> Tokenizer:
-    """Return a byte-level BPE tokenizer that puts `<s>` before every text. A text ends with `</s>`."""
+    """Return a byte-level BPE tokenizer that puts `<s>` before every text. Texts end with `</s>`."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -179,7 +179,7 @@ def llama() -> Tokenizer:
 
 
 def kept(tmp_path: Path, tokenizer: Tokenizer, **settings: Any) -> Path:
-    """Save a tokenizer as the Hub does: as a folder if there are settings, else as a file."""
+    """Save a tokenizer the way the Hub does: as a folder if there are settings, otherwise as a file."""
     if not settings:
         tokenizer.save(str(tmp_path / "brought.json"))
         return tmp_path / "brought.json"
@@ -281,7 +281,7 @@ def test_one_token_has_one_role(tmp_path: Path) -> None:
 
 
 def test_a_file_that_says_truncation_cuts_no_document_short(tmp_path: Path) -> None:
-    """A tokenizer brought with a model may truncate texts, but must not shorten documents."""
+    """A tokenizer supplied with a model may truncate texts, but must not shorten documents."""
     own = bert()
     with open_documents(written(tmp_path, WORDS), tmp_path / "rows") as documents:
         made = cut([documents], tmp_path / "out", own, end=0)

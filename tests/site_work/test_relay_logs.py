@@ -1,5 +1,6 @@
-"""The replay gets averaged bytes from any relay over real links and checks their root. If one relay fails or lies, it
-asks the next."""
+"""The replay gets averaged bytes from any relay over real links and checks their root. If a relay fails or lies, the
+replay asks the next one.
+"""
 
 import asyncio
 import threading
@@ -41,7 +42,7 @@ def credential(key: Ed25519PrivateKey, peer: PeerId, role: Role, *, age_s: int =
 
 
 class Relays:
-    """Relays in a thread of their own, because the replay has no event loop."""
+    """Relays in their own thread, because the replay has no event loop."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -117,7 +118,7 @@ def story(tmp_path: Path) -> Story:
 
 
 def replayed(story: Story, relays: Relays, *, age_s: int = 0) -> Replayed:
-    """Replay the story's log. The averages are not on this disk, so the relays must send them."""
+    """Replay the story's log. The averages are not on the local disk, so the relays must send them."""
     key = Ed25519PrivateKey.generate()
     reach = story.folder / "reach"
     signed = credential(key, READER, Role.READER, age_s=age_s)
@@ -200,7 +201,7 @@ def test_a_frozen_relay_is_waited_for_and_left(
 
 
 def test_a_link_that_ended_meanwhile_is_dialled_again(story: Story, relays: Relays, tmp_path: Path) -> None:
-    """A long replay's credential expires. By then the site has written a new one."""
+    """During a long replay the credential expires. By then the site has written a new one."""
     honest = relays.honest(story, tmp_path / "relay")
     times: list[Connection] = []
 

@@ -1,4 +1,4 @@
-"""Snapshot and log give the replicas' state, bit for bit. Missing or different bytes have an error number."""
+"""A snapshot and the log give the replicas' state, bit for bit. Missing or different bytes get an error number."""
 
 import hashlib
 from pathlib import Path
@@ -22,7 +22,7 @@ STEPS = 3
 
 
 class Story:
-    """A run of three steps as the site and one relay store it, and what its replica reports."""
+    """A run of three steps as stored by the site and one relay, and what its replica reports."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.log, self.records = folder, folder / "log", folder / "records"
@@ -82,7 +82,7 @@ def test_the_state_is_the_replicas_to_the_bit(story: Story, tmp_path: Path) -> N
 
 
 def test_bytes_that_the_relay_has_not_settled_yet_are_found(story: Story) -> None:
-    """The commit did not reach the relay, so its span is still among the tentative ones."""
+    """The commit did not reach the relay, so its span is still a tentative one."""
     record = msgspec.json.decode((story.records / f"{STEPS:012d}.json").read_bytes().split(b"\n")[0])
     root = record["spans"][0][5]
     story.span(STEPS).rename(story.log / "tentative" / f"{STEPS - 1}-1-1-0-{root}.span")

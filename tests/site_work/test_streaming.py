@@ -1,5 +1,6 @@
-"""Texts that stay on the Hub: a sample, a list of the rest, and the shards that machines make of the rest. A strict
-double stands for the Hub."""
+"""Texts that stay on the Hub: a sample, a list of the rest, and the shards that machines make from the rest. A strict
+double stands in for the Hub.
+"""
 
 import io
 from collections.abc import Iterator
@@ -51,7 +52,7 @@ def hub() -> Iterator[Hub]:
 
 
 def texts(seed: int, rows: int = ROWS) -> bytes:
-    """Return a Parquet file of distinct texts, with one column that is not used."""
+    """Return a Parquet file of distinct texts, with one unused column."""
     chance = np.random.default_rng(seed)
     said = [f"{seed} {number}: {' '.join(chance.choice(WORDS, 30))}." for number in range(rows)]
     file = io.BytesIO()
@@ -331,8 +332,9 @@ def remote_of(hub: Hub, portion: Portion) -> RangeFile:
 
 
 def test_texts_that_are_repeated_are_cut_not_refused(hub: Hub, tmp_path: Path) -> None:
-    """An upload with repeated texts is refused (E395). Streamed texts must not be, or each machine in turn would
-    stop."""
+    """An upload with repeated texts is refused (E395). Streamed texts must not be refused, or one machine after
+    another would stop.
+    """
     said = [f"{number % 50} {'many hands ' * 2100}" for number in range(9000)]
     put_rows(hub, pa.table({"text": said}), row_group_size=3000)
     fetch_sample(wanted(hub), hub.repositories["datasets/amina/proverbs"].head, tmp_path / "text", most=2_000_000)

@@ -1,4 +1,4 @@
-"""The trainer's agent against a scripted site: its messages, its retries, and how it ends."""
+"""The trainer's agent against a scripted site: its messages and retries, and how it ends."""
 
 import asyncio
 import io

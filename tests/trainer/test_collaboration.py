@@ -1,4 +1,4 @@
-"""A run's units in a user's own training loop: in order, each answered once. The loop is told when the run ends."""
+"""A run's units in a user's own training loop: in order, and each answered once. The loop is told when the run ends."""
 
 import threading
 from collections.abc import Iterator
@@ -123,8 +123,9 @@ def test_an_interrupted_unit_is_still_to_be_computed(collaboration: Collaboratio
 
 
 def test_a_unit_that_was_told_of_is_not_computed_again(collaboration: Collaboration) -> None:
-    """A regression: after Ctrl-C inside step() the agent waited a minute for an answer. A second answer would also be
-    wrong."""
+    """A regression: after Ctrl-C inside step(), the agent waited a minute for an answer. A second answer would be
+    wrong too.
+    """
     told, next_one = (asked(collaboration, unit) for unit in UNITS[:2])
     first = next(collaboration.units())
     first.backward()

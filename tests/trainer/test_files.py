@@ -75,7 +75,7 @@ async def test_model_files_are_fetched_and_those_of_another_removed(
 async def test_a_site_that_is_restarted_is_waited_for(
     home: Home, access: RunAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A regression: the agent ended with E104 if it needed a file during the restart."""
+    """A regression: the agent ended with E104 if it needed a file during a site restart."""
     downloads(monkeypatch, *["E104"] * 20, "E110")
     assert (await fetch_snapshot(home, access, SNAPSHOT)).read_bytes() == b"a snapshot"
 

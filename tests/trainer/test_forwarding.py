@@ -1,5 +1,6 @@
-"""Whole rounds of trainers that cannot dial the reducers. The trainers' chunks go through the relay, and all replicas
-agree."""
+"""Whole rounds with trainers that cannot dial the reducers. Their chunks go through the relay, and all the replicas
+agree.
+"""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +20,7 @@ BARRED = TRAINERS[2]
 
 
 class Barred(OwnAccess):
-    """Access to a run that keeps the third trainer from dialling peers in `shut`. The trainer's other links are
+    """Access to a run that keeps the third trainer from dialling the peers in `shut`. The trainer's other links are
     recorded.
     """
 
@@ -48,7 +49,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_rounds_go_through_the_relay_if_it_alone_is_reached(tmp_path: Path) -> None:
-    """The trainer misses more than a quarter of the listeners, so its report excludes no reducer."""
+    """The trainer cannot reach more than a quarter of the listeners, so its report excludes no reducer."""
     Barred.shut = set(TRAINERS[:2])
     async with running(tmp_path, listening=2, access=Barred) as coordinator, asyncio.timeout(PATIENCE_S):
         await everybody_reaches(coordinator, TRAINERS[:2])

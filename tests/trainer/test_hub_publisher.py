@@ -1,4 +1,4 @@
-"""The organizer's agent publishes while it trains: only the newest state waits, and failures are reported in words."""
+"""The organizer's agent publishes while it trains: only the newest state waits, and failures are explained in words."""
 
 import asyncio
 import io
@@ -44,7 +44,7 @@ class Heard(View):
 
 
 class Slow(HubPublisher):
-    """A publisher that sends when the test permits it, and records what it sent."""
+    """A publisher that sends when the test allows it, and records what it has sent."""
 
     def __init__(self, home: Home, said: list[str], fault: Exception | None = None) -> None:
         site = KnownSite("http://127.0.0.1:9", PeerId("0" * 32), "Amina", "0" * 64)

@@ -55,7 +55,7 @@ def freezes(work: Accumulation, tokens: int) -> Sending | None:
 
 
 async def test_a_unit_weighs_the_tokens_that_it_has() -> None:
-    """Shard 1 has a short sample at a random place. The mean divides by the tokens that exist (rule 33)."""
+    """Shard 1 has a short sample in a random position. The mean divides by the tokens that exist (rule 33)."""
     work = accumulation()
     units = [Unit(0, 1, start, start + 42) for start in range(0, 126, 42)]
     done = [await work.compute(e.Compute(job, (unit,)), lambda _: True) for job, unit in enumerate(units)]
@@ -114,7 +114,7 @@ async def test_old_sum_is_discarded_and_the_second_one_kept() -> None:
 
 
 async def test_what_adds_up_to_no_number_is_not_offered() -> None:
-    """Finite gradients can overflow in one sum, or in the total of both sums."""
+    """Finite gradients can overflow in a single sum, or in the total of both sums."""
     one, both = accumulation(), accumulation()
     for work, value in ((one, float("inf")), (both, 3e38)):
         tokens = await keeps(work, UNITS[0])
@@ -168,7 +168,7 @@ def tokens_of(sending: Sending) -> int:
 
 
 async def test_work_of_a_round_without_us_is_in_the_sum_of_the_next() -> None:
-    """Held work is not discarded with the next step's sum (rule 30)."""
+    """Held work is not discarded along with the next step's sum (rule 30)."""
     recipe = small_recipe()
     sums = []
     for holds in (False, True):
@@ -294,8 +294,9 @@ async def test_data_of_the_next_units_are_fetched_while_computing(is_open: bool)
 
 
 async def test_the_replica_is_not_held_while_data_are_waited_for() -> None:
-    """An update waits for the unit being computed. If that unit waited for the Hub, the machine would miss all
-    rounds."""
+    """An update waits for the unit being computed. If that unit waited for the Hub, the machine would miss every
+    round.
+    """
     told, computed = list[Any](), list[e.Compute]()
     is_there, core = asyncio.Event(), SimpleNamespace(in_hand=SimpleNamespace(job=1))
 
@@ -342,7 +343,9 @@ async def test_as_many_data_are_kept_as_the_volunteer_says(tmp_path: Path) -> No
 async def test_layers_are_compiled_on_request_in_the_agents_own_loop(
     is_own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A user's own loop would not catch the error of a missing compiler. Such a loop also gets single units."""
+    """A user's own loop would not catch the error raised for a missing compiler. Such a loop also gets units one by
+    one.
+    """
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "as it was before")
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
     monkeypatch.setattr(Trainer, "most_units", 7)
@@ -372,7 +375,7 @@ async def test_layers_are_compiled_on_request_in_the_agents_own_loop(
 
 @pytest.mark.parametrize(("wanted", "told"), [(7, [e.Applied(7, "5" * 16)]), (8, [])])
 async def test_update_of_an_abandoned_state_is_not_made(wanted: int, told: list[e.Event]) -> None:
-    """A snapshot was loaded after the averages were requested, so the averages no longer follow the state."""
+    """A snapshot was loaded after the averages were requested, so the averages no longer match the state."""
     heard: list[e.Event] = []
     agent: Any = SimpleNamespace(core=SimpleNamespace(job=wanted), handle=heard.append)
     jobs = Jobs(agent)
@@ -386,7 +389,7 @@ async def test_update_of_an_abandoned_state_is_not_made(wanted: int, told: list[
 
 
 class HeldBack(Replica):
-    """A replica that updates at once. The replica's digest waits until the test permits it."""
+    """A replica that updates at once, but whose digest waits until the test allows it."""
 
     def __init__(self) -> None:
         super().__init__(small_recipe())
@@ -403,7 +406,7 @@ async def ignore(*_: object) -> None:
 
 
 async def test_a_state_that_is_just_changing_is_not_spoken_of(tmp_path: Path) -> None:
-    """A report sent during an update would list the old step's work under the new step, and count as a lie."""
+    """A report sent during an update would list the old step's work under the new step, and would count as a lie."""
     replica = HeldBack()
     average = np.full(replica.layout.elements, 1e-3, np.float32)
     access = OwnAccess(tmp_path, TRAINER, Role.TRAINER, "")

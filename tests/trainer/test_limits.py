@@ -1,4 +1,4 @@
-"""The results of the preflight check reach the trainer: samples at a time, and whether layers are recomputed."""
+"""The preflight check's results reach the trainer: how many samples at a time, and whether to recompute layers."""
 
 import asyncio
 from pathlib import Path
@@ -79,8 +79,9 @@ class Told:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Return the runs in which the machine worked, each with its token. The run `full` accepts no machine of this
-    kind."""
+    """Return the runs in which the machine worked, each with its token. The run `full` does not accept this kind of
+    machine.
+    """
     worked: list[tuple[str, str]] = []
 
     async def access_for(home: Home, url: str, enrolment: Enrolment) -> Any:

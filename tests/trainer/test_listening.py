@@ -1,5 +1,6 @@
-"""Trainers that listen, over real links. Each trainer reduces its part, including its own chunks, and all replicas
-agree."""
+"""Trainers that listen, over real links. Each trainer reduces its part, including its own chunks, and all the replicas
+agree.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -38,10 +39,10 @@ async def running(
     staleness: Literal[0, 1] = 0,
     access: type[OwnAccess] = OwnAccess,
 ) -> AsyncIterator[Coordinator]:
-    """Run three trainers, of which `listening` listen, and a keeper of the log: a relay, an auxiliary or none.
+    """Run three trainers, the first `listening` of which listen, and a log keeper, if any: a relay or an auxiliary.
 
-    `known`: the capacities of the links, all equal, are known from the start. `access`: the trainers' access to the
-    run."""
+    `known`: the link capacities, all equal, are known from the start. `access`: the trainers' access to the run.
+    """
     recipe = CausalLM(
         model=Model(context=257),
         target_batch=12,

@@ -1,4 +1,4 @@
-"""The problems that an observer finds in a real agent. A problem is shown while it lasts."""
+"""The problems that an observer finds in a real agent. A problem is shown for as long as it lasts."""
 
 import asyncio
 import errno
@@ -80,7 +80,7 @@ def test_a_clock_that_is_off(tmp_path: Path, offset_s: float, codes: list[str]) 
 
 
 def test_a_clock_that_is_off_too_far_to_connect_again(tmp_path: Path) -> None:
-    """Once the next link is refused, the last link's clock warning (E139) is redundant."""
+    """Once the next link is refused, the clock warning from the last link (E139) is redundant."""
     scene = Scene(tmp_path)
     control: Any = SimpleNamespace(offset_s=200.0)
     scene.agent.control = control

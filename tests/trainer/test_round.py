@@ -1,4 +1,4 @@
-"""A contributor's sending: a reducer that opens late or is blocked delays no other."""
+"""A contributor's sending side: a reducer that opens late or is blocked delays no other."""
 
 import asyncio
 from collections.abc import Iterable
@@ -83,7 +83,7 @@ async def test_unsent_chunks_stay_here_after_sending_is_stopped() -> None:
 
 
 async def test_reducers_that_open_together_are_served_in_parallel() -> None:
-    """A regression: the second reducer's leaves waited until the first reducer had taken its own."""
+    """A regression: the second reducer's leaves waited until the first reducer had received its own."""
     round_, plan = a_round()
     round_.follow(plan, 0)
     links = {RELAY: Taking(frozen=True), OTHER_RELAY: Taking()}
@@ -100,7 +100,7 @@ async def test_reducers_that_open_together_are_served_in_parallel() -> None:
 async def test_it_goes_by_the_pace_of_its_plan(
     pace: float, duration_s: float, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pace depends on all chunks still to be averaged, not on each reducer's share."""
+    """The pace depends on all the chunks still to be averaged, not on each reducer's share."""
     round_, plan = a_round()
     kept = tuple(replace(span, root="0" * 64) if span.reducer == OTHER_RELAY else span for span in plan.spans)
     paces = asyncio.Queue[float]()
@@ -131,7 +131,7 @@ def test_frames_before_their_plan_are_kept_up_to_a_bound() -> None:
 
 
 def averages(plan: m.Plan, attempt: int = 1) -> list[Frame]:
-    """Return all averaged chunks of a plan. The payload of each is zero."""
+    """Return all the averaged chunks of a plan, with payloads of zeros."""
     spans = {chunk: span.span for span in plan.spans for chunk in range(span.first, span.stop)}
     return [
         replace(frame(plan, spans[chunk], chunk, 0, bytes(4 * GRID.length(chunk)), Kind.AVERAGE), attempt=attempt)
@@ -168,8 +168,9 @@ def test_complete_averages_report_their_root_and_arrivals() -> None:
 
 
 def test_averages_are_taken_in_the_codec_that_the_plan_names() -> None:
-    """Chunks that arrived before the plan count too. A record that names another codec belongs to another round (rule
-    14)."""
+    """Chunks that arrived before the plan count too. A record that names a different codec belongs to another round
+    (rule 14).
+    """
     sending = contributor(1, 100).offer("fp32")
     made = plan_of([sending], codec_down="int8")
     spans, payloads = averaged(made, [sending])

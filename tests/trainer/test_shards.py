@@ -121,7 +121,7 @@ def test_nobody_waits_for_an_agent_that_is_gone(tmp_path: Path, site: Site, monk
 
 
 async def test_those_that_are_open_are_not_counted(tmp_path: Path, access: RunAccess, site: Site) -> None:
-    """If open shards counted, a trainer that uses several at once would never prefetch the next one."""
+    """If open shards counted, a trainer using several at once would never prefetch the next one."""
     shards = shards_of(tmp_path, access)
     for number in (1, 2, 3):
         await content(shards, number)
@@ -203,7 +203,7 @@ async def test_what_was_used_longest_ago_leaves_the_disk(tmp_path: Path, access:
 
 
 async def test_what_is_used_again_is_the_newest(tmp_path: Path, access: RunAccess, site: Site) -> None:
-    """A restarted agent, which has no shard open, also treats the shard that it used last as the newest."""
+    """A restarted agent has no shard open, but it too treats the shard that it used last as the newest."""
     folder = Home(tmp_path).cache / "shards"
     for age, number in enumerate((0, 1, 2)):
         await content(shards_of(tmp_path, access), number)
@@ -259,7 +259,7 @@ async def test_a_file_that_is_no_shard_is_fetched_anew(tmp_path: Path, access: R
 
 
 async def test_whoever_leaves_fetches_nothing_more(tmp_path: Path, access: RunAccess, site: Site) -> None:
-    """Closing also ends fetches in progress, so that the link falls silent."""
+    """Closing also ends fetches in progress, so that the link becomes idle."""
     shards = shards_of(tmp_path, access)
     site.is_open.clear()
     shards.prefetch([2, 4])

@@ -1,4 +1,4 @@
-"""Rounds without the averaging engine and the coordinator: gradient sums go in, a sealed record comes out."""
+"""Rounds without the averaging engine and the coordinator: gradient sums go in, and a sealed record comes out."""
 
 from collections.abc import Sequence
 
@@ -46,7 +46,7 @@ def small_recipe(family: str = "gpt2", **optimizer: object) -> CausalLM:
 
 
 def some_shards(lengths: Sequence[int] = (5000, 3011)) -> list[Tokens]:
-    """Return learnable tokens, most of which follow from the previous one. The second shard ends in a short sample."""
+    """Return learnable tokens, most of which follow from the one before. The second shard ends in a short sample."""
     shards = []
     for number, length in enumerate(lengths):
         noise = np.random.Generator(np.random.Philox(number)).integers(0, 12, length)
@@ -55,7 +55,7 @@ def some_shards(lengths: Sequence[int] = (5000, 3011)) -> list[Tokens]:
 
 
 def weighted_mean(takings: Sequence[Taken]) -> Vector:
-    """Return the average as reducers make it: each contributor's mean, weighted by the contributor's loss tokens."""
+    """Return the average as reducers compute it: the contributors' means, weighted by each one's loss tokens."""
     total = np.zeros_like(takings[0].gradient_sum)
     for taken in takings:
         mean = taken.gradient_sum * np.float32(1 / taken.loss_tokens)

@@ -1,7 +1,7 @@
-"""Five updates of a fixed vector. Prints the digest of the state under each optimizer.
+"""Update a fixed vector five times, and print the digest of the state under each optimizer.
 
 test_optimizers runs this module as a program, because torch chooses its vector unit and threads once per process. No
-size is a power of two, and the largest tensor is large enough for torch to share it among threads.
+size is a power of two, and the largest tensor is large enough for torch to divide it among threads.
 """
 
 import json
@@ -22,7 +22,7 @@ SPREADS = (1.0, 1e-3, 1e-6)  # the small values are near and below epsilon
 
 
 def fixed_vector(number: int) -> torch.Tensor:
-    """Return values made from Philox's raw stream by exact operations only. The third tensor is all zero."""
+    """Return values made from Philox's raw stream using exact operations only. The third tensor is all zeros."""
     raw = np.random.Philox(key=number).random_raw(LAYOUT.elements) >> np.uint64(40)
     values = (raw.astype(np.float64) / 2**23 - 1.0).astype(np.float32)
     values *= np.float32(SPREADS[number % 3])

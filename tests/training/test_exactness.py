@@ -43,7 +43,8 @@ Mean = Callable[[Sequence[Taken]], Vector]
 
 
 def rounds() -> list[list[Unit]]:
-    """Return rounds of ten units: two shards in turn, one to four samples in each unit, some of them short."""
+    """Return rounds of ten units: from two shards in turn, with one to four samples in each unit, some of them
+    short."""
     free = [[Unit(epoch, shard, 0, 0)] for epoch, shard in ((0, 0), (0, 1))]
     sizes = [samples_in(len(tokens), 24) for tokens in some_shards()]
     found: list[Unit] = []

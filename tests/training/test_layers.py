@@ -26,7 +26,7 @@ Backend = Callable[..., Any]
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return the list of compiled graphs, from a backend that needs no compiler."""
+    """Return the list of graphs compiled by a backend that needs no compiler."""
     seen: list[Any] = []
     plain = lookup_backend("aot_eager")
 

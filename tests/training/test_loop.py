@@ -1,4 +1,4 @@
-"""The trainer sums gradients. The sum is taken as a whole, and computing does not change the replica."""
+"""The trainer sums gradients. The sum is taken as a whole, and computing leaves the replica unchanged."""
 
 import math
 
@@ -52,7 +52,7 @@ def test_the_sum_is_the_gradient_of_the_summed_loss(trainer: Trainer) -> None:
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 4, 100])
 def test_fewer_samples_at_a_time_are_the_same_work(trainer: Trainer, at_once: int) -> None:
-    """The sums are equal except for the order in which floats are added."""
+    """The sums are equal except for the order in which the floats are added."""
     whole = take_units(trainer, UNITS)
     few = Trainer(Replica(small_recipe()), RUN, some_shards(), at_once=at_once)
     sizes: list[int] = []
@@ -146,7 +146,7 @@ def test_custom_loop_moves_nothing_that_is_frozen_or_not_finite(
 
 
 def test_gradients_that_a_loop_puts_beside_the_buffer_count(trainer: Trainer) -> None:
-    """`zero_grad()` detaches the gradients that are views into the buffer, and backward creates new ones."""
+    """`zero_grad()` detaches the gradients that are views into the buffer, and the backward pass creates new ones."""
     expected = take_units(trainer, UNITS).gradient_sum
     for unit in UNITS:
         in_hand = trainer.begin(unit)

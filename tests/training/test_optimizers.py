@@ -1,4 +1,4 @@
-"""The optimizers compared with plain float64 ones, with torch's own, and across vector units."""
+"""The optimizers compared with plain float64 versions, with torch's own, and across vector units."""
 
 import json
 import math
@@ -76,7 +76,7 @@ def plain(recipe: Recipe) -> NDArray[np.float64]:
 
 
 def plain_momentum(recipe: Recipe) -> NDArray[np.float64]:
-    """Apply SGD with momentum, or LARC as SwAV's authors use it: apex's version without clipping."""
+    """Apply SGD with momentum, or LARC as used by SwAV's authors: apex's version without clipping."""
     o = recipe.optimizer
     w = first_weights().astype(np.float64)
     m = np.zeros_like(w)
@@ -113,8 +113,9 @@ def plain_adam(recipe: Recipe) -> NDArray[np.float64]:
 
 
 def rounded_each_time(recipe: Recipe) -> NDArray[np.float32]:
-    """Apply the optimizers' formulas in NumPy's float32, in which every operation is IEEE's, without a vector
-    library."""
+    """Apply the optimizers' formulas in NumPy's float32, in which every operation follows IEEE, without a vector
+    library.
+    """
     return momentum_rounded(recipe) if recipe.optimizer.name in ("sgd", "larc") else adam_rounded(recipe)
 
 
@@ -168,7 +169,7 @@ def tree_sum(values: NDArray[np.float32]) -> np.float32:
 
 @pytest.mark.parametrize("name", get_args(OptimizerName))
 def test_every_operation_is_rounded_as_ieee_says(name: OptimizerName) -> None:
-    """The results must be equal on the CPUs of all makers. The results of torch's own sqrt differed among makers."""
+    """The results must be equal on every maker's CPUs. Those of torch's own sqrt differed between makers."""
     recipe = recipe_of(name)
     np.testing.assert_array_equal(ours(recipe).view(np.int32), rounded_each_time(recipe).view(np.int32))
 
@@ -246,7 +247,7 @@ def digests_under(capability: str, threads: int) -> dict[str, object]:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
 def test_all_vector_units_and_threads_agree(capability: str, threads: int) -> None:
-    """If this CPU lacks a capability, torch uses the best one that it has. So the test holds on every machine."""
+    """If this CPU lacks a capability, torch uses the best one available, so the test holds on every machine."""
     facts = digests_under(capability, threads)
     assert {name: facts[name] for name in get_args(OptimizerName)} == GOLDEN
 

@@ -1,4 +1,4 @@
-"""Reduced precision: gradients stay about the same, and nothing else loses bits."""
+"""Reduced precision: gradients stay nearly the same, and nothing else loses bits."""
 
 import math
 from typing import Any
@@ -28,7 +28,7 @@ CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
 
 def trainer_with(half: torch.dtype | None) -> Trainer:
-    """Return a trainer set up as on a device that is faster in `half`."""
+    """Return a trainer set up as if its device were faster in `half`."""
     trainer = Trainer(Replica(small_recipe()), RUN, some_shards())
     trainer.half, trainer._scale = half, LossScale(half)
     return trainer
@@ -93,7 +93,9 @@ def test_gradients_are_about_the_same_and_float32(half: torch.dtype) -> None:
 def test_a_processor_attends_to_short_samples_in_float32(
     is_faster: bool, is_long: bool, recomputes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a CPU, attention in bf16 takes several times as long. The rule also covers layers that backward recomputes."""
+    """On a CPU, attention in bf16 takes several times as long. The rule also covers layers recomputed in the backward
+    pass.
+    """
     monkeypatch.setattr(precision, "is_faster_in_bf16", lambda: is_faster)
     context = small_recipe().model.context
     monkeypatch.setattr(precision, "LONG", context if is_long else context + 1)

@@ -1,4 +1,4 @@
-"""A replica: views into one vector, changed by records in order and by snapshots."""
+"""A replica: views into one vector, changed by records applied in order and by snapshots."""
 
 from pathlib import Path
 
@@ -88,7 +88,9 @@ def test_a_copy_stands_still(replica: Replica) -> None:
 
 
 def test_snapshot_and_log_equal_the_whole_log(replica: Replica, tmp_path: Path) -> None:
-    """A replica that loads a snapshot and replays the later log has the same bits as one that replays the whole log."""
+    """A replica that loads a snapshot and replays the rest of the log has the same bits as one that replays the whole
+    log.
+    """
     commit(replica, some_gradient(replica, 1))
     replica.save(tmp_path / "snapshot.safetensors")
     late = Replica(small_recipe())

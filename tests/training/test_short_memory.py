@@ -1,4 +1,4 @@
-"""If memory is short, a trainer computes in smaller parts. The result of its work stays the same."""
+"""If memory is short, a trainer computes in smaller parts, and the result stays the same."""
 
 from typing import Any
 

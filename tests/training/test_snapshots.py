@@ -1,4 +1,4 @@
-"""Snapshot files: equal bytes from every machine, and an invalid file is refused."""
+"""Snapshot files: every machine writes equal bytes, and an invalid file is refused."""
 
 import hashlib
 from pathlib import Path

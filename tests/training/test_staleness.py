@@ -60,8 +60,9 @@ class Machine:
 
 
 def train(recipe: Recipe, shards: list[Tokens], steps: int) -> tuple[list[Machine], list[Entry]]:
-    """Train machines and return them with the log. With staleness 1, they compute the whole next batch during a
-    round."""
+    """Train machines and return them with the log. With staleness 1, they compute the whole next batch while a round
+    is open.
+    """
     machines, log = [Machine(recipe, shards, units) for units in MACHINES], list[Entry]()
     for machine in machines:
         machine.compute(0)

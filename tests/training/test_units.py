@@ -56,7 +56,7 @@ class Maker:
 
 
 def of(batches: Batches, recipe: Recipe, units: tuple[Unit, ...], then: tuple[Unit, ...] = ()) -> list[int]:
-    """Return the shards from which the rows come."""
+    """Return the shard that each row comes from."""
     return [int(row) for row in batches.take(recipe, units, then).batch[0]]
 
 
@@ -183,7 +183,7 @@ def test_it_asks_for_no_more_than_the_most() -> None:
 
 
 def test_the_fastest_of_a_few_passes_counts() -> None:
-    """The first pass of a size is slow, and so is a pass that waits for data."""
+    """The first pass of each size is slow, and so is a pass that waits for data."""
     batch = DeviceBatch(64)
     for seconds in (9.0, 0.004, 5.0):
         assert batch.units == 1
@@ -248,7 +248,7 @@ def in_one_pass(trainer: Trainer, *units: Unit) -> Computed:
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "albert"])
 def test_one_pass_is_the_same_work(name: str) -> None:
-    """Random numbers are the same too: the mask depends on the sample, whatever else is in the batch (rule 33)."""
+    """Random numbers are the same too: the mask depends only on the sample, whatever else is in the batch (rule 33)."""
     recipe, shard = CASES[name]
     units = (Unit(0, 0, 0, 4), Unit(1, 0, 30, 33), Unit(0, 0, 8, 12))
     trainers = [Trainer(Replica(recipe), RUN, [shard]) for _ in range(2)]

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Forked:
-    """A forked process, with the part of `subprocess.Popen` that tests use."""
+    """A forked process, with the parts of `subprocess.Popen` that tests use."""
 
     def __init__(self, connection: socket.socket, stdin: IO[bytes]) -> None:
         self.stdin, self._connection, self._lines = stdin, connection, b""
@@ -28,7 +28,7 @@ class Forked:
         connection.setblocking(False)
 
     def poll(self) -> int | None:
-        """Return the exit status, or the negated signal that ended the process. Return None while it runs."""
+        """Return the exit status, or the negated signal that ended the process, or None while it is running."""
         if self._status is None:
             with contextlib.suppress(BlockingIOError):
                 self._lines += self._connection.recv(64)
@@ -42,7 +42,7 @@ class Forked:
         return self.poll()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the process to end and return its exit status. Raise subprocess.TimeoutExpired."""
+        """Wait for the process to end and return its exit status. Raise subprocess.TimeoutExpired on a timeout."""
         until = None if timeout is None else time.monotonic() + timeout
         while (ended := self.poll()) is None:
             if until is not None and time.monotonic() > until:
@@ -63,7 +63,7 @@ class Forked:
 
 
 class Warm:
-    """The forking process, which ends with the process that holds this object, or when `end` is called."""
+    """The forking process, which ends when `end` is called or when the process holding this object ends."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="warm"))
@@ -97,7 +97,7 @@ class Warm:
 
 
 def asked(path: Path, descriptors: list[int], **order: Any) -> socket.socket:
-    """Send an order to the forking process. Return the connection on which the answers come."""
+    """Send an order to the forking process. Return the connection on which the answers arrive."""
     connection = socket.socket(socket.AF_UNIX)
     while connection.connect_ex(str(path)):  # the socket exists, and is about to listen
         time.sleep(0.01)
@@ -113,7 +113,8 @@ def bootstrap(path: Path | str) -> str:
 
 def relay(path: str, module: str) -> None:
     """Stand in for a process that is forked elsewhere: pass on arguments, environment and descriptors, and exit as it
-    exits."""
+    does.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     order = {"module": module, "arguments": sys.argv[1:], "environment": environment, "folder": str(Path.cwd())}
     connection = asked(Path(path), [0, 1, 2], **order, attached=True)

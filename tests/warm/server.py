@@ -1,7 +1,8 @@
-"""The forking process: `python -m tests.warm.server SOCKET`. The process ends when its standard input closes.
+"""The forking process: `python -m tests.warm.server SOCKET`. It ends when its standard input closes.
 
-An order is one message: JSON, and the descriptors that become standard input, output and error. The answers on the same
-connection are the new process's id and, after its end, its exit status."""
+An order is one message: JSON, and the descriptors that become standard input, output and error. The answers on the
+same connection are the new process's id and, once it ends, its exit status.
+"""
 
 import json
 import os
@@ -33,8 +34,9 @@ def serve(listener: socket.socket) -> None:
 
 
 def watch(connection: socket.socket) -> NoReturn:
-    """Fork the process, and send its id and later its exit status. An attached process is ended when the client
-    disconnects."""
+    """Fork the process, and send its id and later its exit status. If the process is attached, end it when the client
+    disconnects.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     message, descriptors, _, _ = socket.recv_fds(connection, ORDER, 3)
     order = json.loads(message)

@@ -1,4 +1,4 @@
-"""Helpers for tests of pages: a logged-in browser, and a page's text."""
+"""Helpers for page tests: a logged-in browser, and a page's text."""
 
 import re
 from typing import Any

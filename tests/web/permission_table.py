@@ -1,18 +1,19 @@
-"""The permission table: the expected answer to every method of every address. Read by test_permissions.py.
+"""The permission table: the expected answer to every method at every address. Read by test_permissions.py.
 
-A row is: method, address, visibility of the run (`*`: any), then the answer to each requester. A run by request
-gives the answers of a public run, except for those in BY_REQUEST. The words:
+A row is: method, address, visibility of the run (`*`: any), then the answer to each requester. A run by request gives
+the answers of a public run, except for those in BY_REQUEST. The words:
 
     a number   the status            login   a redirect to the login page
     done       a redirect elsewhere (the form did its work)
 
-The method ANY stands for all methods. GET also covers HEAD, which may be refused with 405. An address that ends with **
-stands for all addresses below it. Below /admin/ are Django's pages, and test_admin_site.py requests each of them.
+The method ANY stands for all methods. GET also covers HEAD, which may be refused with 405. An address that ends with
+** stands for all the addresses below it. Django's pages are below /admin/, and test_admin_site.py requests each of
+them.
 
-The member belongs to the run, whatever the run's visibility is. In a private run, membership opens pages, files and
-rounds, but not the organizer's pages. Machine, personal token, upload and device code in addresses and bodies belong to
-the member. A member in an address belongs to the run; below removed/ the run has removed that member. An invitation in
-an address belongs to the run, and a secret in an address is valid.
+The member belongs to the run, whatever the run's visibility. In a private run, membership gives access to pages, files
+and rounds, but not to the organizer's pages. The machine, personal token, upload and device code in addresses and
+bodies belong to the member. A member in an address belongs to the run; below removed/, the run has removed that
+member. An invitation in an address belongs to the run, and a secret in an address is valid.
 
 Further requesters have a row in FURTHER. The row names the requester whose answers they share, and the exceptions.
 docs/permissions.md shows the whole table; `python -m scripts.generate_docs` writes that page.
@@ -403,7 +404,7 @@ class Row(NamedTuple):
 
 
 def rows() -> list[Row]:
-    """Return the table's rows, extended by the further requesters and by runs by request."""
+    """Return the table's rows, plus those for the further requesters and runs by request."""
     lines = [line.split() for line in TABLE.splitlines() if line.strip()]
     assert tuple(lines[0]) == REQUESTERS
     written = [_row(line[0], line[1], line[2], dict(zip(REQUESTERS, line[3:], strict=True))) for line in lines[1:]]

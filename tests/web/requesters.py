@@ -1,5 +1,6 @@
-"""The objects and requesters of the permission table. Each requester asks as a browser, a program or a machine
-would."""
+"""The objects and requesters of the permission table. Each requester sends what a browser, a program or a machine
+would send.
+"""
 
 import json
 import re
@@ -65,7 +66,7 @@ class World:
         return Run.objects.get(slug="draft")
 
     def address(self, route: str) -> str:
-        """Return the route with its placeholders filled in. Raise KeyError if a value is missing."""
+        """Return the route with its placeholders filled in. Raise KeyError if there is no value for one."""
         for name in gaps(route):
             route = route.replace(f"<{name}>", self.names[meant(name, route)])
         return route.removesuffix("**")
@@ -80,7 +81,7 @@ class Requester:
 
 
 def routes(resolver: URLResolver | None = None, before: str = "/") -> Iterator[str]:
-    """Yield every address of the URL configuration, with `<name>` for each placeholder."""
+    """Yield every address in the URL configuration, with `<name>` for each placeholder."""
     for pattern in (resolver or get_resolver()).url_patterns:
         route = before + str(pattern.pattern)
         if route == "/admin/":
@@ -155,14 +156,14 @@ def addresses_of(run: Run, member: Person) -> dict[str, str]:
 
 
 def given_role(run: Run, person: Person, role: Run.Role) -> RunRole:
-    """Offer a person a role in the run, and accept it."""
+    """Offer a person a role in the run, and accept the offer."""
     offered = roles.invite(run=run, name=person.username, role=role)
     roles.accept(offered=offered)
     return offered
 
 
 def team_of(leader: Person) -> dict[str, str]:
-    """Create a team that the member leads, with an invitation link and another person in the team."""
+    """Create a team led by the member, with an invitation link and another person in the team."""
     team = teams.make_team(leader=leader, name="Hands")
     secret, colleague = teams.new_link(team=team), Person.objects.get_or_create(username="Olga")[0]
     teams.join_team(slug=team.slug, secret=secret, person=colleague)
@@ -214,7 +215,8 @@ def nobody(_: World) -> Requester:
 
 def logged_in(person: Person, world: World, **options: Any) -> Requester:
     """Return a person with a session and a machine. The machine's credential is for the run if the person may see it,
-    else for another run."""
+    otherwise for another run.
+    """
     client = Client(**options)
     client.force_login(person)
     kind = Machine.Kind.RELAY if person.is_staff else Machine.Kind.AGENT
@@ -224,7 +226,7 @@ def logged_in(person: Person, world: World, **options: Any) -> Requester:
 
 
 def revoked(person: Person, world: World) -> Requester:
-    """Return the credential of an organizer's machine that was revoked after the credential was issued."""
+    """Return the credential of an organizer's machine, issued before the machine was revoked."""
     machine = owned(person, "lost")
     header = machine.credential(world.run, now=int(time.time()))
     revoke_machine(machine=machine.machine)
@@ -232,7 +234,7 @@ def revoked(person: Person, world: World) -> Requester:
 
 
 def removed(person: Person, world: World) -> Requester:
-    """Return a person who was removed from the run after the credential was issued."""
+    """Return a person whom the run removed after the credential was issued."""
     places = [membership.add_member(run=run, name=person.username) for run in (world.run, world.draft)]
     requester = logged_in(person, world)
     for member in places:
@@ -241,7 +243,7 @@ def removed(person: Person, world: World) -> Requester:
 
 
 def closed(person: Person, world: World) -> Requester:
-    """Return a person whose account was closed after session, machine and credential were created."""
+    """Return a person whose account was closed after the session, machine and credential were created."""
     requester = logged_in(person, world)
     # close a fresh copy of the row, since this object is used again
     close_account(person=Person.objects.get(pk=person.pk))
@@ -366,13 +368,13 @@ def fetch(requester: Requester, _: World, address: str) -> Any:
 
 
 def fetch_of_run(requester: Requester, world: World, address: str) -> Any:
-    """Fetch a file at an address that does not name the run. The machine's credential names it."""
+    """Fetch a file from an address that does not name the run. The machine's credential names it."""
     headers = requester.machine.credential(world.run, now=int(time.time())) if requester.machine else {}
     return requester.client.get(address, headers=headers)
 
 
 def hand_in(requester: Requester, world: World, address: str) -> Any:
-    """Upload a state with the credential of the machine that was elected."""
+    """Upload a state with the credential of the elected machine."""
     if requester.machine is not None:
         elect_keeper(world.run, peer=requester.machine.machine.peer_id, index=1, step=1)
     return requester.client.put(address, world.state, "application/octet-stream", headers=requester.headers)

@@ -1,7 +1,8 @@
-"""Answers to co-organizers and moderators at the addresses of a run. permission_table.py has the other requesters.
+"""Answers to co-organizers and moderators at a run's addresses. permission_table.py has the other requesters.
 
-Without an entry here, a co-organizer gets the organizer's answers and a moderator gets a member's. Both have their role
-in the run and in the draft."""
+Without an entry here, a co-organizer gets the organizer's answers and a moderator gets a member's. Both have their
+role in the run and in the draft.
+"""
 
 from typing import NamedTuple
 

@@ -53,7 +53,8 @@ def test_the_page_stands_complete_without_a_build(
 def packed_bytes(page: str) -> int:
     """Return the compressed size of a page's built scripts.
 
-    The scripts import only the shared words, which the page preloads, so no second round trip is needed."""
+    The scripts import only the shared words, which the page preloads, so there is no need for a second round trip.
+    """
     scripts = re.findall(r'<script type="module" src="/static/built/([^"]+)"></script>', page)
     shared = set(re.findall(r'<link rel="modulepreload" href="/static/built/([^"]+)">', page))
     parts = [(built.FOLDER / script).read_bytes() for script in (*scripts, *shared)]
@@ -64,7 +65,7 @@ def packed_bytes(page: str) -> int:
 
 
 def test_the_built_page_has_its_script_and_it_is_small(client: Client, run: Run) -> None:
-    """`make setup` must have built the front end."""
+    """This test needs a front end built by `make setup`."""
     assert 10_000 < packed_bytes(client.get(f"/runs/{run.slug}/").content.decode()) <= MOST_BYTES
 
 

@@ -1,4 +1,4 @@
-"""The site in a language other than English: words of Python, of scripts and of errors."""
+"""The site in a language other than English: the words in Python code, in scripts and in errors."""
 
 import json
 import re

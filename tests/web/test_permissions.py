@@ -1,4 +1,4 @@
-"""The permission table compared with the site: each address of the URL configuration, each method, each requester."""
+"""The permission table compared with the site: each address in the URL configuration, each method, each requester."""
 
 import copy
 import dataclasses
@@ -73,8 +73,9 @@ def word(answer: Any) -> str:
 
 
 def asked(row: Row, column: Column, world: World, **headers: str) -> Any:
-    """Return the answer to one cell, and undo what the request changed: rows by a savepoint, rate limits with the
-    cache."""
+    """Return the answer to one cell, and undo what the request changed: rows with a savepoint, rate limits by clearing
+    the cache.
+    """
     cache.clear()
     with transaction.atomic():
         requester = column(world)
@@ -86,7 +87,7 @@ def asked(row: Row, column: Column, world: World, **headers: str) -> Any:
 
 
 def logged_in_once(person: Person, world: World) -> Column:
-    """Log in once. Each cell then gets the same session, with cookies of its own."""
+    """Log in once. Each cell then gets the same session, with its own cookies."""
     requester = logged_in(person, world)
 
     def column(_: World) -> Requester:
@@ -98,7 +99,7 @@ def logged_in_once(person: Person, world: World) -> Column:
 
 
 def differences(row: Row, columns: dict[str, Column], world: World) -> Iterator[str]:
-    """Yield the cells to which the site's answer differs. If a GET is refused, the HEAD must be refused too."""
+    """Yield the cells for which the site's answer differs. If a GET is refused, the HEAD must be refused too."""
     for method in methods(row):
         cells = row._replace(method=method)
         for name, expected in row.answers.items():
@@ -131,7 +132,8 @@ def methods(row: Row) -> tuple[str, ...]:
 
 def answers(person: Person, world: World, method: str, route: str) -> bool:
     """Return True if the address answers the method. An address whose placeholders cannot be filled in counts as
-    answering."""
+    answering it.
+    """
     client = Client()
     client.force_login(person)
     try:
@@ -205,7 +207,7 @@ def bearer(person: Person | None) -> dict[str, str]:
 def test_what_another_run_has_is_not_reached_through_ones_own(
     organizer: Person, stranger: Person, member: Person
 ) -> None:
-    """Numbers in addresses are easily guessed."""
+    """Numbers in addresses are easy to guess."""
     world, own = make_world(organizer, member, "private"), opened(stranger, slug="own")
     browser = Client()
     browser.force_login(stranger)
@@ -220,7 +222,7 @@ def test_what_another_run_has_is_not_reached_through_ones_own(
 
 
 def test_a_private_run_is_as_one_that_is_not_there(stranger: Person, organizer: Person, member: Person) -> None:
-    """A missing run and a private run get the same status, headers and words. Answers do not reveal which names are
+    """A missing run and a private run get the same status, headers and words, so answers do not reveal which names are
     taken.
     """
     world, missing = make_world(organizer, member, "private"), "nothing-here"
@@ -258,7 +260,7 @@ FORMS = [
 
 
 def strict(person: Person) -> Column:
-    """Log in with a client that enforces CSRF checks, as for a real browser."""
+    """Log in with a client that enforces CSRF checks, as on a real browser."""
     return lambda world: logged_in(person, world, enforce_csrf_checks=True)
 
 

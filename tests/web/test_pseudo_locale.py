@@ -1,4 +1,4 @@
-"""Every page in a pseudo-language that marks each message. Unmarked words are not translatable."""
+"""Every page in a pseudo-language that marks each message. Unmarked words cannot be translated."""
 
 import html
 import re
@@ -37,7 +37,7 @@ CHOICES = re.compile(
 
 
 def unmarked(page: str) -> Iterator[str]:
-    """Yield the visible words that no message contains."""
+    """Yield the visible words that are not in any message."""
     page = ELSEWHERE.sub(" ", page)
     while (inner := MARKED.sub(" ", page)) != page:
         page = inner

@@ -1,4 +1,4 @@
-"""Database queries of pages: fewer than twenty, and no more for fifty rows than for two."""
+"""Database queries made by pages: fewer than twenty, and no more for fifty rows than for two."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -115,7 +115,7 @@ def grow(operator: Person) -> Callable[[int, int], None]:
 
 
 def train_in(run: Run, person: Person) -> None:
-    """Add a step of two seconds and two machines online, so that all parts of a run's page have data."""
+    """Add a two-second step and two machines online, so that every part of a run's page has data."""
     trains, averages = owned(person, "trains"), owned(person, "averages")
     for _ in range(2):
         committed(run, (trains.machine, 1))
@@ -131,7 +131,7 @@ def train_in(run: Run, person: Person) -> None:
 
 
 def finish(run: Run, person: Person) -> None:
-    """Finish the run with a downloadable model that is worse than that of an earlier step."""
+    """Finish the run with a downloadable model that is worse than the model of an earlier step."""
     committed(run, (owned(person, "ended").machine, 1))
     for at, loss in ((1, 4.0), (2, 5.0)):
         facts = {"state_digest": "", "size": 1, "heldout_loss": loss, "state": Snapshot.State.VERIFIED}

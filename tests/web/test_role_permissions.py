@@ -1,4 +1,4 @@
-"""The table of co-organizers and moderators compared with the site, and what the manage page offers them."""
+"""The table of co-organizers and moderators compared with the site, and what the manage page offers those roles."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_helpers_get_the_answers_of_the_table(
 
 
 def offered_forms(client_page: str) -> set[str]:
-    """Return the addresses below the run that a page links or posts to."""
+    """Return the addresses below the run that a page links to or posts to."""
     return {place for place in FORMS if f"/runs/proverbs/{place}" in client_page}
 
 

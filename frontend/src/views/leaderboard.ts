@@ -65,7 +65,7 @@ function ofPeriod(picture: Picture, lines: readonly PeriodLine[], me: string): T
         <td class="number quiet">${line.rank}</td><td>${line.name}${now(line.now)}</td>
         <td class="number"><eased-number .value=${line.samples}></eased-number></td></tr>`)}</tbody>
     </table>`;
-  const nobody = html`<p class="empty">${board === "week" ? say("No samples in the last weeks.") : say("No samples today.")}</p>`;
+  const nobody = html`<p class="empty">${board === "week" ? say("No samples in recent weeks.") : say("No samples today.")}</p>`;
   return html`${lines.length ? table : nobody}<p class="quiet">${note} ${full(picture)}</p>`;
 }
 

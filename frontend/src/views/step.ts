@@ -25,7 +25,7 @@ function moreMachines(picture: Picture): TemplateResult | typeof nothing {
 }
 
 function step(picture: Picture): TemplateResult {
-  return html`<progress .max=${picture.target} .value=${picture.done} aria-label=${say("Samples of this step")}></progress>
+  return html`<progress .max=${picture.target} .value=${picture.done} aria-label=${say("Samples in this step")}></progress>
     <p class="under"><span class="figure"><eased-number .value=${picture.done}></eased-number> / ${grouped(picture.target)}</span>
       ${say("samples")}${picture.phase ? ` · ${picture.phase}` : nothing}</p>`;
 }

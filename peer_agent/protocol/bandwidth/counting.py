@@ -45,5 +45,5 @@ def arrivals_of(
 
 
 def departures_of(full_s: Mapping[PeerId, float]) -> tuple[m.Departure, ...]:
-    """Return, for each reducer, how many seconds the link to it was too full to take this peer's chunks."""
+    """Return, for each reducer, the number of seconds for which its link was too full to take this peer's chunks."""
     return tuple(m.Departure(receiver, seconds) for receiver, seconds in sorted(full_s.items()))

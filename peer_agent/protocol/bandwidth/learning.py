@@ -112,7 +112,7 @@ def _is_in_vain(known: Capacity, load: Load, hoped_s: float) -> bool:
 
 
 def _waited(loads: Mapping[Direction, Load], direction: Direction, senders: AbstractSet[PeerId]) -> bool:
-    """Return True if this is an uplink of one of `senders`, or if its peer received most of its bytes from them."""
+    """Return True if this is the uplink of one of `senders`, or if its peer received most of its bytes from them."""
     peer, way = direction
     if way == "up" and peer in senders:
         return True
@@ -170,7 +170,7 @@ def _others_are_fuller(
     direction: Direction,
     slow: AbstractSet[Flow],
 ) -> bool:
-    """Return True if the other ends of most slow bytes were nearly full, and fuller than this direction."""
+    """Return True if, for most of the slow bytes, the other end was nearly full, and fuller than this direction."""
     known = max(use(capacities, loads, direction), NEARLY_FULL)
     its = {flow: other for flow, other in _other_ends(loads[direction], direction) if flow in slow}
     fuller = sum(flow.received for flow, other in its.items() if use(capacities, loads, other) > known)
@@ -184,7 +184,7 @@ def _other_ends(load: Load, direction: Direction) -> Iterator[tuple[Flow, Direct
 def _others_have_room(
     capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], direction: Direction
 ) -> bool:
-    """Return True if the other ends of most bytes had room, so that they were not the bottleneck."""
+    """Return True if, for most of the bytes, the other end had room and so was not the bottleneck."""
     load = loads[direction]
     free = sum(flow.received for flow, other in _other_ends(load, direction) if use(capacities, loads, other) < FULL)
     return free >= STEADY * load.received

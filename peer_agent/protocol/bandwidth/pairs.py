@@ -1,6 +1,6 @@
 """Limits between two peers that neither peer's own link explains, such as a bad route between regions (rule 26).
 
-A delayed flow reveals a limit if both its directions had room and other flows through them were on time. The limit
+A delayed flow reveals a limit if both of its directions had room and other flows through them were on time. The limit
 counts only after the pair's next use confirms it, because a briefly busy machine looks the same. After an on-time
 delivery, the next plan assumes slightly more speed, so that a wrong limit does not last. Limits that have not been
 measured for a long time are forgotten.
@@ -66,7 +66,7 @@ def learn_pairs(
 
 
 def _measured(known: Capacity | None, load: Load, *, is_full: bool, at: float) -> Capacity | None:
-    """Return the new estimate of a pair, or None if a first suspicion was not confirmed."""
+    """Return the new estimate for a pair, or None if a first suspicion was not confirmed."""
     if known is None:
         return Capacity(load.bps, is_floor=False, measured_at=at) if is_full else None
     is_tried = known.is_tried or is_full

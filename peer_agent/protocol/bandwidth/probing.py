@@ -42,7 +42,7 @@ def expect(probes: Probes, message: m.Probe, now: float) -> None:
 
 
 def is_expected(probes: Probes, partner: PeerId, number: int, now: float) -> bool:
-    """Return True if this peer now expects this probe from `partner`. No other peer receives probe frames."""
+    """Return True if this peer now expects this probe from `partner`. Probe frames are sent to no other peer."""
     expected = probes.open.get(number)
     return expected is not None and expected.partner == partner and now < expected.until
 
@@ -50,8 +50,8 @@ def is_expected(probes: Probes, partner: PeerId, number: int, now: float) -> boo
 def frame_came(probes: Probes, partner: PeerId, frame: Frame, now: float) -> tuple[int, float] | None:
     """Count a probe frame. After the last one, return the measured bytes and seconds, unless the probe was too short.
 
-    Only the slower half of a probe counts, because a machine that was briefly busy then reads all waiting bytes at
-    once.
+    Only the slower half of a probe counts, because a machine that has been briefly busy then reads all the waiting
+    bytes at once.
     """
     if not is_expected(probes, partner, frame.step, now):
         return None

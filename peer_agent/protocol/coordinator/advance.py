@@ -178,7 +178,7 @@ def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
 
 
 def _mix(state: RunState, weights: tuple[float, ...]) -> list[e.Command]:
-    """Use new data source weights for all further leases. Each log record states the weights in force."""
+    """Use new data source weights for all later leases. Each log record states the weights in force."""
     if len(weights) != len(state.leases.sources):
         return []
     state.recipe = replace(state.recipe, mix=weights)

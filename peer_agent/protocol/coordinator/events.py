@@ -79,7 +79,7 @@ class Verified(Struct, frozen=True):
 
 
 class Replayed(Struct, frozen=True):
-    """The state digest that the site's replay of the log gave at an entry where replicas differ."""
+    """The state digest that the site obtained by replaying the log, at an entry where replicas differ."""
 
     index: int
     step: int
@@ -151,7 +151,7 @@ class LeftOut(Struct, frozen=True):
 
 
 class Resend(Struct, frozen=True):
-    """Send one page of committed records to a peer that is behind: `count` records from index `first` on."""
+    """Send one page of committed records to a peer that is behind: `count` records, starting at index `first`."""
 
     peer: PeerId
     first: int

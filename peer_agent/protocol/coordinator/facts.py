@@ -106,7 +106,7 @@ def inclusions_of(record: Record) -> dict[AccumulatorId, Inclusion]:
 
 
 def carried_of(state: RunState, accumulator: AccumulatorId) -> tuple[int, float]:
-    """Return the most tokens that updates left out of an accumulator, and its samples per token (rule 9)."""
+    """Return the most tokens that updates can have left out of an accumulator, and its samples per token (rule 9)."""
     tokens, ratio = 0, 0.0
     for inclusions in state.inclusions:
         entry = inclusions.get(accumulator)

@@ -36,7 +36,7 @@ class Source(Struct):
 
 
 class LeaseBook(Struct):
-    """All leases of a run. `sizes`: samples per shard. Positions refer to the shard's order in the epoch."""
+    """All the leases of a run. `sizes`: samples per shard. Positions refer to the shard's order in the epoch."""
 
     sizes: tuple[int, ...]
     unit_samples: int
@@ -105,7 +105,7 @@ class LeaseBook(Struct):
         return Unit(source.epoch, shard, start, stop)
 
     def _dealt_from(self, source: Source, accumulator: AccumulatorId) -> int | None:
-        """Return the shard to lease from: the accumulator's own, or else the begun shard with the most samples left."""
+        """Return the shard to lease from: the accumulator's own, or else a begun one with the most samples left."""
         own = self._own(source, accumulator)
         for shard in own:
             if self._may_deal(source.epoch, shard):
@@ -170,7 +170,7 @@ class LeaseBook(Struct):
         return sum(self.reserved.get(place, 0) - self.granted.get(place, 0) for place in places)
 
     def wanted_marks(self, ahead: Mapping[AccumulatorId, int]) -> tuple[Mark, ...]:
-        """Return lease marks for about `ahead` samples each. Return none if the present marks allow half of that."""
+        """Return lease marks for about `ahead` samples each. Return none if the current marks allow half of that."""
         together = sum(source.weight for source in self.sources)
         marks, low = list[Mark](), False
         for source in self.sources:

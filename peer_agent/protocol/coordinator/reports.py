@@ -83,7 +83,7 @@ def _take_work(state: RunState, member: Member, report: m.Report) -> list[Comman
 
 
 def _short(state: RunState, member: Member, report: m.Report) -> list[Command]:
-    """Ask for a hello if a trainer keeps reporting fewer units than were leased to it, since a lease may be lost."""
+    """Ask for a hello if a trainer keeps reporting fewer units than were leased to it: a lease may have been lost."""
     if report.undone >= state.leases.outstanding(member.accumulator) - len(member.done):
         member.short_since = None
         return []
@@ -102,7 +102,7 @@ def _ask(state: RunState, member: Member) -> list[Command]:
 
 
 def nudge(state: RunState, member: Member) -> list[Command]:
-    """Ask a trainer that should be working but delivers nothing for a hello, with backoff. Its lease may be lost."""
+    """Ask for a hello, with backoff, if a trainer should be working but delivers nothing. Its lease may be lost."""
     conduct = member.conduct
     if not member.counted[0]:
         since = max(member.joined_at, member.hello_asked_at or 0.0)
@@ -117,7 +117,7 @@ def nudge(state: RunState, member: Member) -> list[Command]:
 
 
 def take_returned(state: RunState, member: Member, returned: m.UnitsReturned) -> list[Command]:
-    """Take back units. Lease new ones only at the next tick, so that returning units gains a peer nothing."""
+    """Take back units. Lease new ones only at the next tick, so that a peer gains nothing by returning units."""
     begun = state.leases.held.get(member.accumulator, set()).intersection(returned.units).difference(member.done)
     for unit in returned.units:
         member.done.pop(unit, None)

@@ -140,7 +140,7 @@ class Moved(Struct):
 
 
 class Round(Struct):
-    """One try at making an update, from the cut to commit or void."""
+    """One try at making an update, from the cut to the commit or void."""
 
     number: int
     attempt: int
@@ -382,7 +382,7 @@ class RunState(Struct, kw_only=True):
         return self.ready_count >= (1 if self.started else self.recipe.minimum_trainers)
 
     def reducers(self) -> list[Member]:
-        """Return the members that average parts of the plan, by id. Exclude quarantined members if others are left.
+        """Return the members that average parts of the plan, by id. Exclude quarantined members if others remain.
 
         While quarantines are suspended, exclude only members whose work was refused or that blocked a round.
         Otherwise, after a round that all trainers missed, one auxiliary would have to average the whole vector.

@@ -1,4 +1,4 @@
-"""Every numbered error that a person can see, with cause and remedy. `docs/errors.md` is generated from this table."""
+"""Every numbered error that a person can see, with its cause and remedy. `docs/errors.md` is made from this table."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ CATALOGUE: dict[str, Entry] = dict(sorted((AGENT | LINKS | SITE | MATERIAL | OPE
 
 
 class Fault(Struct, frozen=True, omit_defaults=True):
-    """One numbered error with all details filled in. If it arrived over a link, `cause` contains its whole text."""
+    """One numbered error with all the details filled in. If it arrived over a link, `cause` contains its whole text."""
 
     code: str
     cause: str
@@ -27,7 +27,7 @@ class Fault(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, code: str, **details: object) -> Self:
-        """Return the fault with number `code` of the catalogue. Raises KeyError if a detail is missing."""
+        """Return the catalogue's fault number `code`. Raises KeyError if a detail is missing."""
         entry = CATALOGUE[code]
         return cls(code, *(part.format(**details) for part in (entry.cause, entry.means, entry.remedy)))
 
@@ -37,7 +37,7 @@ class Fault(Struct, frozen=True, omit_defaults=True):
 
     @property
     def title(self) -> str:
-        """The heading of the error, or only its number if this version of the program does not know the error."""
+        """The error's heading, or only its number if this version of the program does not know the error."""
         entry = CATALOGUE.get(self.code)
         return entry.title if entry is not None else f"Error {self.code}"
 
@@ -51,7 +51,7 @@ class Fault(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def read(cls, written: str) -> Self:
-        """Parse a fault that `str` wrote into a database row. All text after the number becomes `cause`."""
+        """Parse a fault that `str` wrote to a database row. All the text after the number becomes `cause`."""
         code, _, text = written.partition(": ")
         return cls(code, text)
 
@@ -79,7 +79,7 @@ def disk_fault(path: object, error: OSError) -> Fault:
 
 @contextmanager
 def disk_errors(path: object) -> Iterator[None]:
-    """Turn any OSError raised inside into E106 for the disk that contains `path`. Raises Problem."""
+    """Turn OSErrors raised inside the block into E106 for the disk that contains `path`. Raises Problem."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Names for the error numbers on which the code branches. All other numbers are only for people to read."""
+"""Names for the error numbers that the code branches on. The others are only for people to read."""
 
 MACHINE_UNKNOWN = "E101"
 NOT_REACHED = "E104"

@@ -12,7 +12,7 @@ STAYS = "Credit already earned is kept."
 
 
 class Severity(StrEnum):
-    """Severity levels of errors, in ascending order."""
+    """The severity of an error, in ascending order."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -27,10 +27,10 @@ SAYS = {
 
 
 class Entry(Struct, frozen=True):
-    """One error of the catalogue. `cause`, `means` and `remedy` are format strings.
+    """One error in the catalogue. `cause`, `means` and `remedy` are format strings.
 
-    `depends_on`: numbers of errors that explain this error and hide it. `shown_after_s`: how long it must last to be
-    shown.
+    `depends_on`: the numbers of errors that explain this error and hide it. `shown_after_s`: how many seconds it must
+    last to be shown.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Ongoing errors: record when they begin and end, and choose which to show. The caller supplies the time."""
+"""Ongoing errors: when they began and ended, and which to show. The caller supplies the time."""
 
 from collections.abc import Collection, Iterable
 
@@ -19,13 +19,13 @@ class Trouble(Struct, frozen=True):
 
 
 class Troubles:
-    """The ongoing errors: for each number, the latest details and the time when the error began."""
+    """The ongoing errors: for each number, the latest details and when the error began."""
 
     def __init__(self) -> None:
         self._lasting: dict[str, Trouble] = {}
 
     def began(self, fault: Fault, now: float) -> None:
-        """Record an ongoing error, begun `now` or in an earlier call. Drop the least urgent if there are too many."""
+        """Record an ongoing error, begun `now` or in an earlier call. If there are too many, drop the least urgent."""
         known = self._lasting.get(fault.code)
         self._lasting[fault.code] = Trouble(fault, now if known is None else known.since)
         if len(self._lasting) > MOST_TROUBLES:
@@ -38,7 +38,7 @@ class Troubles:
         return code in self._lasting
 
     def shown(self, now: float) -> list[Trouble]:
-        """Return the errors that have lasted long enough, worst first. Omit those that another such error explains."""
+        """Return the errors that have lasted long enough, worst first. Omit any that another such error explains."""
         old = {code: trouble for code, trouble in self._lasting.items() if _is_old(trouble, now)}
         told = [trouble for code, trouble in old.items() if not explained_by(code, old)]
         return sorted(told, key=_rank)
@@ -52,13 +52,13 @@ def first_causes(faults: Iterable[Fault]) -> list[Fault]:
 
 
 def explained_by(code: str, present: Collection[str]) -> str:
-    """Return the root cause in `present` of the error `code`, or '' if there is none."""
+    """Return the root cause in `present` of the error `code`, or '' if it has none there."""
     causes = [cause for cause in _causes(code) if cause in present]
     return next((cause for cause in causes if not set(_causes(cause)) & set(present)), "")
 
 
 def _causes(code: str) -> list[str]:
-    """Return all errors that may cause the error `code`, nearest first."""
+    """Return all the errors that may cause the error `code`, nearest first."""
     found = [code]
     for one in found:
         entry = CATALOGUE.get(one)

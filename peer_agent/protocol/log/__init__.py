@@ -1,1 +1,1 @@
-"""The committed log as it is stored and verified: records, Merkle trees, digests."""
+"""The committed log, as stored and verified: records, Merkle trees, digests."""

@@ -1,7 +1,7 @@
 """Merkle trees: commitments to a vector of chunks before any byte of the vector is revealed (rule 12).
 
 A leaf contains the sha256 of a chunk's bytes and the sum of squares of its values. A reducer checks each chunk against
-its leaf before adding the chunk, because it could not subtract the values again.
+its leaf before adding the chunk, because it could not subtract the values later.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ LEAF = struct.Struct(">32sd")
 
 
 class Leaf(Struct, frozen=True):
-    """The leaf of one chunk: `digest` of the encoded bytes, `sum_squares` of the decoded values (float64)."""
+    """The leaf of one chunk: the `digest` of its encoded bytes, the `sum_squares` of its values (float64)."""
 
     digest: bytes
     sum_squares: float
@@ -28,7 +28,7 @@ def leaf_of(encoded: bytes | memoryview, sum_squares: float) -> Leaf:
 
 
 def pack_leaves(leaves: Sequence[Leaf]) -> bytes:
-    """Return Merkle leaves as bytes for transmission, 40 bytes each."""
+    """Return Merkle leaves as bytes to send, 40 bytes per leaf."""
     return b"".join(leaf.pack() for leaf in leaves)
 
 
@@ -44,12 +44,12 @@ def root_of(leaves: Sequence[Leaf]) -> bytes:
 
 
 def root_over(roots: Sequence[bytes]) -> bytes:
-    """Return the Merkle root over the roots of all spans, in order. This root identifies a whole vector."""
+    """Return the Merkle root over the roots of all the spans, in order. It identifies a whole vector."""
     return tree_of(roots)[-1][0]
 
 
 def tree_of(entries: Sequence[bytes]) -> list[list[bytes]]:
-    """Return all levels of the tree, leaves first. Odd nodes are promoted unpaired; prefixes are as in RFC 6962."""
+    """Return all the levels of the tree, leaves first. Odd nodes are promoted unpaired; prefixes are as in RFC 6962."""
     level = [leaf_hash(entry) for entry in entries] or [hashlib.sha256(b"").digest()]
     levels = [level]
     while len(level) > 1:
@@ -64,7 +64,7 @@ def leaf_hash(entry: bytes) -> bytes:
 
 
 def path_of(tree: Sequence[Sequence[bytes]], position: int) -> tuple[bytes, ...]:
-    """Return the proof of a leaf: the sibling hashes up to the root, about 32 x log2(leaves) bytes."""
+    """Return a leaf's proof: the sibling hashes up to the root, about 32 x log2(leaves) bytes."""
     path = []
     for level in tree[:-1]:
         if position ^ 1 < len(level):

@@ -1,8 +1,8 @@
 """The commit record: one self-contained entry of a run's log (rules 13, 15, 16).
 
 The site signs the head, which is encoded once for all peers. The head contains scalars, spans, sums, and a Merkle root
-over the contributions. Log keepers get all contributions; a trainer gets its own, with the Merkle path. The format is
-canonical JSON, so that people can audit and replay records without this program.
+over the contributions. Log keepers get all the contributions; a trainer gets only its own, with its Merkle path. The
+format is canonical JSON, so that people can audit and replay records without this program.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ class Unit(Struct, frozen=True, array_like=True, order=True, gc=False):
 
 
 class Included(Struct, frozen=True, array_like=True):
-    """A range of chunks [first, stop), and the slots whose gradients are averaged in these chunks."""
+    """A range of chunks [first, stop), and the slots whose gradients are averaged in it."""
 
     first: Medium
     stop: Medium
@@ -60,7 +60,7 @@ class ChunkRange(Struct, frozen=True, array_like=True, gc=False):
 
 
 class SpanEntry(Struct, frozen=True, kw_only=True, array_like=True):
-    """One averaged span: chunks [first, stop), averaged by `reducer` in `attempt`, with the Merkle root `root`."""
+    """One averaged span: chunks [first, stop), averaged by `reducer` in `attempt`. Its Merkle root is `root`."""
 
     span: Small
     first: Medium
@@ -72,7 +72,7 @@ class SpanEntry(Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Scalars(Struct, frozen=True, kw_only=True):
-    """The values that the optimizer needs besides the averaged gradient. Every value is an exact float32."""
+    """The values that the optimizer needs in addition to the averaged gradient. Every value is an exact float32."""
 
     learning_rate: Scalar
     clip: Scalar
@@ -82,7 +82,7 @@ class Scalars(Struct, frozen=True, kw_only=True):
 
 
 class Contribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One peer's averaged work in an entry. `credit` is in token-elements; `samples` and `tokens` derive from it."""
+    """One peer's averaged work in an entry. `credit` is in token-elements; `samples` and `tokens` follow from it."""
 
     peer: Peer
     person: Short
@@ -101,7 +101,7 @@ class Contribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Restored(Struct, frozen=True, array_like=True):
-    """The state that a rollback restores: the state of entry `index`, in the snapshot file with sha256 `file`."""
+    """The state that a rollback restores: the state at entry `index`, in the snapshot file whose sha256 is `file`."""
 
     index: Count
     file: Hex
@@ -135,7 +135,7 @@ class RecordHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Record(RecordHead, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A whole committed entry: the head and all contributions."""
+    """A whole committed entry: the head and all the contributions."""
 
     contributions: Annotated[tuple[Contribution, ...], Meta(max_length=MAX_CONTRIBUTIONS)]
 
@@ -145,7 +145,7 @@ class Record(RecordHead, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Entry(Struct, frozen=True):
-    """A stored entry: the signed head, and the canonical JSON of all contributions. A replay needs only the head."""
+    """A stored entry: the signed head, and all the contributions as canonical JSON. A replay needs only the head."""
 
     head: Signed
     contributions: Annotated[bytes, Meta(max_length=64 * 1024 * 1024)] = b""
@@ -163,13 +163,13 @@ def contributions_tree(contributions: Sequence[Contribution]) -> list[list[bytes
 
 
 def is_in(head: RecordHead, contribution: Contribution, position: int, path: Sequence[bytes]) -> bool:
-    """Return True if this is contribution number `position` of the entry with this head. `path`: the Merkle path."""
+    """Return True if this is contribution number `position` in the entry with this head. `path`: its Merkle path."""
     root = bytes.fromhex(head.contributions_root)
     return is_under(root, _canonical(contribution), position, head.contributors, path)
 
 
 def whole(*, contributions: tuple[Contribution, ...], **facts: Any) -> Record:
-    """Make a record from its contributions and other fields. The Merkle root is computed here."""
+    """Make a record from its contributions and other fields, and compute its Merkle root."""
     root = contributions_tree(contributions)[-1][0].hex()
     return Record(
         version=2, contributions=contributions, contributors=len(contributions), contributions_root=root, **facts
@@ -177,7 +177,7 @@ def whole(*, contributions: tuple[Contribution, ...], **facts: Any) -> Record:
 
 
 def seal(site_key: Ed25519PrivateKey, record: Record) -> Entry:
-    """Sign a record for storage. Raises Problem E230 if it would be read back differently.
+    """Sign a record for storage. Raises Problem E230 if the record would not read back unchanged.
 
     JSON cannot represent infinity, and a database column cannot store every 64-bit integer. No replica or host could
     use such a record.
@@ -200,7 +200,7 @@ def digest_of(sealed: Signed | Entry) -> str:
 
 
 def whole_of(head: RecordHead, contributions: bytes) -> Record:
-    """Join a head with the contributions of its entry. Raises Problem E218 if they do not match the Merkle root."""
+    """Join a head with its entry's contributions. Raises Problem E218 if they do not match the Merkle root."""
     try:
         parts = msgspec.json.decode(contributions, type=tuple[Contribution, ...])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -211,7 +211,7 @@ def whole_of(head: RecordHead, contributions: bytes) -> Record:
 
 
 def joined(ranges: Iterable[ChunkRange]) -> tuple[ChunkRange, ...]:
-    """Merge neighbouring ranges. `ranges` are in ascending order."""
+    """Merge adjacent ranges. `ranges` must be in ascending order."""
     out: list[ChunkRange] = []
     for part in ranges:
         if out and out[-1].stop == part.first:
@@ -222,7 +222,7 @@ def joined(ranges: Iterable[ChunkRange]) -> tuple[ChunkRange, ...]:
 
 
 def to_lines(entry: Entry) -> bytes:
-    """Write an entry as the lines of a file: the head's JSON, the signature in hex, the contributions' JSON."""
+    """Write an entry as lines for a file: the head's JSON, the signature in hex, the contributions' JSON."""
     lines = [entry.head.payload, entry.head.signature.hex().encode()]
     if entry.contributions:
         lines.append(entry.contributions)
@@ -254,7 +254,7 @@ def open_record(entry: Entry, site_public_key: bytes) -> Record:
 
 
 def read_head(signed: Signed) -> RecordHead:
-    """Decode a stored head, which was verified before it was stored. Raises Problem E218 for another version."""
+    """Decode a stored head, which was verified before it was stored. Raises Problem E218 for an unknown version."""
     try:
         return msgspec.json.decode(signed.payload, type=RecordHead)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Base classes of messages, and the bounds of all decoded numbers."""
+"""Base classes for messages, and bounds on all the decoded numbers."""
 
 from typing import Annotated
 
@@ -36,7 +36,7 @@ class Message(Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields
 
 
 class Attempted(Message, frozen=True, kw_only=True):
-    """Base of the messages after a cut. Each names its attempt (rule 2); receivers drop messages of older attempts."""
+    """The base of messages after a cut. Each names its attempt (rule 2); receivers drop those of older attempts."""
 
     run: Run
     step: Count

@@ -15,14 +15,14 @@ from peer_agent.protocol.messages.base import Attempted, Message
 
 
 class Open(Attempted, frozen=True, kw_only=True):
-    """A reducer has the plan and accepts this slot's chunks. `received`: chunks that need not be sent (rule 19)."""
+    """A reducer has the plan and will take this slot's chunks. `received`: chunks that need not be sent (rule 19)."""
 
     slot: Small
     received: Annotated[tuple[int, ...], Meta(max_length=1_000_000)] = ()
 
 
 class Leaves(Attempted, frozen=True, kw_only=True):
-    """All leaves under a slot's Merkle root, 40 bytes each, sent before the slot's first chunk."""
+    """All the leaves under a slot's Merkle root, 40 bytes each, sent before the slot's first chunk."""
 
     slot: Small
     leaves: Annotated[bytes, Meta(max_length=4_000_000)]
@@ -36,7 +36,7 @@ class SpanLeaves(Attempted, frozen=True, kw_only=True):
 
 
 class Probing(Message, frozen=True, kw_only=True):
-    """The start of the link probe with this number. Frames follow, and the other end sends frames back."""
+    """The start of the link probe with this number. Frames follow, and the other end sends frames in return."""
 
     run: Run
     number: Count
@@ -59,7 +59,7 @@ class SpanMissing(Message, frozen=True, kw_only=True):
 
 
 class FetchRecords(Message, frozen=True, kw_only=True):
-    """A request for the log entries from index `first` on."""
+    """A request for the log entries from index `first` onwards."""
 
     run: Run
     first: Count
@@ -75,7 +75,7 @@ class Records(Message, frozen=True, kw_only=True):
 
 
 class Forward(Message, frozen=True, kw_only=True):
-    """A request to a relay to connect this socket to the listener `to`, which the coordinator must list."""
+    """A request for a relay to connect this socket to the listener `to`, which the coordinator must list."""
 
     run: Run
     to: Peer

@@ -12,7 +12,7 @@ from peer_agent.protocol.messages.base import Clock, Message, Wait
 
 
 class Challenge(Message, frozen=True, kw_only=True):
-    """The first message on a link, from the listening side. `time`: the sender's UTC clock in seconds."""
+    """The first message on a link, from the listening side. `time`: the sender's clock, in UTC seconds."""
 
     protocol: Small
     server: Short
@@ -38,7 +38,7 @@ class Welcome(Message, frozen=True, kw_only=True):
 
 
 class Refusal(Message, frozen=True, kw_only=True):
-    """A numbered error, after which the sender closes the link. If `retry_after_s` is below 0, do not connect again."""
+    """A numbered error, after which the sender closes the link. If `retry_after_s` is negative, never reconnect."""
 
     code: Short
     text: Text

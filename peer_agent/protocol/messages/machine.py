@@ -1,4 +1,4 @@
-"""Messages between a machine and its site on the control link. The machine sends the first message."""
+"""Messages between a machine and its site on the control link. The machine speaks first."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -14,7 +14,7 @@ LEAST_DUTY = 10  # percent
 
 
 class Why(StrEnum):
-    """The reason why a connected machine is not working."""
+    """The reason that a connected machine is not working."""
 
     WORKS = ""
     PAUSED = "paused"
@@ -28,14 +28,14 @@ class Why(StrEnum):
 
 
 class Blind(StrEnum):
-    """Quantities that a machine cannot measure. A limit on such a quantity has no effect on that machine."""
+    """A quantity that a machine cannot measure. A limit on it has no effect on that machine."""
 
     IDLE = "idle"
     BATTERY = "battery"
 
 
 class Hours(Struct, frozen=True, array_like=True):
-    """A weekly period, in minutes of a `day` (0: Monday). If `stop` is not after `first`, it is on the next day."""
+    """A weekly period, in minutes of a `day` (0: Monday). If `stop` is not after `first`, it ends the next day."""
 
     day: Annotated[int, Meta(ge=0, le=6)]
     first: Annotated[int, Meta(ge=0, lt=DAY_MINUTES)]
@@ -43,7 +43,7 @@ class Hours(Struct, frozen=True, array_like=True):
 
 
 class OwnerLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The resources that a machine may use. 0 or empty means the command line's limit, if there is one."""
+    """The resources that a machine may use. 0 or empty means the limit set on the command line, if any."""
 
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
     duty_percent: Annotated[int, Meta(ge=LEAST_DUTY, le=100)] = 100  # percent of the time in which the machine computes
@@ -71,7 +71,7 @@ class Instructions(Message, frozen=True, kw_only=True):
 
 
 class MachineReport(Message, frozen=True, kw_only=True):
-    """A machine's state under the latest instructions it received (`revision` -1: none). Sent after every change."""
+    """A machine's state under the last instructions it received (`revision` -1: none). Sent after every change."""
 
     run: Run
     revision: Index = -1

@@ -35,14 +35,14 @@ class Listener(Struct, frozen=True):
 
 
 class Shard(Struct, frozen=True, array_like=True):
-    """A content-addressed safetensors file with one uint16 tensor `tokens`."""
+    """A content-addressed safetensors file with a single uint16 tensor, `tokens`."""
 
     digest: Hex
     tokens: int
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """A verified state: parameters and moments at `step` as safetensors. `digest`: the log's digest at this entry."""
+    """A verified state: parameters and moments at `step`, as safetensors. `digest`: the log's digest at this entry."""
 
     index: int
     step: int
@@ -53,7 +53,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
 
 class Greeting(Message, frozen=True, kw_only=True):
-    """Everything that a peer needs to become a replica: the run's description, and where to get state and log."""
+    """Everything a peer needs to become a replica: the run's description, and where to get the state and the log."""
 
     run: Run
     slug: Short
@@ -72,21 +72,21 @@ class Greeting(Message, frozen=True, kw_only=True):
 
 
 class Listeners(Message, frozen=True, kw_only=True):
-    """All peers that can be dialled now."""
+    """All the peers that can be dialled now."""
 
     run: Run
     listeners: Annotated[tuple[Listener, ...], Meta(max_length=1000)]
 
 
 class Rehello(Message, frozen=True, kw_only=True):
-    """A request to send a hello again, because a new host drives the run or a message was lost."""
+    """A request to say hello again, because a new host drives the run or a message was lost."""
 
     run: Run
     fence: Medium
 
 
 class Lease(Message, frozen=True, kw_only=True):
-    """More units for a trainer. `quota`: most samples in its accumulator (rule 22). `coming`: shards to prefetch."""
+    """More units for a trainer. `quota`: its accumulator's sample limit (rule 22). `coming`: shards to prefetch."""
 
     run: Run
     fence: Medium
@@ -104,7 +104,7 @@ class AccumulatorRevoked(Message, frozen=True, kw_only=True):
 
 
 class Cut(Attempted, frozen=True, kw_only=True):
-    """A request to offer the finished work, in this codec and grid. With staleness 0, the trainer then stops work."""
+    """A request to offer the finished work in this codec and grid. With staleness 0, the trainer then stops working."""
 
     round: Count
     codec: Codec
@@ -112,10 +112,10 @@ class Cut(Attempted, frozen=True, kw_only=True):
 
 
 class SitOut(Attempted, frozen=True, kw_only=True):
-    """A notice instead of a cut: this round goes on without the peer, whose link would slow the others (rule 30).
+    """A notice instead of a cut: this round goes on without the peer, whose link would slow the others down (rule 30).
 
-    The peer receives the averages and keeps its gradients. The next round cannot leave it out again. Only runs with
-    `contributors: fast` send this message.
+    The peer receives the averages and keeps its gradients. The next round cannot leave it out again. This message is
+    sent only in runs with `contributors: fast`.
     """
 
     round: Count
@@ -123,7 +123,7 @@ class SitOut(Attempted, frozen=True, kw_only=True):
 
 
 class Slot(Struct, frozen=True, kw_only=True):
-    """One contributor in a plan: weights, commitment and scale (rule 12). Frames name a slot by its position."""
+    """One contributor in a plan: weights, commitment and scale (rule 12). Frames identify a slot by its position."""
 
     peer: Peer
     weights: Annotated[tuple[Weight, ...], Meta(max_length=100_000)]
@@ -134,7 +134,7 @@ class Slot(Struct, frozen=True, kw_only=True):
 
 
 class PlannedSpan(Struct, frozen=True, kw_only=True, array_like=True):
-    """Chunks [first, stop), averaged by one reducer. `root` is set if an earlier attempt has averaged them."""
+    """Chunks [first, stop), averaged by one reducer. `root` is set if an earlier attempt has already averaged them."""
 
     span: Small
     first: Medium
@@ -164,13 +164,13 @@ class PlanHead(Struct, frozen=True, kw_only=True):
 
 
 class Plan(PlanHead, frozen=True, kw_only=True):
-    """A plan with all its slots: which contributor sends which chunks to which reducer."""
+    """A plan with all its slots. It says which contributor sends which chunks to which reducer."""
 
     slots: tuple[Slot, ...]
 
 
 class Planned(Message, frozen=True, kw_only=True):
-    """A signed plan (a `PlanHead` in MessagePack). A reducer gets all slots, any other receiver only its own.
+    """A signed plan (a `PlanHead` in MessagePack). A reducer gets all the slots, any other receiver only its own.
 
     `number` and `path` prove that `slot` is under the head's root. Without a slot, `number` is -1.
     """
@@ -183,7 +183,7 @@ class Planned(Message, frozen=True, kw_only=True):
 
 
 class Probe(Message, frozen=True, kw_only=True):
-    """A request to measure the idle link to `partner` in both directions. One of the two peers begins (rule 31)."""
+    """A request to measure the idle link to `partner` in both directions. One of the two peers starts (rule 31)."""
 
     run: Run
     number: Count
@@ -192,7 +192,7 @@ class Probe(Message, frozen=True, kw_only=True):
 
 
 class Uplink(Message, frozen=True, kw_only=True):
-    """A machine's upload limit, which leaves the household its reserved part of the uplink."""
+    """A machine's upload limit, which leaves the household its reserved share of the uplink."""
 
     run: Run
     bytes_per_s: Count
@@ -214,7 +214,8 @@ class Void(Attempted, frozen=True, kw_only=True):
 class Commit(Message, frozen=True, kw_only=True):
     """An update has been committed. `snapshot`: upload the state at this step. `hash_state`: hash the state.
 
-    Log keepers get all `contributions` (canonical JSON). A contributor gets its own, proved by `position` and `path`.
+    Log keepers get all the `contributions` (canonical JSON). A contributor gets its own, proved by `position` and
+    `path`.
     """
 
     run: Run
@@ -237,14 +238,14 @@ class Snapshotted(Message, frozen=True, kw_only=True):
 
 
 class Reload(Message, frozen=True, kw_only=True):
-    """This replica's state differs from the majority's. The receiver must load the snapshot and replay the log."""
+    """This replica's state differs from the majority's. It must load the snapshot and replay the log."""
 
     run: Run
     step: Count
 
 
 class State(Message, frozen=True, kw_only=True):
-    """The present state of the run, and the reason if the run is waiting."""
+    """The run's present state and, if the run is waiting, the reason."""
 
     run: Run
     state: Literal["running", "waiting", "paused", "finishing", "finished"]

@@ -30,7 +30,7 @@ from peer_agent.protocol.messages.base import (
 
 
 class DoneUnit(Struct, frozen=True, array_like=True, gc=False):
-    """A unit whose gradient is in the accumulator. `base`: the step of the parameters used to compute the gradient."""
+    """A unit whose gradient is in the accumulator. `base`: the step of the parameters it was computed with."""
 
     unit: Unit
     base: Count
@@ -48,7 +48,7 @@ MOST_RESERVED = 90  # percent
 
 
 class Hello(Message, frozen=True, kw_only=True):
-    """Everything that a peer holds, so that repeating a hello changes nothing. `step`: -1 without model state."""
+    """Everything that a peer holds, so that repeating a hello changes nothing. `step`: -1 if it has no model state."""
 
     run: Run
     accumulator: Accumulator
@@ -89,7 +89,7 @@ class Heartbeat(Message, frozen=True, kw_only=True):
 
 
 class StateHash(Message, frozen=True, kw_only=True):
-    """The sha256 of this replica's canonical snapshot at a log entry. The site accepts the hash of a majority."""
+    """The sha256 of this replica's canonical snapshot at a log entry. The site accepts the majority's hash."""
 
     run: Run
     index: Count
@@ -99,14 +99,14 @@ class StateHash(Message, frozen=True, kw_only=True):
 
 
 class Reaches(Message, frozen=True, kw_only=True):
-    """All listeners to which the peer has a data link now. Repeating the message changes nothing."""
+    """All the listeners to which the peer has a data link now. Repeating the message changes nothing."""
 
     run: Run
     listeners: Annotated[tuple[Peer, ...], Meta(max_length=1024)]
 
 
 class Probed(Message, frozen=True, kw_only=True):
-    """The result of a link probe: how many bytes arrived from the other end, and in how many seconds."""
+    """The result of a link probe: how many bytes arrived from the other end, and how many seconds they took."""
 
     run: Run
     number: Count
@@ -143,7 +143,7 @@ class UnitsReturned(Message, frozen=True, kw_only=True):
 
 
 class SpanDone(Attempted, frozen=True, kw_only=True):
-    """A reducer's report that it has averaged a span and written the span to disk."""
+    """A reducer's report that it has averaged a span and written it to disk."""
 
     span: Small
     root: Digest
@@ -152,14 +152,14 @@ class SpanDone(Attempted, frozen=True, kw_only=True):
 
 
 class Have(Attempted, frozen=True, kw_only=True):
-    """A peer's report that an averaged span is on the peer's disk (rule 5)."""
+    """A peer's report that it has an averaged span on disk (rule 5)."""
 
     span: Small
     root: Digest
 
 
 class Progress(Attempted, frozen=True, kw_only=True):
-    """A reducer's count of the chunks it has of each slot, which tells the coordinator slow slots from stuck ones."""
+    """The number of chunks a reducer has from each slot. The coordinator can then tell slow slots from stuck ones."""
 
     received: Annotated[tuple[tuple[Small, Medium], ...], Meta(max_length=65_536)]  # (slot, chunks)
 
@@ -167,8 +167,8 @@ class Progress(Attempted, frozen=True, kw_only=True):
 class Arrival(Struct, frozen=True, array_like=True, gc=False):
     """The bytes of an attempt from one sender. `first_s`, `last_s`: seconds from the plan to the first and last bytes.
 
-    `late`: lateness of the latest gradient chunk, as a fraction of the plan's time (rule 8). `held_s`: how many
-    seconds the reducer paused reading because the sender was ahead of others.
+    `late`: the lateness of the latest gradient chunk, as a fraction of the plan's time (rule 8). `held_s`: how many
+    seconds the reducer paused reading because the sender was ahead of the others.
     """
 
     sender: Peer
@@ -180,17 +180,17 @@ class Arrival(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Departure(Struct, frozen=True, array_like=True, gc=False):
-    """The number of seconds for which the link to one reducer was too full to take more gradient chunks."""
+    """The number of seconds that the link to one reducer was too full to take more gradient chunks."""
 
     receiver: Peer
     full_s: Seconds
 
 
 class Arrivals(Attempted, frozen=True, kw_only=True):
-    """A reducer's report when its last span is averaged, or a contributor's when it has all averages (rule 31).
+    """A reducer's report once its last span is averaged, or a contributor's once it has all the averages (rule 31).
 
-    `holds`: the Merkle root over the roots of all spans, from a peer that has all averages (rule 5). `departures`: how
-    fast a contributor could send its own gradient.
+    `holds`: the Merkle root over the roots of all the spans, from a peer that has all the averages (rule 5).
+    `departures`: how fast a contributor could send its own gradient.
     """
 
     arrivals: Annotated[tuple[Arrival, ...], Meta(max_length=65_536)]
@@ -199,7 +199,7 @@ class Arrivals(Attempted, frozen=True, kw_only=True):
 
 
 class SlotRefused(Attempted, frozen=True, kw_only=True):
-    """A reducer's report that a chunk of this slot differs from the offer."""
+    """A reducer's report that one of this slot's chunks differs from the offer."""
 
     slot: Small
     chunk: Medium
@@ -207,6 +207,6 @@ class SlotRefused(Attempted, frozen=True, kw_only=True):
 
 
 class Leave(Message, frozen=True, kw_only=True):
-    """The peer leaves the run. Its leased units return to the pool."""
+    """The peer is leaving the run. Its leased units return to the pool."""
 
     run: Run

@@ -1,4 +1,4 @@
-"""Plan a round: choose contributors and reducers, and the chunks for each reducer to average. Pure arithmetic."""
+"""Plan a round: choose the contributors and reducers, and which chunks each reducer averages. Pure arithmetic."""
 
 from peer_agent.protocol.plan.comparison import Candidate
 from peer_agent.protocol.plan.contributors import PATIENCE, Choice, choose

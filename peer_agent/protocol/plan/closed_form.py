@@ -1,8 +1,8 @@
 """Solve the share program if no row contains two shares (rule 28), and break ties among optimal shares (rule 29).
 
 For a given time T, every row bounds one share, linearly in T. T* is the least T at which the lower bounds sum to at
-most one vector, and the upper bounds to at least one. Bisection with single operations in a fixed order gives every
-machine the same T*. The leading dimensions of the arrays index programs with the same rows.
+most one vector and the upper bounds to at least one. Bisection that uses single operations in a fixed order gives the
+same T* on every machine. The leading dimensions of the arrays index programs with the same rows.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ FILL = 0.9  # of their upper bounds: relays and auxiliaries get this fraction be
 
 
 class Lines(Struct, frozen=True, eq=False):
-    """Bounds on shares: `share <= gain * T - offset` (upper) or `>=` (lower). The bounds of one share are adjacent."""
+    """Bounds on shares: `share <= gain * T - offset` (upper) or `>=` (lower). The bounds on one share are adjacent."""
 
     starts: NDArray[np.int64]  # index of each share's first bound, which is a dummy
     gain: Vector  # shape (..., bounds), like `offset` and `is_below`
@@ -27,7 +27,7 @@ class Lines(Struct, frozen=True, eq=False):
     most_s: Vector  # shape (...): in this time, one reducer can take everything
 
     def upper(self, time_s: Vector | float) -> Vector:
-        """Return the largest possible share of each reducer in this time. A value above 1 exceeds the whole vector."""
+        """Return each reducer's largest possible share in this time. A value above 1 exceeds the whole vector."""
         bound = np.where(self.is_below, np.inf, np.asarray(time_s)[..., None] * self.gain - self.offset)
         return np.asarray(np.minimum.reduceat(bound, self.starts, axis=-1))
 
@@ -38,7 +38,7 @@ class Lines(Struct, frozen=True, eq=False):
 
 
 def lines_of(program: Program) -> Lines:
-    """Return the bounds from the rows of a program that contain at most one share."""
+    """Return the bounds from the program's rows that contain at most one share."""
     entries = np.bincount(program.row, minlength=len(program.base))
     alone = entries[program.row] == 1
     row, share, slope = program.row[alone], program.share[alone], program.slope[alone]
@@ -94,7 +94,7 @@ def _fits(lines: Lines, time_s: Vector) -> NDArray[np.bool_]:
 
 
 def fill(lower: Vector, upper: Vector, is_volunteer: Flags) -> Vector:
-    """Return shares between the bounds. Relays and auxiliaries get 90 % of their bound first (rule 29).
+    """Return shares between the bounds. Relays and auxiliaries are first given 90 % of their upper bounds (rule 29).
 
     Bounds may exceed the whole vector, so that the faster of several unsaturated reducers gets more. Reducers without
     an upper bound come first.
@@ -105,7 +105,7 @@ def fill(lower: Vector, upper: Vector, is_volunteer: Flags) -> Vector:
 
 
 def _deal(left: Vector, room: Vector) -> Vector:
-    """Distribute the fraction `left` in proportion to `room`, giving each reducer at most its `room`."""
+    """Distribute the fraction `left` in proportion to `room`, giving no reducer more than its `room`."""
     if np.isinf(room).any():
         room = np.isinf(room).astype(np.float64)
         return room * (np.maximum(left, 0.0) / total(room))

@@ -22,7 +22,7 @@ class Candidate(Struct, frozen=True):
 
 
 class Comparison:
-    """A comparison of possible contributors and codecs for a future round. Raises ValueError like `Table`."""
+    """A comparison of possible contributors and codecs for a future round. Raises ValueError as `Table` does."""
 
     def __init__(
         self, candidates: Sequence[Candidate], others: Sequence[Party], down_bytes: float, batch: int, staleness: int
@@ -36,7 +36,7 @@ class Comparison:
         self.speeds = np.where(speeds > 0, speeds, min(speeds[speeds > 0], default=1.0))
 
     def narrow(self, limits: Limits) -> None:
-        """Cap the link of each party that does not reduce at the sum of its pairs' limits, if all of them have one."""
+        """Cap each non-reducing party's link at the sum of its pairs' limits, if all its pairs have one."""
         reducers = [self.table.peers[place] for place in np.flatnonzero(self.table.reduces)]
         forwarded = {peer for pair in limits.forwarded for peer in pair}
         for place in np.flatnonzero(~self.table.reduces) if limits.pairs else ():
@@ -57,11 +57,11 @@ class Comparison:
         return np.asarray(np.maximum(up, self.arrival_times()[self.places, None]), dtype=np.float64)
 
     def arrival_times(self) -> Vector:
-        """Return how many seconds each awaited party needs to download the averages; 0 for other parties."""
+        """Return how many seconds each awaited party needs to download the averages, and 0 for other parties."""
         return np.where(self.table.waits, self.down_bytes / self.table.download, 0.0)
 
     def durations(self, found: Codecs) -> Vector:
-        """Return each choice's round duration in seconds, if only the parties' own links limit the round."""
+        """Return the round's duration in seconds for each choice, if only the parties' own links limit the round."""
         up_bytes, waits = np.zeros((len(found), len(self.table.peers))), np.tile(self.table.waits, (len(found), 1))
         for column, (place, candidate) in enumerate(zip(self.places, self.candidates, strict=True)):
             codec = found[:, column]
@@ -79,7 +79,7 @@ class Comparison:
 
 
 def _durations(table: Table, loads: Loads) -> Vector:
-    """Return each round's seconds by the closed form. A reducer's rows: no bound, upload, download, and both."""
+    """Return each round's seconds by the closed form. Each reducer has four rows: no bound, upload, download, both."""
     nothing, reduces = np.zeros_like(loads.up_base), table.reduces
     base = np.stack([nothing, loads.up_base, loads.down_base, loads.up_base + loads.down_base], axis=-1)
     slope = np.stack([nothing, loads.up_slope, loads.down_slope, loads.up_slope + loads.down_slope], axis=-1)

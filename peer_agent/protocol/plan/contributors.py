@@ -45,8 +45,8 @@ def choose(
     """Choose the contributors that make steps of `batch` samples as fast as possible.
 
     With staleness 1, samples are computed during the exchange. `others` only reduce or receive. A candidate left out
-    of the last round must contribute. If only the parties' own links are limits, the choice is within 10 % of the
-    best. Raises ValueError like `solve`, and also if there are no candidates or one has no codecs.
+    of the last round must contribute. If nothing but the parties' own links limits the round, the choice is within 10
+    % of the best. Raises ValueError as `solve` does, and also if there are no candidates or one has no codecs.
     """
     if not candidates or not all(candidate.up_bytes for candidate in candidates):
         raise ValueError("nobody may contribute")
@@ -62,17 +62,17 @@ def choose(
 
 
 def _order(comparison: Comparison, found: Codecs, steps: Vector) -> NDArray[np.int64]:
-    """Return the order of preference: choices close to the fastest by samples and codecs, then the rest by time."""
+    """Return the order of preference: the choices close to the fastest by samples and codecs, then the rest by time."""
     is_alike = steps <= ALIKE * steps.min()
     samples = np.where(is_alike, comparison.samples_per_s(found), 0.0)
     return np.lexsort((steps, np.where(is_alike, found.sum(axis=1), 0), -samples))
 
 
 def scanned(comparison: Comparison) -> Codecs:
-    """List choices: for each time limit, the candidates whose own links meet it, each with the first codec that does.
+    """List choices: for each time limit, the candidates whose own links meet it, each with its first codec to do so.
 
     The list is repeated without each candidate's first codec, and so on. It also contains each candidate alone,
-    because a lone contributor that reduces everything sends its gradient over no link.
+    because a lone contributor that reduces everything does not send its gradient over any link.
     """
     candidates, codecs, own = comparison.candidates, np.arange(comparison.codecs), comparison.own_times()
     last = np.array([[len(candidate.up_bytes) - 1] for candidate in candidates])
@@ -90,7 +90,7 @@ def scanned(comparison: Comparison) -> Codecs:
 
 
 def _few(values: NDArray[Any], cells: int) -> NDArray[Any]:
-    """Return evenly spaced values, as many as fit into MOST_CELLS at `cells` cells per value."""
+    """Return evenly spaced values, as many as fit into MOST_CELLS with `cells` cells per value."""
     return values[:: max(1, -(-len(values) * cells // MOST_CELLS))]
 
 

@@ -1,8 +1,8 @@
 """Solve the share program with HiGHS if rows couple shares: pairs, households, relays that forward (rule 26).
 
-HiGHS returns one corner of the optimum, which may give all of the reducing to one peer. A second step therefore
-chooses the optimal shares nearest to those of rule 29 without the coupling. It spreads the excess over those shares in
-proportion to what each reducer could take. It repeats this among the reducers that are still free (lexicographic
+HiGHS returns one corner of the optimum, which may give all the reducing to one peer. A second step therefore chooses
+the optimal shares nearest to those of rule 29 without the coupling. It spreads the excess over those shares in
+proportion to what each reducer could take, then repeats this among the reducers that are still free (lexicographic
 min-max, a unique point).
 """
 
@@ -35,7 +35,7 @@ class Scaled(Struct, frozen=True, eq=False):
 def coupled_shares(program: Program, lines: Lines, least_s: float) -> tuple[Vector, Vector]:
     """Return optimal shares, and how much each row limits the time (sum 1). `least_s`: T* without the coupling.
 
-    If HiGHS gives up, return the shares without the coupling: feasible, but slower.
+    If HiGHS gives up, return the shares without the coupling, which are feasible but slower.
     """
     parts = np.zeros(len(program.base))
     aim = _aim(program, lines, least_s)
@@ -70,7 +70,7 @@ def scaled_rows(program: Program, scale_s: float) -> Scaled:
 
 
 def _aim(program: Program, lines: Lines, time_s: float) -> Vector:
-    """Return the shares of rule 29 at this time, without the coupling."""
+    """Return rule 29's shares at this time, without the coupling."""
     return fill(lines.lower(time_s), lines.upper(time_s), program.is_volunteer)
 
 
@@ -97,7 +97,7 @@ def _level(scaled: Scaled, time: float, aim: Vector, reach: Vector, shares: Vect
 
 
 def _minimise(matrix: Any, column: Vector, bound: Vector, settled: Vector) -> Any:
-    """Minimise z in `matrix @ shares + column * z <= bound`, with shares that sum to 1. None: HiGHS gave up."""
+    """Minimise z in `matrix @ shares + column * z <= bound`, with shares that sum to 1. None means HiGHS gave up."""
     from scipy.optimize import linprog
     from scipy.sparse import csr_array, hstack
 

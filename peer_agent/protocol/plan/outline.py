@@ -14,7 +14,7 @@ OF_ONE = frozenset({Kind.UP, Kind.DOWN})  # limits of one peer's upload or downl
 
 
 class Participant(Struct, frozen=True, order=True):
-    """A machine in the round, with the names that pages show."""
+    """A machine in the round, with the names shown on pages."""
 
     person: str
     machine: str
@@ -30,7 +30,7 @@ class Averager(Struct, frozen=True):
 
 
 class Bottleneck(Struct, frozen=True):
-    """A limit that determines how long the round takes. A pair names the sender first; a household names no member."""
+    """A limit that determines how long the round takes. A pair lists the sender first; a household lists no members."""
 
     kind: Kind
     who: tuple[Participant, ...]
@@ -38,7 +38,7 @@ class Bottleneck(Struct, frozen=True):
 
 
 class Outline(Struct, kw_only=True):
-    """A summary of the last plan of a run, in seconds. The last two fields are set when the plan's round has ended."""
+    """A summary of a run's last plan, with times in seconds. The last two fields are set once its round has ended."""
 
     step: int  # the step that the round makes
     planned_s: float  # 0 if no link is known
@@ -62,7 +62,7 @@ def outline_of(
     measured: Container[tuple[PeerId, str]],
     began_at: float,
 ) -> Outline:
-    """Describe a plan for people. `measured`: the directions of links that have an estimate."""
+    """Describe a plan for people. `measured`: the link directions that have an estimate."""
     bottlenecks = tuple(
         Bottleneck(limit.kind, tuple(map(named, _told(limit))), limit.part)
         for limit in limits
@@ -97,7 +97,7 @@ def parts_of(spans: Iterable[PlannedSpan]) -> dict[PeerId, float]:
 
 
 def _told(limit: Limit) -> tuple[PeerId, ...]:
-    """Return the peers that pages may name for a limit. Which peers share an address is private."""
+    """Return the peers that pages may name for a limit. It is private which peers share an address."""
     return () if limit.kind is Kind.HOUSEHOLD else limit.peers
 
 

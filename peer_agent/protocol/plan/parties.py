@@ -17,7 +17,7 @@ Pair = tuple[PeerId, PeerId]  # sender, receiver
 
 
 class Party(Struct, frozen=True, kw_only=True):
-    """A peer in the round. Speeds are what the plan may use; 0 means not measured yet (`duplex_bps`: no limit)."""
+    """A peer in the round. Speeds are those the plan may use; 0 means not measured yet (`duplex_bps`: no limit)."""
 
     peer: PeerId
     up_bytes: float = 0.0  # size of the peer's encoded gradient; 0 means that it contributes nothing
@@ -32,7 +32,7 @@ class Party(Struct, frozen=True, kw_only=True):
 
 
 class Limits(Struct, frozen=True):
-    """Limits that several links share. Peers outside the round are ignored. 0 means not known."""
+    """Limits shared by several links. Peers outside the round are ignored. 0 means not known."""
 
     pairs: dict[Pair, float] = {}  # limit of the direct link from one peer to another
     forwarded: dict[Pair, PeerId] = {}  # the relay that forwards for a pair without a direct link
@@ -71,13 +71,13 @@ def _check(parties: Sequence[Party], distinct: int) -> None:
 
 
 def check_numbers(numbers: Vector) -> None:
-    """Raise ValueError unless every number is 0 or lies between 1 / LARGEST and LARGEST."""
+    """Raise ValueError unless every number is 0 or between 1 / LARGEST and LARGEST."""
     if not ((numbers == 0) | ((numbers >= 1 / LARGEST) & (numbers <= LARGEST))).all():
         raise ValueError("bytes and speeds are finite and not negative")
 
 
 def of_kind(speeds: Vector, is_volunteer: Flags) -> Vector:
-    """Replace unmeasured speeds by the slowest measured one among trainers, or among other peers, or by infinity."""
+    """Replace unmeasured speeds with the slowest one measured among trainers or among other peers, or with infinity."""
     filled = speeds.copy()
     for kind in (is_volunteer, ~is_volunteer):
         measured = speeds[kind & (speeds > 0)]
@@ -86,7 +86,7 @@ def of_kind(speeds: Vector, is_volunteer: Flags) -> Vector:
 
 
 def total(values: Vector) -> Vector:
-    """Return the sum along the last axis, added in order. The order of numpy's own sum differs between builds."""
+    """Return the sum along the last axis, added in order. The order that numpy's own sum uses varies between builds."""
     if not values.shape[-1]:
         return np.zeros(values.shape[:-1])
     return np.cumsum(values, axis=-1)[..., -1]
@@ -102,7 +102,7 @@ class Loads(Struct, frozen=True, eq=False):
 
 
 def loads_of(table: Table, up_bytes: Vector, waits: Flags, reduces: Flags, down_bytes: float) -> Loads:
-    """Return the loads in rule 26, given contributions, awaited parties and reducers. Shape (..., parties)."""
+    """Return the loads of rule 26 for the given contributions, awaited parties and reducers. Shape (..., parties)."""
     arriving = total(up_bytes)[..., None]
     others = np.count_nonzero(table.receives) - table.receives
     noise = 1e-12 * (arriving + down_bytes * len(table.peers))

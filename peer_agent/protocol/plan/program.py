@@ -2,7 +2,7 @@
 
 A row is `base + sum(slope * share) <= capacity * T`, in bytes and bytes per second. An upload, download or duplex row
 contains its reducer's share. A pair's row contains two shares, and a household's row those of its members. A
-forwarding relay's row also contains the shares of the peers it forwards for. A pair without a limit takes no memory.
+forwarding relay's row also contains the shares of the peers it forwards for. A pair without a limit uses no memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,14 +30,14 @@ class Kind(StrEnum):
 
 
 class Row(Struct, frozen=True):
-    """The limit behind a row, and its owner: one peer, a pair (sender first), or a household."""
+    """The limit behind a row, and the peer, pair (sender first) or household that it belongs to."""
 
     kind: Kind
     peers: tuple[PeerId, ...]
 
 
 class Program(Struct, frozen=True, eq=False):
-    """The rows of a program, and its entries (row, share, slope), sorted by row and share, without duplicates."""
+    """A program's rows, and its entries (row, share, slope), sorted by row and share, without duplicates."""
 
     reducers: tuple[PeerId, ...]  # sorted by id; shares are in the same order
     is_volunteer: NDArray[np.bool_]
@@ -49,7 +49,7 @@ class Program(Struct, frozen=True, eq=False):
     slope: Vector
 
     def times(self, shares: Vector) -> Vector:
-        """Return the seconds that each row takes at these shares."""
+        """Return how many seconds each row takes at these shares."""
         return (self.base + _summed(self.row, self.slope * shares[self.share], len(self.base))) / self.capacity
 
     def duration_s(self, shares: Vector) -> float:
@@ -74,7 +74,7 @@ class _Side(Struct, eq=False):
 
 
 class _Builder:
-    """A builder that collects the rows of a program, and their entries in lists of arrays."""
+    """A builder that collects a program's rows, and their entries as lists of arrays."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -83,7 +83,7 @@ class _Builder:
         self.entries: list[tuple[Indices, Indices, Vector]] = []
 
     def add(self, rows: Sequence[Row], capacity: Vector, of: Indices, side: _Side) -> None:
-        """Add rows, each the sum over some parties. `of`: for each party, the number of its row (-1: none)."""
+        """Add rows, each the sum over some of the parties. `of`: each party's row number (-1: none)."""
         first, is_in = len(self.rows), of >= 0
         numbers = of[side.party]
         kept = numbers >= 0
@@ -128,7 +128,7 @@ class _Builder:
 
 
 def program_of(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> Program:
-    """Return the program of a round. Raises ValueError like `Table`, and if there are too many pairs."""
+    """Return a round's program. Raises ValueError as `Table` does, and if there are too many pairs."""
     check_numbers(np.array([down_bytes, *limits.pairs.values(), *limits.households.values()], dtype=np.float64))
     if len(limits.pairs) + len(limits.forwarded) > MOST_PAIRS:
         raise ValueError(f"more than {MOST_PAIRS} pairs")

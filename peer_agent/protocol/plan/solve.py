@@ -1,4 +1,4 @@
-"""Solve the share program of a round, and find what limits the round (rules 25 to 29)."""
+"""Solve a round's share program, and find what limits the round (rules 25 to 29)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +17,7 @@ MOST_NAMED = 8  # most limits that a plan names
 
 
 class Limit(Struct, frozen=True):
-    """A limit on a round's time. `part`: this limit's fraction of the time saved if all limits were relaxed."""
+    """A limit on a round's time. `part`: its fraction of the time that relaxing all the limits would save."""
 
     kind: Kind
     peers: tuple[PeerId, ...]  # one peer; for a pair, sender and receiver; for a household, all members
@@ -25,7 +25,7 @@ class Limit(Struct, frozen=True):
 
 
 class Shares(Struct, frozen=True):
-    """Each reducer's share of the vector (sum 1, by id), the seconds of a round with these shares, and its limits."""
+    """Each reducer's share of the vector (sum 1, by id), the seconds a round takes with them, and its limits."""
 
     reducers: tuple[PeerId, ...]
     shares: tuple[float, ...]
@@ -34,10 +34,10 @@ class Shares(Struct, frozen=True):
 
 
 def solve(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> Shares:
-    """Return the optimum of the share program. Without measured links, relays and auxiliaries get equal shares.
+    """Return the optimum of the share program. If no links are measured, relays and auxiliaries get equal shares.
 
-    If no coupled row binds, the shares are bit-identical on every platform. Otherwise they come from HiGHS and agree to
-    nine digits between platforms. Raises ValueError if no party may reduce, and like `Table`.
+    If no coupled row binds, the shares are bit-identical on every platform. Otherwise they come from HiGHS and agree
+    to nine digits across platforms. Raises ValueError if no party may reduce, and as `Table` does.
     """
     program = program_of(parties, down_bytes, limits)
     if not program.reducers:
@@ -53,7 +53,7 @@ def solve(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMIT
 
 
 def judged(shares: Shares, parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> Shares:
-    """Return the same shares with their time over the given links, attributed equally to the limits that bind."""
+    """Return the same shares with their time over the given links, attributed equally to the binding limits."""
     program = program_of(parties, down_bytes, limits)
     times = program.times(np.array(shares.shares))
     longest = times.max(initial=0.0)
@@ -64,8 +64,8 @@ def judged(shares: Shares, parties: Sequence[Party], down_bytes: float, limits: 
 def _parts(program: Program, shares: Vector) -> Vector:
     """Return how much each row limits the time if no rows are coupled. The sum is 1, or 0 if no row binds.
 
-    The parts go to rows that bind whatever the shares are. If there are none, they go to two rows that fix one share,
-    or else to all reducers together.
+    The parts go to the rows that bind whatever the shares are. If there are none, they go to two rows that fix one
+    share, or else to all the reducers together.
     """
     times = program.times(shares)
     longest = times.max(initial=0.0)
@@ -87,7 +87,7 @@ def _parts(program: Program, shares: Vector) -> Vector:
 
 
 def _squeezed(full: Mapping[tuple[int, bool], int]) -> list[int]:
-    """Return the two rows that fix one share: one from above, one from below. Return none if no share is fixed."""
+    """Return the two rows that fix one share, one from above and one from below, or none if no share is fixed."""
     share = next((share for share, is_less in full if is_less and (share, False) in full), None)
     return [] if share is None else [full[share, False], full[share, True]]
 

@@ -11,7 +11,7 @@ SPAN_BYTES = 1 << 20  # a share is cut into spans of max(P/64, 1 MiB): when a re
 
 
 def largest_remainder(shares: Sequence[float], total: int) -> list[int]:
-    """Return integers in proportion to `shares` that sum to `total`. Ties go to the earlier share."""
+    """Return integers that are proportional to `shares` and sum to `total`. Ties go to the earlier share."""
     whole = math.fsum(shares)  # `sum` of floats rounds differently from Python 3.12 on
     exact = [share * total / whole for share in shares]
     counts = [int(value) for value in exact]
@@ -30,7 +30,7 @@ def spans_of(
     attempt: int,
     first_span: int = 0,
 ) -> list[PlannedSpan]:
-    """Divide the chunk ranges `missing` among the reducers (in id order) by their shares, and cut them into spans."""
+    """Divide the chunk ranges `missing` among the reducers (in id order) by share, and cut them into spans."""
     ranked = sorted(zip(reducers, shares, strict=True), key=lambda pair: pair[0])
     counts = largest_remainder([share for _, share in ranked], sum(stop - first for first, stop in missing))
     length = max(1, max(grid.elements * 4 // 64, SPAN_BYTES) // (grid.chunk_elements * 4))

@@ -1,6 +1,6 @@
-"""A relay of a run: `advance(state, event, now) -> actions`, shared by relay, simulator and tests.
+"""A run's relay: `advance(state, event, now) -> actions`, shared by the relay, the simulator and the tests.
 
-The function may change the given state. The shell carries out all actions in order before the next event.
+The function may change the given state. The shell carries out all the actions in order before the next event.
 `reducing.TRANSITIONS` lists the phases of an attempt.
 """
 
@@ -22,7 +22,7 @@ ACKNOWLEDGE_S = 0.5  # seconds from writing a record to disk to its acknowledgem
 
 
 def advance(state: RelayState, event: e.Event, now: float) -> list[e.Action]:
-    """Process one event, and return the actions for the shell. `now` is monotonic seconds."""
+    """Process one event, and return the actions for the shell. `now` is in monotonic seconds."""
     if state.reducer is not None:
         reducing.tell_time(state.reducer, now)
     actions = [*_take(state, event, now), *_acknowledge(state, event, now)]
@@ -163,7 +163,7 @@ def _commit(state: RelayState, commit: OpenCommit, now: float) -> list[e.Action]
 
 
 def _stand(state: RelayState, message: m.State, now: float) -> list[e.Action]:
-    """Record the run's state. When the run is finished, end the attempt and delete bytes that a snapshot covers."""
+    """Record the run's state. Once the run is finished, end the attempt and delete the bytes that a snapshot covers."""
     state.finished = message.state == "finished"
     if not state.finished:
         return []
@@ -204,7 +204,7 @@ def _tick(state: RelayState, now: float) -> list[e.Action]:
 
 
 def _acknowledge(state: RelayState, event: e.Event, now: float) -> list[e.Action]:
-    """Acknowledge records, so that the coordinator sends the next page of the log."""
+    """Acknowledge records so that the coordinator sends the next page of the log."""
     keeper = state.keeper
     if keeper is None or not state.joined or keeper.index <= keeper.said:
         return []
@@ -215,7 +215,7 @@ def _acknowledge(state: RelayState, event: e.Event, now: float) -> list[e.Action
 
 
 def _reached(state: RelayState, listeners: tuple[PeerId, ...]) -> list[e.Action]:
-    """Report changed data links to the site, even if no link is left."""
+    """Report a change in the data links to the site, even if none is left."""
     if listeners == state.reached:
         return []
     state.reached = listeners
@@ -235,7 +235,7 @@ def _heartbeat(state: RelayState) -> e.Say:
 
 
 def hello(state: RelayState) -> m.Hello:
-    """Return a hello with the relay's roles and everything that it holds, so that repeating it changes nothing."""
+    """Return a hello with the relay's roles and everything it holds, so that repeating the hello changes nothing."""
     attempt = state.reducer.attempt if state.reducer is not None else None
     doubt = (m.InDoubt(attempt.place.step, attempt.place.fence, attempt.place.attempt),) if attempt is not None else ()
     if state.keeper is not None:
@@ -255,7 +255,7 @@ def hello(state: RelayState) -> m.Hello:
 
 
 def average_came(state: RelayState, peer: PeerId, frame: Frame) -> list[e.Action]:
-    """Keep another reducer's average if the attempt expects it. The commit record later shows whether it is right."""
+    """Keep another reducer's average if the attempt expects it. The commit record later shows whether it is correct."""
     attempt = state.reducer.attempt if state.reducer is not None else None
     if attempt is None or frame.kind != Kind.AVERAGE or not is_now(attempt, frame):
         return []
@@ -271,7 +271,7 @@ def average_came(state: RelayState, peer: PeerId, frame: Frame) -> list[e.Action
 
 
 def span_received(attempt: Attempt | None, event: e.SpanReceived, now: float) -> list[e.Action]:
-    """Report to the coordinator, until the attempt ends, that another reducer's span is on the disk."""
+    """Report to the coordinator, until the attempt ends, that another reducer's span is on disk."""
     if attempt is None or attempt.place != event.place or event.span in attempt.received:
         return []
     message = m.Have(**named(attempt), span=event.span, root=event.root)

@@ -1,4 +1,4 @@
-"""Decide when to close a chunk: average what has arrived, and accept no more of the chunk (rules 7, 8).
+"""Decide when to close a chunk: average what has arrived, and accept nothing more for the chunk (rules 7, 8).
 
 A chunk closes once each slot has sent it, was dropped or is late, and enough tokens have arrived.
 """
@@ -38,7 +38,7 @@ class Coverage:
         self._left = self._awaited_of(slice(None))  # the same, without chunks that have arrived or closed
 
     def asks_for(self, slot: int, chunk: int) -> bool:
-        """Return True if this reducer should get this chunk of the slot, and it has arrived or still may."""
+        """Return True if this reducer should get this chunk from the slot, and the chunk has arrived or still may."""
         column = self._column.get(chunk)
         if column is None or not 0 <= slot < len(self._dropped) or not self._planned[slot, column]:
             return False
@@ -48,7 +48,7 @@ class Coverage:
         return bool(self._received[slot, self._column[chunk]])
 
     def add(self, slot: int, chunk: int, since_plan_s: float = 0.0) -> list["Closing"]:
-        """Record that a slot's chunk is in the sum. Return the chunk if it is now complete and closes."""
+        """Record that a slot's chunk is in the sum. Return the chunk if it is now complete and so closes."""
         column = self._column[chunk]
         self._received[slot, column] = True
         self._came_s[slot, column] = self._moved_s[slot] = since_plan_s
@@ -63,7 +63,7 @@ class Coverage:
         return bool(self._dropped[slot])
 
     def drop(self, slot: int) -> list["Closing"]:
-        """Stop waiting for a slot's missing chunks. Return the chunks that close without them."""
+        """Stop waiting for a slot's missing chunks. Return the chunks that now close without the slot."""
         if not 0 <= slot < len(self._dropped) or self._dropped[slot]:
             return []
         self._dropped[slot] = True
@@ -72,7 +72,7 @@ class Coverage:
         return self._close(np.flatnonzero(missing).tolist())
 
     def close_late(self, plan: PlanHead, since_plan_s: float) -> list["Closing"]:
-        """Close and return chunks whose missing slots are all too late, if enough other slots have sent the chunk."""
+        """Close and return the chunks whose missing slots are all too late, if enough other slots have sent them."""
         if not plan.sigma:
             return []
         places = np.flatnonzero(~self._closed & (self._enough_s < since_plan_s))
@@ -126,7 +126,7 @@ class Coverage:
         return bool(tokens and 100 * tokens >= QUORUM_PERCENT * int(self._whole[column]))
 
     def _is_settled(self) -> NDArray[np.bool_]:
-        """Return an array [slots, chunks] that is True where the chunk does not wait for the slot."""
+        """Return an array [slots, chunks] that is True where the chunk is not waiting for the slot."""
         settled: NDArray[np.bool_] = (self._planned == 0) | self._received | self._closed
         return settled
 
@@ -135,7 +135,7 @@ class Coverage:
         return bool(self._closed[first : first + span.stop - span.first].all())
 
     def included(self, span: PlannedSpan) -> tuple[Included, ...]:
-        """Return the slots averaged in each range of chunks of a complete span. Every chunk received is averaged."""
+        """Return the slots averaged in each range of a complete span's chunks. Every chunk received is averaged."""
         ranges = []
         for slots, group in groupby(range(span.first, span.stop), key=self._slots_in):
             members = list(group)
@@ -151,7 +151,7 @@ class Coverage:
         return tuple(self.chunks[column] for column in np.flatnonzero(done).tolist())
 
     def progress(self) -> tuple[tuple[int, int], ...]:
-        """Return, for each slot, how many chunks have arrived or are no longer awaited."""
+        """Return, for each slot, how many chunks have arrived or are no longer expected."""
         return tuple(enumerate(self._is_settled().sum(axis=1).tolist()))
 
 

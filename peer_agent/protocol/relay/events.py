@@ -1,4 +1,4 @@
-"""Events of a relay, and actions for its shell. Answers name their attempt, so that late answers are ignored."""
+"""Events of a relay, and actions for its shell. Answers name their attempt, so that late ones are ignored."""
 
 from msgspec import Struct
 
@@ -61,7 +61,7 @@ class ChunkAdded(Struct, frozen=True):
 
 
 class ChunkRefused(Struct, frozen=True):
-    """A chunk, or the leaves (chunk 0), did not match the offer. The shell has added nothing."""
+    """A chunk, or the leaves (as chunk 0), did not match the offer. The shell has added nothing."""
 
     place: Place
     slot: int
@@ -70,7 +70,7 @@ class ChunkRefused(Struct, frozen=True):
 
 
 class HeldBack(Struct, frozen=True):
-    """The shell paused reading a slot's link for `seconds`, because the slot was ahead of others."""
+    """The shell paused reading a slot's link for `seconds`, because the slot was ahead of the others."""
 
     place: Place
     slot: int
@@ -78,7 +78,7 @@ class HeldBack(Struct, frozen=True):
 
 
 class SpanWritten(Struct, frozen=True):
-    """An averaged span is on the disk, or in memory if this peer keeps no log."""
+    """An averaged span is on disk, or in memory if this peer keeps no log."""
 
     place: Place
     span: int
@@ -87,14 +87,14 @@ class SpanWritten(Struct, frozen=True):
 
 
 class AverageCame(Struct, frozen=True):
-    """A frame arrived on a link that this peer dialled. The shell completes all actions before the next event."""
+    """A frame arrived on a link that this peer dialled. The shell completes all the actions before the next event."""
 
     peer: PeerId
     frame: Frame
 
 
 class SpanReceived(Struct, frozen=True):
-    """Another reducer's span is on the disk. `root`: the Merkle root of the received bytes."""
+    """Another reducer's span is on disk. `root`: the Merkle root of the received bytes."""
 
     place: Place
     span: int
@@ -102,40 +102,40 @@ class SpanReceived(Struct, frozen=True):
 
 
 class Appended(Struct, frozen=True):
-    """The log on the disk now reaches the record `index`."""
+    """The log on disk now extends to the record `index`."""
 
     index: int
 
 
 class AppendFailed(Struct, frozen=True):
-    """The disk refused the record `index`, which does not come next in the log."""
+    """The disk refused the record `index`, because it is not the next one in the log."""
 
     index: int
 
 
 class Missing(Struct, frozen=True):
-    """A span that a record names and that is not on the disk."""
+    """A span that a record names but that is not on disk."""
 
     index: int
     entry: SpanEntry
 
 
 class Scanned(Struct, frozen=True):
-    """The answer to a Scan: all spans missing on the disk, for the records up to, but not including, `stop`."""
+    """The answer to a Scan: all the spans missing on disk, for the records up to, but not including, `stop`."""
 
     stop: int
     missing: tuple[Missing, ...]
 
 
 class Copied(Struct, frozen=True):
-    """A whole span from another log is on the disk."""
+    """A whole span from another log is now on disk."""
 
     index: int
     span: int
 
 
 class CopyFailed(Struct, frozen=True):
-    """The peer did not deliver the span: it lacks the span, sent only part of it, or has disconnected."""
+    """The peer did not deliver the span: it lacks the span, sent only part of it, or disconnected."""
 
     index: int
     span: int
@@ -143,7 +143,7 @@ class CopyFailed(Struct, frozen=True):
 
 
 class Reached(Struct, frozen=True):
-    """The listeners of the run to which this relay now has data links."""
+    """The run's listeners to which this relay now has data links."""
 
     listeners: tuple[PeerId, ...]
 
@@ -153,7 +153,7 @@ class Ticked(Struct, frozen=True):
 
 
 class ControlLost(Struct, frozen=True):
-    """The control link has ended. This relay's messages do not reach the site until the site asks for a hello."""
+    """The control link has ended. This relay's messages will not reach the site until the site asks for a hello."""
 
 
 Event = (
@@ -197,7 +197,7 @@ class Tell(Struct, frozen=True):
 
 
 class Begin(Struct, frozen=True):
-    """Begin an attempt with all sums at zero. `fresh`: stop sending averages of earlier attempts."""
+    """Begin an attempt with all the sums at zero. `fresh`: stop sending the averages of earlier attempts."""
 
     plan: OpenPlan
     fresh: bool
@@ -212,7 +212,8 @@ class End(Struct, frozen=True):
 class Settle(Struct, frozen=True):
     """Record that the update that makes `step` is committed, with these spans. A rollback has no spans.
 
-    `fence` is that of the attempts that averaged these spans. Averages from before a rollback are no longer needed.
+    `fence` is the fence of the attempts that averaged these spans. Averages from before a rollback are no longer
+    needed.
     """
 
     index: int
@@ -222,7 +223,7 @@ class Settle(Struct, frozen=True):
 
 
 class KeepLeaves(Struct, frozen=True):
-    """Check Merkle leaves against the slot's root, and store the leaves. Answer: LeavesKept or ChunkRefused."""
+    """Check Merkle leaves against the slot's root, and store them. Answer: LeavesKept or ChunkRefused."""
 
     slot: int
     leaves: bytes
@@ -237,7 +238,7 @@ class AddChunk(Struct, frozen=True):
 
 
 class CloseChunk(Struct, frozen=True):
-    """Divide the chunk's sum by its number of tokens, encode the average and send it to the peers."""
+    """Divide the chunk's sum by its number of tokens, encode the average, and send it to the peers."""
 
     span: int
     chunk: int
@@ -258,7 +259,7 @@ class WriteReceived(Struct, frozen=True):
 
 
 class WriteSpan(Struct, frozen=True):
-    """Write to disk a span whose chunks are all closed. Answer: SpanWritten."""
+    """Write a span to disk once all its chunks are closed. Answer: SpanWritten."""
 
     span: m.PlannedSpan
     included: tuple[Included, ...]
@@ -271,20 +272,20 @@ class Discard(Struct, frozen=True):
 
 
 class Append(Struct, frozen=True):
-    """Append the record to the log. A record already at `index` must be the same. Answer: Appended or AppendFailed."""
+    """Append the record to the log. A record already at `index` must be identical. Answer: Appended or AppendFailed."""
 
     index: int
     sealed: Entry
 
 
 class Forget(Struct, frozen=True):
-    """Delete the spans of records up to `keep_after`. The records stay."""
+    """Delete the spans of the records up to `keep_after`. The records stay."""
 
     keep_after: int
 
 
 class Scan(Struct, frozen=True):
-    """Find the spans of records [first, stop) that are missing on the disk. Answer: Scanned."""
+    """Find the spans of the records [first, stop) that are missing on disk. Answer: Scanned."""
 
     first: int
     stop: int

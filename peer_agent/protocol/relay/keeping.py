@@ -1,4 +1,4 @@
-"""Keep the log: append records in order, and copy averages of other reducers until a snapshot covers them."""
+"""Keep the log: append records in order, and copy other reducers' averages until a snapshot covers them."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
@@ -14,7 +14,7 @@ COPY_PAUSE_S, LONGEST_COPY_PAUSE_S = 0.2, 60.0  # the first pause is short, beca
 
 
 def commit(state: RelayState, keeper: Keeper, event: OpenCommit, now: float) -> list[e.Action]:
-    """Append the next record. If records are missing, report the last index, so that the coordinator resends them."""
+    """Append the next record. If records are missing, report the last index so that the coordinator resends them."""
     index = event.record.index
     if keeper.index < index <= keeper.appending:
         return []  # the disk already has this record to write
@@ -46,7 +46,7 @@ def append_failed(keeper: Keeper, event: e.AppendFailed) -> list[e.Action]:
 
 
 def cover(state: RelayState, keeper: Keeper, index: int, now: float) -> list[e.Action]:
-    """Record that a verified snapshot covers the log up to `index`, so that no span up to there needs copying."""
+    """Record that a verified snapshot covers the log up to `index`, so that spans up to there need not be copied."""
     keeper.covered = max(keeper.covered, index)
     for place in [place for place, copy in keeper.copies.items() if place[0] <= index and copy.asking is None]:
         del keeper.copies[place]
@@ -55,19 +55,19 @@ def cover(state: RelayState, keeper: Keeper, index: int, now: float) -> list[e.A
 
 
 def greeted(state: RelayState, keeper: Keeper, snapshot: m.Snapshot, now: float) -> list[e.Action]:
-    """Recheck all records that no snapshot covers. This may be a new process whose disk has lost files."""
+    """Recheck all the records that no snapshot covers. This may be a new process whose disk has lost files."""
     keeper.scanned = max(keeper.covered, snapshot.index)
     return cover(state, keeper, snapshot.index, now)
 
 
 def forget(state: RelayState, keeper: Keeper, keep_after: int, now: float) -> list[e.Action]:
-    """Delete the spans of records up to `keep_after`. The records stay."""
+    """Delete the spans of the records up to `keep_after`. The records stay."""
     keeper.keep_after = max(keeper.keep_after, keep_after)
     return [e.Forget(keeper.keep_after), *cover(state, keeper, keeper.keep_after, now)]
 
 
 def scan(state: RelayState, keeper: Keeper, now: float) -> list[e.Action]:
-    """Look for spans missing on the disk, in records that are neither checked nor covered by a snapshot."""
+    """Look for spans missing on disk, in the records that are neither checked nor covered by a snapshot."""
     actions = copy_more(state, keeper, now)
     if keeper.scanned is None or keeper.scanning or keeper.scanned >= keeper.index:
         return actions
@@ -88,7 +88,7 @@ def scanned(state: RelayState, keeper: Keeper, event: e.Scanned, now: float) -> 
 
 
 def copy_more(state: RelayState, keeper: Keeper, now: float) -> list[e.Action]:
-    """Request copies that are due, only a few at once to limit memory."""
+    """Request any copies that are due, only a few at once to save memory."""
     actions: list[e.Action] = []
     free = COPIES_AT_ONCE - sum(copy.asking is not None for copy in keeper.copies.values())
     for (index, _), copy in keeper.copies.items() if free > 0 else ():
@@ -102,7 +102,7 @@ def copy_more(state: RelayState, keeper: Keeper, now: float) -> list[e.Action]:
 
 
 def _next_to_ask(state: RelayState, copy: Copy) -> PeerId | None:
-    """Return the next peer to ask for a span: first the reducer, then other keepers of the log, each once per try."""
+    """Return the next peer to ask for a span: first the reducer, then the log's other keepers, each once per try."""
     others = sorted(listener.peer for listener in state.listeners if listener.keeps_log)
     known = {listener.peer for listener in state.listeners}
     order = [copy.entry.reducer, *others] if copy.entry.reducer in known else others
@@ -110,7 +110,7 @@ def _next_to_ask(state: RelayState, copy: Copy) -> PeerId | None:
 
 
 def copy_failed(state: RelayState, keeper: Keeper, event: e.CopyFailed, now: float) -> list[e.Action]:
-    """Ask the next peer at once. Once all have been asked, retry with backoff until a snapshot covers the span."""
+    """Ask the next peer at once. If all have been asked, retry with backoff until a snapshot covers the span."""
     copy = keeper.copies.get((event.index, event.span))
     if copy is None or copy.asking != event.peer:
         return []

@@ -14,7 +14,7 @@ LARGEST_COUNT = 2**16  # slots or spans: the most that a frame's header can numb
 
 
 class Place(Struct, frozen=True, order=True):
-    """The identity of an attempt. Fences compare first, because a restarted host plans the same step again (rule 2)."""
+    """The identity of an attempt. Fences are compared first, as a restarted host plans the same step again (rule 2)."""
 
     fence: int
     step: int
@@ -40,12 +40,12 @@ class OpenPlan(Struct, frozen=True):
         return Grid(self.plan.elements, self.plan.chunk_elements)
 
     def given_to(self, me: PeerId) -> dict[int, m.PlannedSpan]:
-        """Return the spans that `me` has to average, by number, without those kept from earlier attempts."""
+        """Return the spans that `me` has to average, by number, excluding those kept from earlier attempts."""
         return {span.span: span for span in self.plan.spans if span.reducer == me and not span.root}
 
 
 class OpenCommit(Struct, frozen=True):
-    """A commit with a verified head. `sealed`: the entry to append to the log, which checks the contributions."""
+    """A commit with a verified head. `sealed`: the entry to append to the log, which verifies the contributions."""
 
     fence: int
     record: RecordHead
@@ -78,7 +78,7 @@ Opened = (
 
 
 def open_message(message: m.TO_PEER, site_key: bytes) -> Opened:
-    """Verify a message for the state machine. Raises Problem E218 (not signed), E206 (not understood)."""
+    """Verify a message for the state machine. Raises Problem E218 (not signed) or E206 (not understood)."""
     if isinstance(message, m.Planned):
         return open_plan(message, site_key)
     if isinstance(message, m.Commit):
@@ -90,7 +90,7 @@ def open_message(message: m.TO_PEER, site_key: bytes) -> Opened:
 
 
 def open_plan(message: m.Planned, site_key: bytes) -> OpenPlan:
-    """Verify a plan with all its slots. Raises Problem E218, E206."""
+    """Verify a plan with all its slots. Raises Problem E218 or E206."""
     plan = open_whole_plan(message, site_key)
     opened = OpenPlan(plan, plan.slots)
     if reason := _misfit(opened):

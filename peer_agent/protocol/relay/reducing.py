@@ -49,7 +49,7 @@ def move(reducer: Reducer, why: str) -> None:
 
 
 def begin(state: RelayState, reducer: Reducer, plan: OpenPlan, now: float) -> list[e.Action]:
-    """Begin the attempt of a plan, and ask the contributors that have a data link for their chunks."""
+    """Begin a plan's attempt, and ask the contributors that have a data link for their chunks."""
     if plan.place <= reducer.newest:
         return []
     spans = plan.given_to(state.me)
@@ -63,7 +63,7 @@ def begin(state: RelayState, reducer: Reducer, plan: OpenPlan, now: float) -> li
 
 
 def _opens_outbox(reducer: Reducer, plan: OpenPlan) -> bool:
-    """Return True if the plan needs a new outbox. Attempts at one step share an outbox: kept spans are still sent."""
+    """Return True if the plan needs a new outbox. A step's attempts share one, so that kept spans are still sent."""
     before, reducer.outbox = reducer.outbox, (plan.plan.fence, plan.plan.step)
     return reducer.outbox != before
 
@@ -83,7 +83,7 @@ def open_to(reducer: Reducer, peer: PeerId, now: float) -> list[e.Action]:
 
 
 def end(reducer: Reducer, why: str, *, silent: bool) -> list[e.Action]:
-    """End the attempt. `silent`: also stop sending its averages; otherwise slow peers still get them."""
+    """End the attempt. `silent`: stop sending its averages too; otherwise slow peers still get them."""
     if reducer.attempt is None:
         return []
     move(reducer, why)
@@ -94,7 +94,7 @@ def end(reducer: Reducer, why: str, *, silent: bool) -> list[e.Action]:
 
 
 def void(reducer: Reducer, message: m.Void) -> list[e.Action]:
-    """End the voided attempt and discard its spans. If its number is unknown, it is newer than the present attempt."""
+    """End the voided attempt and discard its spans. An attempt with an unknown number is newer than the present one."""
     place, attempt = Place(message.fence, message.step, message.attempt), reducer.attempt
     reducer.newest = max(reducer.newest, place)
     is_ours = attempt is not None and _is_of_round(attempt.place, place) and attempt.place <= place
@@ -106,14 +106,14 @@ def _is_of_round(ours: Place, theirs: Place) -> bool:
 
 
 def committed(reducer: Reducer, head: Place) -> list[e.Action]:
-    """End the attempt if `head` shows that its update is committed. Slow peers still get the averages."""
+    """End the attempt if `head` shows that its update has been committed. Slow peers still get the averages."""
     attempt = reducer.attempt
     reducer.newest = max(reducer.newest, head)  # a plan that arrives late must not start an attempt
     return end(reducer, "committed", silent=False) if attempt is not None and attempt.place.step < head.step else []
 
 
 def greeted(reducer: Reducer, greeting: m.Greeting) -> list[e.Action]:
-    """Catch up with the host. A new host has silently voided whatever the last host had not committed."""
+    """Catch up with the host. A new host silently voids anything that the previous host had not committed."""
     actions = committed(reducer, Place(greeting.fence, greeting.step, 0))
     attempt = reducer.attempt
     if attempt is not None and greeting.fence > attempt.place.fence:
@@ -122,7 +122,7 @@ def greeted(reducer: Reducer, greeting: m.Greeting) -> list[e.Action]:
 
 
 def finished(reducer: Reducer) -> list[e.Action]:
-    """End the attempt, because the run makes no further update."""
+    """End the attempt, because the run makes no more updates."""
     attempt = reducer.attempt
     if attempt is None:
         return []
@@ -153,7 +153,7 @@ def leaves_kept(reducer: Reducer, event: e.LeavesKept) -> list[e.Action]:
 
 
 def frame_came(reducer: Reducer, peer: PeerId, frame: Frame, now: float) -> list[e.Action]:
-    """Add a chunk that the plan asks for. Ignore unplanned chunks, and refuse chunks that break the rules."""
+    """Add a chunk that the plan asks for. Ignore unplanned chunks, and refuse those that break the rules."""
     attempt = reducer.attempt
     if attempt is None or not is_now(attempt, frame) or not _may_speak(attempt, frame.slot, peer):
         return []
@@ -172,7 +172,7 @@ def frame_came(reducer: Reducer, peer: PeerId, frame: Frame, now: float) -> list
 
 
 def chunk_added(reducer: Reducer, event: e.ChunkAdded, now: float) -> list[e.Action]:
-    """Record an added chunk, and close the chunk if it is complete. A repeated chunk changes nothing."""
+    """Record an added chunk, and close it if it is complete. A repeated chunk changes nothing."""
     attempt = reducer.attempt
     if attempt is None or attempt.place != event.place or not attempt.coverage.asks_for(event.slot, event.chunk):
         return []
@@ -187,7 +187,7 @@ def is_ahead(reducer: Reducer, slot: int, now: float) -> bool:
     """Return True if the plan has deadlines and the shell should pause reading from this slot.
 
     A chunk is averaged only after the slowest slot has sent it. Faster slots would take that slot's share of the
-    downlink while the uplink is idle. No slot is held back beyond its deadlines.
+    downlink while the uplink sits idle. No slot is held back beyond its deadlines.
     """
     attempt = reducer.attempt
     if reducer.phase is not Phase.REDUCE or attempt is None or not 0 <= slot < len(attempt.plan.slots):
@@ -204,7 +204,7 @@ def is_ahead(reducer: Reducer, slot: int, now: float) -> bool:
 
 
 def held_back(reducer: Reducer, event: e.HeldBack) -> list[e.Action]:
-    """Record how long the shell held back a slot's link, which looked full to the sender but was not."""
+    """Record how long the shell held back a slot's link. The link looked full to the sender but was not."""
     attempt = reducer.attempt
     if attempt is not None and attempt.place == event.place and 0 <= event.slot < len(attempt.plan.slots):
         peer = attempt.plan.slots[event.slot].peer
@@ -213,7 +213,7 @@ def held_back(reducer: Reducer, event: e.HeldBack) -> list[e.Action]:
 
 
 def refused(reducer: Reducer, event: e.ChunkRefused, now: float) -> list[e.Action]:
-    """Refuse a slot and accept no more of its chunks. Each further chunk would only cause another refusal."""
+    """Refuse a slot and accept no more of its chunks. Each further chunk would only be refused too."""
     attempt = reducer.attempt
     if attempt is None or attempt.place != event.place or event.slot >= len(attempt.plan.slots):
         return []
@@ -221,7 +221,7 @@ def refused(reducer: Reducer, event: e.ChunkRefused, now: float) -> list[e.Actio
 
 
 def drop(reducer: Reducer, message: m.Drop) -> list[e.Action]:
-    """Continue without a slot. The coordinator decides which slots reducers wait for."""
+    """Continue without a slot. The coordinator decides which slots the reducers wait for."""
     attempt = reducer.attempt
     if attempt is None or not is_now(attempt, message):
         return []
@@ -242,7 +242,7 @@ def _refuse(attempt: Attempt, slot: int, chunk: int, code: str, now: float) -> l
 
 
 def _close(attempt: Attempt, closing: list[Closing]) -> list[e.Action]:
-    """Close chunks first, then write the spans that are now complete."""
+    """Close the chunks first, then write the spans that are now complete."""
     actions: list[e.Action] = []
     spans: dict[int, m.PlannedSpan] = {}
     for part in closing:
@@ -284,7 +284,7 @@ def span_written(reducer: Reducer, event: e.SpanWritten, now: float) -> list[e.A
 
 
 def tell_time(reducer: Reducer, now: float) -> None:
-    """Stop the deadlines while this process is suspended, so that no slot becomes late (rule 22)."""
+    """Suspend the deadlines while this process is suspended, so that no slot becomes late (rule 22)."""
     attempt = reducer.attempt
     if attempt is None:
         return
@@ -298,7 +298,7 @@ def _since_plan_s(attempt: Attempt, now: float) -> float:
 
 
 def has_deadlines(reducer: Reducer) -> bool:
-    """Return True if chunks close by deadlines, so that the shell must check the clock often."""
+    """Return True if chunks close at deadlines, so that the shell must check the clock often."""
     return reducer.phase is Phase.REDUCE and reducer.attempt is not None and reducer.attempt.plan.plan.sigma > 0
 
 

@@ -25,7 +25,7 @@ class Phase(StrEnum):
 
 
 class Said(Struct):
-    """A message that is repeated until the attempt ends, and when it was last sent."""
+    """A message that is repeated until the attempt ends, and the time it was last sent."""
 
     message: m.SpanDone | m.SlotRefused | m.Have
     at: float
@@ -64,7 +64,7 @@ class Reducer(Struct):
 
 
 class Copy(Struct):
-    """A span to fetch from another log. `asked`: peers asked in the current try; `tries`: failed tries."""
+    """A span to fetch from another log. `asked`: the peers asked in this try; `tries`: how many tries failed."""
 
     entry: SpanEntry
     asked: set[PeerId] = field(default_factory=set)
@@ -88,7 +88,7 @@ class Keeper(Struct):
 
 
 class RelayState(Struct, kw_only=True):
-    """A run as one relay sees it. Times are the shell's clock (monotonic seconds)."""
+    """A run as one relay sees it. Times are on the shell's clock (monotonic seconds)."""
 
     run: RunId
     me: PeerId
@@ -127,7 +127,7 @@ def named(attempt: Attempt) -> dict[str, Any]:
 def awaited(state: RelayState, plan: OpenPlan) -> dict[int, set[int]]:
     """Return, by span, the chunks that a keeper of the log needs from other reducers.
 
-    A relay needs only chunks from reducers without a log. A trainer that keeps the log gets all chunks.
+    A relay needs chunks only from reducers that keep no log. A trainer that keeps the log gets all the chunks.
     """
     if state.keeper is None:
         return {}

@@ -1,1 +1,1 @@
-"""The trainer: a pure state machine. Agent, simulator, tests and benchmarks are shells around it."""
+"""The trainer: a pure state machine. The agent, simulator, tests and benchmarks are shells around it."""

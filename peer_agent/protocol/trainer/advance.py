@@ -1,4 +1,4 @@
-"""The trainer: `advance(state, event, now, seed) -> actions`, shared by agent, simulator, tests and benchmarks.
+"""The trainer: `advance(state, event, now, seed) -> actions`, shared by the agent, simulator, tests and benchmarks.
 
 The function changes the given state. The shell carries out the actions in order; it handles sockets, threads, files,
 floats and displays. `transitions` lists the phases.
@@ -18,7 +18,7 @@ from peer_agent.protocol.trainer.transitions import Cause, ignores, move
 
 
 def advance(state: TrainerState, event: e.Event, now: float, seed: int) -> list[e.Action]:  # noqa: C901, PLR0912
-    """Process one event. `now`: monotonic seconds. `seed`: 128 fresh random bits, to name an accumulator."""
+    """Process one event. `now`: in monotonic seconds. `seed`: 128 fresh random bits, used to name an accumulator."""
     state.now = max(now, state.now)
     if state.phase is Phase.GONE:
         return []
@@ -151,7 +151,7 @@ def _hear_standing(
 
 
 def _ask(state: TrainerState, message: m.Rehello) -> list[e.Action]:
-    """Answer a host's request with a hello, which tells an older host of the newer fence."""
+    """Answer a host's request with a hello, which also tells an older host about the newer fence."""
     if ignores(state, Cause.ASKED):
         return []
     move(state, Cause.ASKED, state.phase)
@@ -168,7 +168,7 @@ def _revoked(state: TrainerState, message: m.AccumulatorRevoked, seed: int) -> l
 
 
 def heard(message: m.TO_PEER, site_key: bytes, me: PeerId) -> Event:
-    """Convert a message from the site into an event. Raises Problem E218 if a plan or commit is not signed by it."""
+    """Convert a message from the site into an event. Raises Problem E218 if the site did not sign a plan or commit."""
     match message:
         case m.Planned():
             return PlanHeard(open_plan(message, site_key, me))

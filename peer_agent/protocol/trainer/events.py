@@ -1,4 +1,4 @@
-"""Events of a trainer, and actions for its shell. Jobs have numbers, so that results of abandoned jobs are ignored."""
+"""Events of a trainer, and actions for its shell. Jobs are numbered, so that results of abandoned jobs are ignored."""
 
 from msgspec import Struct
 
@@ -14,7 +14,7 @@ from peer_agent.protocol.trainer.tokens import Ranges, Span
 
 
 class Linked(Struct, frozen=True):
-    """A new control link is open. Messages sent on the previous link get no answer."""
+    """A new control link is open. Messages sent on the previous link will get no answer."""
 
 
 class Heard(Struct, frozen=True):
@@ -36,7 +36,7 @@ class CommitHeard(Struct, frozen=True):
 
 
 class OpenHeard(Struct, frozen=True):
-    """A reducer has the plan and accepts this trainer's chunks."""
+    """A reducer has the plan and is ready for this trainer's chunks."""
 
     peer: PeerId
     message: m.Open
@@ -53,14 +53,14 @@ class Computed(Struct, frozen=True):
 
 
 class NotFinite(Struct, frozen=True):
-    """The job's gradient was not finite and is discarded. `in_one_pass`: units that the next pass can compute."""
+    """The job's gradient was not finite and is discarded. `in_one_pass`: how many units the next pass can compute."""
 
     job: int
     in_one_pass: int = 1
 
 
 class Frozen(Struct, frozen=True):
-    """The held gradient is encoded. `root`: the Merkle root over the chunks. `norm`: the norm of the decoded values."""
+    """The held gradient is encoded. `root`: the Merkle root over its chunks. `norm`: the norm of the decoded values."""
 
     job: int
     root: bytes
@@ -68,7 +68,7 @@ class Frozen(Struct, frozen=True):
 
 
 class Overflowed(Struct, frozen=True):
-    """The sum of finite gradients is not finite. The trainer cannot offer such a sum."""
+    """The sum of finite gradients is not itself finite, so the trainer cannot offer it."""
 
     job: int
 
@@ -81,13 +81,13 @@ class Applied(Struct, frozen=True):
 
 
 class BytesMissing(Struct, frozen=True):
-    """No relay delivered all averaged bytes of this update. The replica is unchanged."""
+    """No relay delivered all the averaged bytes of this update. The replica is unchanged."""
 
     job: int
 
 
 class Loaded(Struct, frozen=True):
-    """The replica has loaded the snapshot. `digest`: the cheap digest of its state."""
+    """The replica has loaded the snapshot. `digest`: the cheap digest of its new state."""
 
     job: int
     digest: str
@@ -117,7 +117,7 @@ class Left(Struct, frozen=True):
 
 
 class Gathered(Struct, frozen=True):
-    """All averages of an attempt have arrived, but are unconfirmed. `holds`: the Merkle root over all spans' roots."""
+    """All of an attempt's averages have arrived, unconfirmed. `holds`: the Merkle root over all the spans' roots."""
 
     attempt: int
     holds: bytes
@@ -167,7 +167,7 @@ Event = (
 
 
 class Say(Struct, frozen=True):
-    """Send a message to the site. Without a link, drop the message: the next hello states everything."""
+    """Send a message to the site. If there is no link, drop the message: the next hello repeats everything."""
 
     message: Message
 
@@ -202,13 +202,13 @@ class Ended(Struct, frozen=True):
 
 
 class Quit(Struct, frozen=True):
-    """Stop the trainer. A fault means that continuing is pointless; otherwise, the run is finished."""
+    """Stop the trainer. A fault means that continuing is pointless; without one, the run is finished."""
 
     fault: Fault | None = None
 
 
 class Show(Struct, frozen=True):
-    """Show the run's state, and the reason if the run is waiting."""
+    """Show the run's state and, if the run is waiting, the reason."""
 
     state: str
     reason: str
@@ -221,7 +221,7 @@ class Dial(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """Create the replica if there is none, and load this snapshot."""
+    """Load this snapshot, and first create the replica if there is none."""
 
     job: int
     greeting: m.Greeting
@@ -236,21 +236,21 @@ class Compute(Struct, frozen=True):
 
 
 class Keep(Struct, frozen=True):
-    """Add the last computed gradient to the fresh sum, which contains gradients that were never offered."""
+    """Add the last computed gradient to the fresh sum, which holds gradients that were never offered."""
 
     job: int
 
 
 class Discard(Struct, frozen=True):
-    """Discard the fresh sum, which contains gradients that were never offered."""
+    """Discard the fresh sum, which holds gradients that were never offered."""
 
 
 class DiscardHeld(Struct, frozen=True):
-    """Discard the held sum: offered gradients, and gradients that updates left out. The fresh sum stays."""
+    """Discard the held sum: offered gradients, and gradients that updates left out. The fresh sum is kept."""
 
 
 class Renew(Struct, frozen=True):
-    """Discard all gradients, including those of earlier steps, and the residuals."""
+    """Discard all the gradients, including those of earlier steps, and the residuals."""
 
 
 class Freeze(Struct, frozen=True):
@@ -281,15 +281,15 @@ class Serve(Struct, frozen=True):
 
 
 class StopSending(Struct, frozen=True):
-    """Stop sending the gradient, because the attempt continues without it. Sending would only fill the uplink."""
+    """Stop sending the gradient, because the attempt continues without it. Sending it would only clog the uplink."""
 
 
 class Release(Struct, frozen=True):
-    """End the round without an update: stop sending, and allow new gradients in the held sum again."""
+    """End the round without an update: stop sending, and let the held sum take new gradients again."""
 
 
 class Apply(Struct, frozen=True):
-    """Fetch this record's missing averages and update the replica. `patient`: retry, since no newer snapshot exists."""
+    """Fetch this record's missing averages and update the replica. `patient`: retry, as no newer snapshot exists."""
 
     job: int
     record: OpenedRecord
@@ -297,7 +297,7 @@ class Apply(Struct, frozen=True):
 
 
 class Settle(Struct, frozen=True):
-    """End the round with an update: remove the included chunks from the held sum and keep the rest (rule 9)."""
+    """End the round with an update: remove the included chunks from the held sum, and keep the rest (rule 9)."""
 
     included: tuple[Span, ...]
 

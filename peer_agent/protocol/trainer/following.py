@@ -1,4 +1,4 @@
-"""Keep a replica up to date with the log, only by loading snapshots and applying records."""
+"""Keep a replica up to date with the log, only ever by loading snapshots and applying records."""
 
 from msgspec.structs import replace
 
@@ -48,7 +48,7 @@ PENDING = 256  # records waiting for earlier records: more than two pages of the
 
 
 def take_greeting(state: TrainerState, greeting: m.Greeting, seed: int) -> list[Action]:
-    """Process the run's description. Then follow the log, from the snapshot or from the present state."""
+    """Process the run's description, then follow the log from the snapshot or from the present state."""
     state.unanswered, state.hello_wait_s = max(0, state.unanswered - 1), 0.0
     if greeting.index < state.index and greeting.fence <= state.vouched:
         return []  # the greeting is older than the entries that this replica has applied
@@ -70,7 +70,7 @@ def take_greeting(state: TrainerState, greeting: m.Greeting, seed: int) -> list[
 
 
 def _introduce(state: TrainerState, greeting: m.Greeting) -> Fault | None:
-    """Record the run's description. Return a fault if the description is that of another run, or cannot be read."""
+    """Record the run's description. Return a fault if it describes another run or cannot be read."""
     try:
         recipe = parse_recipe(greeting.recipe)
     except Problem as problem:
@@ -84,7 +84,7 @@ def _introduce(state: TrainerState, greeting: m.Greeting) -> Fault | None:
 
 
 def _after_greeting(state: TrainerState, greeting: m.Greeting) -> list[Action]:
-    """Continue as a replica, depending on whether the host has checked the leases and how new the state is."""
+    """Continue as a replica; how depends on whether the host has checked the leases and how new the state is."""
     if not state.has_state:
         return []
     actions = fall_behind(state)
@@ -97,7 +97,7 @@ def _after_greeting(state: TrainerState, greeting: m.Greeting) -> list[Action]:
 
 
 def fall_behind(state: TrainerState) -> list[Action]:
-    """Stop computing if the trainer knows of an entry newer than the replica's."""
+    """Stop computing if the trainer knows of an entry newer than its replica's."""
     if not state.is_at_head and not ignores(state, Cause.FELL_BEHIND):
         pause(state)
         move(state, Cause.FELL_BEHIND, Phase.FOLLOWING)
@@ -108,7 +108,7 @@ def fall_behind(state: TrainerState) -> list[Action]:
 
 
 def take_snapshot(state: TrainerState, snapshot: m.Snapshot, seed: int) -> list[Action]:
-    """Remember a newer snapshot. Load the snapshot if no relay has the bytes that this replica needs."""
+    """Remember a newer snapshot. Load it if no relay has the bytes that this replica needs."""
     if state.snapshot is None or snapshot.index > state.snapshot.index:
         state.snapshot = snapshot
     return _go_back(state, seed) if _is_undone(state) else _leap(state, seed)
@@ -152,7 +152,7 @@ def _load(state: TrainerState, cause: Cause) -> list[Action]:
 
 
 def take_loaded(state: TrainerState, loaded: Loaded) -> list[Action]:
-    """Use the loaded snapshot as the replica. Say hello without any work, and follow the log from this snapshot."""
+    """Use the loaded snapshot as the replica. Say hello without any work, and follow the log from there."""
     if ignores(state, Cause.LOADED) or loaded.job != state.job or state.loading is None:
         return []
     state.step, state.index, state.digest = state.loading.step, state.loading.index, loaded.digest
@@ -162,7 +162,7 @@ def take_loaded(state: TrainerState, loaded: Loaded) -> list[Action]:
 
 
 def take_load_failed(state: TrainerState, failed: LoadFailed) -> list[Action]:
-    """Ask for another snapshot. A machine that slept may find that the site has deleted this one."""
+    """Ask for another snapshot. After a machine has slept, the site may have deleted this one."""
     if ignores(state, Cause.SNAPSHOT_GONE) or failed.job != state.job:
         return []
     state.loading = None
@@ -179,7 +179,7 @@ def _is_undone(state: TrainerState) -> bool:
 
 
 def _go_back(state: TrainerState, seed: int) -> list[Action]:
-    """Load the state that the rollback restores, from a snapshot at the rollback's entry or later."""
+    """Load the state that the rollback restores, from a snapshot at or after the rollback's entry."""
     if state.snapshot is None or state.snapshot.index < state.rolled_back:
         return [] if state.unanswered else hello(state)  # the answer to the hello names the snapshot
     facts: dict[str, str | int] = {"step": f"{state.snapshot.step:,}"}
@@ -215,7 +215,7 @@ def take_record(state: TrainerState, record: OpenedRecord, seed: int) -> list[Ac
 
 
 def _apply(state: TrainerState, cause: Cause) -> list[Action]:
-    """Begin to apply the next record. An open round stays open meanwhile, because its averages are needed."""
+    """Begin to apply the next record. An open round stays open in the meantime, because its averages are needed."""
     record = state.pending[state.index + 1]
     pause(state)
     state.jobs += 1
@@ -255,7 +255,7 @@ def _given_back(state: TrainerState) -> list[Action]:
 
 
 def _settle_round(state: TrainerState, record: OpenedRecord) -> list[Action]:
-    """Update the gradient sums to match the record. If this trainer took no part in the step, repeat fresh work."""
+    """Update the gradient sums to match the record. If this trainer took no part in the step, redo its fresh work."""
     round_, state.round = state.round, None
     if round_ is None or round_.cut.step != record.step - 1:
         return [*([] if round_ is None else let_go(state)), *do_again(state)]
@@ -267,7 +267,7 @@ def _settle_round(state: TrainerState, record: OpenedRecord) -> list[Action]:
 
 
 def take_missing(state: TrainerState, missing: BytesMissing, seed: int) -> list[Action]:
-    """Load a newer snapshot because no relay has an update's bytes. If there is none, search again later."""
+    """Load a newer snapshot, because no relay has an update's bytes. If there is none, search again later."""
     if ignores(state, Cause.BYTES_MISSING) or missing.job != state.job or state.applying is None:
         return []
     step, state.applying, state.retry_at = state.applying.step, None, state.now + ASK_AGAIN_S
@@ -289,7 +289,7 @@ def retry(state: TrainerState) -> list[Action]:
 
 
 def _arrive(state: TrainerState, cause: Cause) -> list[Action]:
-    """Continue after a change of state: apply the next record, wait for a record, or accumulate gradients."""
+    """Continue after the state has changed: apply the next record, wait for one, or accumulate gradients."""
     if state.index + 1 in state.pending:
         return _apply(state, cause)
     move(state, cause, Phase.ACCUMULATE if state.is_at_head else Phase.FOLLOWING)
@@ -303,6 +303,6 @@ def _hand_in(state: TrainerState, record: OpenedRecord) -> list[Action]:
 
 
 def say_hash(state: TrainerState, hashed: Hashed) -> list[Action]:
-    """Report the hash of the snapshot. The site accepts a snapshot under the majority's hash."""
+    """Report the snapshot's hash. The site accepts a snapshot only under the majority's hash."""
     message = m.StateHash(run=state.run, index=hashed.index, step=hashed.step, sha256=hashed.sha256, size=hashed.size)
     return say(state, message)

@@ -9,7 +9,7 @@ from peer_agent.protocol.log.records import Contribution, RecordHead, Unit
 
 
 class OpenedPlan(Struct, frozen=True, kw_only=True):
-    """One attempt. `own`: this trainer's slot, and `number` its position; both None without a slot."""
+    """One attempt. `own` is this trainer's slot and `number` its position; without a slot, both are None."""
 
     step: int
     fence: int
@@ -21,7 +21,7 @@ class OpenedPlan(Struct, frozen=True, kw_only=True):
 
 
 class OwnPart(Struct, frozen=True, kw_only=True):
-    """This trainer's part of an update: the units, and the chunk ranges [first, stop) that are averaged."""
+    """This trainer's part of an update: its units, and the chunk ranges [first, stop) that are averaged."""
 
     accumulator: AccumulatorId
     units: tuple[Unit, ...]
@@ -76,7 +76,7 @@ def _own_part(own: Contribution | None) -> OwnPart | None:
 
 
 def open_plan(planned: m.Planned, site_key: bytes, me: PeerId) -> OpenedPlan:
-    """Verify a plan with all slots or one slot. Raises Problem E218 for a bad signature or Merkle path."""
+    """Verify a plan with all its slots or only one. Raises Problem E218 for a bad signature or Merkle path."""
     if planned.slots:
         return opened_plan(sealed.own_part(sealed.open_whole_plan(planned, site_key), me))
     return opened_plan(sealed.open_plan(planned, site_key))

@@ -1,4 +1,4 @@
-"""The trainer's side of a round: cut, offer, plans, chunks for reducers, and how the round ends."""
+"""The trainer's side of a round: the cut, the offer, plans, chunks for reducers, and how the round ends."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
@@ -39,7 +39,7 @@ def take_cut(state: TrainerState, cut: m.Cut) -> list[Action]:
 
 
 def take_sit_out(state: TrainerState, message: m.SitOut) -> list[Action]:
-    """Offer nothing in this round. Keep held work, which is one step older in the next round (rules 10 and 30)."""
+    """Offer nothing in this round. Keep the held work, which is one step older in the next round (rules 10 and 30)."""
     if ignores(state, Cause.LEFT_OUT) or message.step != state.step or not _is_new(state, message):
         return []
     actions = _stop(state)
@@ -53,7 +53,7 @@ def take_sit_out(state: TrainerState, message: m.SitOut) -> list[Action]:
 
 
 def _stop(state: TrainerState) -> list[Action]:
-    """Release the last round, and stop work at the last finished micro-batch."""
+    """Release the last round, and stop working at the last finished micro-batch."""
     actions = let_go(state)
     pause(state)
     keep_fresh(state)
@@ -66,7 +66,7 @@ def _is_new(state: TrainerState, cut: m.Cut | m.SitOut) -> bool:
 
 
 def take_frozen(state: TrainerState, frozen: Frozen) -> list[Action]:
-    """Offer the held work, identified by the gradient's Merkle root. It stays unchanged until commit or void."""
+    """Offer the held work, identified by its Merkle root. It stays unchanged until the commit or void."""
     round_ = state.round
     if ignores(state, Cause.FROZEN) or round_ is None or frozen.job != round_.freeze:
         return []
@@ -89,7 +89,7 @@ def take_frozen(state: TrainerState, frozen: Frozen) -> list[Action]:
 
 
 def take_overflow(state: TrainerState, overflowed: Overflowed, seed: int) -> list[Action]:
-    """Give back all units and start another accumulator, because the gradient sum is not finite."""
+    """Give back all the units and start a new accumulator, because the gradient sum is not finite."""
     round_ = state.round
     if ignores(state, Cause.OVERFLOWED) or round_ is None or overflowed.job != round_.freeze:
         return []
@@ -120,7 +120,7 @@ def take_plan(state: TrainerState, plan: OpenedPlan) -> list[Action]:
 
 
 def _look_on(state: TrainerState, plan: OpenedPlan) -> list[Action]:
-    """Receive the averages of a round without this trainer's work, to avoid fetching them after the commit."""
+    """Receive the averages of a round without this trainer's work, so as not to fetch them after the commit."""
     if (plan.step, plan.fence) != (state.step, state.fence):
         return []
     move(state, Cause.PLANNED, state.phase)
@@ -128,7 +128,7 @@ def _look_on(state: TrainerState, plan: OpenedPlan) -> list[Action]:
 
 
 def take_open(state: TrainerState, event: OpenHeard) -> list[Action]:
-    """Serve a reducer that is ready for chunks. A reducer with a newer plan waits until this trainer has the plan."""
+    """Serve a reducer that is ready for chunks. One with a newer plan waits until this trainer has that plan too."""
     round_ = state.round
     if ignores(state, Cause.OPENED) or round_ is None:
         return []
@@ -137,7 +137,7 @@ def take_open(state: TrainerState, event: OpenHeard) -> list[Action]:
 
 
 def take_drop(state: TrainerState, drop: m.Drop) -> list[Action]:
-    """Stop sending a dropped slot. The uplink is needed for reducing and for averages."""
+    """Stop sending a dropped slot. The uplink is needed for reducing and for the averages."""
     round_ = state.round
     if round_ is None or (drop.step, drop.fence) != _place(round_) or drop.attempt != round_.attempt:
         return []
@@ -148,7 +148,7 @@ def take_drop(state: TrainerState, drop: m.Drop) -> list[Action]:
 
 
 def take_gathered(state: TrainerState, gathered: Gathered) -> list[Action]:
-    """Report that all averages have arrived, even after the commit. Only the trainer knows its speed (rules 5, 31)."""
+    """Report that all the averages are here, even after the commit. Only the trainer knows its speed (rules 5, 31)."""
     round_ = state.round
     if ignores(state, Cause.GATHERED) or round_ is None or gathered.attempt != round_.attempt:
         return []
@@ -193,14 +193,14 @@ def take_void(state: TrainerState, void: m.Void) -> list[Action]:
 
 
 def heed_fence(state: TrainerState, greeting: m.Greeting) -> list[Action]:
-    """End the round if a new host has replaced the host that sent the cut, and nothing was committed."""
+    """End the round if a new host has replaced the one that sent the cut and nothing was committed."""
     round_ = state.round
     is_over = round_ is not None and greeting.fence > round_.cut.fence and greeting.step == round_.cut.step
     return end_round(state) if is_over and state.phase in ROUND else []
 
 
 def end_round(state: TrainerState) -> list[Action]:
-    """End the round without an update, and keep held work."""
+    """End the round without an update, and keep the held work."""
     actions = let_go(state)
     _leave(state, Cause.ROUND_OVER)
     return [*actions, *work(state)]
@@ -212,7 +212,7 @@ def let_go(state: TrainerState) -> list[Action]:
 
 
 def start_over(state: TrainerState, cause: Cause, seed: int) -> list[Action]:
-    """Forget the accumulator and all leases, and say hello."""
+    """Forget the accumulator and all the leases, and say hello."""
     if ignores(state, cause):
         return []
     actions = let_go(state) + renew(state, seed)

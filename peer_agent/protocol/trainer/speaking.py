@@ -14,7 +14,7 @@ REACHES_S = 30.0  # seconds between two reports of reachable listeners, as one m
 
 
 def say(state: TrainerState, message: m.Message) -> list[Action]:
-    """Send a message to the site, and remember when."""
+    """Send a message to the site, and note the time."""
     state.spoke_at = state.now
     return [Say(message)]
 
@@ -27,13 +27,13 @@ def hello(state: TrainerState) -> list[Action]:
 
 
 def reaches(state: TrainerState) -> list[Action]:
-    """Report the listeners that this trainer has links to. Even an empty report shows that it supports probes."""
+    """Report the listeners that this trainer has links to. Even an empty report shows that probes are supported."""
     state.reaches_at = state.now
     return say(state, m.Reaches(run=state.run, listeners=state.reached))
 
 
 def take_reached(state: TrainerState, listeners: tuple[PeerId, ...]) -> list[Action]:
-    """Report changed data links to the site, even if no link is left."""
+    """Report a change in the data links to the site, even if none is left."""
     if listeners == state.reached:
         return []
     state.reached, state.reaches_at = listeners, state.now
@@ -41,7 +41,7 @@ def take_reached(state: TrainerState, listeners: tuple[PeerId, ...]) -> list[Act
 
 
 def hello_of(state: TrainerState) -> m.Hello:
-    """Return a hello with everything that the trainer holds, so that repeating the hello changes nothing."""
+    """Return a hello with everything the trainer holds, so that repeating the hello changes nothing."""
     return m.Hello(
         run=state.run,
         accumulator=state.accumulator,
@@ -70,7 +70,7 @@ def _in_doubt(state: TrainerState) -> tuple[m.InDoubt, ...]:
 
 
 def report(state: TrainerState, *, at_once: bool = False) -> list[Action]:
-    """Report total progress, often enough for the cut but not so often that it burdens the link."""
+    """Report total progress, often enough for the cut but not so often as to burden the link."""
     if not state.has_state or state.hello_due:
         return []  # a host must not check work before the next hello, which states the leases
     if not at_once and not state.is_full and state.now - state.reported_at < REPORT_S:
@@ -91,7 +91,7 @@ def report(state: TrainerState, *, at_once: bool = False) -> list[Action]:
 
 
 def gap(state: TrainerState) -> list[Action]:
-    """Report missing records, once for each index. Heartbeats repeat the report."""
+    """Report missing records once for each index. Heartbeats repeat the report."""
     if state.gap_told == state.index:
         return []
     state.gap_told = state.index
@@ -99,7 +99,7 @@ def gap(state: TrainerState) -> list[Action]:
 
 
 def tick(state: TrainerState) -> list[Action]:
-    """Send messages that are due: an unanswered hello, reachable listeners, a report or a heartbeat."""
+    """Send any messages that are due: an unanswered hello, reachable listeners, a report or a heartbeat."""
     if ignores(state, Cause.SPOKE):
         return []
     move(state, Cause.SPOKE, state.phase)

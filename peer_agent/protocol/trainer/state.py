@@ -31,14 +31,14 @@ ROUND = (Phase.FREEZE, Phase.OFFER, Phase.REDUCE)
 
 
 class InHand(Struct, frozen=True):
-    """The units being computed in one pass. The pass completes all of these units or none."""
+    """The units being computed in one pass, which completes either all of them or none."""
 
     job: int
     units: tuple[Unit, ...]
 
 
 class Done(Struct, frozen=True):
-    """The computation of a unit: the step of the parameters (`base`), the loss in nats and the loss tokens."""
+    """A computed unit's details: the step of the parameters used (`base`), the loss in nats, and the loss tokens."""
 
     base: int
     loss_sum: float
@@ -46,7 +46,7 @@ class Done(Struct, frozen=True):
 
 
 class Round(Struct):
-    """A round from its cut to commit or void. All attempts of the round share one offer."""
+    """A round, from its cut to its commit or void. All its attempts share one offer."""
 
     cut: m.Cut | m.SitOut
     attempt: int
@@ -66,7 +66,7 @@ class Round(Struct):
 
 
 class TrainerState(Struct, kw_only=True):
-    """A trainer between two events. Times are the shell's `now` (monotonic seconds)."""
+    """A trainer between two events. Times are in the shell's `now` (monotonic seconds)."""
 
     run: RunId
     me: PeerId
@@ -122,7 +122,7 @@ class TrainerState(Struct, kw_only=True):
 
     @property
     def done(self) -> tuple[m.DoneUnit, ...]:
-        """Units whose gradients are in this trainer's sums and in no update."""
+        """The units whose gradients are in this trainer's sums but in no update."""
         return listed(self.kept) + listed(self.fresh)
 
     @property
@@ -135,7 +135,7 @@ class TrainerState(Struct, kw_only=True):
 
     @property
     def loss_tokens(self) -> int:
-        """Loss tokens of the done units, not counting those that updates left out of earlier units."""
+        """The loss tokens of the done units, not counting those of earlier units that updates left out."""
         return tokens_of(self.kept) + tokens_of(self.fresh)
 
     @property
@@ -145,22 +145,22 @@ class TrainerState(Struct, kw_only=True):
 
     @property
     def chunks(self) -> int:
-        """Number of chunks of the parameter vector; 0 until the greeting arrives."""
+        """The number of chunks in the parameter vector; 0 until the greeting arrives."""
         return grid_of(self.greeting.elements).chunks if self.greeting else 0
 
     @property
     def carried(self) -> int:
-        """The largest number of tokens that earlier updates left out of a chunk."""
+        """The largest number of tokens that earlier updates left out of any one chunk."""
         return max(0, tokens.highest(self.held) - tokens_of(self.kept))
 
     @property
     def weights(self) -> tokens.Ranges:
-        """Tokens by chunk of all work in this trainer's sums, new and carried."""
+        """The tokens of all the work in this trainer's sums, new and carried, by chunk."""
         return tokens.added(self.held, tokens_of(self.fresh))
 
     @property
     def room(self) -> int:
-        """Samples left in the quota (rule 22). Work that the open round may include does not use up the next quota."""
+        """The samples left in the quota (rule 22). Work that the open round may include does not count against it."""
         is_offered = self.overlaps and self.round is not None
         return self.quota - (samples_of(self.fresh) if is_offered else self.samples)
 
@@ -171,12 +171,12 @@ class TrainerState(Struct, kw_only=True):
 
     @property
     def staleness(self) -> int:
-        """The maximum age of work, in steps, that the recipe allows (rule 10)."""
+        """The maximum age of work that the recipe allows, in steps (rule 10)."""
         return self.recipe.staleness if self.recipe is not None else 0
 
     @property
     def overlaps(self) -> bool:
-        """True if the trainer computes during a round, for the next round."""
+        """True if the trainer computes for the next round during a round."""
         return self.staleness > 0
 
     @property
@@ -190,7 +190,7 @@ class TrainerState(Struct, kw_only=True):
 
 
 def listed(units: dict[Unit, Done]) -> tuple[m.DoneUnit, ...]:
-    """Return the units in the format that the trainer uses for reports to the site."""
+    """Return the units in the format of the trainer's reports to the site."""
     return tuple(m.DoneUnit(unit, how.base) for unit, how in units.items())
 
 
@@ -207,7 +207,7 @@ def loss_of(units: dict[Unit, Done]) -> float:
 
 
 def new_trainer(run: RunId, me: PeerId, now: float, seed: int) -> TrainerState:
-    """Return the state of a new process. `seed`: 128 random bits, never used by another process."""
+    """Return the state of a new process. `seed`: 128 random bits that no other process uses."""
     return TrainerState(run=run, me=me, accumulator=accumulator_of(seed), now=now, spoke_at=now)
 
 

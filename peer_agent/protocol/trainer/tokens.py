@@ -1,4 +1,4 @@
-"""Loss tokens by chunk, as ranges [first, stop) that cover the grid in order: the weights of held work (rule 9)."""
+"""Loss tokens by chunk, as ranges [first, stop) that cover the grid in order: the weights of the held work (rule 9)."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -14,12 +14,12 @@ def nothing(chunks: int) -> Ranges:
 
 
 def added(ranges: Ranges, tokens: int) -> Ranges:
-    """Return the ranges with `tokens` added in every chunk."""
+    """Return the ranges with `tokens` added to every chunk."""
     return tuple(Weight(part.first, part.stop, part.tokens + tokens) for part in ranges)
 
 
 def cleared(ranges: Ranges, included: Iterable[Span]) -> Ranges:
-    """Return the ranges with no tokens in the included chunks. Equal neighbours are merged."""
+    """Return the ranges with the included chunks set to no tokens. Equal neighbours are merged."""
     spans = sorted(included)
     merged: list[Weight] = []
     for part in ranges:

@@ -110,11 +110,11 @@ IGNORED: dict[Cause, tuple[Phase, ...]] = {
 
 
 class IllegalMove(RuntimeError):
-    """Raised for a change of phase that is not in the table."""
+    """Raised for a phase change that is not in the table."""
 
 
 def ignores(state: TrainerState, cause: Cause) -> bool:
-    """Return True if the present phase ignores the cause. Raises IllegalMove if no table has this phase and cause."""
+    """Return True if the present phase ignores the cause. Raises IllegalMove if no table lists this phase and cause."""
     if state.phase is Phase.GONE or state.phase in IGNORED[cause]:
         return True
     if (state.phase, cause) not in TRANSITIONS:

@@ -41,7 +41,7 @@ def take_lease(state: TrainerState, lease: m.Lease) -> list[Action]:
 
 
 def work(state: TrainerState) -> list[Action]:
-    """Begin to compute the next units if their gradients are useful now and within the quota."""
+    """Begin computing the next units if their gradients are useful now and within the quota."""
     if not _is_of_use(state) or state.in_hand is not None or not state.queue or state.is_full:
         return []
     state.jobs += 1
@@ -50,7 +50,7 @@ def work(state: TrainerState) -> list[Action]:
 
 
 def _of_one_pass(state: TrainerState) -> tuple[Unit, ...]:
-    """Return as many units as the device computes at once, stopping when the quota is used up."""
+    """Return as many units as the device computes at once, or fewer if the quota is used up."""
     units: list[Unit] = []
     room = state.room
     while state.queue and room > 0 and len(units) < state.in_one_pass:
@@ -62,8 +62,9 @@ def _of_one_pass(state: TrainerState) -> tuple[Unit, ...]:
 def _is_of_use(state: TrainerState) -> bool:
     """Return True if computing may begin.
 
-    With staleness 0, all entries must be applied and no round may be open. With staleness 1, the trainer also computes
-    during a round, until its averages have arrived (rule 10). The update would have to wait for a unit begun later.
+    With staleness 0, all the entries must be applied and no round may be open. With staleness 1, the trainer also
+    computes during a round, until the round's averages have arrived (rule 10). A unit begun after that would delay the
+    update.
     """
     if not state.overlaps or state.phase is Phase.ACCUMULATE:
         return state.phase is Phase.ACCUMULATE
@@ -103,7 +104,7 @@ def take_result(state: TrainerState, result: Computed | NotFinite) -> list[Actio
 
 
 def _done(units: tuple[Unit, ...], result: Computed) -> dict[Unit, Done]:
-    """Return how each unit was computed. Units share the loss of the pass in proportion to loss tokens."""
+    """Return how each unit was computed. The units share the pass's loss in proportion to their loss tokens."""
     total = sum(result.loss_tokens) or 1
     return {
         unit: Done(result.base, result.loss_sum * (tokens / total), tokens)
@@ -112,7 +113,7 @@ def _done(units: tuple[Unit, ...], result: Computed) -> dict[Unit, Done]:
 
 
 def not_finite(units: Iterable[Unit]) -> Fault:
-    """Return E108, which names the samples to check."""
+    """Return E108 with the samples to check."""
     ranges = sorted({(unit.shard, unit.start, unit.stop) for unit in units})
     samples = ", ".join(f"{start}-{stop - 1}" for _, start, stop in ranges)
     return Fault.of("E108", samples=samples, shard=", ".join(str(shard) for shard in sorted({r[0] for r in ranges})))
@@ -126,7 +127,7 @@ def give_back(state: TrainerState) -> list[Action]:
 
 
 def renew(state: TrainerState, seed: int) -> list[Action]:
-    """Forget the accumulator and all its leases, and start another accumulator."""
+    """Forget the accumulator and all its leases, and start a new accumulator."""
     state.accumulator = accumulator_of(seed)
     state.queue.clear()
     state.in_hand = None
@@ -145,7 +146,7 @@ def keep_fresh(state: TrainerState) -> None:
 
 
 def clear_included(state: TrainerState, record: OpenedRecord) -> bool:
-    """Remove included work from the held work. Return False if units other than those offered are included."""
+    """Remove the included work from the held work. Return False if units other than those offered are included."""
     own, round_ = record.own, state.round
     if own is None or own.accumulator != state.accumulator:
         return True
@@ -162,11 +163,11 @@ def clear_included(state: TrainerState, record: OpenedRecord) -> bool:
 
 
 def do_again(state: TrainerState) -> list[Action]:
-    """Compute this trainer's work again after a step made without it, so that steps stay exact.
+    """Redo this trainer's work after a step made without it, so that steps stay exact.
 
-    There is little work to repeat, because this trainer had only just become ready. A machine that is always too late
-    keeps its work. That work enters the next step one step old and not exact (rule 10). With staleness 1, the trainer
-    always keeps the work unless some of it is too old.
+    There is little work to redo, because this trainer had only just become ready. A machine that is always too late
+    keeps its work, which then enters the next step one step old and so is not exact (rule 10). With staleness 1, the
+    trainer always keeps the work unless some of it is too old.
     """
     if not state.fresh:
         return []
@@ -180,12 +181,12 @@ def do_again(state: TrainerState) -> list[Action]:
 
 
 def has_too_old(state: TrainerState) -> bool:
-    """Return True if the site would now refuse a part of the held work. That part cannot be subtracted from the sum."""
+    """Return True if the site would now refuse part of the held work. That part cannot be subtracted from the sum."""
     return _is_too_old(state, state.kept)
 
 
 def give_up_held(state: TrainerState) -> list[Action]:
-    """Give back offered work that is too old (staleness 1). Work computed since the offer stays."""
+    """Give back offered work that is too old (staleness 1). Keep the work computed since the offer."""
     units = tuple(state.kept)
     state.kept, state.held = {}, tokens.nothing(state.chunks)
     told = Tell(
@@ -195,7 +196,7 @@ def give_up_held(state: TrainerState) -> list[Action]:
 
 
 def oldest(state: TrainerState) -> int:
-    """Return the oldest step whose parameters may be used for work that is offered now (rule 10)."""
+    """Return the oldest step whose parameters may have been used for work offered now (rule 10)."""
     return state.step - max(state.staleness, 1)
 
 

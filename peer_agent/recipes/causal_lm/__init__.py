@@ -1,4 +1,4 @@
-"""The recipe of a causal language model, which predicts each token of a sample from those before it."""
+"""The recipe for a causal language model, which predicts each token of a sample from those before it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -33,14 +33,14 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def inside(self) -> int:
-        """The inner width of the gated feed-forward: about 8/3 of `width`. Its three matrices are as large as two
-        ungated ones.
+        """The inner width of the gated feed-forward: about 8/3 of `width`. Its three matrices together are as large as
+        two ungated ones.
         """
         return -(-self.width // 3) * 8
 
     @property
     def keys(self) -> int:
-        """The total width of all heads' keys, and also of their values."""
+        """The total width of all the heads' keys, and of their values."""
         return self.width // self.heads * (self.kv_heads or self.heads)
 
 
@@ -80,8 +80,8 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
         return self.model.context
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:
-        """Return the minimum and maximum number of loss units: all tokens but each sample's first. The last sample may
-        be short.
+        """Return the minimum and maximum number of loss units: all tokens except each sample's first. The last sample
+        may be short.
         """
         each = self.model.context - 1
         return (samples - 1) * each + 1, samples * each

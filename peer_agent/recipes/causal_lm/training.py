@@ -1,4 +1,4 @@
-"""Training of a causal language model: transformers' GPT-2, Llama and Qwen, with our initial values."""
+"""Train a causal language model: transformers' GPT-2, Llama and Qwen, with our own initial values."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Preparation of a text for an existing model, with the model's own tokenizer."""
+"""Preparing a text for an existing model, with the model's own tokenizer."""
 
 from typing import ClassVar, Literal
 

@@ -1,4 +1,4 @@
-"""Training of adapters with peft, on a transformers model whose fixed parameters come from one file."""
+"""Train adapters with peft, on a transformers model whose fixed parameters come from a single file."""
 
 import json
 import warnings

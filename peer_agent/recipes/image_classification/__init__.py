@@ -1,4 +1,4 @@
-"""The recipe of an image classifier trained from scratch: a ResNet and a layer that scores the classes."""
+"""The recipe for an image classifier trained from scratch: a ResNet and a layer that scores the classes."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -54,7 +54,7 @@ class ImageClassification(ImageRecipe, frozen=True, kw_only=True, tag="image_cla
         return samples * self.kept_of(self.side)
 
     def rules(self) -> Iterable[Rule]:
-        """Require micro-batches of at least two images, because batch statistics of one image are meaningless."""
+        """Require micro-batches of at least two images, because the batch statistics of one image are meaningless."""
         yield Rule("micro_batch", "a micro batch of images has 2 of them or more", self.micro_batch < 2)
 
     def fitted(self, data: Mapping[str, Any]) -> Self:

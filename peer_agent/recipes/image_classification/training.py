@@ -1,4 +1,4 @@
-"""Training of an image classifier."""
+"""Train an image classifier."""
 
 from collections.abc import Mapping
 from pathlib import Path

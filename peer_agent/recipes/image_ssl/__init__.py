@@ -1,4 +1,4 @@
-"""The recipe of SwAV (arXiv 2006.09882): a ResNet learns what crops of one unlabelled image have in common."""
+"""The recipe for SwAV (arXiv 2006.09882): a ResNet learns what crops of one unlabelled image have in common."""
 
 from collections.abc import Iterable
 from typing import Annotated, ClassVar, Self

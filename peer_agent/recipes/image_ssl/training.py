@@ -1,4 +1,4 @@
-"""Training with SwAV (arXiv 2006.09882)."""
+"""Train with SwAV (arXiv 2006.09882)."""
 
 import math
 from collections.abc import Mapping
@@ -47,7 +47,9 @@ WIDE = 3  # in sigmas: a blur has no visible effect farther away
 
 
 def cut(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Tensor:
-    """Cut crops [n, columns] from images [n, 3, s, s], scaled 0 to 1. Return [n, 3, side, side], scaled -1 to 1."""
+    """Cut crops [n, columns] from images [n, 3, s, s] with values from 0 to 1. Return [n, 3, side, side], from -1 to
+    1.
+    """
     with torch.autocast(images.device.type, enabled=False):  # so that crops do not depend on the device's precision
         return _coloured(_boxes(images, crops, side), crops, side) * 2 - 1
 
@@ -182,14 +184,16 @@ def _initialise_projection(head: nn.Sequential, seed: int) -> None:
 
 
 def batch_of(recipe: ImageSSL, shard: Images, samples: Samples, place: Place) -> Batch:
-    """Return images [samples, 1 + queue, side, side, 3], own image first, and crops [samples, crops + queue,
-    columns]."""
+    """Return images [samples, 1 + queue, side, side, 3], a sample's own first, and crops [samples, crops + queue,
+    columns].
+    """
     drawn = [_drawn(recipe, int(sample), len(shard.labels), place) for sample in samples]
     return shard.pixels[np.stack([images for images, _ in drawn])], np.stack([crops for _, crops in drawn])
 
 
 def _drawn(recipe: ImageSSL, sample: int, images: int, place: Place) -> tuple[Samples, Crops]:
-    """Return the numbers of a sample's own and queued images, and its crops in the order large, small, queued."""
+    """Return the numbers of a sample's own image and the queued images, and its crops: large, then small, then
+    queued."""
     chance, of, looks = chance_of(place, sample), recipe.crops, recipe.looks
     large = drawn_crops(chance, LARGE, of.large_least, of.large_most, looks)
     small = drawn_crops(chance, of.small, of.small_least, of.small_most, looks)

@@ -24,7 +24,7 @@ Crops = NDArray[np.float32]  # [..., COLUMNS]
 
 
 class Looks(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Probabilities and strength of changes to a crop. The defaults are SwAV's."""
+    """The probabilities and strength of changes to a crop. The defaults are SwAV's."""
 
     flip: Chance = 0.5
     jitter: Chance = 0.8  # probability that brightness, contrast, saturation and hue change ...
@@ -34,8 +34,8 @@ class Looks(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def drawn_crops(chance: np.random.Generator, count: int, least: float, most: float, looks: Looks) -> Crops:
-    """Draw random crops [count, columns], like torchvision's RandomResizedCrop. Colour changes always apply in the
-    same order. `least` and `most` limit a crop's area, as a fraction of the image.
+    """Draw random crops [count, columns], like torchvision's RandomResizedCrop. Colour changes are always applied in
+    the same order. `least` and `most` limit a crop's area, as a fraction of the image.
     """
     numbers = chance.random((count, DRAWS))
     crops = np.zeros((count, COLUMNS))
@@ -56,9 +56,7 @@ def drawn_crops(chance: np.random.Generator, count: int, least: float, most: flo
 def _sizes(
     areas: NDArray[np.float64], shapes: NDArray[np.float64], least: float, most: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """For each row, return the width and height of the first box that fits into the image. Return 1 and 1 if none
-    fits.
-    """
+    """Return, for each row, the width and height of the first box that fits into the image, or 1 and 1 if none fits."""
     area, ratio = least + (most - least) * areas, NARROWEST ** (1 - 2 * shapes)
     width, height = np.sqrt(area * ratio), np.sqrt(area / ratio)
     fits = (width <= 1) & (height <= 1)

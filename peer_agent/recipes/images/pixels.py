@@ -1,4 +1,4 @@
-"""Shards of images, and conversion of images to model input."""
+"""Load shards of images, and convert images to model input."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,7 +54,7 @@ def as_floats(pixels: Pixels) -> NDArray[np.float32]:
 
 
 def moved(image: Pixels, chance: np.random.Generator, *, by: int, may_flip: bool) -> Pixels:
-    """Shift an image [side, side, 3] by up to `by` pixels, repeating its edge. With `may_flip`, mirror it half of the
+    """Shift an image [side, side, 3] by up to `by` pixels, repeating its edge. With `may_flip`, mirror it half the
     time.
     """
     down, right = (int(chance.random() * (2 * by + 1)) for _ in range(2))

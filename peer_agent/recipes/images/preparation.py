@@ -1,4 +1,4 @@
-"""Preparation of images as RGB squares of one size."""
+"""Preparing images as RGB squares of one size."""
 
 from typing import ClassVar, Literal
 
@@ -7,7 +7,7 @@ from peer_agent.protocol.recipe import Material, Preparation
 
 class ImagePreparation(Preparation, frozen=True, tag="images"):
     """Shards of square RGB images of `side` by `side` pixels, one byte per colour, and the class of each image. The
-    shorter side is scaled to `side`, and the longer side is cropped to its centre.
+    shorter side is scaled to `side`, and the longer side is cropped around its centre.
     """
 
     material: ClassVar[Material] = Material(

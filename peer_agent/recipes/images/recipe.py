@@ -1,4 +1,4 @@
-"""The base class of the image recipes. All samples have one size, and each unit is always computed whole."""
+"""The base class of the image recipes. All samples have the same size, and each unit is always computed whole."""
 
 from typing import Annotated, ClassVar
 

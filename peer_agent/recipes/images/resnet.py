@@ -56,8 +56,9 @@ def _norms_of(model: torch.nn.Module) -> list[_BatchNorm]:
 
 
 def whole_images(recipe: ImageRecipe, images: Images, most: int) -> Iterator[torch.Tensor]:
-    """Yield the first held-out images in whole units [micro batch, 3, side, side]. Each has its own batch
-    statistics."""
+    """Yield the first held-out images in whole units [micro batch, 3, side, side]. Each unit has its own batch
+    statistics.
+    """
     for start in range(0, min(recipe.samples_in(len(images.labels)), JUDGED, most), recipe.micro_batch):
         yield torch.from_numpy(as_floats(images.pixels[start : start + recipe.micro_batch]))
 

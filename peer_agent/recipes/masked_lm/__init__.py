@@ -1,5 +1,5 @@
-"""The recipe of a masked language model. It predicts hidden words from the text on both sides, and the order of two
-parts.
+"""The recipe for a masked language model. It predicts hidden words from the text on both sides, and the order of a
+sample's two parts.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,7 +34,7 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 @register
 class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
-    """ALBERT or BERT trained from scratch: predict masked words and, optionally, the order of two parts. A sample is
+    """ALBERT or BERT trained from scratch to predict masked words and, optionally, the order of two parts. A sample is
     as much text as fits in the context with the special tokens. All full samples have the same number of masked words,
     so a mean over masked words is also a mean over samples.
     """

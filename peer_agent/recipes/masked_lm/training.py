@@ -1,4 +1,4 @@
-"""Training of a masked language model: transformers' ALBERT and BERT, with our initial values."""
+"""Train a masked language model: transformers' ALBERT and BERT, with our own initial values."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -104,8 +104,7 @@ def batch_of(recipe: MaskedLM, shard: Sentences, samples: Samples, place: Place)
 
 
 def _sample(recipe: MaskedLM, shard: Sentences, sample: int, place: Place) -> Sample:
-    """Return one sample as `[CLS] A [SEP] B [SEP]`, split at a sentence. With `order`, swap A and B half of the
-    time."""
+    """Return one sample as `[CLS] A [SEP] B [SEP]`, split at a sentence. With `order`, swap A and B half the time."""
     chance = chance_of(place, sample)
     padding, _, cls, sep, _ = recipe.special
     start = sample * recipe.stretch
@@ -139,8 +138,8 @@ def _cut(shard: Sentences, start: int, size: int, chance: np.random.Generator) -
 def _masked(
     recipe: MaskedLM, ids: NDArray[np.int64], places: NDArray[np.int64], chance: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Mask words: most become [MASK], some become a random word, some stay (arXiv 1810.04805, section 3.1).
-    Returns the changed ids, and labels with the original tokens.
+    """Mask words: most become [MASK], some become a random word, and some stay the same (arXiv 1810.04805, section
+    3.1). Return the changed ids, and labels with the original tokens.
     """
     hidden = np.sort(places[np.argsort(chance.random(len(places)))[: recipe.masked_of(len(places))]])
     labels = np.full(len(ids), IGNORED, np.int64)
@@ -180,7 +179,7 @@ def summed_loss(recipe: MaskedLM, model: torch.nn.Module, batch: Batch, device: 
 
 
 class _Found(NamedTuple):
-    """A model's output for a batch. Masked words are in the order of the samples."""
+    """A model's output for a batch. Masked words are in the same order as the samples."""
 
     words: torch.Tensor  # logits, [masked words, vocabulary]
     masked: torch.Tensor  # original tokens, [masked words]
@@ -189,7 +188,9 @@ class _Found(NamedTuple):
 
 
 def _found(recipe: MaskedLM, model: Any, batch: Batch, device: torch.device) -> _Found:
-    """Run the model, computing logits only for masked words. All logits would take at least as long as one layer."""
+    """Run the model, computing logits only for masked words. Computing them all would take at least as long as one
+    layer.
+    """
     ids, labels, kinds, mask, _ = (torch.from_numpy(part).to(device) for part in batch)
     is_albert = recipe.model.family == "albert"
     encoder = model.albert if is_albert else model.bert

@@ -1,4 +1,4 @@
-"""Preparation of a text: the tokenizer to train, and the contents of shards besides tokens."""
+"""Preparing a text: the tokenizer to train, and what shards contain besides tokens."""
 
 from typing import ClassVar, Literal
 

@@ -48,8 +48,9 @@ class TextRecipe(Recipe, frozen=True, kw_only=True):
         return TextPreparation(self.vocab)
 
     def fitted(self, data: Mapping[str, Any]) -> Self:
-        """Return the recipe with the tokenizer's vocabulary size. For a small text, it may be smaller than
-        requested."""
+        """Return the recipe with the tokenizer's vocabulary size, which may be smaller than requested if the text is
+        small.
+        """
         return replace(self, vocab=data["vocab"])
 
     def shard_bytes(self, size: int) -> int:
@@ -87,13 +88,15 @@ class Shape(Protocol):
 def kept_floats(shape: Shape, *, vocab: int, samples: int, a_layer: float, predicted: float = 1.0) -> float:
     """Estimate how many floats are kept for the backward pass. `a_layer`: floats per layer, token and unit of width.
     `predicted`: the fraction of tokens with logits. Nothing grows with the square of the context, because torch's
-    kernels keep no attention matrix.
+    kernels do not keep the attention matrix.
     """
     return samples * shape.context * (shape.layers * shape.width * a_layer + predicted * vocab * KEPT_LOGITS)
 
 
 def recomputed_floats(shape: Shape, *, vocab: int, samples: int, a_layer: float, predicted: float = 1.0) -> float:
-    """Estimate how many floats are kept if layers are recomputed: every layer's input, and all values of one layer."""
+    """Estimate how many floats are kept if layers are recomputed: every layer's input, and all the values of one
+    layer.
+    """
     return samples * shape.context * (shape.width * (shape.layers + a_layer) + predicted * vocab * KEPT_LOGITS)
 
 

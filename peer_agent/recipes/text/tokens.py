@@ -56,7 +56,8 @@ def _vectors(path: Path, **kinds: Any) -> list[Any]:
 
 
 def rows_of(samples: NDArray[np.int64], *, tokens: Tokens, context: int) -> Rows:
-    """Return the ids and labels of the samples with these numbers. Pad a short sample with id 0 and label IGNORED."""
+    """Return the ids and labels of the samples with these numbers. Pad a short sample with id 0 and the label
+    IGNORED."""
     at = samples[:, None] * context + np.arange(context)
     inside = at < len(tokens)
     ids = np.where(inside, tokens[np.minimum(at, len(tokens) - 1)], 0).astype(np.int64)
@@ -67,7 +68,7 @@ TOKENIZER_FILES = ("special_tokens_map.json", "tokenizer.json", "tokenizer_confi
 
 
 def copy_tokenizer(folder: Path, out: Path, *, context: int) -> None:
-    """Copy a tokenizer to a model's folder. `context`: the longest input of the model, in tokens."""
+    """Copy a tokenizer to a model's folder. `context`: the model's longest input, in tokens."""
     for name in ("tokenizer.json", "special_tokens_map.json"):
         (out / name).write_bytes((folder / name).read_bytes())
     config = json.loads((folder / "tokenizer_config.json").read_text())

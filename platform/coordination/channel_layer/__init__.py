@@ -1,1 +1,1 @@
-"""Messages between the sockets and the hosts of a site, in one process or over Redis."""
+"""Messages between a site's sockets and hosts, within one process or over Redis."""

@@ -1,7 +1,7 @@
 """Messages of the channel layer between sockets, hosts and watchers, and the names of their groups.
 
-Do not rename tags and fields while two versions of the site run side by side. A process drops messages that it does
-not know. This is safe, because any message may be lost.
+Do not rename tags or fields while two versions of the site run side by side. A process drops messages that it does not
+recognize. This is safe, because any message may be lost.
 """
 
 from msgspec import Struct

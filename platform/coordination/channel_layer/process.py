@@ -58,7 +58,7 @@ class Channel:
         return True
 
     def put_first(self, message: object) -> None:
-        """Queue one of the reader's own messages before all others, even in a full queue. The reader limits them."""
+        """Queue a reader's own message before all others, even in a full queue. The reader limits how many."""
         self._first.append(message)
         self._arrived.set()
 
@@ -201,7 +201,7 @@ class ProcessLayer:
             self._leave(group, name)
 
     async def receive(self, channel: str) -> Any:
-        """Return a channel's next message. If cancelled, forget the channel: Channels ends consumers by cancelling."""
+        """Return a channel's next message. If cancelled, forget the channel: Channels cancels consumers to end them."""
         try:
             return await self.channel(channel).get()
         except asyncio.CancelledError:

@@ -1,7 +1,7 @@
-"""The channel layer of several processes: `ProcessLayer` within each process, Redis between them.
+"""The channel layer for several processes: `ProcessLayer` within each process, Redis between them.
 
-A process subscribes to only two Redis channels. After a failure of Redis, the group `RESTORED` is told that messages
-may have been lost.
+A process subscribes to only two Redis channels. When Redis has failed, the group `RESTORED` is told that messages may
+have been lost.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class RedisLayer(ProcessLayer):
         return await super().new_channel(prefix)
 
     async def send_many(self, channels: Iterable[str], message: LayerMessage) -> list[str]:
-        """Send a message to channels of all processes; each other process gets the message only once."""
+        """Send a message to channels in any of the processes; each other process gets the message only once."""
         here: list[str] = []
         elsewhere: dict[str, list[str]] = {}
         for channel in channels:

@@ -51,7 +51,7 @@ def renew(run: Run, owner: str, fence: int) -> bool:
 
 
 def release(run: Run, owner: str, fence: int) -> None:
-    """Release the claim at once, so that another host need not wait for its expiry."""
+    """Release the claim at once, so that another host need not wait for it to expire."""
     Head.objects.filter(run=run, owner=owner, fence=fence).update(claim_expires=None, owner="")
 
 
@@ -86,7 +86,7 @@ MARGIN_S = 2.0
 
 
 def elapsed_s() -> float:
-    """Return the seconds of a monotonic clock. Where possible, the clock also runs while the computer sleeps."""
+    """Return a monotonic clock's time in seconds. Where possible, the clock keeps running while the computer sleeps."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()

@@ -1,4 +1,4 @@
-"""The process around a coordinator. It passes on events from peers, clock and database, and executes commands.
+"""The process around a coordinator. It passes on events from peers, the clock and the database, and executes commands.
 
 A host drives one run under one claim. The coordinator's function `advance` makes all decisions.
 """
@@ -193,7 +193,7 @@ class Host:
     async def _received(self, said: PeerSaid, body: Any) -> None:
         """Pass a peer's message to the coordinator if the message comes from the peer's current socket.
 
-        If the host knows no socket of the peer, ask the peer for a hello. Ignore messages from replaced sockets.
+        If the host knows no socket for the peer, ask the peer for a hello. Ignore messages from replaced sockets.
         """
         known = self.channels.get(said.peer)
         if known == said.channel:
@@ -221,7 +221,7 @@ class Host:
                 self.mailbox.put_first(found)
 
     async def _looked(self, found: requests.Wishes) -> None:
-        """Apply requests that a poll found, such as revoked machines or removed owners. The round continues."""
+        """Act on what a poll found, such as revoked machines or removed owners, without ending the round."""
         await self.handle(found.directed)
         self.unwanted = found.unwanted
         await self._judge()
@@ -232,7 +232,7 @@ class Host:
         await self._tell(found.news)
 
     async def _tell(self, news: snapshots.News) -> None:
-        """Pass snapshots, verifications and replays that are new since the last poll to the coordinator."""
+        """Tell the coordinator about any snapshots, verifications and replays that are new since the last poll."""
         if news.snapshot is not None and news.snapshot != self.state.snapshot:
             await self.handle(e.SnapshotStored(news.snapshot))
         if news.verified > self.state.verified:
@@ -261,7 +261,7 @@ class Host:
         await self.layer.send_many((channel,), MachineRevoked(code, retry_after_s))
 
     async def _blame(self, peer: PeerId | None) -> None:
-        """Quarantine the machine whose message broke this host, and disconnect the machine for that reason."""
+        """Quarantine and disconnect the machine whose message broke this host."""
         if peer is not None:
             rest_s = self.quarantine.add(peer, time.monotonic())
             await in_thread(self.quarantine.share)(peer, time.monotonic())
@@ -315,7 +315,7 @@ class Host:
         return []
 
     async def _announce_plan(self, command: e.Announce) -> list[e.Event]:
-        """Send the whole plan to keepers, and its head and their own part to other peers. The head is signed once."""
+        """Send keepers the whole plan, and other peers its head and their own part. The head is signed once."""
         plan = seal_plan(self.key, command.plan)
         lost = await self._say(command.keepers, encode(planned_whole(plan)))
         for peer in command.peers:

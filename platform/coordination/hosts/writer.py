@@ -1,4 +1,4 @@
-"""The coordinator's database writes. A task does them in order; their results return to the host as events.
+"""The coordinator's database writes. A task performs them in order, and their results return to the host as events.
 
 While the host has its claim, a failed write is retried after a pause. Meanwhile, the host keeps handling messages and
 ticks.
@@ -149,7 +149,7 @@ class Writer:
 
 
 def page_of(run: Run, fence: int, command: e.Resend) -> list[bytes]:
-    """Return at most PAGE encoded commits, of at most PAGE_BYTES in all unless a single commit is longer."""
+    """Return at most PAGE encoded commits, totalling at most PAGE_BYTES unless a single commit is longer."""
     page: list[bytes] = []
     for entry in store.sealed_from(run, command.first, min(command.count, PAGE)):
         sealed = SealedCommit(entry, read_record(entry))

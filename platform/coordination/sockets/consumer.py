@@ -198,7 +198,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         return None
 
     async def _join(self, credential: Credential) -> None:
-        """Add the machine's socket to its groups in the run, and replace an older socket of the machine."""
+        """Add the machine's socket to its groups in the run, and replace any older socket of the machine."""
         sessions = sessions_of(credential.peer, credential.run)
         for group in (RESTORED, sessions, RELAYS if credential.role is Role.RELAY else group_of(credential.run)):
             await self.layer.group_add(group, self.channel_name)
@@ -369,7 +369,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         await self._leave()
 
     async def _leave(self) -> None:
-        """Leave the run and tell its hosts, which decide what follows. Further calls do nothing."""
+        """Leave the run and tell its hosts, which decide what happens next. Further calls do nothing."""
         if self.is_over:
             return
         self.is_over = True

@@ -1,4 +1,4 @@
-"""Limits of sockets: unauthenticated ones, takeovers of a machine's session, and a peer's messages and bytes."""
+"""Limits on unauthenticated sockets, on takeovers of a machine's session, and on a peer's messages and bytes."""
 
 from collections import OrderedDict, deque
 from typing import Any, Generic, TypeVar

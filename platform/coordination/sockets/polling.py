@@ -1,7 +1,7 @@
 """A poll of the database every two seconds, shared by all sockets of a process.
 
-Hosts also announce themselves, which is faster. But announcements get lost when Redis restarts, a channel is full or a
-host dies. Finished runs have no host that could tell the relays. Owners' instructions are polled too.
+Hosts also announce themselves, which is faster, but announcements get lost when Redis restarts, a channel is full or a
+host dies. Finished runs have no host to tell the relays. Owners' instructions are polled too.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ class Following:
     def look(self, hosts: Hosts, asked_at: float, now: float) -> list[str]:
         """Adopt the hosts in the database, and return the runs in which the peer must send a hello.
 
-        `hosts` has this socket's runs, as found by a poll that began at `asked_at`.
+        `hosts` has the hosts of this socket's runs, as found by a poll that began at `asked_at`.
         """
         for run in [run for run in self.hosts if run not in hosts and self._since[run] < asked_at]:
             self.unfollow(run)

@@ -1,6 +1,6 @@
 """Data and models on the Hugging Face Hub.
 
-The site looks a repository up when a person names it, and fetches its files before preparing them.
+The site looks up a repository when a person names it, and fetches its files before preparing them.
 """
 
 from collections.abc import Iterable
@@ -67,7 +67,7 @@ def look_on_hub(*, person: Person, repository: str, kind: Kind, files: str = "")
 
 
 def bring_from_hub(*, organizer: Person, title: str, licence: str, found: OnHub) -> Dataset:
-    """Create a dataset to fetch later. `licence` defaults to that of the repository. Raises Problem E365."""
+    """Create a dataset to fetch later. `licence` defaults to the repository's. Raises Problem E365."""
     names = ("repository", "kind", "files", "commit")
     origin = {name: getattr(found, name) for name in names} | ({"streamed": found.size} if found.streamed else {})
     size = found.fetched_size

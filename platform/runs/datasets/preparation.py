@@ -1,6 +1,6 @@
-"""Preparation of data into shards, by a child process. It may take hours, and may safely run twice.
+"""Preparation of data into shards, by a child process. It may take hours, and can safely run twice.
 
-The child makes its files in a workspace. Complete files are moved to their place, and then all rows are written in one
+The child makes its files in a workspace. Complete files are moved into place, and then all the rows are written in one
 transaction.
 """
 
@@ -23,7 +23,7 @@ from runs.timeline import add_line
 
 
 def prepare_dataset(dataset_id: UUID) -> Literal["away", "busy", "done"]:
-    """Turn the data into shards, and make all else that the recipe needs. Fetch data from the Hub first.
+    """Turn the data into shards, and make everything else that the recipe needs. Fetch data from the Hub first.
 
     Return "away" if the Hub did not answer and the caller should try again later. Return "busy" if another fetch is
     running.

@@ -108,7 +108,7 @@ def enqueue_preparation(dataset: Dataset) -> None:
 def require_suited(recipe: Recipe, filename: str, on_hub: str = "") -> None:
     """Raise Problem E377 unless the recipe can learn from this file or Hub repository.
 
-    `filename` is judged by its suffix; `on_hub` is the kind of a Hub repository, or empty.
+    `filename` is judged by its suffix; `on_hub` is the kind of Hub repository, or empty.
     """
     material = recipe.material
     is_suited = filename.lower().endswith(material.suffixes) or (material.or_text and is_text(filename))

@@ -29,7 +29,7 @@ FORM_ALLOWANCE = MEGABYTE  # for the form's other fields
 
 
 def is_text(filename: str) -> bool:
-    """Return True if a file of this name must be UTF-8: no recipe expects another format for its suffix."""
+    """Return True if a file with this name must be UTF-8: no recipe expects another format for its suffix."""
     materials = [kind.prepares.material for kind in KINDS.values()]
     brought = [*materials, *(material.adapts for material in materials if material.adapts is not None)]
     suffixes = {suffix for material in brought for suffix in material.suffixes}
@@ -74,7 +74,7 @@ def write_file(chunks: Iterable[bytes], target: Path, *, size: int, is_text: boo
 
 
 def utf8_checked(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the chunks, checking that together they are UTF-8. Raises Problem E302, naming the wrong byte."""
+    """Yield the chunks, checking that together they are UTF-8. Raises Problem E302, which names the invalid byte."""
     pending = b""
     start = 0  # offset of the next chunk
     for chunk in chunks:
@@ -85,9 +85,9 @@ def utf8_checked(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def utf8_piece(piece: bytes, *, pending: bytes, start: int, is_last: bool = False) -> bytes:
-    """Check that a piece of a text is UTF-8. Return trailing bytes of a character that the next piece completes.
+    """Check that a piece of a text is UTF-8. Return any trailing bytes of a character that the next piece completes.
 
-    `start` is the offset of the piece in the text. Raises Problem E302, which names the wrong byte.
+    `start` is the offset of the piece in the text. Raises Problem E302, which names the invalid byte.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     decoder.setstate((pending, 0))
@@ -170,7 +170,7 @@ def _write(path: Path, offset: int, piece: bytes) -> None:
 
 @transaction.atomic
 def keep_upload(*, upload: Upload, dataset: Dataset, target: Path) -> None:
-    """Move a complete upload to `target`, as the file of a dataset. Raises Problem E318 if pieces are missing."""
+    """Move a complete upload to `target`, as a dataset's file. Raises Problem E318 if pieces are missing."""
     now = Upload.objects.select_for_update().filter(pk=upload.pk).first()
     if now is None or now.offset != now.size:
         raise Problem.of("E318")
@@ -187,7 +187,7 @@ def forget_upload(upload: Upload) -> None:
 
 
 def forget_stale(now: datetime | None = None) -> int:
-    """Delete uploads that have been idle for a day, and return their number."""
+    """Delete uploads that have been idle for a day, and return how many there were."""
     stale = list(Upload.objects.filter(touched_at__lte=(now or timezone.now()) - KEPT))
     for upload in stale:
         forget_upload(upload)

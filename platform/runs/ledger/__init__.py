@@ -1,1 +1,1 @@
-"""Committed work as rows: records, coverage and credit. An audit compares these rows."""
+"""Committed work as rows: records, coverage and credit. An audit cross-checks these rows."""

@@ -1,7 +1,7 @@
 """An audit that compares a run's records, ledger, coverage, totals and snapshot files.
 
-Records must be signed and chained, and no sample may be used twice. The audit reads the whole log and all files. Its
-time grows with the number of steps, its memory with the number of shards and machines.
+Records must be signed and chained, and no sample may be used twice. The audit reads the whole log and all the files.
+Its running time grows with the number of steps, its memory use with the number of shards and machines.
 """
 
 import hashlib
@@ -119,7 +119,7 @@ def _strays(run: Run) -> Iterator[str]:
 
 
 def _used_again(ranges: dict[Place, Ranges], units: list[Unit]) -> Iterator[str]:
-    """Add the units to the ranges. Yield a fault for each unit that overlaps ranges added before."""
+    """Add the units to the ranges. Yield a fault for each unit that overlaps a range added earlier."""
     for unit in units:
         if overlaps(ranges.get((unit.epoch, unit.shard), []), unit.start, unit.stop):
             yield f"samples {astuple(unit)} are in 2 updates"

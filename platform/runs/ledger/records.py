@@ -1,4 +1,4 @@
-"""Signed records in their rows, and the samples that committed records cover.
+"""Signed records stored as rows, and the samples that committed records cover.
 
 Only `keep_sealed` writes a record, and only `sealed_of` reads one.
 """
@@ -51,7 +51,7 @@ def with_records(run: Run, *, first: int = 0) -> QuerySet[LogEntry]:
 
 
 def add_range(ranges: Ranges, start: int, stop: int) -> None:
-    """Add [start, stop) in place, merged with the ranges that it touches. Costs two binary searches."""
+    """Add [start, stop) in place, merging it with the ranges that it touches. Costs two binary searches."""
     first = bisect_left(ranges, start, key=lambda known: known[1])
     behind = bisect_right(ranges, stop, key=lambda known: known[0])
     if first < behind:
@@ -60,7 +60,7 @@ def add_range(ranges: Ranges, start: int, stop: int) -> None:
 
 
 def overlaps(ranges: Ranges, start: int, stop: int) -> bool:
-    """Return True if one of these ranges has a sample of [start, stop)."""
+    """Return True if one of these ranges contains a sample of [start, stop)."""
     first = bisect_right(ranges, start, key=lambda known: known[1])
     return first < len(ranges) and ranges[first][0] < stop
 

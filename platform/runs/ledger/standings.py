@@ -40,7 +40,7 @@ IN_IT = Q(person__in_teams__joined_day__lte=F("day")) & (
 
 
 class LeaderboardLine(NamedTuple):
-    """A leaderboard row. Equal samples share a rank. `moved` is ranks gained since midnight (UTC); 0 if new."""
+    """A leaderboard row. Equal samples share a rank. `moved` counts ranks gained since midnight (UTC); 0 if new."""
 
     rank: int
     name: str
@@ -82,7 +82,7 @@ class Totals(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A person's rank. `short` is the number of samples missing to the next rank, or None at the top."""
+    """A person's rank. `short` is the number of samples needed to reach the next rank, or None at the top."""
 
     rank: int
     next_rank: int
@@ -115,7 +115,7 @@ def totals(run: Run) -> Totals:
 
 
 def leaderboard(run: Run, *, offset: int = 0, limit: int = 10, today: int | None = None) -> list[LeaderboardLine]:
-    """Return people ordered by samples. On a tie, the earliest is first. Without `today`, `moved` is always 0."""
+    """Return people by samples. On a tie, the earliest contributor is first. Without `today`, `moved` is always 0."""
     names = BOARD if today is None else (*BOARD, *MOVED)
     return [_line(row) for row in _board(run, today).values_list(*names)[offset : offset + limit]]
 
@@ -215,7 +215,7 @@ def _line(row: Sequence[Any]) -> LeaderboardLine:
 
 
 class _SumOf(Func):
-    """A window function that sums sums of grouped rows. Django's own class for sums rejects this."""
+    """A window function that sums the sums of grouped rows, which Django's own class for sums rejects."""
 
     function = "SUM"
     window_compatible = True

@@ -31,7 +31,7 @@ def add_to_totals(run: Run, rows: Sequence[LedgerEntry]) -> None:
 
 
 def add_to_day(run: Run, rows: Sequence[LedgerEntry], at: datetime) -> None:
-    """Add an entry's ledger rows to their day. Call it in the commit's transaction, after the head has moved."""
+    """Add an entry's ledger rows to their day's totals, in the commit's transaction, after the head has moved."""
     day = day_of(at)
     known = DailyTotal.objects.filter(run=run, day=day, person__in={row.person_id for row in rows})
     held = {total.person_id: total for total in known}

@@ -1,7 +1,7 @@
 """Changes that an organizer makes to a run.
 
-Title, purpose and visibility can change at any time. Recipe and text can change only in a draft. A run without
-committed steps can become a draft again.
+The title, purpose and visibility can change at any time. The recipe and the text can change only in a draft. A run
+without committed steps can become a draft again.
 """
 
 import shutil

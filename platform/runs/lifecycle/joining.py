@@ -57,7 +57,7 @@ def waiting_in(run: Run) -> QuerySet[JoinRequest]:
 
 
 def standing_of(run: Run, person: Person | None, now: datetime | None = None) -> Standing:
-    """Return a person's standing with a run. A visitor without a login counts as free to ask."""
+    """Return a person's standing with a run. A visitor who is not logged in counts as free to ask."""
     if run.visibility != Run.Visibility.REQUEST or (person is not None and takes_part(run, person)):
         return Standing(Stage.PART)
     if not takes_requests(run):
@@ -111,7 +111,7 @@ def _why_not(run: Run, person: Person) -> str | None:
 
 
 def waiting_of(person: Person) -> QuerySet[JoinRequest]:
-    """Return the person's requests that wait for an answer and may still get one."""
+    """Return the person's requests that are waiting for an answer and may still get one."""
     return person.join_requests.filter(declined_at=None, run__state__in=TAKING, run__visibility=Run.Visibility.REQUEST)
 
 

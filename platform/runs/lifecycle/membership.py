@@ -39,7 +39,7 @@ class IssuedInvitation(NamedTuple):
 
 
 def members_of(run: Run) -> QuerySet[Member]:
-    """Return the present members except the organizer, the oldest first."""
+    """Return the present members except the organizer, longest-standing first."""
     return run.members.filter(removed_at=None).exclude(person=run.organizer_id).select_related("person")
 
 
@@ -71,7 +71,7 @@ def create_invitation(
 
 @transaction.atomic
 def revoke_invitation(*, invitation: Invitation, by: Person | None = None) -> None:
-    """Revoke an invitation link. People who have joined by it stay members."""
+    """Revoke an invitation link. People who joined through it stay members."""
     if Invitation.objects.filter(pk=invitation.pk, revoked_at=None).update(revoked_at=timezone.now()):
         made = f"{invitation.created_at:%d %b %Y, %H:%M} UTC"
         action = f"revoked the invitation link created {made}."
@@ -88,7 +88,7 @@ def invitation_to(*, slug: str, secret: str) -> Invitation:
 
 @transaction.atomic
 def accept_invitation(*, slug: str, secret: str, person: Person) -> Run:
-    """Make the person a member by an invitation link. A present member does not use up the link.
+    """Make the person a member through an invitation link. If they already are one, the link is not used up.
 
     Raises Problem E313 if the link does not work, or if the person was removed from the run.
     """
@@ -107,7 +107,7 @@ def accept_invitation(*, slug: str, secret: str, person: Person) -> Run:
 
 @transaction.atomic
 def add_member(*, run: Run, name: str, by: Person | None = None) -> Member:
-    """Make a person a member by name, even one who was removed. Raises Problem E314 if no one has this name."""
+    """Make a person a member by name, even if they were removed. Raises Problem E314 if no one has this name."""
     person = person_called(name)
     known = run.members.filter(person=person, removed_at=None).first()
     if known is not None:
@@ -171,7 +171,7 @@ def forget_request(run: Run, person: Person) -> None:
 
 
 def held_run(run: UUID) -> Run:
-    """Lock the run's row until the transaction ends, and return it. This serializes changes of roles and removals."""
+    """Lock the run's row until the transaction ends, and return it. This serializes role changes and removals."""
     return Run.objects.select_for_update(of=("self",)).select_related("organizer").get(pk=run)
 
 

@@ -1,4 +1,4 @@
-"""An organizer's actions on a run: create, open, pause, extend, end, roll back. Tasks do the long work later."""
+"""An organizer's actions on a run: create, open, pause, extend, end, roll back. Tasks do the slow work later."""
 
 import secrets
 from typing import Any
@@ -259,7 +259,7 @@ def rollback_targets(run: Run) -> list[Snapshot]:
 
 
 def rollback_facts(run: Run) -> dict[str, Any]:
-    """Return a page's facts about rollback: possible targets, the best target, and a rollback under way."""
+    """Return a page's facts about rollback: possible targets, the best target, and any rollback under way."""
     if not can_roll_back(run):
         return {}
     found = run.snapshots.filter(index=run.rollback_index).first() if run.rollback_index is not None else None

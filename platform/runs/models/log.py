@@ -185,7 +185,7 @@ class MachineTotal(models.Model):
 
 
 class DailyTotal(models.Model):
-    """A person's work in a run on one day of UTC. Each commit updates it (`ledger.totals`)."""
+    """A person's work in a run on one UTC day. Each commit updates it (`ledger.totals`)."""
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="daily")
     person = models.ForeignKey(Person, models.PROTECT, related_name="daily")

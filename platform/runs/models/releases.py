@@ -38,7 +38,7 @@ class Release(models.Model):
 
 
 class NamedVolunteer(models.Model):
-    """A person who agreed to be named on the card of a run's model. Other people are only counted there."""
+    """A person who agreed to be named on the card of a run's model. Everyone else is only counted there."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="named")
     person = models.ForeignKey(Person, models.CASCADE, related_name="+")

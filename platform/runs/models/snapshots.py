@@ -44,7 +44,7 @@ class Snapshot(models.Model):
 class Verification(models.Model):
     """The progress of a run's replay, and the claim of the one worker that runs it.
 
-    If the worker has not updated `touched_at` for a while, another worker may take the replay over.
+    If the worker has not updated `touched_at` for a while, another worker may take over the replay.
     """
 
     run = models.OneToOneField("runs.Run", models.CASCADE, primary_key=True, related_name="verification")

@@ -1,4 +1,4 @@
-"""The facts on a model card, read from log and ledger, and the people whom the card names."""
+"""The facts on a model card, read from the log and the ledger, and the people the card names."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,14 +22,14 @@ REMAKE_S = 20  # delay in seconds, so that a quick change of mind causes no work
 
 
 def release_facts(run: Run, snapshot: Snapshot) -> CardFacts:
-    """Return the facts of a snapshot with its digests. Count work up to its step, or all work for the newest."""
+    """Return facts about a snapshot, with its digests. Count work up to its step, or all work for the newest."""
     is_newest = not run.snapshots.filter(index__gt=snapshot.index).exists()
     known = _with_digests(facts_at(run, run.head.step if is_newest else snapshot.step), run, snapshot)
     return msgspec.structs.replace(known, **_later_facts(run, snapshot))
 
 
 def checkpoint_facts(run: Run, snapshot: Snapshot) -> CardFacts:
-    """Return the facts of a snapshot of an unfinished run, counting work up to the snapshot's step."""
+    """Return facts about a snapshot of an unfinished run, counting work up to the snapshot's step."""
     return unfinished(_with_digests(facts_at(run, snapshot.step), run, snapshot))
 
 
@@ -56,7 +56,7 @@ def how_checked() -> str:
 
 
 def facts_at(run: Run, step: int) -> CardFacts:
-    """Return the facts of the model after a step, without digests. Only people who agreed are named."""
+    """Return facts about the model after a step, without digests. Only people who agreed are named."""
     people = people_of(run, step)
     agreed = set(NamedVolunteer.objects.filter(run=run).values_list("person__username", flat=True))
     named = tuple(person for person in people if person.name in agreed)

@@ -26,7 +26,7 @@ def waiting() -> list[UUID]:
 
 
 def forget_delays() -> None:
-    """Clear the delays of retries. Called when the site starts."""
+    """Clear the retry delays. Called when the site starts."""
     Publication.objects.exclude(checkpoint_retry_at=None).update(checkpoint_retry_at=None)
 
 

@@ -124,7 +124,7 @@ def note_failing(publication: Publication) -> None:
 
 
 def retry_in_s(run_id: UUID) -> int:
-    """Return the seconds until the next retry: as long as pushes have failed so far, within two bounds."""
+    """Return the seconds until the next retry: as long as pushes have been failing, within two bounds."""
     since = Publication.objects.filter(run=run_id).values_list("failing_since", flat=True).first()
     failing_s = (timezone.now() - since).total_seconds() if since is not None else 0.0
     return int(min(max(failing_s, FIRST_RETRY_S), LONGEST_RETRY_S))

@@ -44,7 +44,7 @@ class Outcome(StrEnum):
 
 
 def is_allowed(run: Run) -> bool:
-    """Return True if visitors may try the model, by the site's limit, the organizer's choice and its size."""
+    """Return True if visitors may try the model, given its size, the site's limit and the organizer's choice."""
     if not may_be_allowed(run):
         return False
     return size_of(run) <= SMALL if run.can_be_tried is None else run.can_be_tried
@@ -56,7 +56,7 @@ def may_be_allowed(run: Run) -> bool:
 
 
 def size_of(run: Run) -> int:
-    """Return the approximate number of the model's parameters, frozen ones included."""
+    """Return the model's approximate number of parameters, including frozen ones."""
     recipe = run.parsed_recipe
     return recipe.parameters() + recipe.fixed_parameters()
 

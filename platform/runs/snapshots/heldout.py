@@ -1,4 +1,4 @@
-"""Held-out losses of snapshots. The site measures them when idle, one at a time, only for the newest snapshot."""
+"""Held-out losses of snapshots. The site measures them when idle, one at a time, for a run's newest snapshot only."""
 
 import logging
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class Outcome(StrEnum):
 
 
 def unmeasured() -> QuerySet[Snapshot]:
-    """Return the newest snapshot of each run, if it has no held-out loss yet."""
+    """Return each run's newest snapshot if it has no held-out loss yet."""
     newest = Snapshot.objects.filter(run=OuterRef("run")).order_by("-index").values("pk")[:1]
     waiting = Snapshot.objects.filter(pk=Subquery(newest), heldout_loss=None, step__gt=0)
     return waiting.filter(run__dataset__heldout__isnull=False)
@@ -72,7 +72,7 @@ def _measure(snapshot: Snapshot, then: Callable[..., object] | None) -> None:
 
 
 def _kept(text: str) -> str:
-    """Return a text cut to the limit, without NUL, which PostgreSQL cannot store."""
+    """Return the text cut to the limit. Replace NUL, which PostgreSQL cannot store."""
     return text.replace("\0", "\ufffd")[:LONGEST]
 
 
@@ -83,5 +83,5 @@ def _prompts(run: Run) -> list[str]:
 
 
 def _log(run: Run, snapshot: Snapshot, fault: Fault) -> None:
-    """Log a failed measurement for the operator. The run continues without it; the site retries at its next start."""
+    """Log a failed measurement for the operator. The run continues without it; the site retries when it next starts."""
     logger.warning("run %s, step %s: %s", run.slug, snapshot.step, fault)

@@ -1,7 +1,7 @@
 """Replay of a run's log from a snapshot, in a child process.
 
-The child reads averaged bytes from relay folders on this machine, and fetches others over data links. For that, it has
-its own key and a credential, which the site renews.
+The child reads averaged bytes from relay folders on this machine and fetches the rest over data links, for which it
+has its own key and a credential that the site renews.
 """
 
 import time
@@ -33,7 +33,7 @@ Tell = Callable[[int], None]
 
 
 class Made(msgspec.Struct, frozen=True):
-    """A state made from the log. `file` is the sha256 of its canonical snapshot; `size` is in bytes."""
+    """A state rebuilt from the log. `file` is the sha256 of its canonical snapshot; `size` is in bytes."""
 
     file: str
     size: int
@@ -44,7 +44,7 @@ class Made(msgspec.Struct, frozen=True):
 
 
 def replay_to(run: Run, start: Snapshot, index: int, work: Path, *, expected: str, tell: Tell) -> Made:
-    """Replay the log from a snapshot up to an entry. `tell` is called with the present step every few seconds.
+    """Replay the log from a snapshot up to an entry. `tell` is called with the current step every few seconds.
 
     The state is written to `<work>/out/<file>.safetensors`, unless it is the `expected` file. Raises Problem E341,
     E342, E218, E310, E327, E106, or ChildStopped.
@@ -63,13 +63,13 @@ def replay_to(run: Run, start: Snapshot, index: int, work: Path, *, expected: st
 
 
 def log_folders(run: Run) -> list[Path]:
-    """Return this run's log folders, on the site's own relays and on relays that the operator has listed."""
+    """Return this run's log folders, both on the site's own relays and on those the operator has listed."""
     homes = [*sorted(Path(settings.DATA).glob("relay*")), *settings.RELAY_FOLDERS]
     return [log for home in homes if (log := home / "log" / run.run_id).is_dir()]
 
 
 class Reader:
-    """A child's access to a run's log at relays: the child's own key, and a credential in a file of its workspace."""
+    """A child's access to a run's log on relays: the child's own key, and a credential in a file in its workspace."""
 
     def __init__(self, run: Run, path: Path) -> None:
         self.run, self.path = run, path
@@ -79,11 +79,11 @@ class Reader:
 
     @property
     def secret(self) -> str:
-        """The private key in hexadecimal, for the child's standard input."""
+        """The private key in hexadecimal, passed on the child's standard input."""
         return self._key.private_bytes_raw().hex()
 
     def renew(self) -> None:
-        """Write a new credential and the relays' addresses, once half of the credential's lifetime has passed."""
+        """Write a new credential and the relays' addresses once half of the old credential's lifetime has passed."""
         if time.monotonic() - self._renewed_at < RENEW_S and self.path.exists():
             return
         self._renewed_at = time.monotonic()

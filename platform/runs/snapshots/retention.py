@@ -1,8 +1,8 @@
-"""Retention of snapshot files: at most `MOST` files. Some must stay; the others are spread evenly.
+"""Retention of snapshot files: a run keeps at most `MOST`. Some must stay; the others are spread evenly.
 
-Newcomers begin at the newest snapshot. Relays store averaged bytes since the snapshot before it, so that newcomers
+Newcomers begin at the newest snapshot. Relays store averaged bytes from the previous one onwards, so that newcomers
 that began there can catch up. The next replay begins at the newest verified snapshot. The snapshot with the best
-held-out loss may be released. The target of a rollback stays too. All others are only history. A snapshot's row
+held-out loss may be released. A rollback's target stays too. All the others are only history. A snapshot's row
 outlives its file, because held-out losses are read from the row.
 """
 
@@ -25,9 +25,9 @@ ASKED_FOR_S = 15 * 60  # a file that was requested or uploaded stays this long, 
 
 
 def superfluous(places: Sequence[int], *, pinned: Collection[int] = ()) -> list[int]:
-    """Return those of the ascending places that can be deleted, but none of the `pinned` places.
+    """Return those of the places, given in ascending order, that can be deleted. `pinned` places cannot.
 
-    Places are removed one at a time: the one whose neighbours are closest together, or on a tie the oldest.
+    Places are removed one at a time: the one whose neighbours are closest together or, on a tie, the oldest of these.
     """
     kept = list(places)
     while len(kept) > MOST:
@@ -37,7 +37,7 @@ def superfluous(places: Sequence[int], *, pinned: Collection[int] = ()) -> list[
 
 
 def thin_snapshots(run_id: UUID, *, now: float | None = None) -> None:
-    """Delete superfluous snapshot files, and files without a row that interrupted work has left behind."""
+    """Delete superfluous snapshot files, and files that interrupted work has left without a row."""
     run = Run.objects.get(pk=run_id)
     before = (time.time() if now is None else now) - ASKED_FOR_S
     with transaction.atomic():
@@ -67,7 +67,7 @@ def crowded() -> list[UUID]:
 
 
 def was_asked_for(run: Run, file: str) -> None:
-    """Mark a snapshot's file as requested now. Raises FileNotFoundError if the file is gone."""
+    """Record that a snapshot's file was just requested. Raises FileNotFoundError if it is gone."""
     os.utime(storage.snapshot_path(run, file))
 
 

@@ -1,7 +1,7 @@
-"""Checks of an uploaded model state. It is hashed while it is written, then checked in blocks.
+"""Checks of an uploaded model state. The state is hashed as it is written, and then checked in blocks.
 
-Memory use therefore does not grow with the model. The admitted hash determines the right bytes. These checks also
-reject admitted states that would harm the process that loads them.
+Memory use therefore does not grow with the model. The admitted hash decides which bytes are right; these checks also
+reject admitted states that would harm a process loading them.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ Number = Annotated[str, Meta(pattern="^[0-9]{1,15}$")]
 
 
 class Readable(Protocol):
-    """A request's body that is read in blocks."""
+    """A request body that can be read in blocks."""
 
     def read(self, size: int, /) -> bytes:
         """Return at most `size` bytes, or an empty result at the end of the body."""
@@ -51,7 +51,7 @@ class Tensor(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Header(Struct, frozen=True, forbid_unknown_fields=True):
-    """The header of a snapshot's file, which has exactly these three vectors."""
+    """The header of a snapshot file, which holds exactly these three vectors."""
 
     metadata: Described = msgspec.field(name="__metadata__")
     parameters: Tensor
@@ -60,7 +60,7 @@ class Header(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Place(Struct, frozen=True):
-    """The place of a state in the log, and the digest of the record there."""
+    """A state's place in the log, and the digest of the record there."""
 
     index: int
     step: int
@@ -68,7 +68,7 @@ class Place(Struct, frozen=True):
 
 
 def largest_snapshot(run: Run) -> int:
-    """Return the maximum size of a snapshot of this run in bytes."""
+    """Return the maximum size, in bytes, of a snapshot of this run."""
     return run.elements * len(VECTORS) * ELEMENT_BYTES + HEADER_BYTES
 
 
@@ -84,14 +84,14 @@ def write_body(body: Readable, path: Path, *, size: int) -> str:
 
 
 def first_layout(run: Run) -> str:
-    """Return the names and shapes of the model's parameters, from the site's first snapshot."""
+    """Read the names and shapes of the model's parameters from the run's first snapshot."""
     first = run.snapshots.get(index=0)
     header, _ = read_header(storage.snapshot_path(run, first.file), step=0)
     return header.metadata.layout
 
 
 def check_state(path: Path, *, elements: int, layout: str, place: Place) -> str:
-    """Return a snapshot's state digest. Raises Problem E310 if place, layout, size or a value is wrong."""
+    """Return a snapshot's state digest. Raises Problem E310 if its place, layout, size or any value is wrong."""
     header, start = read_header(path, step=place.step)
     described = header.metadata
     if Place(int(described.index), int(described.step), described.log_digest) != place or described.layout != layout:
@@ -139,7 +139,7 @@ def _refuse(step: int) -> NoReturn:
 
 
 class Restated(NamedTuple):
-    """The new file's sha256 in hexadecimal, and its size in bytes."""
+    """A restated file's sha256 in hexadecimal, and its size in bytes."""
 
     file: str
     size: int

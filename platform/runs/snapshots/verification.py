@@ -41,7 +41,7 @@ class Outcome(StrEnum):
 
 
 class Goal(Struct, frozen=True):
-    """A replay from a verified snapshot up to an entry. `snapshot` is the admitted one at that entry, or None."""
+    """A replay from a verified snapshot up to an entry. `snapshot` is the admitted snapshot at that entry, or None."""
 
     start: Snapshot
     index: int
@@ -53,7 +53,7 @@ class Goal(Struct, frozen=True):
 
 
 def newest_verified(run: Run) -> Snapshot | None:
-    """Return the newest verified snapshot on disk, from which a replay can begin. Return None in a draft."""
+    """Return the newest verified snapshot on disk, from which a replay can begin, or None for a draft."""
     return _trusted(run).first()
 
 
@@ -84,7 +84,7 @@ def _waiting(run: Run) -> QuerySet[Snapshot]:
 
 
 def unverified() -> QuerySet[Run]:
-    """Return the runs in which a state waits to be verified."""
+    """Return the runs with a state waiting to be verified."""
     trusted = Snapshot.objects.filter(
         run=OuterRef("run"), state=Snapshot.State.VERIFIED, is_stored=True, index__gt=OuterRef("index")
     )
@@ -94,7 +94,7 @@ def unverified() -> QuerySet[Run]:
 
 
 def is_release_ready(run_id: UUID) -> bool:
-    """Return True if the snapshot of a waiting release has been verified."""
+    """Return True if a release is waiting and its snapshot has been verified."""
     newest = Snapshot.objects.filter(run=run_id).order_by("-index").first()
     waits = Release.objects.filter(run=run_id).exclude(state=Release.State.READY).exists()
     return waits and newest is not None and newest.state == Snapshot.State.VERIFIED
@@ -104,7 +104,7 @@ def is_release_ready(run_id: UUID) -> bool:
 
 
 def ask_the_log(run: Run, *, index: int, step: int) -> None:
-    """Request a replay of the log up to an entry. If the state there is verified already, answer at once."""
+    """Request a replay of the log up to an entry. If the state there is already verified, answer at once."""
     ReplayRequest.objects.get_or_create(run=run, index=index, defaults={"step": step})
     for known in run.snapshots.filter(index=index, state=Snapshot.State.VERIFIED):
         _answer(run, known)
@@ -113,7 +113,7 @@ def ask_the_log(run: Run, *, index: int, step: int) -> None:
 
 
 def forget_delays() -> None:
-    """Clear the delays of retries. Called when the site starts."""
+    """Clear the delays before retries. Called when the site starts."""
     Verification.objects.exclude(retry_at=None).update(retry_at=None)
 
 
@@ -121,7 +121,7 @@ def forget_delays() -> None:
 
 
 def verify_next(run_id: UUID) -> Outcome:
-    """Replay up to the next snapshot that waits for verification, or up to a requested entry."""
+    """Replay up to the next snapshot awaiting verification, or up to a requested entry."""
     run = Run.objects.select_related("head").get(pk=run_id)
     goal = next_goal(run)
     if goal is None:
@@ -170,7 +170,7 @@ def _touch(run: Run, goal: Goal, step: int) -> None:
 
 
 def _say(run: Run, text: str) -> None:
-    """Show a text on the page of a run that is finishing; do nothing for other runs."""
+    """Show a message on the page of a run that is finishing; do nothing for other runs."""
     Run.objects.filter(pk=run.pk, state=Run.State.FINISHING).update(waiting_for=text)
 
 
@@ -191,7 +191,7 @@ def _keep(run: Run, goal: Goal, made: Made) -> None:
 
 
 def _refuse(run: Run, before: Snapshot) -> None:
-    """Delete an admitted snapshot that the log contradicts, and report that on the timeline."""
+    """Delete an admitted snapshot that the log contradicts, and report this on the timeline."""
     RefusedSnapshot.objects.get_or_create(
         run=run, file=before.file, defaults={"index": before.index, "step": before.step}
     )

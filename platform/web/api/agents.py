@@ -82,7 +82,7 @@ def enrol(request: HttpRequest, body: MachineIn) -> dict[str, str]:
 
 @router.post("runs/{slug:slug}/credential", response={200: CredentialOut, **ASKING}, openapi_extra=SIGNED_BODY)
 def run_credential(request: HttpRequest, slug: str) -> dict[str, Any]:
-    """Issue a credential for one run. `X-Manyhands-Signature` has the machine's signature of the raw body."""
+    """Issue a credential for one run. `X-Manyhands-Signature` carries the machine's signature of the raw body."""
     machine, role = _asker(request)
     run = access_joinable_run(slug=slug, viewer=machine.person)
     require_unremoved(run, machine)
@@ -93,7 +93,7 @@ def run_credential(request: HttpRequest, slug: str) -> dict[str, Any]:
 
 @router.post("relays/credential", response={200: CredentialOut, **ASKING}, openapi_extra=SIGNED_BODY)
 def relay_credential(request: HttpRequest) -> dict[str, Any]:
-    """Issue a credential for all runs of this site to a relay that an operator owns."""
+    """Issue a credential for all of this site's runs to a relay owned by an operator."""
     machine, role = _asker(request)
     if role != Role.RELAY:
         raise Problem.of("E213")
@@ -173,7 +173,7 @@ def ask(request: HttpRequest, body: DeviceIn) -> dict[str, Any]:
 
 @router.post("devices/poll", response=POLLED, summary="Check approval")
 def poll(request: HttpRequest, body: PollIn) -> dict[str, str]:
-    """Return the machine's id, once only, after a person has approved it. Otherwise, answer with E220, E221 or E222."""
+    """Return the machine's id, just once, after a person has approved it. Otherwise, answer with E220, E221 or E222."""
     asked = devices.asked_with(body.device_code)
     rate_limits.spend("polls", str(asked.request.pk))
     machine = devices.collect_machine(

@@ -1,4 +1,4 @@
-"""The page that documents the API, made from the OpenAPI schema. It uses no scripts and no files from other sites."""
+"""The page that documents the API, made from the OpenAPI schema. It uses no scripts, and no files from other sites."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -98,7 +98,7 @@ def _example_in(schema: Mapping[str, Any], content: Mapping[str, Any]) -> str:
 
 
 def _example(schema: Mapping[str, Any], said: Mapping[str, Any], depth: int) -> Any:
-    """Return an example for a schema: from its default or example, else from the name of its type."""
+    """Return an example for a schema, taken from its default or example, else from the name of its type."""
     said = _resolved(schema, said)
     if "anyOf" in said:
         return _example(schema, said["anyOf"][0], depth)

@@ -55,7 +55,7 @@ def shard(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
 
 @router.get("files/models/{digest}", response=FETCHING)
 def model_file(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
-    """Download a file from which the model of the credential's run is built."""
+    """Download a file that the credential's run builds its model from."""
     credential = credential_of(request)
     runs = _runs_of(credential).select_related("dataset").filter(recipe__contains=digest)
     run = next((run for run in runs if any(file.digest == digest for file in run.parsed_recipe.files())), None)
@@ -88,7 +88,7 @@ def tokenizer(request: HttpRequest) -> dict[str, Any]:
 
 @router.get("files/tokenizer/{name}", response=FETCHING)
 def tokenizer_file(request: HttpRequest, name: str) -> HttpResponseBase:
-    """Download one file of the tokenizer of the credential's run, by its name."""
+    """Download one of the tokenizer files of the credential's run, by name."""
     folder = _tokenizer_folder(request)
     if name not in TOKENIZER:
         raise Http404
@@ -97,7 +97,7 @@ def tokenizer_file(request: HttpRequest, name: str) -> HttpResponseBase:
 
 @router.get("runs/{slug:slug}/states/{int:made}", response={**FETCHING, 410: FaultOut})
 def snapshot_of_step(request: HttpRequest, slug: str, made: int) -> HttpResponseBase:
-    """Download the state after the step `made`, as one file with parameters and moments."""
+    """Download the state after step `made`, as one file containing the parameters and moments."""
     run = run_for(request, slug)
     found = run.snapshots.filter(step=made, state=Snapshot.State.VERIFIED).order_by("-index").first()
     if found is None:
@@ -119,7 +119,7 @@ def offer_snapshot(request: HttpRequest, slug: str, step: int) -> dict[str, Any]
 
 
 def _runs_of(credential: Credential) -> QuerySet[Run]:
-    """Return the runs that a credential opens: all for the site's relay, else one, if its person may help."""
+    """Return the runs a credential gives access to: all for the site's relay, else one, if its person may help."""
     if credential.run == ANY_RUN:
         return Run.objects.all()
     machine = working_machine(credential.machine, site="")
@@ -146,7 +146,7 @@ def _sha256(path: Place) -> str:
 
 
 class Admitted(NamedTuple):
-    """An upload that may begin. `size` is the announced length in bytes."""
+    """An admitted upload. `size` is the announced length in bytes."""
 
     machine: Machine
     election: Election

@@ -81,7 +81,7 @@ def steps(request: HttpRequest, slug: str, cursor: Cursor | None = None, limit: 
 
 @router.get("runs/{slug:slug}/leaderboard", response={200: LeaderboardPage, **READING})
 def leaderboard(request: HttpRequest, slug: str, cursor: Offset = 0, limit: Limit = ITEMS) -> dict[str, Any]:
-    """List the contributors of a run with their samples."""
+    """List the contributors to a run and their samples."""
     found = run_for(request, slug)
     lines = standings.leaderboard(found, offset=cursor, limit=limit + 1)
     items = [line._asdict() for line in lines[:limit]]
@@ -108,7 +108,7 @@ def snapshots(request: HttpRequest, slug: str, cursor: Cursor | None = None, lim
 
 @router.get("runs/{slug:slug}/facts", response={200: FactsOut, **READING}, summary="Model card facts")
 def facts(request: HttpRequest, slug: str, step: Cursor | None = None) -> dict[str, Any]:
-    """Return the model card's facts after a step (default: the newest). Only people who have agreed are named."""
+    """Return the model card's facts as of a step (default: the newest). Only people who have agreed are named."""
     found = run_for(request, slug)
     newest = found.head.step
     known: dict[str, Any] = msgspec.to_builtins(facts_at(found, newest if step is None else min(step, newest)))
@@ -180,7 +180,7 @@ def _snapshot_facts(best: Snapshot | None, snapshot: Snapshot) -> dict[str, Any]
 def _page(
     rows: Sequence[Row], limit: int, facts: Callable[[Row], dict[str, Any]], place: Callable[[Row], int]
 ) -> dict[str, Any]:
-    """Return a page of items from `rows`, which has one row more than `limit` if there is a next page."""
+    """Return a page of items from `rows`, which has one more row than `limit` if there is a next page."""
     shown: Iterable[Row] = rows[:limit]
     return {"items": [facts(row) for row in shown], "next": str(place(rows[limit - 1])) if len(rows) > limit else None}
 
@@ -190,7 +190,7 @@ def _page(
 
 @router.get("runs/{slug:slug}/plan", response={200: LastPlan, **READING})
 def plan(request: HttpRequest, slug: str) -> dict[str, Any]:
-    """Return the machines that sent and averaged in the last step, and the connections that limited the step."""
+    """Return the machines that sent and averaged in the last step, and the connections that limited it."""
     outline = presence.last_plan(run_for(request, slug))
     if outline is None:
         return {"plan": None}
@@ -206,7 +206,7 @@ def plan(request: HttpRequest, slug: str) -> dict[str, Any]:
 
 @router.get("runs/{slug:slug}/links", response={200: LinkList, **READING})
 def links(request: HttpRequest, slug: str, cursor: Offset = 0, limit: Limit = ITEMS) -> dict[str, Any]:
-    """List the measured connection speeds of your machines in this run. Managers of the run get all machines."""
+    """List the measured connection speeds of your machines in this run, or of all machines if you manage it."""
     viewer = viewer_of(request)
     if person_of(viewer) is None:
         raise Problem.of("E215")

@@ -31,8 +31,8 @@ class FaultOut(Schema):
 class RunOut(Schema):
     """A run. `loss` is that of the last step, in nats per token.
 
-    `unigram_entropy` is the loss of guessing by word frequency. `parameters` is 0 until the run is prepared.
-    `data_bytes` is the most bytes that the run's shards can take. `recipe` was fixed before the first step.
+    `unigram_entropy` is the loss from guessing by word frequency. `parameters` is 0 until the run is prepared.
+    `data_bytes` is the maximum size of the run's shards in bytes. `recipe` was fixed before the first step.
     """
 
     slug: str
@@ -74,10 +74,10 @@ class HeldoutOut(Schema):
 
 
 class RunDetailOut(RunOut):
-    """A run, the files that it learns from, and how well it learns.
+    """A run, the files it learns from, and how well it is learning.
 
-    `heldout` is null until a snapshot has been measured. `passes` counts passes over the data; it is null if they
-    differ between files. `warning` is a sentence if the run overfits, else empty. `released_step` is null until a
+    `heldout` is null until a snapshot has been measured. `passes` counts passes over the data; it is null if the count
+    differs between files. `warning` is a sentence if the run overfits, else empty. `released_step` is null until a
     model can be downloaded.
     """
 
@@ -153,9 +153,9 @@ class AveragerOut(ParticipantOut):
 class LimitOut(Schema):
     """A connection that limits a step.
 
-    `kind` is `up` or `down` for one machine, `duplex` for both of its directions, or `pair` for two machines.
-    `household` is a shared connection, which is not named. `part` (0 to 1) is this connection's share of the time that
-    faster connections everywhere would save.
+    `kind` is `up` or `down` for one machine, `duplex` for both of its directions, `pair` for two machines, or
+    `household` for a shared connection, which is not named. `part` (0 to 1) is this connection's share of the time
+    that faster connections everywhere would save.
     """
 
     kind: str
@@ -188,7 +188,7 @@ class LastPlan(Schema):
 
 
 class CarriedOut(Schema):
-    """The speed in one direction. With `is_floor`, the real speed may be higher, because no more was ever needed."""
+    """The speed in one direction. If `is_floor`, the real speed may be higher, because no more has ever been needed."""
 
     megabits_per_s: float
     is_floor: bool
@@ -222,7 +222,7 @@ class SnapshotOut(Schema):
 
 
 class NamedPerson(Schema):
-    """A person who agreed to be named, and the person's share of all tokens (0 to 1)."""
+    """A person who has agreed to be named, with their share of all tokens (0 to 1)."""
 
     name: str
     share: float
@@ -312,7 +312,7 @@ class StepList(Schema):
 
 
 class LeaderboardPage(Schema):
-    """People with the most samples first. `averaged` lists at most a hundred people, by bytes averaged."""
+    """People, those with the most samples first. `averaged` lists at most a hundred people, by bytes averaged."""
 
     items: list[LeaderboardLineOut]
     averaged: list[AveragedOut]
@@ -327,7 +327,7 @@ class LedgerList(Schema):
 
 
 class LinkList(Schema):
-    """Connections of machines that are in the run now. You get your own machines; the run's managers get all."""
+    """Connections of the machines in the run now: only your own, unless you manage the run."""
 
     items: list[LinkOut]
     next: str | None
@@ -358,7 +358,7 @@ class MachineOut(Schema):
 
 
 class DeviceIn(Schema):
-    """A machine that asks for approval in a browser. `system` describes it: “Linux x86_64, NVIDIA RTX 4090”."""
+    """A machine asking for approval in a browser. `system` describes it, as in “Linux x86_64, NVIDIA RTX 4090”."""
 
     name: Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$")]
     public_key: Hex64

@@ -36,7 +36,7 @@ def visible_run(scope: Scope) -> Run | None:
 
 
 def viewer_of(scope: Scope) -> Viewer:
-    """Return the person to whom the WebSocket's session cookie belongs. Reads the database."""
+    """Return the person the WebSocket's session cookie belongs to. Reads the database."""
     sessions = import_module(settings.SESSION_ENGINE)
     request = HttpRequest()
     request.session = sessions.SessionStore(parse_cookie(header(scope, b"cookie")).get(settings.SESSION_COOKIE_NAME))
@@ -45,13 +45,13 @@ def viewer_of(scope: Scope) -> Viewer:
 
 
 def language_of(scope: Scope) -> str:
-    """Return the language of the page, from the query string, such as `?language=bn`."""
+    """Return the page's language from a query string such as `?language=bn`."""
     asked = QueryDict(scope.get("query_string", b"")[:LONGEST_QUERY])
     return known_language(asked.get("language", ""))
 
 
 def comes_from_here(scope: Scope) -> bool:
-    """Return True if a page of this site connects, or a program, which sends neither Origin nor cookie."""
+    """Return True for a page of this site, or for a program, which sends neither Origin nor cookie."""
     host = header(scope, b"host")
     name, _ = split_domain_port(host)
     if not validate_host(name, settings.ALLOWED_HOSTS):
@@ -61,16 +61,16 @@ def comes_from_here(scope: Scope) -> bool:
 
 
 class Place(NamedTuple):
-    """The person or address whose WebSockets are counted, and the largest number allowed."""
+    """The person or address whose WebSockets are counted, and how many are allowed."""
 
     who: str
     most: int
 
 
 def place_of(scope: Scope) -> Place:
-    """Return the person that a WebSocket counts towards, or its address if no person is logged in.
+    """Return the person a WebSocket counts towards, or its address if no one is logged in.
 
-    An address may have more WebSockets than a person, since many people share a school's or a proxy's address.
+    An address may have more WebSockets than a person, since many people may share a school's or a proxy's address.
     """
     if (person := person_of(viewer_of(scope))) is not None:
         return Place(f"person {person.pk}", MOST_OF_PERSON)

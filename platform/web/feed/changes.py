@@ -19,7 +19,7 @@ LISTS = ("bars", "leaderboard", "week", "day", "activity", "heldout")
 
 
 def changes(before: Picture, after: Picture) -> Change:
-    """Return the change from one picture to the other. It is empty if they are equal."""
+    """Return the change from one picture to another. It is empty if they are equal."""
     parts = {
         "values": {name: value for name, value in after.items() if _is_value(name) and before[name] != value},
         POINTS: _points_changed(before[POINTS], after[POINTS]),
@@ -29,7 +29,7 @@ def changes(before: Picture, after: Picture) -> Change:
 
 
 def apply(picture: Picture, change: Change) -> Picture:
-    """Return the picture after a change. The given picture stays unchanged."""
+    """Return the picture with a change applied. The original is not modified."""
     after = {**picture, **change.get("values", {})}
     if POINTS in change:
         kept = picture[POINTS][: change[POINTS]["from"]]

@@ -1,4 +1,4 @@
-"""A watcher's WebSocket. It sends the messages of a subscription, and accepts one word at a limited rate."""
+"""A watcher's WebSocket. It sends a subscription's messages, and accepts a single word, at a limited rate."""
 
 import asyncio
 import contextlib
@@ -53,7 +53,7 @@ class WatcherConsumer(AsyncWebsocketConsumer):
     async def _mind(self, subscription: Subscription) -> None:
         """End the subscription once its watcher has been removed or has logged out.
 
-        A change of the run's visibility ends the whole watch anyway.
+        A change in the run's visibility ends the whole watch anyway.
         """
         scope: Any = self.scope
         may_see = True
@@ -64,7 +64,7 @@ class WatcherConsumer(AsyncWebsocketConsumer):
         subscription.end()
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """Send the whole picture if the message is `again`. Close the socket on other messages, or on too many."""
+        """Send the whole picture if the message is `again`. Close the socket on any other message, or on too many."""
         del bytes_data
         if self.subscription is None or text_data != AGAIN or not self._is_allowed():
             await self.close(code=NOT_UNDERSTOOD)

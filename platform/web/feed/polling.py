@@ -28,7 +28,7 @@ MOST = 256  # most pictures that are kept
 
 
 class Kept(NamedTuple):
-    """A picture as it is sent, with the time when it was made and the index of the run's log at that time."""
+    """A picture as it is sent, with the time it was made and the index of the run's log at that time."""
 
     at_s: float
     entry: int
@@ -43,7 +43,7 @@ _kept: dict[tuple[UUID, str], Kept] = {}  # by run and language
 @rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
 @require_safe
 def polled_feed(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return the picture as JSON, or status 304 if the client has it already."""
+    """Return the picture as JSON, or status 304 if the client already has it."""
     language = known_language(request.GET.get("language", ""))
     kept = recent_picture(run_or_404(access_run, request, slug), language)
 
@@ -89,7 +89,7 @@ def own_links(request: HttpRequest, slug: str) -> HttpResponse:
 @rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
 @require_safe
 def own_place(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return the reader's own line of the leaderboard, and the progress bars of the reader's machines."""
+    """Return the reader's own leaderboard line, and the progress bars of the reader's machines."""
     run = run_or_404(access_run, request, slug)
     own = Own(run, request.user)
     found = {"you": own_words(own, ()), "bars": own_bars(own, presence.online(run))}

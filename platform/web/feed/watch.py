@@ -1,8 +1,8 @@
-"""A watch: one loop that loads a run's picture for all watchers with the same language in this process.
+"""A watch: one loop that loads a run's picture for all of this process's watchers in one language.
 
 Each subscription gets the same text. The loop runs while there are watchers; it loads the picture when a step is
 announced, else once a second. A slow subscription gets the whole picture instead of changes, so that it does not delay
-others.
+the others.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ WAITING = 16  # messages queued for a slow socket
 
 
 class Subscription:
-    """The queue of one watcher's messages. None in the queue means that no more messages will come."""
+    """The queue of one watcher's messages. A None in it means that no more messages will come."""
 
     def __init__(self, watch: "Watch") -> None:
         self.watch = watch
@@ -39,7 +39,7 @@ class Subscription:
         return await self._waiting.get()
 
     def give(self, message: str) -> None:
-        """Queue a change. If the queue is full, replace its content with the whole picture."""
+        """Queue a change. If the queue is full, replace its contents with the whole picture."""
         if self._waiting.full():
             self.give_picture()
         else:
@@ -60,7 +60,7 @@ class Subscription:
 
 
 class Watch:
-    """One run as seen by all its watchers with the same language in this process."""
+    """One run as seen by all of this process's watchers in one language."""
 
     def __init__(self, run_id: UUID, language: str = ENGLISH) -> None:
         self.run_id = run_id

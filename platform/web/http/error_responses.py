@@ -12,26 +12,26 @@ from web.http.faults import answer, new_incident
 
 
 def nothing_here(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    """Answer 404. Show the numbered error if there is one."""
+    """Answer with 404. Show the numbered error if there is one."""
     fault = getattr(exception, "fault", None) or Fault("404", _("Check the address, or browse all runs."))
     return answer(request, fault, status=404)
 
 
 def not_allowed(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    """Answer 403. Show the reason if there is one."""
+    """Answer with 403. Show the reason if there is one."""
     text = str(exception or "") or _("Your role in this run does not allow this. Nothing was changed.")
     return answer(request, Fault("403", text), status=403)
 
 
 def not_understood(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    """Answer 400 to a malformed request, or 413 to one that is too large."""
+    """Answer a malformed request with 400, or one that is too large with 413."""
     if isinstance(exception, RequestDataTooBig):
         return answer(request, Fault("413", _("The request is too large. Nothing was changed.")), status=413)
     return answer(request, Fault("400", _("The request was malformed. Nothing was changed.")), status=400)
 
 
 def broken(request: HttpRequest) -> HttpResponse:
-    """Answer 500, or 507 if the disk is full. The cause is written to the site's log."""
+    """Answer with 500, or 507 if the disk is full. The cause is written to the site's log."""
     if fault := disk_fault(sys.exc_info()[1]):  # Django calls this while it handles the error
         return answer(request, fault)
     incident = new_incident(request)
@@ -40,6 +40,6 @@ def broken(request: HttpRequest) -> HttpResponse:
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:  # noqa: ARG001
-    """Answer 403 to a form that came from another site or was open for too long."""
+    """Answer with 403 if a form came from another site or was open for too long."""
     text = "The form was too old or came from another site. Go back, reload the page and try again."
     return answer(request, Fault("403", text), status=403)

@@ -89,7 +89,7 @@ HEADLINES = {
 
 
 def new_incident(request: HttpRequest, error: BaseException | None = None) -> str:
-    """Log an error under a random number and return the number. A reader can quote it to the operator."""
+    """Log an error under a random number. Return the number, which a reader can quote to the operator."""
     incident = secrets.token_hex(4)
     logger.error("incident %s: %s %s", incident, request.method, request.path, exc_info=error or sys.exc_info()[1])
     return incident

@@ -1,4 +1,4 @@
-"""Files over HTTP, with sha256 and at most one byte range (RFC 9110, section 14), never read whole into memory."""
+"""Files over HTTP, with a sha256 and at most one byte range (RFC 9110, section 14), never read whole into memory."""
 
 import asyncio
 import re
@@ -28,7 +28,7 @@ class Unsatisfiable(Exception):
 
 
 def requested_span(header: str | None, size: int) -> Span | None:
-    """Return a header's range. None, also for an invalid header, means the whole file. Raises Unsatisfiable."""
+    """Return the range a header requests. None means the whole file, as for an invalid header. Raises Unsatisfiable."""
     match = RANGE.match(header.strip()) if header else None
     if match is None or match.group(0) == "bytes=-":
         return None

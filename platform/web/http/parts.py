@@ -42,7 +42,7 @@ def rows_before(rows: QuerySet[Any], request: HttpRequest, size: int = ROWS) -> 
 def part_of(rows: QuerySet[Any] | Sequence[Any], request: HttpRequest, name: str, page: str) -> Part:
     """Return rows in one query, starting at the position in the query parameter `name`.
 
-    `page` is the address for the links, since a form with errors has a different address.
+    `page` is the address for the links, since a form shown with errors has a different address.
     """
     said = request.GET.get(name, "")
     begin = int(said) if said.isascii() and said.isdigit() and len(said) <= MOST_DIGITS else 0

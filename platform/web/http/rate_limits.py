@@ -1,4 +1,4 @@
-"""Rate limits. `settings.RATES` has the limits, and Django's cache has the counts.
+"""Rate limits. `settings.RATES` holds the limits, and Django's cache holds the counts.
 
 A requester's window begins with the first use and ends after a fixed time.
 """
@@ -27,7 +27,7 @@ Rest = ParamSpec("Rest")
 
 
 class TooOften(Problem):
-    """Problem E223, with the seconds after which the requester may try again."""
+    """Problem E223, with the number of seconds until the requester may try again."""
 
     def __init__(self, what: str, retry_after_s: int) -> None:
         wait = f"{retry_after_s} s" if retry_after_s < 90 else f"{math.ceil(retry_after_s / 60)} minutes"
@@ -73,7 +73,7 @@ def limited(
     failures_only: bool = False,
     own: str = "",
 ) -> Callable[[View[Rest]], View[Rest]]:
-    """Return a decorator that limits a view's requests with these `methods`. Beyond the limit, it answers with E223.
+    """Return a decorator that limits a view's requests with these `methods`. Beyond the limit, the view answers E223.
 
     With `failures_only`, a use that ends in a redirect does not count. `own` is the limit for a person who is logged
     in, since many people may share a school's address.
@@ -113,7 +113,7 @@ def address_and_name(request: HttpRequest) -> str:
 
 
 def invitation_guess(request: HttpRequest) -> tuple[str, str]:
-    """Return the limit for wrong invitation links and the requester: the person, or the address without a login."""
+    """Return the limit for wrong invitation links and the requester: the person or, without a login, the address."""
     if request.user.is_authenticated:
         return "wrong invitations", person(request)
     return "wrong invitations of one address", address_of(request)
@@ -124,5 +124,5 @@ def person(request: HttpRequest) -> str:
 
 
 def _key(*parts: object) -> str:
-    """Return a cache key of fixed length, which hides names and addresses."""
+    """Return a fixed-length cache key that hides names and addresses."""
     return f"rate:{hashlib.sha256(repr(parts).encode()).hexdigest()}"

@@ -1,4 +1,4 @@
-"""The requester of a page: person, address, and the run that the person may see."""
+"""The requester of a page: the person, their address, and the run they may see."""
 
 import ipaddress
 from typing import Any, cast
@@ -24,7 +24,7 @@ def ip_of(request: HttpRequest) -> str:
 
 
 def address_of(request: HttpRequest) -> str:
-    """Return the address for which limits are counted: an IPv4 address, or the network of an IPv6 address."""
+    """Return the address that limits are counted by: an IPv4 address, or the network of an IPv6 address."""
     return household(ip_of(request))
 
 
@@ -36,12 +36,12 @@ def household(ip: str) -> str:
 
 
 def site_of(request: HttpRequest) -> str:
-    """Return the address of this site, as the visitor's browser uses it."""
+    """Return this site's address as the visitor's browser uses it."""
     return request.build_absolute_uri("/").rstrip("/")
 
 
 def run_or_404(access: Any, request: HttpRequest, slug: str) -> Run:
-    """Return the run that `access` gives. Raises Http404 if it is missing or the viewer may not see it."""
+    """Return the run that `access` finds. Raises Http404 if there is none or the viewer may not see it."""
     try:
         run: Run = access(slug=slug, viewer=request.user)
     except Problem as problem:

@@ -1,1 +1,1 @@
-"""The picture of a run: the content of its page as plain values, such as status sentence, curve, bars and people."""
+"""The picture of a run: its page's content as plain values, such as the status sentence, curve, bars and people."""

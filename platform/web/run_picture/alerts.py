@@ -1,4 +1,4 @@
-"""Alerts for a run's managers, as numbered errors: stalled, few machines, a loss that jumped. Pure functions."""
+"""Alerts for a run's managers, as numbered errors: a stall, too few machines, a jump in the loss. Pure functions."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,7 @@ RISE = 0.25  # … and at least this fraction of the median above it
 
 
 class Watch(NamedTuple):
-    """Facts for alerts that the picture lacks: changes in the number of trainers, and the last resumption."""
+    """Facts that alerts need but the picture lacks: changes in the number of trainers, and the last resumption."""
 
     crowd: Sequence[Crowd] = ()
     resumed_at: Callable[[], datetime | None] = lambda: None
@@ -78,7 +78,7 @@ def _few(seen: Seen, crowd: Sequence[Crowd]) -> Iterator[Fault]:
 
 
 def _since(crowd: Sequence[Crowd], holds: Callable[[int], bool]) -> datetime | None:
-    """Return the time since which a condition on the number of trainers has held, or None if it does not hold."""
+    """Return when a condition on the number of trainers began to hold, or None if it does not hold now."""
     since = None
     for each in reversed(crowd):
         if not holds(each.trainers):
@@ -107,7 +107,7 @@ def _jumped(points: Sequence[Point]) -> Iterator[Fault]:
 def run_troubles(
     seen: Seen, verification: Verification | None, publication: Publication | None, watch: Watch | None = None
 ) -> Sequence[Fault]:
-    """Return the errors to show, without those that another shown error causes."""
+    """Return the errors to show, leaving out those caused by another one shown."""
     with override("en"):  # numbered errors have no other language yet, and a mixed sentence would not help
         return first_causes((*_all(seen, verification, publication), *run_alerts(seen, watch or Watch())))
 
@@ -127,7 +127,7 @@ def _all(seen: Seen, verification: Verification | None, publication: Publication
 
 
 def _unpublished(publication: Publication, seen: Seen) -> Iterator[Fault]:
-    """Yield the error that keeps the model from the Hub. After a while, also yield E383, which says since when."""
+    """Yield the error keeping the model off the Hub. After a while, also yield E383, which says when it began."""
     is_there = publication.state == Publication.State.PUBLISHED
     fault = "" if is_there else publication.fault
     if seen.run.run.state in LIVE and publication.checkpoint_fault:

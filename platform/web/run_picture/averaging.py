@@ -64,8 +64,8 @@ def time_sentence(outline: Outline, phase: str) -> str:
             return _("Averaging step %(step)s (planned: %(planned)s).") % facts
         return _("Averaging step %(step)s.") % facts
     if facts["planned"]:
-        return _("The last plan is for step %(step)s (planned: %(planned)s).") % facts
-    return _("The last plan is for step %(step)s.") % facts
+        return _("The latest plan is for step %(step)s (planned: %(planned)s).") % facts
+    return _("The latest plan is for step %(step)s.") % facts
 
 
 def _averaged_sentence(took_s: float, facts: dict[str, str]) -> str:
@@ -81,7 +81,7 @@ def _seconds(seconds: float) -> str:
 
 
 def limit_sentence(outline: Outline, *, is_over: bool = False) -> str:
-    """Return a sentence that names the machine and the direction that limit averaging, without a bandwidth."""
+    """Return a sentence naming the machine and direction that limit averaging, without giving a bandwidth."""
     told = told_of(outline)
     if not told:
         return str(NOTHING_TRAVELS if _is_alone(outline) else NOT_MEASURED)
@@ -108,7 +108,7 @@ def _limits_of(outline: Outline, told: Sequence[Bottleneck], *, is_over: bool) -
 
 
 def told_of(outline: Outline) -> Sequence[Bottleneck]:
-    """Return the limits that the sentence names: the dominant one, else the first two."""
+    """Return the limits that the sentence names: the dominant one, or else the first two."""
     limits = outline.bottlenecks
     return limits[:1] if limits and limits[0].part >= ALONE else limits[:NAMED]
 

@@ -19,14 +19,14 @@ PERIOD_NOTES = {
     Period.DAY: gettext_lazy("Samples since midnight, UTC."),
 }
 NOBODY_IN = {
-    Period.WEEK: gettext_lazy("No samples in the last weeks."),
+    Period.WEEK: gettext_lazy("No samples in recent weeks."),
     Period.DAY: gettext_lazy("No samples today."),
 }
 NOTHING = gettext_lazy("No activity yet.")
 
 
 def progress(picture: RunPicture, to_go: str) -> str:
-    """Return a text such as “step 12 of 100 · about 88 min to go”. `to_go` is empty if the run makes no steps."""
+    """Return text such as “step 12 of 100 · about 88 min to go”. `to_go` is empty if the run is making no steps."""
     step = _("step %(step)s of %(target)s") % {"step": f"{picture.step:,}", "target": f"{picture.target_steps:,}"}
     return " · ".join(filter(None, [step, to_go]))
 
@@ -34,14 +34,14 @@ def progress(picture: RunPicture, to_go: str) -> str:
 def resting(picture: RunPicture) -> str:
     """Return the text that replaces the step's bars while no machine is connected."""
     if picture.run.state == Run.State.FINISHED:
-        return _("Training is finished, after %(samples)s.") % {"samples": counts.samples(picture.samples)}
+        return _("Training finished after %(samples)s.") % {"samples": counts.samples(picture.samples)}
     return _("No machines are training right now. A step needs %(samples)s samples from all machines together.") % {
         "samples": f"{picture.target_batch:,}"
     }
 
 
 def others(relays: int, auxiliaries: int, void_rounds: int) -> str:
-    """Return a text such as “1 relay · 1 auxiliary · 2 retried steps”."""
+    """Return text such as “1 relay · 1 auxiliary · 2 retried steps”."""
     parts = [
         counts.with_number(ngettext("%(number)s relay", "%(number)s relays", relays), relays) if relays else "",
         counts.with_number(ngettext("%(number)s auxiliary", "%(number)s auxiliaries", auxiliaries), auxiliaries)
@@ -53,19 +53,19 @@ def others(relays: int, auxiliaries: int, void_rounds: int) -> str:
 
 
 def more_machines(number: int) -> str:
-    """Return a text such as “and 647 more machines”, to show below the first bars; empty for 0."""
+    """Return text such as “and 647 more machines”, to show below the first bars; empty for 0."""
     message = ngettext("and %(number)s more machine", "and %(number)s more machines", number)
     return counts.with_number(message, number) if number else ""
 
 
 def given(people: int, machines: int, samples: int) -> str:
-    """Return a text such as “1,204 samples from 3 people on 4 machines”, the last line of a leaderboard."""
+    """Return text such as “1,204 samples from 3 people on 4 machines”, the last line of a leaderboard."""
     parts = {"samples": counts.samples(samples), "people": counts.people(people), "machines": counts.machines(machines)}
     return _("%(samples)s from %(people)s on %(machines)s") % parts
 
 
 def given_by(people: int, machines: int) -> str:
-    """Return a text such as “3 people on 4 machines”."""
+    """Return text such as “3 people on 4 machines”."""
     return _("%(people)s on %(machines)s") % {"people": counts.people(people), "machines": counts.machines(machines)}
 
 

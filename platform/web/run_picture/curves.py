@@ -29,7 +29,7 @@ def laid_out(
     *,
     as_perplexity: bool = False,
 ) -> Layout | None:
-    """Return the layout of a run's loss curve; None if there is no point yet. Losses are in nats per token."""
+    """Return the layout of a run's loss curve; None if there are no points yet. Losses are in nats per token."""
     held = [(point.step, point.loss) for point in heldout]
     losses = [(point.step, point.loss) for point in points]
     return lay_out(losses, entropy, frame, heldout=held, as_perplexity=as_perplexity)
@@ -94,7 +94,7 @@ def _judged(heldout: Sequence[Measured]) -> str:
 
 
 class Quantity(NamedTuple):
-    """A quantity with a chart. `told` is its name at the start of a sentence."""
+    """A quantity that has a chart. `told` is its name for the start of a sentence."""
 
     key: str
     name: str

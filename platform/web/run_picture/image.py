@@ -1,4 +1,4 @@
-"""Preview images for links: PNG of 1200 x 630, because most sites that show links accept no SVG. Pure functions."""
+"""Preview images for links: 1200 x 630 PNGs, because most sites that show links do not accept SVG. Pure functions."""
 
 import io
 import math
@@ -102,7 +102,7 @@ def _pieces(word: str, size: int, room: float) -> list[str]:
 class Shown(NamedTuple):
     """The content of a run's preview image.
 
-    Losses are in nats per token. `people` says who trains. `is_alive` is True if the run makes steps.
+    Losses are in nats per token. `people` says who is training. `is_alive` is True if the run is making steps.
     """
 
     points: Sequence[Point]
@@ -117,7 +117,7 @@ class Shown(NamedTuple):
 
 
 def site_png(people: str = "") -> bytes:
-    """Return the preview image of the site. `people` says who trains now."""
+    """Return the preview image of the site. `people` says who is training now."""
     image, pen = _paper()
     pen.text((72, 130), "Manyhands", 40, SOFT, "ls")
     pen.text((72, 230), "Train AI models together,", 72, INK, "ls")
@@ -171,7 +171,7 @@ def _saved(image: Image.Image) -> bytes:
 
 
 class Pen:
-    """A pen that draws in the units of the card."""
+    """A pen that draws in the card's units."""
 
     def __init__(self, draw: ImageDraw.ImageDraw) -> None:
         self.draw = draw

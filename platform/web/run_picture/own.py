@@ -44,7 +44,7 @@ class OwnLink(NamedTuple):
 
 
 def links_for(run: Run, viewer: Viewer) -> list[OwnLink]:
-    """Return the links of the viewer's machines in the run, ordered by name. The run's managers get all machines."""
+    """Return the links, by name, of the viewer's machines in the run, or of all machines if the viewer manages it."""
     return _links(run, viewer, sees_all=may_manage(run, viewer))
 
 
@@ -66,7 +66,7 @@ def _links(
 
 
 def _names(machine: Machine, person: Person) -> tuple[str, str]:
-    """Return the names of person and machine. Only its owner sees a relay's, which may name a site computer."""
+    """Return a person's and a machine's name. A relay's may name a site computer, so only its owner sees it."""
     if machine.kind != Machine.Kind.RELAY:
         return machine.person.username, machine.name
     return RELAY, machine.name if machine.person == person else ""
@@ -156,7 +156,7 @@ class Own:
 
 
 def own_machine_words(own: Own, peers: Sequence[OnlinePeer]) -> str:
-    """Return a text such as “Your machine: 18,949 samples, 1st”; empty for a viewer who is not training now."""
+    """Return text such as “Your machine: 18,949 samples, 1st”; empty for a viewer who is not training now."""
     here = len(_own_trainers(own, peers))
     if not here:
         return ""
@@ -180,7 +180,7 @@ def _own_trainers(own: Own, peers: Sequence[OnlinePeer]) -> list[OnlinePeer]:
 
 
 def own_words(own: Own, shown: Collection[str]) -> str:
-    """Return a text such as “you: 14th, 212 samples short of 13th”, or "" if the viewer is listed or has no samples."""
+    """Return text such as “you: 14th, 212 samples short of 13th”, or "" if the viewer is listed or has no samples."""
     person = person_of(own.viewer)
     if person is None or person.username in shown:
         return ""

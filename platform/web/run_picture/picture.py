@@ -161,7 +161,7 @@ def _lists(seen: Seen) -> Picture:
 
 
 def _shares_shown(seen: Seen) -> Shares | None:
-    """Return the shares of the last steps if steps are too short to watch, or None while no machine trains."""
+    """Return the last steps' shares if steps are too short to watch and a machine is training, else None."""
     return seen.run.shares if seen.run.shares and seen.run.shares.samples and _trainers(seen) else None
 
 
@@ -213,7 +213,7 @@ def _activity_line(line: ActivityLine) -> Picture:
 
 
 def _measured(point: Measured) -> Picture:
-    """Return a held-out loss. `at` is a Unix time in seconds, `loss` is in nats per token."""
+    """Return a held-out loss. `at` is a Unix time in seconds, and `loss` is in nats per token."""
     at, loss = round(point.at.timestamp(), 1), round(point.loss, 5)
     return {"key": str(point.place), "step": point.step, "at": at, "loss": loss}
 
@@ -261,7 +261,7 @@ def step_sums(peers: Sequence[OnlinePeer], *, target: int, phase: str) -> StepSu
 
 
 def bars_of(trainers: Iterable[OnlinePeer], *, target: int, most: int = BARS) -> list[dict[str, Any]]:
-    """Return bars of the first trainers by name, with opaque keys. `share` is a percentage of the batch."""
+    """Return bars for the first trainers in name order, with opaque keys. `share` is a percentage of the batch."""
     return [
         {
             "key": key_of(peer.peer),
@@ -276,7 +276,7 @@ def bars_of(trainers: Iterable[OnlinePeer], *, target: int, most: int = BARS) ->
 
 
 def with_own(picture: dict[str, Any], own: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the picture with the reader's bars below the others. It is unchanged if it shows people, not machines."""
+    """Return the picture with the reader's bars below the others; unchanged if it shows people, not machines."""
     if not picture["target"]:
         return picture
     known = {bar["key"] for bar in picture["bars"]}

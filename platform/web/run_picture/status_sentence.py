@@ -1,4 +1,4 @@
-"""The sentence at the top of a run's page: what it does, or what it waits for. Pure functions."""
+"""The sentence at the top of a run's page: what it is doing, or what it is waiting for. Pure functions."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -88,7 +88,7 @@ def preparing_sentence(picture: RunPicture) -> str:
 
 
 def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
-    """Return a sentence on who makes which step, or what the run waits for."""
+    """Return a sentence on who is making which step, or what the run awaits."""
     if picture.run.wanted == Run.Wanted.FINISHED:
         return ending_sentence(picture, trainers)
     if picture.step >= picture.target_steps:
@@ -109,7 +109,7 @@ def empty_sentence(picture: RunPicture) -> str:
 
 
 def next_commit(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
-    """Return a sentence on when the next step is due. If steps are too short for that, say how long they take."""
+    """Return a sentence saying when the next step is due or, if steps are too short for that, how long they take."""
     if not picture.pace_s:
         return ""
     if picture.pace_s < SOON_S:
@@ -129,11 +129,11 @@ def ending_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
 
 
 def making_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
-    """Return a sentence such as “3 people on 4 machines are making step 413. Next step in about 4 s.”"""
+    """Return a sentence such as “3 people on 4 machines are working on step 413. Next step in about 4 s.”"""
     number, facts = company(trainers)
     made = ngettext(
-        "%(people)s on %(machines)s is making step %(step)s.",
-        "%(people)s on %(machines)s are making step %(step)s.",
+        "%(people)s on %(machines)s is working on step %(step)s.",
+        "%(people)s on %(machines)s are working on step %(step)s.",
         number,
     ) % {**facts, "step": f"{picture.step + 1:,}"}
     return f"{made} {next_commit(picture, trainers)}".rstrip()
@@ -141,12 +141,12 @@ def making_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
 
 def waiting_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
     number, facts = company(trainers)
-    here = ngettext("%(people)s on %(machines)s is here.", "%(people)s on %(machines)s are here.", number) % facts
+    here = ngettext("%(people)s on %(machines)s is online.", "%(people)s on %(machines)s are online.", number) % facts
     return f"{here} {sentence(reason_in_words_of_page(picture.run.waiting_for))}"
 
 
 def company(trainers: Sequence[OnlinePeer]) -> tuple[int, dict[str, str]]:
-    """Return the number of people, and texts such as “3 people” and “4 machines”."""
+    """Return the number of people, and text such as “3 people” and “4 machines”."""
     number = len({peer.name for peer in trainers})
     return number, {"people": people(number), "machines": machines(len(trainers))}
 
@@ -157,7 +157,7 @@ def sentence(text: str) -> str:
 
 
 def to_go(picture: RunPicture) -> str:
-    """Return a text such as “about 2 h 5 min to go”; empty if the run makes no steps."""
+    """Return text such as “about 2 h 5 min to go”; empty if the run is making no steps."""
     left = picture.target_steps - picture.step
     if picture.run.wanted == Run.Wanted.FINISHED:
         return ""
@@ -167,7 +167,7 @@ def to_go(picture: RunPicture) -> str:
 
 
 def trend(points: Sequence[Point], now: datetime, steps: int = 100) -> str:
-    """Return a text such as “↓ 0.11 in the last hour”. For a young or slow run, it covers the last steps instead."""
+    """Return text such as “↓ 0.11 in the last hour”. For a young or slow run, it covers the last steps instead."""
     if len(points) < 2:
         return ""
     last, places = points[-1], range(len(points) - 1, -1, -1)
@@ -186,7 +186,7 @@ def trend(points: Sequence[Point], now: datetime, steps: int = 100) -> str:
 
 
 def _before_hour(points: Sequence[Point]) -> int | None:
-    """Return the index of the newest point an hour or more before the last, or None if under `FEW` steps away."""
+    """Return the index of the newest point an hour or more before the last, or None if it is under `FEW` steps away."""
     last = points[-1]
     if last.at is None:
         return None
@@ -196,7 +196,7 @@ def _before_hour(points: Sequence[Point]) -> int | None:
 
 
 def standing(place: Place) -> str:
-    """Return a text such as “you: 14th, 212 samples short of 13th”."""
+    """Return text such as “you: 14th, 212 samples short of 13th”."""
     if place.short is None:
         return _("you: %(rank)s") % {"rank": ordinal(place.rank)}
     facts = {"rank": ordinal(place.rank), "samples": samples(place.short), "next_rank": ordinal(place.next_rank)}
@@ -208,7 +208,7 @@ def state_word(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
 
 
 def word_of(run: Run, dataset: Dataset, trainers: Sequence[OnlinePeer], *, release: Release | None = None) -> str:
-    """Return a run's state as one word, also a CSS class. A failed `release` makes a finishing run “failed”."""
+    """Return a run's state in one word, also its CSS class. A failed `release` makes a finishing run “failed”."""
     if run.state == Run.State.OPEN:
         return RUNNING if trainers and not run.waiting_for else "waiting"
     has_failed = release is not None and release.state == Release.State.FAILED and run.state == Run.State.FINISHING
@@ -244,7 +244,7 @@ def perplexity_words(measured: Sequence[Measured]) -> tuple[str, str]:
 
 
 def passes_note(passes: float | None) -> str:
-    """Return a text such as “42 passes through the dataset (epochs)”; empty if unknown."""
+    """Return text such as “42 passes through the dataset (epochs)”; empty if unknown."""
     if not passes:
         return ""
     if passes < 0.1:

@@ -41,12 +41,12 @@ def tokens_at(weights: Iterable[Weight], chunks: NDArray[np.int64]) -> NDArray[n
 
 
 def save_held(folder: Path, step: int, held: Held) -> None:
-    """Save the sums at the cut of this step. A later cut of the same step overwrites an earlier one."""
+    """Save the sums taken at this step's cut. A later cut at the same step overwrites an earlier one."""
     np.savez(_held(folder, step), sums=held.sums, tokens=held.tokens)
 
 
 def load_held(folder: Path, step: int) -> Held:
-    """Load the sums at the cut of this step. Raise OSError if none are saved."""
+    """Load the sums taken at this step's cut. Raise OSError if none are saved."""
     with np.load(_held(folder, step)) as found:
         return Held(found["sums"], found["tokens"])
 
@@ -72,7 +72,7 @@ def error_rms(record: Record, held: Mapping[PeerId, Held], average: Floats) -> f
 
 
 def exact_mean(record: Record, held: Mapping[PeerId, Held]) -> NDArray[np.float64]:
-    """Return the exact mean at each sampled place, over the contributors that the record includes there."""
+    """Return the exact mean at each sampled place, over the contributors that the record includes at that place."""
     chunks = places_in(record.elements) // record.chunk_elements
     sums, tokens = np.zeros(len(chunks)), np.zeros(len(chunks))
     for part in record.contributions:

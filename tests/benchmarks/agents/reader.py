@@ -46,7 +46,7 @@ class Disk:
             self.seen.append((sum(sizes) / 1e6, self.process.memory_info().rss / 1e6))
 
     def quarters(self) -> list[tuple[float, float]]:
-        """Return the peak (megabytes on disk, megabytes in memory) of each quarter."""
+        """Return each quarter's peaks: (megabytes on disk, megabytes in memory)."""
         each = max(len(self.seen) // 4, 1)
         parts = [self.seen[start : start + each] for start in range(0, 4 * each, each)]
         return [(max(disk for disk, _ in part), max(memory for _, memory in part)) for part in parts if part]

@@ -1,4 +1,4 @@
-"""Tests of the error of averages, compared with the exact mean of the contributors' sums."""
+"""Tests of the averages' error, measured against the exact mean of the contributors' sums."""
 
 from pathlib import Path
 from typing import cast

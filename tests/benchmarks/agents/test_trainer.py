@@ -1,5 +1,6 @@
-"""The agent without a model, over real links: a trainer left out of a round applies its averages and joins the next
-round."""
+"""The agent without a model, over real links: a trainer left out of a round applies that round's averages and joins
+the next one.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,7 +1,7 @@
 """An agent without a model: `python -m tests.benchmarks.agents.trainer FOLDER PEER CONTROL --sample-s SECONDS`.
 
-The messages, gradient sums and carried work are those of the shipped agent. A timer replaces computing, every token
-has the same noise as its gradient, and the averages change no parameters.
+The messages, gradient sums and carried work are those of the shipped agent. A timer replaces the computation, every
+token's gradient is the same noise, and the averages change no parameters.
 """
 
 import argparse
@@ -130,7 +130,7 @@ class Linked(Follower):
     listeners: frozenset[PeerId] = frozenset()
 
     async def load(self, snapshot: m.Snapshot) -> str:
-        """Wait until the links to all listeners are open, for at most LINKED_S seconds because a listener may have
+        """Wait until the links to all listeners are open. Give up after LINKED_S seconds, because a listener may have
         left.
         """
         until = time.monotonic() + LINKED_S
@@ -143,7 +143,7 @@ class Linked(Follower):
 class Watched(Accumulation):
     """An accumulation that saves a sample of its sums at each cut, and delays every unit of a step after the first.
 
-    The delay lets every trainer contribute a first unit to each round. If a trainer is away, further units of the
+    The delay lets every trainer contribute a first unit to each round. If a trainer is away, further units from the
     other trainers still fill the batch.
     """
 

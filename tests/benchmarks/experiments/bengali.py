@@ -1,5 +1,5 @@
-"""Train a small sahajBERT on two Bengali texts with four agents, then fine-tune the release for names and topics
-(../README.md).
+"""Train a small sahajBERT on two Bengali texts with four agents, then fine-tune the release to recognize names and
+topics (../README.md).
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""Resources that presets state, compared with real use. Described in README.md.
+"""The resources that presets state, compared with what they really use. Described in README.md.
 
 Each preset runs in its own process. The process holds a replica, its trainer, a unit, an offer, a copy of the state as
-for an upload, and an update. There are no links, because the estimate covers them in its fixed part.
+made for an upload, and an update. There are no links, because the estimate covers them in its fixed part.
 """
 
 import argparse

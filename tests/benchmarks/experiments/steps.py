@@ -1,4 +1,4 @@
-"""The stated bytes and seconds of a step, compared with rounds over links of that speed. Described in README.md.
+"""A step's stated bytes and seconds, compared with rounds over links of the stated speed. Described in README.md.
 
 The peers are a relay and homes behind NAT. The homes' links are symmetric, with the default share kept for the
 household. Agents without a model (`agents/trainer.py`) average as many elements as the preset has.
@@ -34,7 +34,7 @@ LONGEST_S = 30.0  # rounds stated to be longer than this are left out
 
 
 def homes(elements: int, mbit: int) -> Setup:
-    """Return a set-up with so few homes that even the fastest links leave this machine's CPU idle time."""
+    """Return a set-up with so few homes that this machine's CPU has idle time even with the fastest links."""
     everyone = (
         *peers("home", (HOMES, mbit, mbit), reachable=False),
         *peers("relay", (1, RELAY_MBIT, RELAY_MBIT), role="relay"),

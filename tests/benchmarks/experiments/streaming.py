@@ -1,4 +1,4 @@
-"""Data larger than the disk: prefetched, bounded on disk and in memory, no sample used twice. See README.md."""
+"""Data larger than the disk: prefetched, bounded on disk and in memory, with no sample used twice. See README.md."""
 
 import argparse
 import json

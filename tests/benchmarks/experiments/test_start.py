@@ -1,4 +1,4 @@
-"""Experiments that people run by hand every few months can still start."""
+"""Tests that the experiments run by hand every few months still start."""
 
 import subprocess
 import sys

@@ -1,1 +1,1 @@
-"""Calculations on rounds: bytes compared with the plan's, affected rounds compared with others, growth of memory."""
+"""Calculations on rounds: bytes compared with the plan's, affected rounds compared with others, and memory growth."""

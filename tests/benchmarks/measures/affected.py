@@ -1,4 +1,4 @@
-"""Choice of a peer to put in trouble, and round times with and without that trouble."""
+"""The choice of a peer to disturb, and round times with and without the disturbance."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -20,10 +20,10 @@ def chunks_by_reducer(plans: Collection[Plan]) -> Counter[PeerId]:
 
 
 def a_sender(names: Collection[str], up: Mapping[str, float], wire_bytes: float, plan_s: float) -> str | None:
-    """Choose a peer to slow down from `names`, the peers that do not reduce. Return None if there are none.
+    """Choose a peer to slow down from among `names`, the peers that do not reduce. Return None if there are none.
 
-    Of the peers that a tenth of their uplink would make late, take the one with the widest uplink. If there is no such
-    peer, take the one with the narrowest.
+    Of the peers that would be late with a tenth of their uplink, take the one with the widest uplink. If there is no
+    such peer, take the one with the narrowest.
     """
     late = [name for name in names if wire_bytes / (TENTH * up[name]) > LATE * plan_s]
     if late:
@@ -32,7 +32,7 @@ def a_sender(names: Collection[str], up: Mapping[str, float], wire_bytes: float,
 
 
 def a_reducer(chunks: Mapping[str, int], trainers: Collection[str]) -> str | None:
-    """Return the trainer that reduces most, or the relay that does if no trainer reduces. Return None if no peer
+    """Return the trainer that reduces the most, or the relay that does if no trainer reduces. Return None if no peer
     reduces.
     """
     able = {name: count for name, count in chunks.items() if count}
@@ -42,7 +42,7 @@ def a_reducer(chunks: Mapping[str, int], trainers: Collection[str]) -> str | Non
 
 def beside_usual(usual: Sequence[float], affected: Sequence[float], without: Sequence[float]) -> Figures:
     """Compare the first and the slowest affected round with the medians of normal rounds and of rounds without the
-    peer.
+    affected peer.
     """
     usual_s, without_s = median(usual), median(without) if without else None
     worst_s = max(affected)

@@ -1,4 +1,4 @@
-"""Growth of memory over rounds: a process's peak, and its rise from early to late rounds."""
+"""Memory growth over rounds: a process's peak, and its rise from early to late rounds."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Bytes that each peer sends and receives in rounds, compared with the plans."""
+"""The bytes that each peer sends and receives in rounds, compared with the plans."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -23,7 +23,7 @@ class Moved(Struct):
 
 
 def planned(plan: Plan, receivers: Collection[PeerId]) -> dict[PeerId, Moved]:
-    """Return the encoded bytes that each peer sends and receives under a plan: gradients to reducers, and averages to
+    """Return how many encoded bytes each peer sends and receives under a plan: gradients to reducers, and averages to
     receivers. Transfers within a peer do not count.
     """
     moved = {peer: Moved() for peer in {*receivers, *_reducers(plan), *(slot.peer for slot in plan.slots)}}
@@ -56,7 +56,7 @@ def _move(moved: Mapping[PeerId, Moved], sender: PeerId, receiver: PeerId, size:
 
 
 def rows_between(before: Mapping[str, Counts], after: Mapping[str, Counts], rows: Iterable[int]) -> dict[str, Moved]:
-    """Return the bytes that each process sent and received between the two counts, in the given rows of the tally."""
+    """Return how many bytes each process sent and received between the two counts, in the given rows of the tally."""
     chosen = list(rows)
     sums = {name: (after[name] - before[name])[chosen].sum(axis=0) for name in after}
     return {name: Moved(float(sent), float(received)) for name, (sent, received) in sums.items()}
@@ -72,8 +72,8 @@ def beside_plans(
     after: Mapping[str, Counts],
     kernel_bytes: float,
 ) -> Figures:
-    """Return the mean bytes that a round transferred, compared with the planned ones. `kernel_bytes`: bytes on all
-    data links in all rounds.
+    """Return the mean number of bytes a round transferred, compared with the planned number. `kernel_bytes`: bytes on
+    all data links in all rounds.
 
     The kernel does not distinguish rounds from probes. Its bytes are divided between them in proportion to our own
     counts.
@@ -96,8 +96,8 @@ def beside_plans(
 
 
 def in_parts(moved: Mapping[str, Moved], names: Collection[str], whole: float) -> Figures:
-    """Return the most bytes that any named peer sent and received, as multiples of `whole`. Return nothing without
-    names.
+    """Return the largest byte counts that any named peer sent and received, as multiples of `whole`, or nothing
+    without names.
     """
     if not names:
         return {}
@@ -108,7 +108,7 @@ def in_parts(moved: Mapping[str, Moved], names: Collection[str], whole: float) -
 
 
 def together(moved: Mapping[str, Moved], names: Collection[str], whole: float) -> Figures:
-    """Return the total bytes that the named peers sent and received, as multiples of `whole`. Return nothing without
+    """Return the total byte counts that the named peers sent and received, as multiples of `whole`, or nothing without
     names.
     """
     if not names:

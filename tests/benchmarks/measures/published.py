@@ -21,8 +21,9 @@ TIME: Name = ("T",)
 
 
 class Flow(NamedTuple):
-    """A flow between two peers, given by their numbers. The flow is a variable of the linear program, in units of
-    `size` bytes."""
+    """A flow between two peers, identified by their numbers. The flow is a variable of the linear program, in units of
+    `size` bytes.
+    """
 
     name: Name
     ends: tuple[int, int]
@@ -64,7 +65,7 @@ def published_bound(parties: Sequence[Party], down_bytes: float, limits: Limits 
     """Return the published program's lower bound on a round's seconds. The program ignores households, duplex limits
     and forwarders.
 
-    Return 0 if the solver HiGHS finds no solution. Raise ValueError as `solve` does, and for more than 64 peers.
+    Return 0 if the HiGHS solver finds no solution. Raise ValueError as `solve` does, and for more than 64 peers.
     """
     if len(parties) > MOST:
         raise ValueError(f"more than {MOST} take part")
@@ -97,8 +98,8 @@ def _flows(table: Table, down_bytes: float) -> Iterator[Flow]:
 def _average(builder: _Builder, table: Table) -> None:
     """Limit each reducer's output to what every contributor has sent to it, and give every receiver the whole vector.
 
-    The variable m is the share that a reducer has from all contributors. With m, the program has n squared rows
-    instead of n cubed.
+    The variable m is the share that a reducer has received from all contributors. With m, the program has n squared
+    rows instead of n cubed.
     """
     reducers, receivers = np.flatnonzero(table.reduces).tolist(), np.flatnonzero(table.receives).tolist()
     for i in reducers:

@@ -1,4 +1,4 @@
-"""Choice of the peer to put in trouble, and comparison of the affected rounds."""
+"""The choice of the peer to disturb, and the comparison of the affected rounds."""
 
 from tests.benchmarks.measures.affected import a_reducer, a_sender, beside_usual
 

@@ -1,4 +1,4 @@
-"""Bytes of a plan, counted by hand, and figures made from real counters."""
+"""The bytes of a plan, counted by hand, and figures made from real counters."""
 
 import numpy as np
 import pytest

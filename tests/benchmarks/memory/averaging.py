@@ -1,5 +1,6 @@
-"""Memory of processes that average without torch, over many rounds. A third of the rounds fail. Described in
-README.md."""
+"""The memory of processes that average without torch, over many rounds. A third of the rounds fail. Described in
+README.md.
+"""
 
 import argparse
 import asyncio
@@ -32,7 +33,7 @@ PATIENCE_S = 60.0  # seconds for one round
 
 
 def recipe() -> Recipe:
-    """Return a recipe whose batch is filled by three trainers, or by two if one is away. A round that loses one of
+    """Return a recipe whose batch is filled by three trainers, or by two if one is away. A round that loses one of the
     three is void.
     """
     return CausalLM(
@@ -89,7 +90,8 @@ class Rounds:
     def _fail(self) -> None:
         """Make the planned round void: disconnect contributors until too few are left, then let them return.
 
-        If the reducer itself contributed most, the round may still succeed. The next round then fails instead.
+        If the reducer itself contributed the most, the round may still succeed. In that case, the next round fails
+        instead.
         """
         state = self.coordinator.state
         round_ = state.round

@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def measured(recipe: dict[str, str]) -> Measured:
-    """Train a few steps with a snapshot at each step, so that memory reaches its peak."""
+    """Train for a few steps with a snapshot at each step, so that memory reaches its peak."""
     with tempfile.TemporaryDirectory() as folder, Swarm(Path(folder)) as swarm:
         swarm.start_site()
         organizer = swarm.sign_up("organizer")

@@ -42,7 +42,7 @@ PATIENCE_S = 30.0
 
 
 class Contributor:
-    """The shipped trainer core, driven by a script from cut to commit repeatedly. The core's clock does not tick."""
+    """The shipped trainer core. A script drives it repeatedly from cut to commit. The core's clock does not tick."""
 
     further_s = 15.0  # seconds until a second unit of the same step
 
@@ -54,8 +54,8 @@ class Contributor:
         place: Place | None = None,
         fail: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """Create a contributor. `unit_s`: seconds to compute a unit, without adding it. `place`: address on which to
-        listen.
+        """Create a contributor. `unit_s`: seconds to compute a unit, excluding the time to add it. `place`: address to
+        listen on.
 
         `fail` receives the errors of background jobs. Without `fail`, an error ends the process.
         """

@@ -35,7 +35,7 @@ WAITING = 10_000  # messages queued for one link; a peer that does not read them
 
 
 class Timed(Struct):
-    """The history of one step. Times are in seconds of this machine's clock."""
+    """The history of one step. Times are in seconds on this machine's clock."""
 
     cut_at: float
     planned_at: float = 0.0
@@ -71,7 +71,7 @@ class Timed(Struct):
         return self.seconds_without(frozenset())
 
     def seconds_without(self, peers: AbstractSet[PeerId]) -> float:
-        """Return the seconds from the cut until every awaited contributor, except `peers`, has all averages."""
+        """Return how many seconds after the cut all awaited contributors except `peers` have all the averages."""
         held = [at for peer, at in self.held_at.items() if peer in self.awaited - peers]
         return max(held, default=self.cut_at) - self.cut_at
 
@@ -80,8 +80,7 @@ class Timed(Struct):
         return self.awaited <= self.held_at.keys()
 
     def hold(self, peer: PeerId, attempt: int, at: float) -> None:
-        """Record when a peer has all averages of an attempt. The time of a later attempt replaces that of an earlier
-        one."""
+        """Record when a peer has all the averages of an attempt. A later attempt's time replaces an earlier one's."""
         if attempt > self.held_in.get(peer, -1):
             self.held_at[peer], self.held_in[peer] = at, attempt
 
@@ -221,7 +220,7 @@ class Coordinator:
             self._carry(command)
 
     def _later(self, event: e.Event) -> None:
-        """Deliver a database's answer in a later turn of the event loop, not within the event that requested it."""
+        """Deliver the database's answer in a later turn of the event loop, not within the event that requested it."""
         asyncio.get_running_loop().call_soon(self.handle, event)
 
     def _carry(self, command: e.Command) -> None:

@@ -39,7 +39,7 @@ class Used(Struct):
         return cls(*_used())
 
     def line(self, moved: int) -> str:
-        """Return a JSON line with CPU seconds, number of waits, and bytes moved in both directions."""
+        """Return a JSON line with the CPU seconds, the number of waits, and the bytes moved in both directions."""
         seconds, switches = _used()
         used = {"cpu_s": seconds - self.began_s, "waits": switches - self.began_switches, "moved": moved}
         return json.dumps(used)

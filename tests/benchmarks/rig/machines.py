@@ -34,7 +34,7 @@ class OwnAccess(RunAccess):
         self.control, self.run = control, RUN
 
     async def renew(self) -> None:
-        """Issue a credential on the first call only. A benchmark ends before it expires."""
+        """Issue a credential on the first call only. The benchmark ends before it expires."""
         if self.credential is None:
             now = int(time.time())
             credential = Credential(

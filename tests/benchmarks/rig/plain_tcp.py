@@ -50,8 +50,9 @@ def serve(link: socket.socket, most: int) -> None:
 
 
 def send(port: int, most: int) -> None:
-    """Make one exchange for each line of standard input, which states the bytes up and down. Print a line after
-    each."""
+    """Make one exchange for each line of standard input, which gives the byte counts up and down. Print a line after
+    each exchange.
+    """
     outgoing, incoming = memoryview(os.urandom(most)), memoryview(bytearray(most))
     with socket.create_connection(("127.0.0.1", port)) as link:
         print("linked", flush=True)

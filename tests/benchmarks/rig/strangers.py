@@ -33,7 +33,7 @@ class Ground(Struct):
 
 
 class Visit(Struct, frozen=True):
-    """An attack: its name, the weakness of the site that it would exploit, and an action that is repeated."""
+    """An attack: its name, the weakness of the site that it would exploit, and the action to repeat."""
 
     name: str
     fault: str
@@ -75,9 +75,8 @@ async def _big_body(ground: Ground) -> None:
 
 
 async def _silent_socket(ground: Ground) -> None:
-    """Open a socket that stays silent. A header as from a trusted proxy gives all such sockets the same source
-    address.
-    """
+    """Open a socket that stays silent. A header like a trusted proxy's gives all such sockets the same source
+    address."""
     address = f"{ground.url.replace('http', 'ws', 1)}/ws/agents/"
     async with connect(address, additional_headers={"X-Forwarded-For": "203.0.113.5"}, proxy=None) as socket:
         ground.account["opened"] += 1
@@ -87,7 +86,7 @@ async def _silent_socket(ground: Ground) -> None:
 
 
 async def _unasked_upload(ground: Ground) -> None:
-    """Upload noise as the run's state, from a machine that the coordinator did not choose to upload."""
+    """Upload noise as the run's state, from a machine that the coordinator did not choose for the upload."""
     await ground.access.renew()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.safetensors"

@@ -86,8 +86,9 @@ def ids_of(found: Setup) -> dict[str, PeerId]:
 
 
 def program_of(peer: Peer, place: tuple[str, str, str], address: str, way: Way) -> tuple[str, ...]:
-    """Return the command of a peer. Reachable peers listen. `place`: the peer's folder, its id, the coordinator's
-    address."""
+    """Return the command that starts a peer. Reachable peers listen. `place`: the peer's folder, its id, the
+    coordinator's address.
+    """
     match peer.role:
         case "relay":
             return ("rig.relay", *place, address)

@@ -1,7 +1,7 @@
 """Counts of the bytes that a process sends and receives, by kind, in a file that other processes can read at any time.
 
-The sessions of links count the bytes, including our frame headers and WebSocket framing. Data that a peer passes to
-itself is not counted. TLS, TCP and IP overhead appears only in the kernel's counters.
+Link sessions count the bytes, including our frame headers and WebSocket framing. Data that a peer passes to itself is
+not counted. TLS, TCP and IP overhead appears only in the kernel's counters.
 """
 
 from pathlib import Path
@@ -34,7 +34,9 @@ def row_of(link: Link, data: bytes | memoryview) -> int:
 
 
 def framed(size: int, *, is_masked: bool) -> int:
-    """Return the size including a WebSocket frame (RFC 6455, section 5.2). Only the dialling side masks its frames."""
+    """Return the size with its WebSocket frame included (RFC 6455, section 5.2). Only the dialling side masks its
+    frames.
+    """
     return size + 2 + (0 if size < 126 else 2 if size < 1 << 16 else 8) + (4 if is_masked else 0)
 
 
@@ -64,7 +66,7 @@ def count_into(folder: Path) -> None:
 
 
 def counted(folder: Path) -> Counts:
-    """Return the counts so far, or zeros if the process has not begun to count."""
+    """Return the counts so far, or zeros if the process has not started counting."""
     path = folder / NAME
     if not path.exists() or path.stat().st_size < 96:
         return np.zeros((6, 2), np.int64)

@@ -1,4 +1,4 @@
-"""Runs the rivals of a set-up one after another in its namespaces, and compares the rivals' rounds with our rounds."""
+"""Runs the rivals of a set-up one after another in its namespaces, and compares their rounds with ours."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The virtual environment of hivemind, under `var/`. It is created once, and again when hivemind's requirements
+"""The virtual environment for hivemind, under `var/`. It is created once, and recreated when hivemind's requirements
 change.
 """
 

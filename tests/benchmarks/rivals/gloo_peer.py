@@ -30,8 +30,8 @@ class Gloo:
         return [self.vector.numpy()]
 
     def average(self) -> dict[str, Any]:
-        """Average once. As in our own rounds, the time includes casts. It excludes the initial wait for the other
-        peers.
+        """Average once. As in our own rounds, the time includes casts. It does not include the initial wait for the
+        other peers.
         """
         dist.barrier()
         began = time.monotonic()

@@ -49,7 +49,7 @@ class Round(Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """True if all peers were in one group and report success."""
+        """True if all peers were in one group and reported success."""
         return all(said.get("group") == len(self.said) for said in self.said.values())
 
     @property
@@ -123,7 +123,7 @@ class Group:
         self.processes: dict[str, Process] = {}
 
     def start(self, seats: Sequence[Seat]) -> None:
-        """Start the processes. If they dial the first one, start it alone and pass on its addresses. Raise
+        """Start the processes. If the others dial the first one, start it alone and give them its addresses. Raise
         RuntimeError if a process does not start.
         """
         self.contributors = [seat.name for seat in seats if seat.contributes]
@@ -185,9 +185,10 @@ class Group:
 
     @contextmanager
     def _within(self, seconds: float) -> Iterator[None]:
-        """Kill all processes by their ids if the block takes too long, so that a wait for any of them ends.
+        """Kill all processes by their ids if the block takes too long, so that nothing is left waiting on them.
 
-        Their child processes are killed too, because these inherit the pipe on which the benchmark waits."""
+        Their child processes are killed too, because they inherit the pipe on which the benchmark waits.
+        """
         clock = threading.Timer(seconds, self._give_up)
         clock.daemon = True
         clock.start()
@@ -220,7 +221,8 @@ class Group:
 
 
 def moved(before: Iterable[Traffic], after: Iterable[Traffic]) -> tuple[int, int]:
-    """Return the bytes that all peers sent between the two counts: over their shaped links, and over the control
-    links."""
+    """Return how many bytes all peers sent between the two counts: over their shaped links, and over the control
+    links.
+    """
     grown = [late - early for early, late in zip(before, after, strict=True)]
     return sum(each.up.bytes for each in grown), sum(each.control_up.bytes + each.control_down.bytes for each in grown)

@@ -12,7 +12,7 @@ PROGRAMS = "tests.benchmarks.rivals"
 
 
 def reason_against_gloo(setup: Setup, codec: str) -> str:
-    """Return why gloo cannot run in this set-up, or an empty text if it can."""
+    """Return why gloo cannot run in this set-up, or an empty string if it can."""
     if not all(peer.reachable for peer in setup.peers):
         return "all have to reach each other"
     if codec not in {"fp16", "fp32"}:
@@ -21,7 +21,7 @@ def reason_against_gloo(setup: Setup, codec: str) -> str:
 
 
 def gloo(network: Network, codec: str, folder: Path) -> list[Seat]:
-    """Seat the trainers only. Other peers have no values, and gloo's ring would wait for them."""
+    """Seat only the trainers. Other peers have no values, and gloo's ring would wait for them."""
     trainers = [peer for peer in network.setup.peers if peer.role == "trainer"]
     command = (sys.executable, "-m", f"{PROGRAMS}.gloo_peer")
     common = common_of(network.setup, codec) | {"folder": str(folder)}
@@ -55,7 +55,7 @@ def common_of(setup: Setup, codec: str) -> dict[str, Any]:
 
 
 def role_of(peer: Peer) -> str:
-    """Return the peer's hivemind role: auxiliary without values, client behind NAT, otherwise node."""
+    """Return the peer's hivemind role: auxiliary if it has no values, client if behind NAT, otherwise node."""
     if peer.role != "trainer":
         return "auxiliary"
     return "node" if peer.reachable else "client"

@@ -1,4 +1,4 @@
-"""A rival's virtual environment is created once, recreated for other requirements, and never left incomplete."""
+"""A rival's virtual environment is created once, recreated when its requirements change, and never left incomplete."""
 
 import sys
 from collections.abc import Sequence

@@ -38,7 +38,7 @@ def fill(vectors: Sequence[Vector], seed: int, shift: float) -> None:
 
 
 def right_part(vectors: Sequence[Vector], seed: int, shift: float) -> float:
-    """Return the share of all values that equal the noise plus this shift, from 0 to 1."""
+    """Return the fraction of the values, from 0 to 1, that equal the noise plus this shift."""
     right = 0
     for number, vector in enumerate(vectors):
         for index, part in enumerate(noise(vector.size, seed + number)):

@@ -29,7 +29,7 @@ def ends_of(mbit: float) -> Setup:
 
 @contextmanager
 def linked(mbit: float) -> Iterator[Network]:
-    """Yield a network of namespaces if the rate is limited, else loopback."""
+    """Yield a network of namespaces if the rate is limited, otherwise loopback."""
     with on_loopback(ends_of(mbit)) if mbit == UNLIMITED else emulated(ends_of(mbit)) as network:
         yield network
 

@@ -1,1 +1,1 @@
-"""All benchmarks together: their sizes and time budgets, and their figures as tables."""
+"""All the benchmarks together: their sizes and time budgets, and their figures as tables."""

@@ -12,7 +12,7 @@ GRACE_S = 30.0  # seconds for a benchmark to remove its namespaces and processes
 
 
 def lines_of(job: Job, command: Sequence[str] = ()) -> tuple[list[str], bool]:
-    """Run a benchmark. Return the JSON lines that the benchmark printed, and True if it finished. Progress goes to the
+    """Run a benchmark. Return the JSON lines that it printed, and whether it finished. Progress goes to the
     terminal."""
     command = command or (sys.executable, "-m", f"tests.benchmarks.{job.name}", *job.arguments)
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:

@@ -1,4 +1,4 @@
-"""Turns figures of benchmark runs into rows of tables: `python -m tests.benchmarks.suite.tables FILE... [--write
+"""Turns the figures of benchmark runs into table rows: `python -m tests.benchmarks.suite.tables FILE... [--write
 docs/benchmarks.md]`.
 
 The page has a line `<!-- NAME -->` before each table and `<!-- end -->` after it. The text between these lines is
@@ -48,8 +48,9 @@ def cells(run: Figures, *names: str) -> Cells:
 
 
 def averaging(runs: Iterable[Figures], *, is_free: bool = False) -> list[Figures]:
-    """Return the timed rounds of the `averaging` benchmark: in a stated codec, or with the plan's choice
-    (`is_free`)."""
+    """Return the timed rounds of the `averaging` benchmark: in a stated codec, or in codecs that the plan chose
+    (`is_free`).
+    """
     timed = [run for run in made(runs) if not run.get("is_many") and not run.get("reserve_percent")]
     return [run for run in timed if (run["codec"] == "plan") == is_free]
 
@@ -212,7 +213,7 @@ def preset_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def step_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Yield a step's stated bytes and seconds, compared with rounds over links of that speed."""
+    """Yield a step's stated bytes and seconds, compared with rounds over links of the stated speed."""
     names = (
         "up_told_mb",
         "up_told_ratio",

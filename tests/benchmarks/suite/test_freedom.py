@@ -1,4 +1,4 @@
-"""Figures of rounds whose codecs and contributors the plan chose."""
+"""Figures of rounds in which the plan chose codecs and contributors."""
 
 from types import SimpleNamespace
 from typing import Any

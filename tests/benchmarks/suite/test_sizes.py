@@ -1,4 +1,4 @@
-"""Each size of benchmark run fits into its stated minutes and includes every benchmark."""
+"""A benchmark run of each size fits into the minutes stated for it and includes every benchmark."""
 
 from pathlib import Path
 

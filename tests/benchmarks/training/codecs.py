@@ -1,6 +1,6 @@
 """The cost of fewer bits: held-out loss after 200 steps on real text, with gradients and averages in each codec.
 
-The two trainers and the reducer work as shipped, including carried work, sums and residuals, but without sockets. Run
+Two trainers and a reducer work as shipped, including carried work, sums and residuals, but without sockets. Run
 `python -m tests.benchmarks.training.codecs`. The last line is one JSON object.
 """
 
@@ -48,8 +48,8 @@ def recipe_of(seed: int, steps: int) -> CausalLM:
 
 
 def heldout_loss(codec: Codec, seed: int, steps: int = STEPS, *, feedback: bool = True) -> float:
-    """Return held-out nats per token after this many steps. Without `feedback`, rounding errors of averages are not
-    carried over.
+    """Return held-out nats per token after this many steps. Without `feedback`, rounding errors in the averages are
+    not carried over.
     """
     recipe, text = recipe_of(seed, steps), np.frombuffer(docstrings().encode(), np.uint8).astype(np.uint16)
     replica, tokens = Replica(recipe), text[:-HELD_OUT]

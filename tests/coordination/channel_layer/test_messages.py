@@ -1,4 +1,4 @@
-"""Messages between the site's processes. A message from another version is read, or is dropped without harm to
+"""Messages between the site's processes. A message from another version is read, or dropped without affecting
 others."""
 
 from typing import Any, get_args

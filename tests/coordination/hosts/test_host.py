@@ -160,8 +160,9 @@ class TestTheClaim:
                 await asyncio.wait([*hung, keeping])
 
     async def test_is_renewed_while_the_state_is_loaded(self, example: Example, monkeypatch: Any) -> None:
-        """A regression: reading a long log took longer than a claim lasts, so two processes took the run from each
-        other in turn."""
+        """A regression test: reading a long log took longer than a claim lasts, so two processes kept taking the run
+        from each other.
+        """
         renewed, seen = threading.Event(), []
 
         def load(*_: Any) -> None:

@@ -229,7 +229,7 @@ def test_what_is_shown_and_what_is_told_are_one_transaction(world: World, monkey
 
 
 def test_while_nothing_changes_it_costs_nothing(world: World) -> None:
-    """A host polls every second, so a poll that finds no changes must cost no query."""
+    """A host polls every second, so a poll that finds no changes must not cost a query."""
     world.here(world.teo)
     world.look()
     with CaptureQueriesContext(connection) as asked:

@@ -246,7 +246,7 @@ def test_who_is_heard_is_not_among_the_oldest() -> None:
 
 
 def test_an_auxiliary_has_a_budget_of_its_own() -> None:
-    """An auxiliary reports every span and slot of one run, more than a trainer does but less than a relay."""
+    """An auxiliary reports every span and slot of one run: more than a trainer does, but less than a relay does."""
     trainer, auxiliary, relay = (BUDGETS[role] for role in (Role.TRAINER, Role.AUXILIARY, Role.RELAY))
     assert trainer.messages < auxiliary.messages < relay.messages
     assert Allowances().of("a", "run", Role.AUXILIARY, 0.0).budget is auxiliary

@@ -313,7 +313,7 @@ async def test_another_machine_hears_nothing(example: Example, layer: Any) -> No
 
 
 async def test_what_was_said_is_not_said_twice(example: Example, layer: Any) -> None:
-    """Polls overlap, so each of them finds the same change."""
+    """Overlapping polls all find the same change."""
     async with link_of(example) as link:
         await says(link, example, -1)
         await instructions(link)

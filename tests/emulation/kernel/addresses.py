@@ -1,6 +1,8 @@
 """Addresses of the control networks, from the range for benchmarks (RFC 2544), and of the data network.
 
-The data network uses a private range. hivemind's library libp2p never announces addresses of the benchmark range."""
+The data network uses a private range, because hivemind's library libp2p never announces addresses in the benchmark
+range.
+"""
 
 from ipaddress import IPv4Network
 

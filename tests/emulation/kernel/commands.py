@@ -1,4 +1,4 @@
-"""Runs `ip` and `tc` on many lines at a time, and finds out whether this machine permits it."""
+"""Runs `ip` and `tc` on many lines at a time, and finds out whether this machine permits this."""
 
 import functools
 import os
@@ -20,7 +20,7 @@ PROBE_QUEUES = (
 
 
 class Unavailable(RuntimeError):
-    """This machine cannot emulate. The text gives the reason and a remedy."""
+    """This machine cannot emulate a network. The text gives the reason and a remedy."""
 
 
 def batch(program: str, lines: Iterable[str], namespace: str = "") -> None:
@@ -42,7 +42,7 @@ def run(command: list[str], words: str = "") -> str:
 
 
 def absent(platform: str, user: int, find: Callable[[str], str | None] = shutil.which) -> str:
-    """Return what this machine lacks and how to install it, or an empty text."""
+    """Return what this machine lacks and how to install it, or an empty string."""
     if platform != "linux":
         return "Network namespaces are of Linux alone: use a Linux machine or a virtual one."
     if missing := [program for program in ("ip", "tc") if find(program) is None]:
@@ -59,13 +59,14 @@ def require() -> None:
 
 @functools.cache
 def reason_against() -> str:
-    """Return why this machine cannot emulate, or an empty text. The result is cached."""
+    """Return why this machine cannot emulate a network, or an empty string. The result is cached."""
     return absent(sys.platform, os.geteuid()) or refused_by_kernel()
 
 
 def refused_by_kernel() -> str:
-    """Return why the kernel refuses a namespace, or an empty text. Containers often run as root but may not create
-    one."""
+    """Return why the kernel refuses a namespace, or an empty string. Containers often run as root but may not create
+    one.
+    """
     probe = PROBE.format(pid=os.getpid())
     try:
         run(["ip", "netns", "add", probe])

@@ -26,7 +26,7 @@ def leave(number: int, _: FrameType | None) -> NoReturn:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Hold ENDINGS signals and Ctrl-C until the block ends, then deliver one of them."""
+    """Hold back ENDINGS signals and Ctrl-C until the block ends, then deliver one of them."""
     came: set[int] = set()
     with handled((signal.SIGINT, *ENDINGS), lambda number, _: came.add(number)):
         yield

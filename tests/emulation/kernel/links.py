@@ -56,7 +56,7 @@ def peer_side(setup: Setup, index: int, slot: int) -> Iterator[str]:
 
 
 def destinations(setup: Setup, peer: Peer) -> Iterator[str]:
-    """Yield the destinations that a peer can dial. Behind NAT, these are reachable peers other than trainers,
+    """Yield the destinations that a peer can dial: the reachable peers other than trainers if it is behind NAT,
     otherwise the whole data network.
     """
     if peer.reachable:

@@ -1,4 +1,4 @@
-"""Find and remove namespaces of existing emulations and the processes in them."""
+"""Find and remove the namespaces of existing emulations and the processes in them."""
 
 import os
 import re

@@ -1,8 +1,9 @@
 """Plain TCP in both directions at full speed: `python -m tests.emulation.programs.traffic NAME ADDRESS`.
 
-The program listens on the address, prints "ready", and reads one line of JSON. That line gives the addresses to `dial`,
-the monotonic times `start` and `stop` between which it counts, and in `most` the highest rate toward each peer in bytes
-per second. Then it prints how many bytes came from each peer."""
+The program listens on the address, prints "ready", and reads one line of JSON. That line gives the addresses to
+`dial`, the monotonic times `start` and `stop` between which bytes are counted, and the highest rate toward each peer
+in bytes per second (`most`). At the end, the program prints how many bytes came from each peer.
+"""
 
 import json
 import math
@@ -24,7 +25,7 @@ CONNECTIONS = 4
 
 
 class Exchange:
-    """Connections with one sending and one receiving thread each, until the stop time."""
+    """Connections, each with a sending and a receiving thread, that run until the stop time."""
 
     def __init__(self, name: str, start: float, stop: float, most: Mapping[str, float]) -> None:
         self._name = name

@@ -1,5 +1,5 @@
-"""Three machines train, and the site is killed while the organizer rolls the run back. All replicas agree
-afterwards."""
+"""Three machines train, and the site is killed while the organizer rolls the run back. Afterwards, all replicas
+agree."""
 
 from pathlib import Path
 
@@ -28,15 +28,13 @@ def rollbacks(swarm: Swarm) -> list[int]:
 
 
 def since(swarm: Swarm, name: str, times: int) -> dict[int, str]:
-    """Return an agent's state digests since its last rollback. Return none unless it has had exactly `times`
-    rollbacks.
-    """
+    """Return an agent's state digests since its last rollback, or none unless it has had exactly `times` rollbacks."""
     parts = swarm.log(name).split(ROLLED)
     return {int(step): digest for step, digest in DIGEST.findall(parts[-1])} if len(parts) == times + 1 else {}
 
 
 def all_equal(swarm: Swarm, steps: int, times: int, *late: str) -> None:
-    """Require that all agents reach this step and agree on the state at each common step."""
+    """Require that all agents reach this step and agree on the state at every step they share."""
 
     def made() -> bool:
         return all(max(since(swarm, name, times), default=0) >= steps for name in NAMES)

@@ -55,14 +55,15 @@ def test_two_machines_learn_from_what_stays_on_the_hub(tmp_path: Path) -> None:
 
 
 def streamed(swarm: Swarm) -> dict[str, int]:
-    """Return the token count of each shard that machines make from the Hub, by the shard's digest. The counts come from
-    the site's files."""
+    """Return the token count of each shard that machines make from the Hub, by the shard's digest. The counts are read
+    from the site's files.
+    """
     files = swarm.data.glob("storage/datasets/*/*/shards/*.safetensors")
     return {path.stem: portion.tokens for path in files if (portion := portion_in(path)) is not None}
 
 
 def check(swarm: Swarm, hub: Hub, expected: dict[str, int]) -> None:
-    """Require that machines made the stated shards, with equal content and without a token, and trained on them."""
+    """Require that machines made the expected shards, with equal content and without a token, and trained on them."""
     ((listed,),) = swarm.rows("select count(*) from runs_shard")
     assert 0 < len(expected) < listed
     made = {name: {path.stem: path for path in shards(swarm, name)} for name in ("first", "second")}
@@ -83,6 +84,6 @@ def check(swarm: Swarm, hub: Hub, expected: dict[str, int]) -> None:
 
 
 def shards(swarm: Swarm, name: str) -> list[Path]:
-    """Return the shards that a machine has made, without those that exist only as descriptions."""
+    """Return the shards that a machine has made, excluding those that exist only as descriptions."""
     found = (swarm.folder / name).glob("**/shards/*.safetensors")
     return [path for path in found if path.stem in streamed(swarm) and portion_in(path) is None]

@@ -1,1 +1,1 @@
-"""End-to-end tests of pages: accessibility, and the number of actions that people need."""
+"""End-to-end tests of pages: their accessibility, and how few actions people need."""

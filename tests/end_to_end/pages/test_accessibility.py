@@ -1,9 +1,10 @@
-"""axe-core finds no violation on any page: as visitor and organizer, light and dark, wide and narrow, right to left.
+"""axe-core finds no violation on any page: as visitor or organizer, light or dark, wide or narrow, or right to left.
 
-A page is one line of PAGES. Placeholders stand for addresses: `{run}` a run that trains, `{draft}` a draft by
-invitation, `{invitation}` an invitation to it, `{done}` a finished run, `{requested}` a run that Teo asked to join,
-`{operator}` the first operator's link, `{reset}` a password link. `{code}` is the code of a waiting machine. The
-newcomer signed in through another site, and the newcomer's name is taken here."""
+Each line of PAGES is one page. Placeholders stand for addresses: `{run}` a run that trains, `{draft}` a draft by
+invitation, `{invitation}` an invitation to it, `{done}` a finished run, `{requested}` a run that Teo has asked to
+join, `{operator}` the first operator's link, `{reset}` a password link. `{code}` is the code of a waiting machine. The
+newcomer signed in through another site, and the newcomer's name is already taken here.
+"""
 
 import json
 import os
@@ -180,13 +181,13 @@ def asked(swarm: Swarm) -> str:
 
 @pytest.fixture(scope="module", params=["light", "dark"])
 def scheme(request: pytest.FixtureRequest) -> Any:
-    """Return the colour scheme. Dark pages differ only in colours, so only their contrast is checked."""
+    """Return the colour scheme. Dark pages differ only in their colours, so only their contrast is checked."""
     return request.param
 
 
 @pytest.fixture(scope="module")
 def readers(site: Site, scheme: Scheme) -> Iterator[dict[str, Reader]]:
-    """Yield readers: a stranger, two people who are logged in, and a newcomer who has no name here yet."""
+    """Yield the readers: a stranger, two people who are logged in, and a newcomer who has no name here yet."""
     found = {who: Reader(site.browser, color_scheme=scheme) for who in ("", "Amina", "Noor", "newcomer")}
     found["newcomer"].page.goto(f"{site.swarm.url}/login/with/oidc/")
     for who in ("Amina", "Noor"):
@@ -213,7 +214,7 @@ def test_nothing_stands_in_anybodys_way(site: Site, readers: dict[str, Reader], 
 
 
 def stands_in_nobodys_way(reader: Reader, scheme: Scheme, width: int) -> None:
-    """Require that axe-core finds no violation and that nothing lies outside the screen."""
+    """Require that axe-core finds no violation and that nothing extends beyond the screen."""
     reader.page.evaluate(SETTLED)
     assert violations(reader, scheme) == [], f"{width} px"
     assert reader.page.evaluate(MENUS_BESIDE_THE_SCREEN) == [], f"{width} px"

@@ -1,4 +1,4 @@
-"""The number of actions that people need. An action is a click or a field that is filled in."""
+"""The number of actions that people need. An action is a click or filling in a field."""
 
 import re
 from collections.abc import Iterator
@@ -86,8 +86,9 @@ def test_from_the_front_page_to_a_run_that_takes_volunteers(
 def test_from_a_link_to_credit(
     site: tuple[Swarm, Browser], english: str, device: dict[str, Any], record_property: Any
 ) -> None:
-    """After signing in, a person copies the page's line into a terminal, opens the address that it shows, and
-    approves."""
+    """After signing in, a person pastes the page's command into a terminal, opens the address that it shows, and
+    approves.
+    """
     swarm, browser = site
     organizer, name = swarm.sign_up("Ida" if device else "Amina"), "Lea" if device else "Teo"
     swarm.open_endless_run(organizer, english)

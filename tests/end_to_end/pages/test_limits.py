@@ -1,4 +1,4 @@
-"""A real machine obeys the limits that its owner sets on the page, as measured from outside."""
+"""A real machine obeys the limits that its owner sets on the page, as measured from the outside."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""On a phone, people watch a run without layout shift, moderate it, and limit a machine, all by touch."""
+"""On a phone, people watch a run without layout shifts, moderate it, and limit a machine, all by touch."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -121,7 +121,7 @@ def test_an_owner_sets_a_limit_and_pauses(run: tuple[Swarm, Browser]) -> None:
 
 
 def test_a_moderator_removes_somebody_and_lets_them_back(run: tuple[Swarm, Browser]) -> None:
-    """This must be the last test of the module, because Teo's agent ends."""
+    """This must be the module's last test, because it ends Teo's agent."""
     swarm, browser = run
     organizer, moderator = on_phone(swarm, browser, "Amina"), on_phone(swarm, browser, "Noor")
     organizer.page.goto(f"{swarm.url}/runs/{swarm.slug}/manage/")

@@ -1,4 +1,4 @@
-"""Visitors let a released model write: with scripts, without scripts, and across a restart of the site."""
+"""Visitors have a released model write text: with scripts, without scripts, and while the site restarts."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_visitors_let_a_released_model_write(tmp_path: Path, english: str) -> No
 
 
 def on_the_runs_page(swarm: Swarm, reader: Reader) -> None:
-    """Let the model write on the run's page. Require that the page does not reload and escapes the text."""
+    """Have the model write on the run's page. Require that the page does not reload and that it escapes the text."""
     reader.page.goto(f"{swarm.url}/runs/{swarm.slug}/")
     reader.page.wait_for_selector(LIVE, state="attached")
     reader.page.evaluate("window.mark = 'the same page'")
@@ -53,7 +53,7 @@ def without_a_script(swarm: Swarm, reader: Reader) -> None:
 
 
 def through_a_restart(swarm: Swarm) -> None:
-    """Submit a prompt, kill and restart the site, and require that the text is written without a second request."""
+    """Submit a prompt, kill and restart the site, and require that the text appears without a second request."""
     visitor = Visitor(swarm.url)
     visitor.submit(f"/runs/{swarm.slug}/try/", {"prompt": "Many hands"})
     swarm.kill("site")

@@ -1,4 +1,4 @@
-"""A real Chromium, and a reader that records its errors."""
+"""A real Chromium, and a reader that records errors on its page."""
 
 import copy
 import shutil
@@ -27,7 +27,7 @@ POLLING = "html[data-feed=polling]"
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Start the browser that is installed on this machine, or else Playwright's own."""
+    """Start the browser installed on this machine, or else Playwright's own."""
     with sync_playwright() as playwright:
         path = browser_on_path()
         browser = playwright.chromium.launch(executable_path=path and shutil.which(path), args=list(ARGUMENTS))
@@ -38,8 +38,9 @@ def chromium() -> Iterator[Browser]:
 
 
 class Reader:
-    """One page in a browser context of its own. `faults`: script errors, dialogs, and violations of the content
-    security policy."""
+    """One page in its own browser context. `faults`: script errors, dialogs, and violations of the content security
+    policy.
+    """
 
     def __init__(self, browser: Browser, *, width: int = 1440, height: int = 1000, **context: Any) -> None:
         self.context = browser.new_context(viewport={"width": width, "height": height}, **context)

@@ -1,6 +1,7 @@
-"""A site that kills itself with SIGKILL between the commit of one step and the message about it.
+"""A site that kills itself with SIGKILL between committing a step and sending the message about it.
 
-The site is `manage.py serve` with one function wrapped."""
+The site is `manage.py serve` with one function wrapped.
+"""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A load balancer in front of a site's processes: it forwards connections at one address to running processes."""
+"""A load balancer in front of a site's processes: it forwards connections from one address to the running processes."""
 
 import asyncio
 import contextlib

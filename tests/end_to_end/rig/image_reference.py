@@ -1,5 +1,6 @@
-"""`reference.py` for images, with labels or by SwAV, without any code of peer_agent. `reference.py` describes
-FOLDER."""
+"""Like `reference.py`, but for images, labelled or with SwAV, and without any code from peer_agent. See there for
+FOLDER.
+"""
 
 import json
 import math

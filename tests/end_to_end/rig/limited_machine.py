@@ -1,8 +1,9 @@
-"""A machine in its own network whose owner limits it on the page. test_limits.py checks the results.
+"""A machine in its own network, limited by its owner on the page. test_limits.py checks the results.
 
 Run `python -m tests.end_to_end.rig.limited_machine FOLDER` alone in a network namespace. Traffic is read from the
-kernel's counters at the site's end of the machine's cable, and computing from its CPU time. The last line of the output
-is one JSON object of results."""
+kernel's counters at the site's end of the machine's cable, and computing is judged by the machine's CPU time. The last
+line of the output is a JSON object of results.
+"""
 
 import json
 import re
@@ -65,12 +66,14 @@ class Machine:
         return int(self.kept("revision"))
 
     def kept(self, column: str) -> Any:
-        """Return a column of the owner's instructions at the site, or an empty text before the first instruction."""
+        """Return a column of the owner's instructions stored on the site, or an empty string before the first
+        instruction.
+        """
         found = self.swarm.rows(f"select {column} from accounts_machinecontrol where machine_id = '{self.key}'")
         return found[0][0] if found else ""
 
     def until(self, why: str, limit_s: float = 60) -> float:
-        """Wait until the machine rests for this reason, or works if `why` is empty. Return the seconds."""
+        """Wait until the machine rests for this reason, or works if `why` is empty. Return how many seconds it took."""
         began = time.monotonic()
         self.swarm.wait(lambda: self.row.get("why") == why, limit_s, f"it says {why or 'that it works'}")
         return time.monotonic() - began
@@ -87,7 +90,7 @@ class Machine:
 
 
 def moved() -> tuple[int, int]:
-    """Return the machine's bytes up and down, counted at the site's end of its cable."""
+    """Return how many bytes the machine sent and received, counted at the site's end."""
     line = next(line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith(CABLE))
     counters = line.split()[1:]
     return int(counters[RECEIVED]), int(counters[SENT])
@@ -100,7 +103,7 @@ def rates(seconds: float) -> tuple[float, float]:
 
 
 def settle() -> None:
-    """Wait until a download limit takes effect: the sender's last burst arrives, then the rate drops."""
+    """Wait until a download limit takes effect: the sender's last burst arrives, and then the rate drops."""
     has_come = False
     for _ in range(LONGEST_S):
         _, down = rates(1.0)
@@ -110,7 +113,7 @@ def settle() -> None:
 
 
 def step_rates(machine: Machine) -> tuple[float, float]:
-    """Return the rates in Mb/s over whole steps. In each step the machine sends a gradient and receives an average."""
+    """Return the rates in Mb/s over whole steps. In each step, the machine sends a gradient and receives an average."""
     began, before, made = time.monotonic(), moved(), machine.swarm.made("laptop")
     machine.swarm.wait(lambda: machine.swarm.made("laptop") >= made + FREE_STEPS, 120, "steps without a limit")
     seconds = time.monotonic() - began
@@ -159,7 +162,7 @@ def journey(swarm: Swarm, roaming: Laptop) -> dict[str, Any]:
 
 
 def rests(machine: Machine) -> dict[str, Any]:
-    """Measure a resting machine after one second, in which it may finish its micro-batch."""
+    """Measure a resting machine, after one second in which it may finish its micro-batch."""
     time.sleep(1.0)
     up, down = rates(REST_S)
     return {"up_mbps": up, "down_mbps": down, "computed": share_computed(machine.process(), REST_S)}
@@ -194,7 +197,7 @@ def held_by_program(machine: Machine, folder: Path) -> dict[str, Any]:
 
 
 def held_by_hours(machine: Machine) -> dict[str, Any]:
-    """Set hours that end within two minutes, and wait until the machine stops."""
+    """Set working hours that end within two minutes, and wait until the machine stops."""
     end = datetime.now().replace(second=0, microsecond=0) + timedelta(minutes=1)  # noqa: DTZ005 (of the same clock)
     day = end.weekday() if end.hour or end.minute else (end.weekday() - 1) % 7
     machine.limit(**{f"from_{day}": "00:00" if end.hour or end.minute > 1 else "23:00", f"to_{day}": f"{end:%H:%M}"})
@@ -208,7 +211,8 @@ def held_by_hours(machine: Machine) -> dict[str, Any]:
 
 
 def paced(machine: Machine) -> dict[str, Any]:
-    """Measure the rates over whole steps without a limit, then over a fixed time with a limit on each direction."""
+    """Measure the rates over whole steps without a limit, then over a fixed time with each direction limited in
+    turn."""
     free_up, free_down = step_rates(machine)
     machine.limit(up_mbps=str(MBPS))
     time.sleep(SETTLED_S)
@@ -222,7 +226,7 @@ def paced(machine: Machine) -> dict[str, Any]:
 
 
 def idle_part(machine: Machine) -> dict[str, Any]:
-    """Compare the machine's share of the samples with and without a duty limit, beside an equally fast machine."""
+    """Compare the machine's share of the samples with and without a duty limit, alongside an equally fast machine."""
     free = share_of_samples(machine)
     machine.limit(duty_percent=str(DUTY_PERCENT))
     machine.works()

@@ -1,4 +1,4 @@
-"""Replays the committed units of an adapter run with peft alone, on the folder of the base model (see `reference`)."""
+"""Replay of an adapter run's committed units with peft alone, using the base model's folder (see `reference`)."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`reference.py` for a masked language model, without any code of peer_agent. `reference.py` describes FOLDER."""
+"""Like `reference.py`, but for a masked language model, and without any code from peer_agent. See there for FOLDER."""
 
 import hashlib
 import json

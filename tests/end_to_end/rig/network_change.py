@@ -1,7 +1,8 @@
-"""A laptop that loses its network and returns under another address. test_volunteer.py gives this program a namespace.
+"""A laptop that loses its network and returns with another address. test_volunteer.py gives this program a namespace.
 
 Run `python -m tests.end_to_end.rig.network_change FOLDER` alone in a network namespace in which it may create links.
-The last line of the output is one JSON object of results."""
+The last line of the output is a JSON object of results.
+"""
 
 import json
 import os
@@ -22,14 +23,16 @@ ALONE = ("unshare", "--net") if os.geteuid() == 0 else ("unshare", "--user", "--
 
 
 def networks_can_be_made() -> bool:
-    """Return True if this machine can create namespaces. On macOS, without ip(8), or without the rights it cannot."""
+    """Return True if this machine can create namespaces. It cannot on macOS, without ip(8), or without the necessary
+    rights.
+    """
     if not all(shutil.which(program) for program in ("ip", "unshare", "nsenter")):
         return False
     return subprocess.run([*ALONE, "ip", "link", "set", "lo", "up"], capture_output=True, check=False).returncode == 0
 
 
 class Laptop:
-    """A network namespace with one cable to the namespace of this process."""
+    """A network namespace, connected by one cable to this process's namespace."""
 
     def __init__(self, pid: int) -> None:
         self.inside = ("nsenter", "--target", str(pid), "--net")
@@ -51,7 +54,9 @@ class Laptop:
         self.ip("link", "set", "laptop", "up")
 
     def move(self) -> None:
-        """Change the address, as a move to another network does. Open links lead nowhere, and no error is reported."""
+        """Change the address, as moving to another network does. Open links then lead nowhere, and no error is
+        reported.
+        """
         self.ip("address", "del", f"{HOME}/24", "dev", "laptop")
         self.ip("address", "add", f"{CAFE}/24", "dev", "laptop")
 
@@ -73,7 +78,7 @@ def laptop() -> Iterator[Laptop]:
 
 
 def journey(swarm: Swarm, roaming: Laptop) -> dict[str, object]:
-    """Return what the laptop's agent logged, and how many steps the run made during each fault."""
+    """Return what the laptop's agent logged, and how many steps the run completed during each fault."""
     swarm.start_site(host=SITE)
     organizer = swarm.sign_up("organizer")
     swarm.open_endless_run(organizer, python_text()[:150_000])
@@ -97,7 +102,7 @@ def journey(swarm: Swarm, roaming: Laptop) -> dict[str, object]:
 
 
 def books_agree(swarm: Swarm) -> bool:
-    """Return True once ledger and log agree. The last step may still be in progress."""
+    """Return True once the ledger and the log agree. The last step may still be in progress."""
     until = time.monotonic() + 30
     while time.monotonic() < until:
         ledger, committed = swarm.books()
@@ -108,7 +113,7 @@ def books_agree(swarm: Swarm) -> bool:
 
 
 def lose_network(swarm: Swarm, roaming: Laptop) -> int:
-    """Cut the network until both sides notice. Return how many steps the run made without the laptop."""
+    """Cut the network until both sides notice. Return how many steps the run completed without the laptop."""
     swarm.wait(lambda: len(swarm.online("trainer")) == 2, 30, "the site shows both")
     before, told = swarm.head(), said(swarm, AWAY)
     roaming.cut()
@@ -122,8 +127,9 @@ def lose_network(swarm: Swarm, roaming: Laptop) -> int:
 
 
 def change_network(swarm: Swarm, roaming: Laptop) -> int:
-    """Change the address, and return how many steps the run made meanwhile. The laptop may be back before either side
-    notices."""
+    """Change the address, and return how many steps the run completed meanwhile. The laptop may be back before either
+    side notices.
+    """
     before = swarm.head()
     roaming.move()
     swarm.wait_for_step(before + APART)

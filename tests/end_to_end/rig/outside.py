@@ -1,4 +1,4 @@
-"""A volunteer's environment outside the clone. The environment holds only the wheel that the site serves."""
+"""A volunteer's environment outside the clone, holding only the wheel that the site serves."""
 
 import hashlib
 import subprocess
@@ -24,7 +24,7 @@ def downloaded_wheel(reader: Reader, site: str, folder: Path) -> Path:
 
 
 def make_environment(wheel: Path, folder: Path) -> None:
-    """Create an environment that holds the wheel and borrows large packages from this environment."""
+    """Create an environment that holds the wheel and borrows the large packages from the current environment."""
     home = folder.parent
     told([sys.executable, "-m", "venv", "--without-pip", str(folder)], home)
     python = str(folder / "bin" / "python")

@@ -1,6 +1,7 @@
-"""Replays the committed units of a run in one process and in a plain way, without any code of peer_agent.
+"""A plain replay of a run's committed units in one process, without any code from peer_agent.
 
-FOLDER: recipe.json, shards.json ([{"digest"}]), <digest>.safetensors, step0.safetensors, records/* (as sealed)."""
+FOLDER: recipe.json, shards.json ([{"digest"}]), <digest>.safetensors, step0.safetensors, records/* (as sealed).
+"""
 
 import hashlib
 import json
@@ -32,7 +33,7 @@ def weights_of(snapshot: Path) -> dict[str, torch.Tensor]:
 
 
 def samples_of(record: Any, shards: list[torch.Tensor], context: int, age: int) -> list[torch.Tensor]:
-    """Return the samples in this record that were computed `age` steps before it."""
+    """Return the samples in this record that were computed `age` steps earlier."""
     found, parts = [], record["contributions"]
     for epoch, shard, start, stop in (u for c in parts for u in c["units"] if (u in c.get("stale", ())) == bool(age)):
         tokens, key = shards[shard], hashlib.sha256(f"{record['run']}/{epoch}/{shard}".encode()).digest()

@@ -1,7 +1,7 @@
 """Pauses of this machine, detected by heartbeats in this process and in the browser, so that tests do not blame the
 site.
 
-The heartbeats are independent of the tested code. While one of them is late, nothing else can be on time.
+The heartbeats do not depend on the tested code. If one of them is late, nothing else can be expected to be on time.
 """
 
 import threading

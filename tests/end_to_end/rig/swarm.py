@@ -1,4 +1,4 @@
-"""A real site, relays and agents, each in its own process. Tests use the site over HTTP as people do."""
+"""A real site, relays and agents, each in its own process. Tests use the site over HTTP, as people do."""
 
 import contextlib
 import json
@@ -64,8 +64,9 @@ SMALL = {
 
 
 class Swarm:
-    """One site in one folder, with its relays and agents. At the end of the block all their processes are killed by
-    their ids."""
+    """One site in one folder, with its relays and agents. When the block ends, all their processes are killed by
+    process id.
+    """
 
     warm: ClassVar[Warm | None] = None  # set in tests; benchmarks start the real program instead
 
@@ -89,7 +90,7 @@ class Swarm:
             file.close()
 
     def end(self, *names: str) -> None:
-        """Kill the named processes and their child processes with SIGKILL. Other tests cover a graceful exit."""
+        """Kill the named processes and their children with SIGKILL. Other tests cover a graceful exit."""
         ended = [process for name in names if (process := self.processes[name]).poll() is None]
         children = [child for process in ended for child in psutil.Process(process.pid).children(recursive=True)]
         for process in ended:
@@ -110,14 +111,15 @@ class Swarm:
     # --- processes ----------------------------------------------------------------------------------------------
 
     def start(self, name: str, command: list[str], environment: dict[str, str], folder: Path) -> None:
-        """Start any program. `name` is also the name of the program's log."""
+        """Start any program. `name` also names the program's log."""
         file = self._log_of(name)
         self.processes[name] = subprocess.Popen(
             command, env=environment, cwd=folder, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT
         )
 
     def _log_of(self, name: str) -> IO[bytes]:
-        """Open the log for a program that is about to start, and close the input of an earlier one with this name."""
+        """Open the log for a program that is about to start, and close the input of an earlier program with this
+        name."""
         file = (self.folder / f"{name}.log").open("ab")
         self._files.append(file)
         before = self.processes.get(name)
@@ -172,10 +174,11 @@ class Swarm:
         inside: Sequence[str] = (),
         **more: str,
     ) -> None:
-        """Start an agent in an empty folder. The agent's environment has only PATH, HOME, MANYHANDS_HOME and what the
-        test adds.
+        """Start an agent in an empty folder. Its environment holds only PATH, HOME, MANYHANDS_HOME and any variables
+        the test adds.
 
-        `inside`: a command that runs the agent elsewhere, for example in a network namespace."""
+        `inside`: a command that runs the agent elsewhere, for example in a network namespace.
+        """
         home = self.folder / name
         home.mkdir(exist_ok=True)
         arguments = ["join", f"{self.url}/runs/{self.slug}/", "--threads", str(threads), "--attached", *options.split()]
@@ -233,7 +236,7 @@ class Swarm:
         steps: int,
         **recipe: str,
     ) -> None:
-        """Create a run on a text or another file and open it. `model`: the base model that the run adapts."""
+        """Create a run on a text or another file, and open it. `model`: the base model that the run adapts."""
         self.draft(organizer, data, trainers=trainers, steps=steps, **recipe)
         if model is not None:
             organizer.submit(f"/runs/{self.slug}/model/", {"licence": LICENCE, "may_share": "on"}, {"text": model})
@@ -241,8 +244,9 @@ class Swarm:
         self.wait_for_state("open", 120)
 
     def open_endless_run(self, organizer: Visitor, text: str, *, trainers: int = 1, **recipe: str) -> None:
-        """Open a run that lasts until the test ends. The run takes few snapshots, because the site loads torch in a
-        process for each snapshot."""
+        """Open a run that lasts until the test ends. It takes few snapshots, because the site starts a process that
+        loads torch for each one.
+        """
         self.open_run(organizer, text, trainers=trainers, steps=ENDLESS, **{"snapshot_every": "1000", **recipe})
 
     def draft(self, organizer: Visitor, data: str | Uploaded, *, trainers: int, steps: int, **recipe: str) -> None:
@@ -305,7 +309,7 @@ class Swarm:
         return self.log(agent).count(words)
 
     def last_code(self, name: str) -> str:
-        """Return the number of the last error that a program printed."""
+        """Return the code of the last error that a program printed."""
         return str(re.findall(r"^E\d+", self.log(name), re.MULTILINE)[-1])
 
     def run_id(self) -> str:
@@ -313,7 +317,7 @@ class Swarm:
         return str(found)
 
     def relay_log(self, home: Path | None = None) -> Path:
-        """Return the folder of the run in a relay's log. The default is the relay that the site starts."""
+        """Return the run's folder in a relay's log. The default is the relay that the site starts."""
         run = UUID(self.run_id()).hex
         folders = [path.parent for path in (home or self.data / "relay").glob(f"**/{run}/records")]
         assert len(folders) == 1, folders
@@ -362,8 +366,8 @@ class Swarm:
         return True
 
     def export(self, target: Path) -> Path:
-        """Export the files that the reference replays: recipe, shards, first snapshot and records. Return the path of
-        the final snapshot.
+        """Export the files that the reference replays: the recipe, the shards, the first snapshot and the records.
+        Return the path of the final snapshot.
         """
         target.mkdir(parents=True)
         ((recipe, text),) = self.rows(f"select recipe, dataset_id from runs_run where slug = '{self.slug}'")
@@ -399,7 +403,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 @contextmanager
 def slowed(pid: int, run_s: float = 0.05, rest_s: float = 0.05) -> Iterator[None]:
-    """Suspend a process part of the time, so that it runs as on a busy or slow machine."""
+    """Suspend a process for part of the time, so that it runs as on a busy or slow machine."""
     import threading
 
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""The site, whose child processes are forked from a process that has loaded torch (`tests/warm`)."""
+"""The site, with child processes forked from a process that has already loaded torch (`tests/warm`)."""
 
 import os
 import sys

@@ -1,5 +1,5 @@
-"""Flows over links with given capacities. Flows share a link as TCP connections do: max-min fair, without waiting in
-turn.
+"""Flows over links with given capacities. Flows share a link as TCP connections do: max-min fairly, without taking
+turns.
 """
 
 from collections.abc import Collection, Mapping
@@ -19,7 +19,7 @@ def flows_over(
 ) -> list[Flow]:
     """Return the flows of all pairs, which start together. When a flow ends, the remaining flows share its capacity.
 
-    `in_step`: rates are in proportion to sizes, as with a sender that advances all its flows together.
+    `in_step`: rates are proportional to sizes, as with a sender that advances all its flows together.
     """
     left = {pair: float(size) for pair, size in wanted.items() if size}
     ended: dict[Pair, float] = {}

@@ -1,4 +1,4 @@
-"""Bytes counted by sender, with the first and last arrival in seconds since the plan."""
+"""Bytes counted by sender, with the first and last arrivals in seconds since the plan."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.counting import Arrived, arrivals_of, count

@@ -1,4 +1,4 @@
-"""Flows that were held up, the end that held them up, and the load of a link direction."""
+"""Flows that were held up, the end that held them up, and the load on one direction of a link."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_flow_is_held_up_if_late_and_not_for_anothers_sake(
 
 
 def test_what_a_direction_carried_while_a_flow_lasted() -> None:
-    """Each flow counts as having a constant rate, and as lasting at least the shortest measurable time."""
+    """Each flow is treated as having a constant rate, and as lasting at least the shortest measurable time."""
     early, long, late = Flow(ANN, RELAY, 600, 0.0, 2.0), Flow(ANN, BOB, 800, 0.0, 8.0), Flow(ANN, BOB, 50, 8.0, 8.0)
     load = loads_of([early, long, late])[ANN, "up"]
     assert load.bps_during([early, long, late]) == pytest.approx([400, 175, 50 / SHORTEST_S])

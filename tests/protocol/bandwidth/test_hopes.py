@@ -1,4 +1,4 @@
-"""Plans that hope for faster links than measured use an auxiliary in full, though each peer that measures it is
+"""Plans that hope for faster links than measured make full use of an auxiliary, though every peer that measures it is
 slower.
 """
 
@@ -20,7 +20,7 @@ PACE = 4.0  # a plan that rests on lower bounds lets senders go this many times 
 
 
 def true_links(auxiliary_bps: float) -> dict[Direction, float]:
-    """Return the links of DeDLOC's set-up D: equal links for trainers, and one for the auxiliary."""
+    """Return the links of DeDLOC's set-up D: equal links for the trainers, and one for the auxiliary."""
     peers = {**dict.fromkeys(TRAINERS, SLOW), AUXILIARY: auxiliary_bps}
     return {(peer, way): bps for peer, bps in peers.items() for way in WAYS}
 
@@ -41,7 +41,8 @@ def parties(known: Mapping[Direction, Capacity], *, hopes: bool = False) -> list
 
 
 def a_round(known: dict[Direction, Capacity], true: Mapping[Direction, float], number: int) -> float:
-    """Plan with known and hoped rates, send at the true ones, and learn from the flows. Return the seconds taken."""
+    """Plan with known and hoped-for rates, send at the true ones, and learn from the flows. Return the seconds
+    taken."""
     dealt = solve(parties(known, hopes=True), VECTOR)
     plan = judged(dealt, parties(known), VECTOR)
     shares = dict(zip(plan.reducers, plan.shares, strict=True))
@@ -60,7 +61,9 @@ def a_round(known: dict[Direction, Capacity], true: Mapping[Direction, float], n
 
 @pytest.mark.parametrize("times", [1.0, 12.5, 100.0])
 def test_auxiliary_too_fast_to_measure_alone_is_used_in_full(times: float) -> None:
-    """Each trainer's measurement is limited by its own link. Only all trainers together reveal the auxiliary's rate."""
+    """Each trainer's measurement is limited by its own link. Only all the trainers together reveal the auxiliary's
+    rate.
+    """
     true = true_links(times * SLOW)
     known = {direction: Capacity(min(bps, SLOW), is_floor=True, measured_at=0) for direction, bps in true.items()}
     best_s = solve(parties({each: Capacity(bps, False, 0) for each, bps in true.items()}), VECTOR).duration_s

@@ -33,7 +33,7 @@ def links(**mbps: tuple[float, float]) -> dict[Direction, float]:
 
 
 def believed(true: dict[Direction, float], **factors: float) -> dict[Direction, Capacity]:
-    """Return estimates of the links. A factor `NAME` scales that peer's uplink, and `down_NAME` its downlink."""
+    """Return estimates of the links. A factor called `NAME` scales that peer's uplink, and `down_NAME` its downlink."""
     known = {direction: Capacity(bps, is_floor=False, measured_at=0) for direction, bps in true.items()}
     for name, factor in factors.items():
         way, _, of = name.rpartition("_")
@@ -72,7 +72,7 @@ def test_an_uplink_that_was_thought_slower_is_raised_at_once() -> None:
 
 
 def test_whoever_is_asked_for_little_keeps_what_is_known() -> None:
-    """A 300 Mb/s peer that sends only 5 Mb/s looks like a 5 Mb/s peer, but its capacity is higher (rule 31)."""
+    """A 300 Mb/s peer that sends only 5 Mb/s looks like a 5 Mb/s peer, but has a higher capacity (rule 31)."""
     true = links(fast=(300, 300), slow=(5, 30), relay=(1000, 1000))
     known = believed(true)
     paced = [
@@ -99,9 +99,8 @@ def test_relay_that_slowed_all_is_found_rather_than_its_senders() -> None:
 
 
 def crowded(senders: int, took_s: float) -> list[Flow]:
-    """Return flows of senders. Most of their bytes reach the auxiliary late, and the rest reach another trainer on
-    time.
-    """
+    """Return the flows of senders whose bytes mostly reach the auxiliary late. The rest reach another trainer on
+    time."""
     names = [f"t{number}" for number in range(senders)]
     to_all = [paced(name, "auxiliary", took_s, 10.0) for name in names]
     shared = zip(names, [*names[1:], names[0]], strict=True)
@@ -111,7 +110,7 @@ def crowded(senders: int, took_s: float) -> list[Flow]:
 
 
 def test_auxiliary_is_not_slower_for_nearly_full_senders() -> None:
-    """Each trainer's link is nearly full (16 of 20 Mb/s). The auxiliary's is not (205 of 300), so it limited no
+    """Each trainer's link is nearly full (16 of 20 Mb/s). The auxiliary's is not (205 of 300), so it did not limit any
     sender.
     """
     true = links(auxiliary=(300, 300), **{f"t{number}": (20.0, 20.0) for number in range(16)})
@@ -185,15 +184,15 @@ def test_a_budget_leaves_the_household_its_part() -> None:
 
 
 def averages(took_s: float) -> list[Flow]:
-    """Return the averages from two relays to homes `a` and `b`. Sending to `a` takes `took_s`, and to `b` two
-    seconds."""
+    """Return the averages from two relays to homes `a` and `b`. Sending takes `took_s` to `a`, and two seconds to
+    `b`."""
     of = [(relay, home, 2.0 if home == "b" else took_s) for relay in ("r", "s") for home in ("a", "b")]
     return [Flow(peer(relay), peer(home), VECTOR // 10, 0.0, seconds, 2.0) for relay, home, seconds in of]
 
 
 def test_receiver_of_averages_is_slower_after_two_late_rounds() -> None:
-    """The receiver may have been busy only briefly. If its estimate fell at once, no later plan could show that it is
-    faster.
+    """The receiver may have been busy only briefly. If its estimate fell at once, no later plan could show that the
+    link is faster.
     """
     known = believed(links(a=(17, 300), b=(17, 300), r=(1000, 1000), s=(1000, 1000)))
     for number, took_s in enumerate([2.0, 8.0, 2.0, 8.0, 2.0]):
@@ -273,7 +272,7 @@ def test_what_took_a_moment_shows_nothing() -> None:
 
 
 def test_sender_in_step_with_a_full_receiver_is_not_thought_slow() -> None:
-    """A contributor sends its chunks to all reducers in step, so the slowest reducer sets the speed of all."""
+    """A contributor sends its chunks to all reducers in step, so the slowest reducer sets the pace for all of them."""
     true = links(a=(200, 200), r=(200, 200), s=(10, 10))
     known = believed(true)
     flows = [paced("a", "r", 16.0, 2.0, 8 * VECTOR // 10), paced("a", "s", 16.0, 2.0)]
@@ -303,8 +302,9 @@ def test_full_sender_is_measured_beside_a_full_receiver() -> None:
 
 
 def relay_in_step(took_s: float, asked_s: float) -> list[Flow]:
-    """Return the flows of four trainers' gradients to a 100 Mb/s relay. Each keeps step with its sender's other
-    flows."""
+    """Return the flows of four trainers' gradients to a 100 Mb/s relay. Each flow keeps step with its sender's other
+    flows.
+    """
     return [
         Flow(peer(name), peer("relay"), VECTOR, 0.0, took_s, asked_s, in_step=True, full_s=0.1 * took_s)
         for name in "abcd"
@@ -327,8 +327,8 @@ def relay_in_step(took_s: float, asked_s: float) -> list[Flow]:
 def test_unmet_hope_counts_as_tried_even_with_no_flow_held_up(
     known_mbps: float, took_s: float, hoped_s: float, is_tried: bool, asked_s: float
 ) -> None:
-    """If senders keep step, no flow counts as held up. Without this rule, plans would assume twice the true rate for
-    ever.
+    """If senders keep step, no flow counts as held up. Without this rule, plans would assume twice the true rate
+    forever.
     """
     known: dict[Direction, Capacity] = {
         (peer("relay"), "down"): Capacity(known_mbps * MBPS, is_floor=True, measured_at=0)
@@ -341,7 +341,7 @@ def test_unmet_hope_counts_as_tried_even_with_no_flow_held_up(
 
 
 def test_averages_that_came_after_all_gradients_hide_nothing() -> None:
-    """A sender at full speed finishes long before the averages of other senders' last chunks arrive."""
+    """A sender at full speed finishes long before the averages of the other senders' last chunks arrive."""
     known: dict[Direction, Capacity] = {(peer("relay"), "down"): Capacity(100 * MBPS, is_floor=True, measured_at=0)}
     *early, last = relay_in_step(6.4, 1.6)
     learn(known, [*(replace(flow, last_s=2.0) for flow in early), last], 1, 3.2)

@@ -1,4 +1,5 @@
-"""Limits between two peers: found in rounds that they hold up, distinguished from full links, and forgotten in time."""
+"""Limits between two peers: found in the rounds that they hold up, told apart from full links, and forgotten in
+time."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,7 +22,7 @@ PACE = 1.25
 
 
 def true_links() -> dict[Direction, float]:
-    """Return the links of the set-up `regions`: trainers have equal links, and the relay's is twice as fast."""
+    """Return the links of the set-up `regions`: the trainers' are equal, and the relay's is twice as fast."""
     return {(peer, way): FAT if peer == RELAY else LINK for peer in EVERYBODY for way in ("up", "down")}
 
 
@@ -52,7 +53,7 @@ def parties() -> list[Party]:
 def a_round(pairs: Mapping[Pair, Capacity], between: Mapping[Pair, float]) -> tuple[float, list[Flow]]:
     """Plan with the known rates and send over the true links. Return the seconds taken and the flows as reported.
 
-    A contributor sends its gradients in step, so its fast pairs wait for the slowest one.
+    A contributor sends its gradients in step, so its fast pairs wait for its slowest one.
     """
     plan = solve(parties(), VECTOR, Limits(limits_of(pairs, hopes=True)))
     plan = judged(plan, parties(), VECTOR, Limits(limits_of(pairs)))
@@ -95,7 +96,7 @@ def test_rounds_between_two_regions_come_near_the_optimum() -> None:
 
 @pytest.mark.parametrize("part", [0.5, 0.65])
 def test_pair_measured_in_a_bad_moment_recovers_its_capacity(part: float) -> None:
-    """The few bytes that the plan sends over a pair that seems slow arrive on time."""
+    """The few bytes that the plan sends over a seemingly slow pair arrive on time."""
     known, pairs = believed(true_links()), dict[Pair, Capacity]()
     for pair in far_pairs():
         pairs[pair] = Capacity(FAR, is_floor=False, measured_at=0, is_tried=True)
@@ -144,7 +145,7 @@ def test_a_pair_that_carries_more_than_before_is_raised() -> None:
 
 
 def full_sender(*full_s: float) -> list[Flow]:
-    """Return flows of one sender to receivers with equal links. Each flow takes twice the planned time."""
+    """Return one sender's flows to receivers with equal links. Each flow takes twice the planned time."""
     return [Flow(HERE[0], to, VECTOR, 0.0, 8.0, 4.0, True, each) for to, each in zip(THERE, full_s, strict=False)]
 
 
@@ -211,8 +212,8 @@ def test_flow_that_filled_its_link_briefly_blames_no_pair() -> None:
 def test_what_waited_for_pairs_that_nobody_knew_of_was_not_tried(
     waiting: int, is_excused: bool, is_known: bool
 ) -> None:
-    """A sender's flows keep step with its slowest pair. More than half of the relay's senders have an unexpectedly
-    slow pair.
+    """A sender's flows keep step with its slowest pair. More than half of the senders to the relay have an
+    unexpectedly slow pair.
     """
     known, pairs = believed(true_links()), dict[Pair, Capacity]()
     known[RELAY, "down"] = Capacity(4 * VECTOR / 8.0, is_floor=True, measured_at=0)

@@ -1,6 +1,5 @@
-"""A probe's frames count only if they are expected, come from the expected sender, and arrive after the probe has
-begun.
-"""
+"""A probe's frames count only if they are expected, come from the right sender, and arrive after the probe has
+begun."""
 
 import pytest
 

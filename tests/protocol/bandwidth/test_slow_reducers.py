@@ -1,4 +1,4 @@
-"""Flows of a measured round over links of 200, 200, 50 and 20 Mb/s. One reducer's uplink had fallen to a tenth."""
+"""The flows of a measured round over links of 200, 200, 50 and 20 Mb/s. One reducer's uplink had slowed to a tenth."""
 
 import pytest
 from msgspec.structs import replace
@@ -69,7 +69,7 @@ def test_nobody_else_is_slower_for_it() -> None:
 
 
 def test_uplink_that_briefly_beat_its_estimate_stays_a_floor() -> None:
-    """One flow was late only by the hoped rate. The slow receiver held up the other flow."""
+    """One flow was late only by the hoped-for rate. The other was held up by the slow receiver."""
     a, fast, slow = (PeerId(name) for name in ("a", "fast", "slow"))
     capacities: dict[Direction, Capacity] = {(a, "up"): Capacity(100e6, is_floor=True, measured_at=0)}
     for receiver in (fast, slow):

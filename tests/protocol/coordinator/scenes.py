@@ -25,7 +25,7 @@ def pair() -> tuple[Stage, Trainer, Trainer]:
 
 
 def four(*, same_person: bool, **facts: Any) -> tuple[Stage, list[Trainer], Trainer]:
-    """Return three trainers that work honestly, and one whose behaviour the test decides."""
+    """Return three trainers that work honestly, and one whose behaviour is up to the test."""
     stage = Stage(batch=48, **facts)
     stage.relay()
     names = ["ann", "bob", "cem", "zoe"]
@@ -66,7 +66,8 @@ def linked(*bps: float, relay_bps: float = 1e9, batch: int = 48, **values: Any) 
     """Return a run of equally fast trainers after one update. `bps`: the known rates of their links, in both
     directions.
 
-    `values`: fields of the recipe. A whole vector is 262,160 bytes in fp16, half of that in int8, a quarter in int4.
+    `values`: fields of the recipe. A whole vector takes 262,160 bytes in fp16, half of that in int8, a quarter in
+    int4.
     """
     stage = Stage(batch=batch, values=values)
     relay = stage.relay()
@@ -96,7 +97,7 @@ def chunks_arrive(stage: Stage, reducer: PeerId, seconds: float, *per_s: float) 
 
 
 def partly(stage: Stage, slot: int) -> None:
-    """Report the round's span as done, with this slot in its second half only."""
+    """Report the round's span as done, with this slot included only in its second half."""
     (span,) = stage.spans()
     others = tuple(number for number in range(len(stage.round.slots)) if number != slot)
     everybody = tuple(range(len(stage.round.slots)))
@@ -104,7 +105,9 @@ def partly(stage: Stage, slot: int) -> None:
 
 
 def left_out(slot: int, people: int = 4) -> tuple[Stage, list[Trainer], int]:
-    """Return a run whose last update included only half of a slot's chunks, and the tokens that its trainer carries."""
+    """Return a run whose last update included only half of a slot's chunks, and how many tokens that slot's trainer
+    carries.
+    """
     stage, trainers, _ = reducing(people=people)
     weight = trainers[slot].samples * TOKENS
     partly(stage, slot)

@@ -1,6 +1,7 @@
-"""A coordinator alone. The test plays its clock, its database and its peers, message by message.
+"""A coordinator on its own. The test plays its clock, its database and its peers, message by message.
 
-The peers send exactly what the test says, and compute nothing."""
+The peers send exactly what the test tells them to, and compute nothing.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
@@ -102,7 +103,7 @@ class Stage:
     # --- events
 
     def handle(self, event: e.Event) -> list[e.Command]:
-        """Handle an event, then play how the database and the peers react to the commands."""
+        """Handle an event, then play how the database and the peers respond to the commands."""
         commands = advance(self.state, event, self.now, seed=1)
         self.said += commands
         for command in commands:
@@ -136,7 +137,7 @@ class Stage:
         return self.handle(e.Ticked())
 
     def wait(self, seconds: float, *, alive: bool = True) -> list[e.Command]:
-        """Let time pass in ticks. If `alive`, all members send heartbeats."""
+        """Let time pass in ticks. If `alive`, all the members send heartbeats."""
         commands: list[e.Command] = []
         end = self.now + seconds
         while self.now < end - 1e-9:
@@ -175,7 +176,7 @@ class Stage:
         return self.handle(e.Joined(trainer.peer, trainer.person, trainer.name, Role.TRAINER, hello))
 
     def relay(self, name: str = "relay", role: Role = Role.RELAY, **said: Any) -> PeerId:
-        """Add a member that reduces and keeps the log. `said` may change fields of its hello."""
+        """Add a member that reduces and keeps the log. `said` may change fields in its hello."""
         hello: dict[str, Any] = {"url": "ws://relay", "reduces": True, "keeps_log": True, "log_index": self.state.index}
         message = m.Hello(run=RUN, accumulator=AccumulatorId("00" * 16), **{**hello, **said})
         self.handle(e.Joined(peer_of(name), "operator", name, role, message))
@@ -260,7 +261,7 @@ class Stage:
         return self.say(span.reducer, m.SpanDone(**self.place(), **{**fields, **said})) + self._gather()
 
     def _gather(self) -> list[e.Command]:
-        """Let the first trainer report that it has all averages, once all spans are done."""
+        """Let the first trainer report, once all spans are done, that it has all the averages."""
         round_ = self.state.round
         if self.state.phase is not Phase.REDUCE or round_ is None or round_.done_at is None or not self.gathers:
             return []

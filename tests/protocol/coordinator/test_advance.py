@@ -1,4 +1,4 @@
-"""Dispatch of events to the parts of the coordinator, and actions that the clock alone causes."""
+"""Dispatch of events to the parts of the coordinator, and actions triggered by the clock alone."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_a_message_of_somebody_who_is_no_member_is_answered() -> None:
 
 
 def test_a_pause_is_not_what_a_batch_usually_takes() -> None:
-    """A pause that counted as computing time would raise the median, and nothing would count as late."""
+    """A pause counted as computing time would raise the median, and then nothing would count as late."""
     stage = Stage(batch=16)
     stage.relay()
     stage.trainer("ann")
@@ -111,7 +111,7 @@ def test_ticks_act_four_times_a_second_however_many_come() -> None:
 
 
 def but(stage: Stage, gone: PeerId) -> None:
-    """Let a second pass in which all members except `gone` send a heartbeat."""
+    """Let a second pass in which every member except `gone` sends a heartbeat."""
     for member in list(stage.state.members.values()):
         if member.peer != gone:
             stage.say(member.peer, m.Heartbeat(run=RUN, index=stage.index_of(member)))

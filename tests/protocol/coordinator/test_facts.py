@@ -1,4 +1,4 @@
-"""The facts that a host knows after a restart. The site and the simulator use the same code."""
+"""Facts known to a host after a restart. The site and the simulator use the same code."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Exact data accounting (rule 11): every data position is in exactly one place after any requests."""
+"""Exact data accounting (rule 11): after any sequence of requests, every data position is in exactly one place."""
 
 import pytest
 from hypothesis import settings
@@ -26,7 +26,7 @@ def book(**given: object) -> LeaseBook:
 
 
 class Book(RuleBasedStateMachine):
-    """Grants, returns, settlements and restarts in any order. `marks` and `used` stand for the database."""
+    """Grants, returns, settlements and restarts in any order. `marks` and `used` stand in for the database."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Book(RuleBasedStateMachine):
         self.lost: set[Unit] = set()
 
     def sources(self) -> list[Source]:
-        """Return no sources: all shards form a single source."""
+        """Return no sources, so all shards form a single source."""
         return []
 
     @rule(ahead=st.dictionaries(names, st.integers(1, 60)))
@@ -182,7 +182,7 @@ def test_each_accumulator_finishes_its_own_shard_then_the_next() -> None:
 
 
 def test_the_next_shard_of_each_is_known_as_soon_as_it_has_one() -> None:
-    """Each machine has a next shard of its own, which it can fetch while computing on the current one."""
+    """Each machine has its own next shard, which it can fetch while computing on the current one."""
     leases = LeaseBook((12,) * 6, 4)
     assert leases.coming(A, 2) == (), "nobody has asked for anything"
     leases.raise_marks(leases.wanted_marks({A: 4, B: 4}))
@@ -205,7 +205,7 @@ def test_coming_shards_are_the_next_of_each_source_dealt_from() -> None:
 
 
 def test_the_shard_that_is_needed_first_is_named_first() -> None:
-    """The source with weight 0.75 uses up its shard before the source with weight 0.25."""
+    """The source with weight 0.75 uses up its shard before the one with weight 0.25 does."""
     leases = LeaseBook((12, 12, 20, 20), 4, [Source((0, 1), 0.25), Source((2, 3), 0.75)])
     leases.raise_marks(leases.wanted_marks({A: 8}))
     leases.grant(A, 8)
@@ -213,7 +213,7 @@ def test_the_shard_that_is_needed_first_is_named_first() -> None:
 
 
 def test_the_next_but_one_is_known_while_enough_are_nobodys() -> None:
-    """Two sources may need their next shards at the same time. A fast link can fetch both shards in advance."""
+    """Two sources may need their next shards at the same time. A fast link can fetch both in advance."""
     leases = LeaseBook((12,) * 12, 4, [Source(tuple(range(6)), 0.25), Source(tuple(range(6, 12)), 0.75)])
     leases.raise_marks(leases.wanted_marks({A: 8, B: 8}))
     leases.grant(A, 8)
@@ -311,7 +311,7 @@ def test_nothing_is_granted_above_the_marks() -> None:
 
 @pytest.mark.parametrize("sizes", [(10_000, 1000, 1000), (20_000, 200), (3,), (1, 1, 1), (5, 100_000)])
 def test_reserving_and_granting_never_block_each_other(sizes: tuple[int, ...]) -> None:
-    """However unequal the shards are, the book asks for higher marks whenever it cannot grant anything."""
+    """However unequal the shards are, the book asks for higher marks whenever it has nothing to grant."""
     leases = LeaseBook(sizes, 4)
     for _ in range(500):
         leases.raise_marks(leases.wanted_marks({A: 201}))

@@ -1,4 +1,4 @@
-"""A joining peer reports its units, and keeps those that the coordinator still counts as its own. Leases outlast a
+"""A joining peer reports its units, and keeps those that the coordinator still considers its own. Leases outlast a
 peer's departure for a while.
 """
 
@@ -96,7 +96,7 @@ def test_a_hello_that_is_said_twice_changes_nothing() -> None:
 
 
 def test_hello_from_another_step_is_judged_at_the_head() -> None:
-    """Updates that the peer has not heard of may contain its units."""
+    """Updates that the peer has not heard of may contain units of its own."""
     stage, _, bob = pair()
     for step, is_judged in ((0, False), (1, True)):
         bob.step = step
@@ -126,7 +126,7 @@ def test_a_peer_that_was_away_is_told_which_attempts_are_over() -> None:
 
 
 def test_peer_that_names_anothers_accumulator_gets_nothing_of_it() -> None:
-    """Public records name accumulators, so another peer can copy the name."""
+    """Public records name accumulators, so another peer can copy a name."""
     stage, _, bob = pair()
     stage.wait(2)
     held = set(stage.state.leases.held[bob.accumulator])

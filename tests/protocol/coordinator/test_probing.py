@@ -1,4 +1,4 @@
-"""Probes of idle links: which links are probed and when, and which reports of the two ends count."""
+"""Probes of idle links: which links are probed and when, and which of the two ends' reports count."""
 
 import math
 
@@ -17,7 +17,7 @@ RELAY = peer_of("relay")
 
 
 def speaking(*names: str, batch: int = 24) -> Stage:
-    """Return a run with a relay and trainers. All of them report which listeners they reach."""
+    """Return a run with a relay and trainers, all of which report which listeners they can reach."""
     stage = Stage(batch=batch)
     stage.relay()
     stage.say(RELAY, m.Reaches(run=RUN, listeners=()))
@@ -28,7 +28,7 @@ def speaking(*names: str, batch: int = 24) -> Stage:
 
 
 def probes(stage: Stage) -> list[tuple[PeerId, int]]:
-    """Return the peers that are asked to begin a probe, with the probe's number."""
+    """Return the peers asked to begin a probe, with the number of the probe."""
     return [
         (peer, message.number)
         for peer in stage.trainers
@@ -53,7 +53,7 @@ def test_one_at_a_time_and_each_a_few_times_where_nobody_answers() -> None:
 
 
 def test_who_comes_anew_is_not_measured_anew() -> None:
-    """Probing at each return would use up the monthly traffic of a machine that often pauses."""
+    """If every return caused a probe, a machine that often pauses would use up its monthly traffic."""
     stage = speaking("ann")
     begun = set[int]()
     for _ in range(2 * MOST_PROBES):
@@ -148,7 +148,7 @@ def test_a_measure_shows_the_least_and_lowers_nothing() -> None:
 
 
 def test_second_probe_is_with_the_fastest_of_the_faster_peers() -> None:
-    """If the partner were slower, it would be unknown which of the two peers limited the probe."""
+    """If the partner were slower, there would be no telling which of the two peers limited the probe."""
     stage = speaking("ann")
     ann = peer_of("ann")
     eve, fred = others = [stage.relay(name) for name in ("eve", "fred")]
@@ -193,7 +193,7 @@ def partners(stage: Stage, peer: PeerId) -> list[PeerId]:
 
 
 def two_relays() -> tuple[Stage, PeerId, PeerId]:
-    """Return a run in which Ann reaches two relays. The second one has been faster so far."""
+    """Return a run in which Ann reaches two relays, the second of which has been faster so far."""
     stage = speaking("ann")
     eve = stage.relay("eve")
     stage.say(eve, m.Reaches(run=RUN, listeners=()))
@@ -212,7 +212,7 @@ def answered(stage: Stage, bps: int) -> None:
 
 
 def test_probe_of_one_pair_does_not_limit_the_whole_link() -> None:
-    """The path between two regions carries little, so the next probe is with another peer."""
+    """The path between two regions carries little, so the next probe uses another peer."""
     stage, ann, eve = two_relays()
     stage.wait(2)
     assert next(iter(stage.state.probes.values())).listener == eve

@@ -1,4 +1,4 @@
-"""The channel may lose any message. Later messages of peers show what is missing, and the coordinator resends it."""
+"""The channel may lose any message. Peers' later messages show what is missing, and the coordinator resends it."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
@@ -47,8 +47,8 @@ def test_peer_far_behind_gets_pages_as_it_acknowledges_them() -> None:
 
 
 def test_short_page_is_acknowledged_by_its_last_record() -> None:
-    """With 200 trainers, a page of 19 records is a mebibyte. A regression: a five-second pause followed each of 500
-    pages.
+    """With 200 trainers, a page of 19 records is one mebibyte. A regression: each of 500 pages was followed by a
+    five-second pause.
     """
     stage, ann, _ = pair()
     stage.state.index = stage.state.step = 150
@@ -60,13 +60,13 @@ def test_short_page_is_acknowledged_by_its_last_record() -> None:
 
 
 def acknowledge(stage: Stage, index: int) -> list[e.Resend]:
-    """Acknowledge the log up to this index as the relay. Return what is resent."""
+    """Acknowledge the log up to this index, as the relay would. Return what is resent."""
     stage.logs[peer_of("relay")] = index
     return resends(stage.say(peer_of("relay"), m.Heartbeat(run=RUN, index=index)))
 
 
 def test_commit_sent_before_a_page_is_resent_after_it() -> None:
-    """The relay discards a commit that arrives before the page, since its log has a gap."""
+    """The relay discards a commit that arrives before the page, because its log would have a gap."""
     stage, *_ = pair()
     relay = peer_of("relay")
     assert acknowledge(stage, 0) == []
@@ -119,7 +119,7 @@ def test_a_lost_lease_shows_and_is_asked_for() -> None:
 
 
 def test_unit_that_cannot_be_computed_is_recorded_as_left_out() -> None:
-    """Without this record, a restarted host would lease the unit again."""
+    """Without this record, a host that restarts would lease the unit again."""
     stage = Stage(batch=400)
     stage.relay()
     ann = stage.trainer("ann")

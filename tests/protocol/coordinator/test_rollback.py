@@ -1,4 +1,4 @@
-"""A rollback: one record, then another host. The undone steps no longer count."""
+"""A rollback: one record, and then another host. The undone steps no longer count."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def at_work(**facts: Any) -> tuple[Stage, Trainer]:
 
 
 def after_it(**facts: Any) -> Stage:
-    """Return a run that log entry 8 rolled back to step 4."""
+    """Return a run that was rolled back to step 4 by log entry 8."""
     snapshot = Snapshot(index=8, step=4, digest="cd" * 32, state_digest="", file="ef" * 32, size=0)
     return Stage(**{"index": 8, "step": 4, "rolled_back": 8, "fence": 2, "snapshot": snapshot, **facts})
 

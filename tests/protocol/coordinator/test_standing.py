@@ -1,4 +1,4 @@
-"""While nothing happens, the run gives a reason that names the peers for which it waits."""
+"""While nothing happens, the run gives a reason that names the peers it is waiting for."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Facts derived from a coordinator's state: reducers, peers that sit out, and whether the run can continue."""
+"""Facts derived from a coordinator's state: its reducers, the peers that sit out, and whether the run can continue."""
 
 import pytest
 from msgspec.structs import replace
@@ -38,7 +38,7 @@ def test_reducers_that_failed_a_round_reduce_only_as_last_resort() -> None:
 
 @pytest.mark.parametrize(("has_amnesty", "strikes", "is_in"), [(True, 0, True), (True, 1, False), (False, 0, False)])
 def test_reducer_with_strikes_has_no_part_even_in_an_amnesty(has_amnesty: bool, strikes: int, is_in: bool) -> None:
-    """A regression: an auxiliary got the whole vector to reduce after a round that all trainers had missed."""
+    """A regression: after a round that all the trainers had missed, an auxiliary got the whole vector to reduce."""
     stage, _, relays = reducing({}, {})
     first = stage.state.members[relays[0]].conduct
     first.out_until, first.out_since, first.strikes = stage.state.rounds, stage.state.now, strikes

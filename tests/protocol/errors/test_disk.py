@@ -1,4 +1,4 @@
-"""Disk errors are reported in the system's words."""
+"""Disk errors are reported in the system's own words."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Current problems: delay, suppression and order hold for any history of problems that begin and end."""
+"""Current problems: delay, suppression and order hold for any history of problems beginning and ending."""
 
 import re
 from pathlib import Path
@@ -30,7 +30,7 @@ MEETING = {  # (code, cause) and a test in which both occur at once
 
 
 def test_what_follows_from_another_is_found_beside_it_somewhere() -> None:
-    """An error hides its consequences. A declared pair of errors that never occur together would hide nothing."""
+    """An error hides its consequences. Declaring a pair of errors that never occur together would hide nothing."""
     declared = {(code, cause) for code, entry in CATALOGUE.items() for cause in entry.depends_on}
     assert declared == set(MEETING)
     for pair, place in MEETING.items():
@@ -52,7 +52,7 @@ def codes(kept: Troubles, now: float) -> list[str]:
 
 
 def causes(code: str) -> set[str]:
-    """Return the error's direct and indirect causes in the catalogue, computed independently of the tested code."""
+    """Return the error's direct and indirect causes in the catalogue, computed independently of the code under test."""
     direct = set(CATALOGUE[code].depends_on)
     return direct.union(*(causes(cause) for cause in direct))
 

@@ -1,4 +1,4 @@
-"""Whole records to seal, with the Merkle root over their contributions."""
+"""Complete records to seal, with the Merkle root over their contributions."""
 
 from peer_agent.protocol.log.records import Record, whole
 from tests.protocol.strategies import sample, structs

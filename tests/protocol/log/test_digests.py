@@ -1,4 +1,4 @@
-"""The digest of a replica's state that is cheap to compute."""
+"""The digest of a replica's state, which is cheap to compute."""
 
 import numpy as np
 from hypothesis import given

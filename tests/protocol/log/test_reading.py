@@ -1,4 +1,4 @@
-"""A log entry can be read only if it is unchanged since it was signed."""
+"""A log entry can be read only if it has not changed since it was signed."""
 
 import pytest
 from hypothesis import given

@@ -1,6 +1,6 @@
-"""The rows of rule 26, computed independently of the planner from all transfers to a single reducer.
+"""The rows of rule 26, computed independently of the planner from all the transfers to a single reducer.
 
-Loads are linear in the shares, which sum to 1. A link's load is therefore the mean of these loads, weighted by shares.
+Loads are linear in the shares, which sum to 1. A link's load is therefore the mean of these loads, weighted by share.
 """
 
 from collections import defaultdict
@@ -47,7 +47,7 @@ def loads(parties: Sequence[Party], down: float, limits: Limits, reducer: PeerId
 
 
 def capacities(parties: Sequence[Party], limits: Limits) -> dict[Link, float]:
-    """Return the capacities of the links. An unmeasured link counts as the slowest of its kind."""
+    """Return the links' capacities. An unmeasured link counts as the slowest of its kind."""
     known: dict[Link, float] = {("pair", pair): bps for pair, bps in limits.pairs.items()}
     known |= {("household", name): bps for name, bps in limits.households.items() if name}
     for party in parties:
@@ -61,8 +61,8 @@ def capacities(parties: Sequence[Party], limits: Limits) -> dict[Link, float]:
 
 
 def seconds(parties: Sequence[Party], down: float, limits: Limits = NO_LIMITS) -> tuple[list[PeerId], np.ndarray]:
-    """Return the possible reducers by id, and a table of seconds: one row per limit. Each column assumes that one
-    reducer takes everything.
+    """Return the possible reducers in order of id, and a table of seconds with one row per limit. Each column assumes
+    that one reducer takes everything.
     """
     reducers = sorted(party.peer for party in parties if party.may_reduce)
     capacity = capacities(parties, limits)

@@ -1,4 +1,4 @@
-"""Rounds of all kinds, generated from seeds, and the set-ups compared in the literature."""
+"""Rounds of all kinds, generated from seeds, and the set-ups that the literature compares."""
 
 import random
 
@@ -9,12 +9,12 @@ CODECS = (1.0, 0.5, 0.25)  # bytes of a gradient, as a fraction of fp32
 
 
 def peer(number: int) -> PeerId:
-    """Return the id of a peer. Ids ascend with their numbers."""
+    """Return a peer's id. Ids ascend with the peers' numbers."""
     return PeerId(f"{number:032x}")
 
 
 def trainer(number: int, speed: float, download: float = 0, *, up_bytes: float = 1.0, household: str = "") -> Party:
-    """Return a party that contributes, receives and may reduce. Without `download` its link is symmetric."""
+    """Return a party that contributes, receives and may reduce. Its link is symmetric unless `download` is given."""
     return Party(
         peer=peer(number),
         up_bytes=up_bytes,
@@ -40,7 +40,7 @@ def trainers(count: int, speed: float, first: int = 0) -> list[Party]:
 
 
 def albert() -> list[Party]:
-    """Return DeDLOC's ALBERT round. Rates are in Gb/s, and sizes in multiples of the vector."""
+    """Return DeDLOC's ALBERT round. Rates are in Gb/s, and sizes are multiples of the vector's."""
     return trainers(4, 0.2) + trainers(8, 0.1, 4) + trainers(4, 0.05, 12)
 
 
@@ -52,8 +52,9 @@ def two_regions() -> tuple[list[Party], Limits]:
 
 
 def mixed(seed: int, most: int = 24, *, unmeasured: float = 0.1) -> tuple[list[Party], float]:
-    """Return up to `most` peers of every role, at least one of which may reduce. The peers' links differ by up to five
-    orders of magnitude."""
+    """Return up to `most` peers of all roles, at least one of which may reduce. Their links differ by up to five
+    orders of magnitude.
+    """
     chance = random.Random(seed)
     vector = 10 ** chance.uniform(5, 9)
     parties = [_of_chance(chance, number, vector, unmeasured) for number in range(chance.randint(1, most))]
@@ -82,7 +83,7 @@ def _of_chance(chance: random.Random, number: int, vector: float, unmeasured: fl
 
 
 def coupled(seed: int, most: int = 24) -> tuple[list[Party], float, Limits]:
-    """Return a mixed round with limits on pairs and households, and with pairs whose traffic relays forward."""
+    """Return a mixed round with limits on pairs and households, and with some pairs whose traffic relays forward."""
     parties, down = mixed(seed, most)
     chance = random.Random(-seed - 1)
     pairs = [(a.peer, b.peer) for a in parties for b in parties if a is not b]

@@ -1,4 +1,4 @@
-"""The least time by bisection, many programs at once, and the choice among equally fast plans."""
+"""The least time by bisection, many programs solved at once, and the choice among equally fast plans."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,9 @@ def test_a_little_less_time_is_too_little_and_the_time_is_enough(seed: int) -> N
 
 
 def test_rule_28_by_its_formula() -> None:
-    """All send and receive P = 1: a trainer takes (T b - 1) / (n - 2), a relay T min(U, D) / n, and T >= 1 / b_min."""
+    """All peers send and receive P = 1: a trainer takes (T b - 1) / (n - 2), a relay T min(U, D) / n, and T >= 1 /
+    b_min.
+    """
     speeds = [0.5, 0.7, 1.1, 1.3]
     parties = [p for i, b in enumerate(speeds) for p in trainers(1, b, i)] + [auxiliary(9, 0.6)]
     bounds = lines_of(program_of(parties, 1.0))

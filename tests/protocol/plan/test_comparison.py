@@ -1,4 +1,4 @@
-"""Comparing many choices at once gives the same durations as planning each choice."""
+"""Comparing many choices at once gives the same durations as planning each one separately."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ CODECS = (1.0, 0.25)
 
 
 def compared(seed: int, staleness: int = 0) -> tuple[Comparison, list[Candidate], list[Party], float]:
-    """Return the contributors of a random round as candidates, with two codecs each."""
+    """Return a random round's contributors as candidates, with two codecs each."""
     parties, down = mixed(seed, 12)
     parties = [replace(party, household="") for party in parties]
     candidates = [

@@ -1,4 +1,5 @@
-"""The choice of contributors: close to the best choice, none left out for ever, and no smaller codec than needed."""
+"""The choice of contributors: close to the best choice, with none left out forever, and no smaller codec than
+needed."""
 
 import itertools
 import random
@@ -18,7 +19,7 @@ WORST = 1.1  # seconds per step, relative to the best of all choices
 
 
 def instance(seed: int, codecs: tuple[float, ...]) -> tuple[list[Candidate], list[Party], float, int]:
-    """Return a random round: homes, links of all speeds, or three groups. Computing takes longer or shorter than the
+    """Return a random round: homes, links of all speeds, or three groups. Computing takes more or less time than the
     exchange.
     """
     chance = random.Random(seed)
@@ -54,8 +55,8 @@ def best_of_all(comparison: Comparison) -> float:
 @pytest.mark.parametrize("staleness", [0, 1])
 @pytest.mark.parametrize(("codecs", "seeds"), [((1.0,), 60), ((1.0, 0.5), 8)])
 def test_it_is_within_a_tenth_of_the_best_of_all_choices(codecs: tuple[float, ...], seeds: int, staleness: int) -> None:
-    """The worst ratios for 300 seeds were 1.083 (staleness 0) and 1.051 (staleness 1) with one codec, 1.041 and 1.088
-    with two.
+    """Over 300 seeds, the worst ratios were 1.083 (staleness 0) and 1.051 (staleness 1) with one codec, 1.041 and
+    1.088 with two.
     """
     for seed in range(seeds):
         candidates, others, down, batch = instance(seed, codecs)
@@ -64,7 +65,7 @@ def test_it_is_within_a_tenth_of_the_best_of_all_choices(codecs: tuple[float, ..
 
 
 def homes(*speeds: float, codecs: tuple[float, ...] = (1.0,)) -> list[Candidate]:
-    """Return trainers that do not reduce and compute ten samples a second each."""
+    """Return trainers that do not reduce and that each compute ten samples a second."""
     return [Candidate(replace(trainer(i, bps), may_reduce=False), 10.0, codecs) for i, bps in enumerate(speeds)]
 
 

@@ -1,5 +1,6 @@
-"""Linear programs with coupled shares: the choice among the fastest plans, and the fallback if the solver HiGHS gives
-up."""
+"""Linear programs with coupled shares: the choice among the fastest plans, and the fallback if the HiGHS solver gives
+up.
+"""
 
 import random
 import subprocess
@@ -36,7 +37,7 @@ def test_thin_pair_takes_nothing_from_peers_it_does_not_limit() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_fastest_plan_still_gives_equal_relays_equal_shares(seed: int) -> None:
-    """The trainers limit the time, and one relay has slow pairs. All other relays still get equal shares."""
+    """The trainers limit the time, and one relay has slow pairs. The other relays still get equal shares."""
     chance = random.Random(seed)
     parties = [*trainers(6, 1.0), *(auxiliary(10 + i, 50.0) for i in range(chance.randint(2, 5)))]
     slow = {(party.peer, parties[-1].peer): 0.2 * chance.uniform(0.9, 1.0) for party in parties[:6]}
@@ -77,7 +78,7 @@ def test_where_levelling_gives_up_the_plan_is_as_fast(monkeypatch: pytest.Monkey
 
 
 def test_who_makes_no_such_plan_does_not_load_scipy() -> None:
-    """Relays and agents import the plan module. Loading scipy would cost them 0.3 s of CPU time and 44 MB."""
+    """Relays and agents import the plan module. Loading scipy would cost each of them 0.3 s of CPU time and 44 MB."""
     code = "import sys, peer_agent.protocol.plan as p; p.solve([p.Party(peer='a', may_reduce=True)], 1.0)"
     code += "; sys.exit('scipy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

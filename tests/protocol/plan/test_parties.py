@@ -1,4 +1,4 @@
-"""The input of the planner: unmeasured links, refused values, and sums that have the same bits on every machine."""
+"""The planner's input: unmeasured links, refused values, and sums that have the same bits on every machine."""
 
 import numpy as np
 import pytest

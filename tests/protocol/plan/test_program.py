@@ -1,4 +1,4 @@
-"""The rows of the linear program equal sums over all transfers, for any shares."""
+"""The rows of the linear program equal the sums over all transfers, whatever the shares."""
 
 import numpy as np
 import pytest

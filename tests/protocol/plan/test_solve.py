@@ -1,4 +1,4 @@
-"""Plans are optimal for the share program: compared with HiGHS on independent rows, and for known set-ups."""
+"""Plans are optimal for the share program, as checked with HiGHS on independent rows and for known set-ups."""
 
 import math
 import random
@@ -153,7 +153,7 @@ def test_two_trainers_swap_halves() -> None:
 
 
 def test_a_relay_that_reduces_costs_less_than_one_that_forwards() -> None:
-    """Rule 27: a share that is reduced behind a relay passes that relay twice."""
+    """Rule 27: a share reduced behind a relay passes through that relay twice."""
     behind = [replace(party, may_reduce=party.peer == peer(0)) for party in A]
     relay = replace(auxiliary(30, 1.0), may_reduce=False)
     pairs = [(a.peer, b.peer) for a in A for b in A if a is not b]

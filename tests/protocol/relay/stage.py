@@ -1,4 +1,4 @@
-"""A run of four chunks in two spans, with three contributors, as one relay sees it."""
+"""A run of four chunks in two spans, with three contributors, as seen by one relay."""
 
 from typing import Any
 
@@ -123,7 +123,7 @@ def average(plan: OpenPlan, chunk: int) -> Frame:
 
 
 class Stage:
-    """A relay's core whose actions all succeed at once, on a clock that the test advances."""
+    """A relay's core, whose actions all succeed at once, on a clock that the test advances."""
 
     def __init__(self, *, reduces: bool = True, keeps: bool = True, index: int = 0) -> None:
         self.now = 100.0
@@ -145,7 +145,7 @@ class Stage:
         return self.state.keeper
 
     def handle(self, event: e.Event) -> list[e.Action]:
-        """Return the actions for an event, without carrying them out."""
+        """Return the actions for an event without carrying them out."""
         return advance(self.state, event, self.now)
 
     def hear(self, message: Any) -> list[e.Action]:

@@ -1,4 +1,4 @@
-"""A relay's run as a whole: what it sends and when, its two parts alone, and events in any order."""
+"""A relay's run as a whole: what it sends and when, its two parts on their own, and events in any order."""
 
 from typing import Any, get_args
 
@@ -79,7 +79,7 @@ def test_relay_is_silent_before_a_rehello_and_after_the_end() -> None:
 
 
 def test_log_page_is_acknowledged_once_it_is_on_disk() -> None:
-    """The next page is sent only after this acknowledgement. In an open round, no other message names the index."""
+    """The next page is sent only after this acknowledgement. In an open round, no other message gives the index."""
     relay = Stage().join(step=0)
     relay.hear(plan_of())
     last = 2 * PAGE_RECORDS + 5
@@ -209,8 +209,9 @@ def test_every_kind_of_event_is_among_them() -> None:
 def test_nothing_that_comes_in_any_order_breaks_it(
     steps: list[tuple[e.Event, float]], reduces: bool, keeps: bool
 ) -> None:
-    """No event raises an error, a chunk closes once, only added chunks are included, and ended attempts are not
-    mentioned."""
+    """No event raises an error, a chunk closes only once, only added chunks are included, and ended attempts are not
+    mentioned.
+    """
     relay = Stage(reduces=reduces, keeps=keeps)
     closed: dict[Place, set[int]] = {}
     added: dict[Place, set[tuple[int, int]]] = {}

@@ -1,4 +1,4 @@
-"""The time at which a chunk closes, and the slots that it includes."""
+"""When a chunk closes, and which slots it includes."""
 
 import pytest
 from hypothesis import given
@@ -186,7 +186,9 @@ def test_slot_dropped_after_being_late_is_counted_once() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.floats(0.0, 9.0)), max_size=40))
 def test_chunk_closes_only_with_a_quorum_and_every_timely_slot(steps: list[tuple[int, int, float]]) -> None:
-    """A slot is included if it arrives within a tenth of the plan's time after both its planned time and the quorum."""
+    """A slot is included if it arrives within a tenth of the plan's time after the later of its planned time and the
+    quorum.
+    """
     here, came, now = coverage(), dict[tuple[int, int], float](), 0.0
     for slot, chunk, later_s in steps:
         now += later_s
@@ -214,7 +216,7 @@ def _enough_at(came: dict[tuple[int, int], float], chunk: int) -> float:
 
 
 def test_a_chunk_is_waited_for_until_its_batch_was_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reducer with few chunks gets them all in one batch, later than each chunk's planned time."""
+    """A reducer with few chunks receives them all in one batch, later than each chunk's planned time."""
     monkeypatch.setattr(deadlines, "BATCH_BYTES", 128 * 1024)
     here = Coverage(IN_TIME.slots, IN_TIME.spans)
     for slot in (0, 2):

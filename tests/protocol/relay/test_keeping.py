@@ -1,4 +1,4 @@
-"""A relay's log: order, gaps, copies, and entries that a snapshot covers."""
+"""A relay's log: its order, gaps and copies, and the entries that a snapshot covers."""
 
 from msgspec.structs import replace
 
@@ -83,7 +83,7 @@ def test_a_commit_of_an_older_host_is_true_all_the_same() -> None:
 
 
 def test_uncovered_log_is_scanned_in_pages_after_a_restart() -> None:
-    """A regression: only a commit started copying, so bytes missing at a restart stayed missing."""
+    """A regression: only a commit triggered copying, so bytes missing at a restart stayed missing."""
     relay = Stage(index=200)
     relay.hear(m.Rehello(run=RUN, fence=3))
     assert e.Scan(31, 31 + SCAN_RECORDS) in relay.hear(greeting(snapshot=replace(SNAPSHOT, index=30)))
@@ -117,7 +117,7 @@ def test_the_reducer_of_a_span_is_asked_first_then_the_others() -> None:
 
 
 def test_missing_span_is_asked_for_less_often_but_never_given_up() -> None:
-    """A regression: after five tries the span stayed missing until the next restart."""
+    """A regression: after five tries, the span stayed missing until the next restart."""
     relay = Stage(index=1).join(step=1)
     lacking(relay, (1, 0))
     waits = []
@@ -180,7 +180,7 @@ def test_spans_covered_during_a_scan_are_not_copied() -> None:
 
 
 def test_a_copy_that_comes_after_it_was_covered_goes_at_once() -> None:
-    """A regression: the copy stayed on the disk for ever."""
+    """A regression: the copy stayed on the disk forever."""
     relay = Stage(index=9).join(step=9)
     lacking(relay, (5, 0), stop=10)
     relay.hear(m.Snapshotted(run=RUN, snapshot=SNAPSHOT, keep_after=8))

@@ -1,4 +1,4 @@
-"""One module opens the site's signed messages for a relay. An invalid message is a numbered problem."""
+"""One module opens the site's signed messages for a relay. An invalid message becomes a numbered problem."""
 
 from typing import Any, get_args
 
@@ -66,7 +66,7 @@ def test_what_cannot_be_decoded_is_a_numbered_problem(payload: bytes) -> None:
 
 
 def test_a_record_without_a_loss_is_a_numbered_problem() -> None:
-    """JSON encodes a loss that is not a number as null."""
+    """In JSON, a loss that is not a number is encoded as null."""
     payload = commit_of(1).sealed.head.payload.replace(b'"loss":1.0', b'"loss":null')
     assert b"null" in payload
     assert number_of(m.Commit(run=RUN, fence=3, record=sign(SITE_KEY, RECORD, payload))) == "E218"

@@ -1,4 +1,4 @@
-"""A log keeper receives averages from a reducer without a log, and reports them once they are on its disk."""
+"""A log keeper receives averages from a reducer that keeps no log, and reports them once they are on its own disk."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ PLAN = plan_of(reducer=OTHER)
 
 
 def receiving(*, keeps: bool = True) -> Stage:
-    """Return a relay in an attempt that another peer reduces alone. That peer keeps no log."""
+    """Return a relay in an attempt that another peer, which keeps no log, reduces alone."""
     relay = Stage(keeps=keeps).join(listeners=(HERE, WITHOUT_A_LOG))
     relay.hear(PLAN)
     return relay

@@ -149,7 +149,7 @@ def test_attempts_of_a_step_share_an_outbox() -> None:
 
 
 def test_a_plan_that_comes_after_its_commit_is_not_taken_up() -> None:
-    """A relay that accepted the plan would reduce for ever and never report that it is idle."""
+    """A relay that accepted the plan would reduce forever and never report that it is idle."""
     relay = Stage().join(step=8)
     assert relay.hear(PLAN) == []
 
@@ -290,7 +290,7 @@ def test_it_says_how_late_the_latest_chunk_of_each_was() -> None:
 
 
 def fast_first(plan: Any) -> Stage:
-    """Return a relay that has all but one chunk of the first slot, and the first chunk of each other slot."""
+    """Return a relay that has all but one of the first slot's chunks, and the first chunk of each other slot."""
     relay = opened(plan)
     relay.add(plan, 0, 0, 1, 2)
     relay.add(plan, 1, 0)
@@ -373,8 +373,8 @@ def test_reports_that_may_be_lost_repeat_until_the_attempt_ends() -> None:
 
 
 def test_who_was_dropped_is_asked_for_nothing_when_it_comes_back() -> None:
-    """A dropped contributor answers no requests. A regression: the relay therefore cut the link, over which it also
-    sends averages.
+    """A dropped contributor answers no requests. A regression: the relay therefore cut the link, which also carries
+    its averages.
     """
     relay = opened()
     relay.hear(m.Drop(**named(PLAN.place), slot=2))
@@ -414,7 +414,7 @@ TIMED = plan_of(duration_s=40.0, sigma=0.1)  # one chunk every ten seconds, and 
 
 
 def passes(relay: Stage, seconds: float, tick_s: float = 0.25) -> list[e.Action]:
-    """Let time pass in ticks. Return the actions except messages and cut links."""
+    """Let time pass in ticks. Return the actions other than messages and cut links."""
     actions: list[e.Action] = []
     for _ in range(round(seconds / tick_s)):
         actions += [action for action in relay.tick(tick_s) if not isinstance(action, e.Say | e.CutLink)]
@@ -447,7 +447,7 @@ def test_one_that_comes_back_is_not_asked_for_what_is_over() -> None:
 
 @pytest.mark.parametrize("asleep_s", [1.0, 60.0])
 def test_nobody_is_late_for_the_sleep_of_a_reducer(asleep_s: float) -> None:
-    """A suspended reducer that wakes still has to read the chunks in its buffers."""
+    """When a suspended reducer wakes, it still has to read the chunks in its buffers."""
     relay = opened(TIMED)
     relay.add(TIMED, 0, 0)
     relay.add(TIMED, 1, 0)

@@ -1,4 +1,4 @@
-"""The full name of an attempt, and the averages that a log keeper expects in it."""
+"""An attempt's full name, and the averages that a log keeper expects in it."""
 
 import pytest
 from msgspec.structs import replace

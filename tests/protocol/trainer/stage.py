@@ -34,7 +34,7 @@ def unit(number: int) -> Unit:
 
 
 class Stage:
-    """One trainer's core. `actions`: the actions after the last event. `said`: the messages since `hush`."""
+    """A single trainer's core. `actions`: the actions after the last event. `said`: the messages since `hush`."""
 
     def __init__(self, staleness: Literal[0, 1] = 0) -> None:
         self.now, self.seeds = 100.0, 1
@@ -59,7 +59,7 @@ class Stage:
             self.handle(e.Heard(message))
 
     def waits(self, seconds: float) -> list[m.Message]:
-        """Let time pass, with a tick at its end. Return the messages sent at that tick."""
+        """Let time pass and then tick. Return the messages sent at that tick."""
         self.now += seconds
         before = len(self.said)
         self.handle(e.Ticked())
@@ -98,7 +98,7 @@ class Stage:
         self.hears(m.Lease(run=RUN, fence=fence, units=tuple(unit(number) for number in numbers), quota=quota))
 
     def computes(self, count: int = 1, tokens: int = 4 * TOKENS, *, base: int | None = None) -> None:
-        """Finish units computed on the parameters of step `base`. None means the current step."""
+        """Finish units computed with the parameters of step `base`. None means the current step."""
         for _ in range(count):
             step = self.core.step if base is None else base
             job = self.last(e.Compute)
@@ -123,7 +123,7 @@ class Stage:
         self.handle(e.Applied(self.last(e.Apply).job, "b" * 16))
 
     def contribution(self, *ranges: tuple[int, int]) -> dict[str, Any]:
-        """Return the trainer's offer as a contribution that was averaged in the given chunks."""
+        """Return the trainer's offer as a contribution, averaged in the given chunks."""
         assert self.core.round is not None
         assert self.core.round.offer is not None
         units = tuple(done.unit for done in self.core.round.offer.units)

@@ -1,4 +1,4 @@
-"""The whole core of a trainer: it answers every message, and the invariants hold for events in any order."""
+"""A trainer's whole core: it answers every message, and the invariants hold for events in any order."""
 
 from typing import Any, Literal, get_args
 
@@ -78,9 +78,10 @@ ATTEMPT = st.fixed_dictionaries({"attempt": SMALL, "round": SMALL, "fence": st.i
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Messages of the site in any order, repeated or lost, and results of jobs at any time.
+    """The site's messages in any order, repeated or lost, with job results at any time.
 
-    Leases and commits come from one consistent site. Everything else is arbitrary."""
+    Leases and commits come from one consistent site. Everything else is arbitrary.
+    """
 
     staleness: Literal[0, 1] = 0
 
@@ -285,7 +286,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 class AnyOrderOverlapping(AnyOrder):
-    """The state machine AnyOrder, with work that overlaps the round."""
+    """The AnyOrder state machine, with work that overlaps the round."""
 
     staleness = 1
 

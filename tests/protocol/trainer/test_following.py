@@ -1,4 +1,4 @@
-"""A replica gets its state and follows the log, whatever is lost, late or repeated."""
+"""A replica gets its state and follows the log, even if messages are lost, late or repeated."""
 
 from typing import Any
 
@@ -134,7 +134,7 @@ def test_update_of_a_former_accumulator_leaves_this_one_alone() -> None:
 
 
 def test_a_state_that_is_just_changing_is_not_spoken_of() -> None:
-    """A report sent during an update would list the old step's work under the new step, and count as a lie."""
+    """A report sent during an update would list the old step's work under the new step, and would count as a lie."""
     stage = ready(0)
     stage.hears_commit(1)
     (report,) = stage.waits(HEARTBEAT_S)
@@ -343,8 +343,9 @@ def test_restored_site_is_followed_after_one_numbered_error() -> None:
 
 
 def test_an_old_greeting_of_the_same_host_is_no_restored_site() -> None:
-    """The host sent the greeting before a commit that this replica has since applied. The greeting is late or
-    repeated."""
+    """The host sent the greeting before a commit that this replica has already applied. The greeting is late or
+    repeated.
+    """
     stage = ready(index=1)
     stage.hears(greeting())
     assert stage.actions == []

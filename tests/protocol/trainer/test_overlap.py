@@ -1,4 +1,4 @@
-"""Staleness 1: work between a cut and the round's outcome goes into a second sum, for the next round (rule 10)."""
+"""Staleness 1: work done between a cut and the round's outcome goes into a second sum, for the next round (rule 10)."""
 
 import pytest
 
@@ -13,7 +13,7 @@ UNIT = 4 * TOKENS
 
 
 def overlapping(*numbers: int, more: tuple[int, ...] = (8, 9)) -> Stage:
-    """Return a trainer that has offered units and has leases for `more` in the next round."""
+    """Return a trainer that has offered units and holds leases for `more` in the next round."""
     stage = ready(*numbers, staleness=1)
     stage.lease(*more)
     stage.offers()
@@ -21,7 +21,7 @@ def overlapping(*numbers: int, more: tuple[int, ...] = (8, 9)) -> Stage:
 
 
 def bases(stage: Stage) -> dict[int, int]:
-    """Return the step on which each unit was computed, by the unit's number."""
+    """Return, by unit number, the step on which each unit was computed."""
     return {done.unit.start // 4: done.base for done in stage.core.done}
 
 

@@ -1,4 +1,4 @@
-"""A replica follows a rollback: it loads the state that the log entry names and drops everything undone."""
+"""A replica follows a rollback: it loads the state named in the log entry and drops everything undone."""
 
 from typing import Any
 

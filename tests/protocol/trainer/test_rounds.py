@@ -124,7 +124,7 @@ def test_reducers_are_served_when_they_open_and_when_they_return() -> None:
 
 
 def test_dropped_trainer_sends_no_more_gradient_in_that_attempt() -> None:
-    """A regression: the dropped trainer's gradient took bandwidth from averages. Rounds with a slow reducer took a
+    """A regression: the dropped trainer's gradient took bandwidth from the averages. Rounds with a slow reducer took a
     third longer.
     """
     stage = in_round()

@@ -107,7 +107,7 @@ def test_who_is_behind_hears_nothing_of_it() -> None:
 
 
 def test_unasked_trainer_computes_on_and_applies_the_commit() -> None:
-    """Reducers send averages to every linked trainer, so the plan includes this one as a receiver."""
+    """Reducers send averages to every linked trainer, so the plan lists this one as a receiver."""
     stage = ready(0)
     stage.plans(peer=OTHER)
     assert [type(action) for action in stage.actions] == [e.Send]

@@ -1,4 +1,4 @@
-"""Messages that a trainer sends without being asked, and when."""
+"""The messages that a trainer sends unprompted, and when."""
 
 import pytest
 
@@ -76,7 +76,7 @@ def test_trainer_is_never_silent_for_over_two_seconds() -> None:
 
 
 def test_at_the_head_it_says_by_a_report_that_it_is_there() -> None:
-    """The trainer repeats its report, since the first one may have been lost."""
+    """The trainer repeats its report, in case the first one was lost."""
     stage = ready(0)
     (report,) = stage.waits(HEARTBEAT_S)
     assert isinstance(report, m.Report)

@@ -1,4 +1,4 @@
-"""Facts derived from a trainer's state: the units in its sums, and whether it has a part in the round."""
+"""Facts derived from a trainer's state: the units in its sums, and whether it is part of the round."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_tokens_are_what_is_done_and_what_was_left_out_of_chunks() -> None:
 
 @pytest.mark.parametrize("made", [plan(peer=OTHER), plan(root=b"x" * 32)])
 def test_only_what_was_offered_is_sent(made: m.Plan) -> None:
-    """A slot with another root belongs to an offer that this process did not make."""
+    """A slot with a different root belongs to an offer that this process did not make."""
     stage = ready(0)
     stage.offers()
     stage.handle(e.PlanHeard(opened_plan(own_part(made, ME))))

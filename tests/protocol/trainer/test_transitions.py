@@ -1,4 +1,4 @@
-"""The table of phase changes is complete and closed, and every change of phase follows it."""
+"""The table of phase changes is complete and closed, and every phase change follows it."""
 
 import ast
 from itertools import product

@@ -1,4 +1,4 @@
-"""Leases, the unit being computed, and work done."""
+"""Leases, the unit being computed, and completed work."""
 
 import pytest
 
@@ -78,7 +78,7 @@ def test_units_of_updates_are_remembered_up_to_a_number(monkeypatch: pytest.Monk
 
 
 def test_a_short_sample_weighs_as_many_tokens_as_it_has() -> None:
-    """The last sample of a shard may be short. Missing tokens must not count in the mean (rule 33)."""
+    """The last sample of a shard may be short. Missing tokens must not count towards the mean (rule 33)."""
     stage = ready(0)
     stage.lease(1)
     stage.computes(tokens=4 * TOKENS - 3)
@@ -252,7 +252,7 @@ def test_update_with_revoked_work_leaves_current_work_untouched() -> None:
 
 
 def test_update_with_an_offer_already_void_ends_the_accumulator() -> None:
-    """The round has ended for this trainer. The averaged part cannot be removed from a sum that has grown since."""
+    """The round is over for this trainer. The averaged part cannot be removed from a sum that has grown since."""
     stage = ready(0)
     stage.offers()
     stage.plans()
@@ -266,7 +266,7 @@ def test_update_with_an_offer_already_void_ends_the_accumulator() -> None:
 
 
 def test_update_with_part_of_the_offer_ends_the_accumulator() -> None:
-    """The trainer's work is one sum, so a part of it cannot be removed."""
+    """The trainer's work is a single sum, so no part of it can be removed."""
     stage = ready(0, 1)
     stage.offers()
     stage.plans()

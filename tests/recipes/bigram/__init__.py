@@ -10,7 +10,7 @@ from peer_agent.recipes.text.recipe import TextRecipe
 
 @register
 class Bigram(TextRecipe, frozen=True, kw_only=True, tag="bigram"):
-    """A table of how often one token follows another. A sample has `context` tokens."""
+    """A table of how often each token follows another. A sample has `context` tokens."""
 
     title = "Bigram table"
     about = "Counts which token follows which."
@@ -25,11 +25,11 @@ class Bigram(TextRecipe, frozen=True, kw_only=True, tag="bigram"):
 
     @property
     def stretch(self) -> int:
-        """The length of a sample, which consists only of text."""
+        """The length of a sample, which consists of text only."""
         return self.context
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:
-        """Return the least and the greatest number of predicted tokens. The first token of a sample is not
+        """Return the lowest and the highest number of predicted tokens. The first token of a sample is not
         predicted."""
         return (samples - 1) * (self.context - 1) + 1, samples * (self.context - 1)
 
@@ -37,7 +37,7 @@ class Bigram(TextRecipe, frozen=True, kw_only=True, tag="bigram"):
         return self.vocab**2
 
     def kept_floats(self, samples: int) -> float:
-        """Return the number of floats kept: logits, their logarithms and a gradient."""
+        """Return how many floats are kept: logits, their logarithms and a gradient."""
         return 3.0 * samples * self.context * self.vocab
 
     def usage(self, model: str) -> str:

@@ -53,7 +53,7 @@ def summed_loss(recipe: Bigram, model: Table, batch: Batch, device: torch.device
 
 
 def figures_of(recipe: Bigram, model: Table, heldout: Tokens, loss: float, most: int) -> dict[str, float]:
-    """Return no figures in addition to the loss."""
+    """Return no figures beyond the loss itself."""
     del recipe, model, heldout, loss, most
     return {}
 
@@ -66,6 +66,6 @@ def save_model(recipe: Bigram, model: Table, data: Path, out: Path) -> tuple[str
 
 
 def sample_of(folder: Path) -> str:
-    """Return an empty text, since this model writes none."""
+    """Return an empty text, since this model writes no text."""
     del folder
     return ""

@@ -45,7 +45,7 @@ def test_nothing_is_dropped_out(family: str) -> None:
 
 
 def test_the_first_token_learns_too() -> None:
-    """As a padding token, id 0 would never learn its embedding. In these texts it marks the end of a text."""
+    """If id 0 were a padding token, its embedding would never be learned. In these texts it marks the end of a text."""
     model = build_model(small_recipe("llama"))
     assert model.get_input_embeddings().padding_idx is None
 

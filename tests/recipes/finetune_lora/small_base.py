@@ -1,4 +1,4 @@
-"""A small base model, made as a user would supply it: a zip of its transformers folder."""
+"""A small base model, packed as a user would supply it: a zip of its transformers folder."""
 
 import json
 import zipfile
@@ -37,7 +37,7 @@ def model_folder(folder: Path, family: str = "llama", **changes: Any) -> Path:
 
 
 def change(path: Path, changes: Mapping[str, Any]) -> None:
-    """Change values of a JSON file. A value of None removes the key."""
+    """Change values in a JSON file. A value of None removes the key."""
     values = {**json.loads(path.read_text()), **changes}
     path.write_text(json.dumps({name: value for name, value in values.items() if value is not None}))
 

@@ -1,4 +1,4 @@
-"""LoRA adapters: what is trained and what stays fixed, compared with peft alone, and their release."""
+"""LoRA adapters: what is trained and what stays fixed, a comparison with peft alone, and their release."""
 
 import math
 import subprocess
@@ -79,7 +79,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Adapted:
 
 
 def units(step: int) -> list[Unit]:
-    """Return the two units of a step, with four samples each."""
+    """Return the two units of a step, each with four samples."""
     return [Unit(0, 0, start, start + 4) for start in range(step * BATCH, (step + 1) * BATCH, 4)]
 
 
@@ -133,7 +133,7 @@ def test_the_base_stays_as_it_is(adapted: Adapted) -> None:
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_beside_peft_alone(adapted: Adapted) -> None:
-    """The same samples and steps run through torch's AdamW on peft's model. Losses and parameters are compared."""
+    """The same samples and steps run on peft's model with torch's AdamW. Losses and parameters are compared."""
     model: Any = AutoModelForCausalLM.from_pretrained(adapted.released)
     names = list(adapted.recipe.adapted)
     settings = peft.LoraConfig(
@@ -214,7 +214,7 @@ def test_a_machine_needs_room_for_the_base(llama: Adapted) -> None:
 def test_mixed_run_on_a_gpu_keeps_only_the_base_in_16_bits(
     adapted: Adapted, half: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The base model is exact in 16 bits, so gradients equal those of autocast with the base in fp32, bit for bit."""
+    """The base model is exact in 16 bits, so gradients equal those of autocast over an fp32 base, bit for bit."""
     monkeypatch.setattr(loop, "half_of", lambda *_: half)
     monkeypatch.setattr(loop, "widen_attention", lambda _: None)  # as on a GPU
     wide = Trainer(adapted.replica(), RUN, [adapted.shard])

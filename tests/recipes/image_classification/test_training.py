@@ -46,7 +46,7 @@ def test_a_unit_has_the_samples_that_its_statistics_are_of() -> None:
 
 
 def test_what_a_machine_has_seen_before_does_not_count(digits: tuple[ImageClassification, Path]) -> None:
-    """A unit leaves nothing in the model except its gradient."""
+    """A unit leaves nothing in the model but its gradient."""
     recipe, folder = digits
     shards = [*shards_of(folder / "shards")]
     losses = []
@@ -98,7 +98,9 @@ def test_it_learns_and_its_release_names_one_image_at_a_time(
 
 
 def accuracy(folder: Path, images: Images) -> float:
-    """Return the accuracy that a user gets, one image at a time, with the release's own image sizes and colours."""
+    """Return the accuracy that a user gets, one image at a time, with the image sizes and colours of the release
+    itself.
+    """
     model: Any = transformers.AutoModelForImageClassification.from_pretrained(folder, local_files_only=True)
     processor = PROCESSOR.from_pretrained(folder, local_files_only=True)
     names = json.loads((folder / "config.json").read_text())["id2label"]

@@ -1,4 +1,4 @@
-"""SwAV: assignments and loss compared with plain versions, changes by committed step, and the release."""
+"""SwAV: assignments and loss compared with plain versions, changes by committed step, and the released model."""
 
 from pathlib import Path
 from typing import Any
@@ -113,8 +113,9 @@ def test_fresh_model_finds_prototypes_hardly_better_than_chance(shard: Images) -
 
 
 def test_a_unit_needs_nothing_that_was_computed_before_it(shard: Images) -> None:
-    """A unit uses neither statistics of the machine nor a queue of its own, so recomputing the unit gives the same
-    loss."""
+    """A unit uses neither the machine's statistics nor a queue of its own, so recomputing the unit gives the same
+    loss.
+    """
     recipe, losses = replace(SMALL, queue=3), []
     for before in ([], [Unit(0, 0, 8, 16), Unit(0, 0, 16, 24)]):
         trainer = Trainer(Replica(recipe), RUN, [shard])
@@ -238,7 +239,7 @@ CLASSES, FEATURES = 5, 12
 
 
 def drawn(seed: int, images: int, spread: float) -> Labelled:
-    """Draw clouds of points around a centre per class, along axes of different scales."""
+    """Draw clouds of points around one centre per class, along axes of different scales."""
     centres = np.random.Generator(np.random.Philox(1)).standard_normal((CLASSES, FEATURES))
     chance = np.random.Generator(np.random.Philox(seed))
     labels = chance.integers(0, CLASSES, images)

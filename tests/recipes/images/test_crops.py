@@ -1,4 +1,4 @@
-"""Crops and colour changes, compared with those of Pillow and scipy."""
+"""Crops and colour changes, compared with those made by Pillow and scipy."""
 
 import math
 
@@ -35,7 +35,7 @@ As = tuple[float, ...]
 
 
 def picture() -> NDArray[np.uint8]:
-    """Return an image of soft colours, of shape [SIDE, SIDE, 3]."""
+    """Return an image with soft colours, of shape [SIDE, SIDE, 3]."""
     noise = np.random.Generator(np.random.Philox(2)).uniform(0, 255, (SIDE, SIDE, 3))
     soft = ndimage.gaussian_filter(noise, (3, 3, 0))
     stretched = (soft - soft.min()) / (soft.max() - soft.min()) * 200 + 20

@@ -1,4 +1,4 @@
-"""Averaging groups of unequal size by loss units equals one process that draws its own crops (rules 32 and 33)."""
+"""Averaging groups of unequal size by loss units equals a single process that draws its own crops (rules 32 and 33)."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Images], list
 
 
 def coloured(images: Images) -> Images:
-    """Return the digits, each in a colour of its own, to reveal faults that grey images hide."""
+    """Return the digits, each in its own colour, to reveal faults that grey images hide."""
     inks = np.random.Generator(np.random.Philox(5)).integers(40, 256, (len(images.labels), 1, 1, 3))
     return Images((images.pixels.astype(np.int64) * inks // 255).astype(np.uint8), images.labels)
 

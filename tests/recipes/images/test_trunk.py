@@ -1,4 +1,4 @@
-"""The computed shape of a trunk equals that of the model that transformers builds."""
+"""The computed shape of a trunk matches the model that transformers builds."""
 
 from typing import get_args
 

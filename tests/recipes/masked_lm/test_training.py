@@ -1,4 +1,4 @@
-"""The masked language model: its input, its loss, and the release that users load."""
+"""The masked language model: its input, its loss, and the release as users load it."""
 
 import math
 from pathlib import Path
@@ -46,7 +46,7 @@ def originals(ids: Any, labels: Any) -> Any:
 
 
 def test_special_tokens_are_those_of_the_tokenizer() -> None:
-    """With other special ids, samples differ only in numbering, and no other word becomes special."""
+    """With different special ids, samples differ only in their numbering, and no other word becomes special."""
     special = (0, 100, 101, 102, 103)
     other = replace(TINY, special=special)
     number_of = np.concatenate([np.array(special), [n for n in range(300) if n not in special]])
@@ -147,7 +147,7 @@ def test_the_loss_is_the_librarys_own(family: Any, order: Any) -> None:
 
 
 def test_a_fresh_model_knows_nothing() -> None:
-    """The loss in the paper's own run begins at ln 32,000 + ln 2 = 11.07."""
+    """The loss in the paper's own run starts at ln 32,000 + ln 2 = 11.07."""
     recipe = MaskedLM(model=Model(layers=2, width=64, heads=4, context=67), vocab=32_000)
     batch = rows(recipe)
     loss = float(summed_loss(recipe, build_model(recipe), batch, CPU).detach()) / loss_units_in(batch)

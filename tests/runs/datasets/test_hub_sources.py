@@ -1,5 +1,6 @@
-"""Texts, models and tokenizers from the Hub, with the real child process and client against a strict double of the
-Hub."""
+"""Texts, models and tokenizers from the Hub, with the real child process and client, against a strict double of the
+Hub.
+"""
 
 import hashlib
 import io

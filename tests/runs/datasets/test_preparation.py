@@ -1,4 +1,4 @@
-"""Preparation of texts, runs and releases: the outcome is stored in rows, and repeating a task changes nothing."""
+"""Preparing texts, runs and releases: the outcome is stored in rows, and repeating a task changes nothing."""
 
 import errno
 import time
@@ -73,7 +73,7 @@ ANSWERS: dict[str, Child] = {"prepare": prepared, "initial": initial, "release":
 
 @pytest.fixture
 def children(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Replace child processes with functions that answer at once. Return the names of those started."""
+    """Replace child processes with functions that answer at once. Return the names of those that were started."""
     started: list[str] = []
 
     def run_child(arguments: list[str]) -> dict[str, Any]:
@@ -118,8 +118,9 @@ class TestDataset:
     def test_steps_that_nobody_stated_follow_from_its_size(
         self, created: Run, children: list[str], is_automatic: bool, batch: int, steps: int
     ) -> None:
-        """The shard of 900 tokens contains 113 samples of 8 tokens, the last one shorter. Held-out tokens do not
-        count."""
+        """The shard of 900 tokens holds 113 samples of 8 tokens, the last of which is shorter. Held-out tokens do not
+        count.
+        """
         created.automatic_steps = is_automatic
         created.recipe = encode_recipe(msgspec.structs.replace(RECIPE, target_batch=batch)).decode()
         created.save()

@@ -1,4 +1,4 @@
-"""Uploads in pieces: each piece continues where the last one stopped, and only there."""
+"""Uploads in pieces: each piece must continue exactly where the last one stopped."""
 
 import hashlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The audit finds every planted fault, and no fault in correct books."""
+"""The audit finds every planted fault, and finds none in correct books."""
 
 from collections.abc import Callable
 from typing import Any
@@ -100,7 +100,7 @@ def test_honest_books_have_no_fault(audited: Run) -> None:
 
 
 def execute(statement: str) -> None:
-    """Execute SQL without the models, as a person with access to the database can."""
+    """Execute SQL without the models, as anyone with access to the database can."""
     with connection.cursor() as cursor:
         cursor.execute(statement)
 

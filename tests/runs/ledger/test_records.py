@@ -1,4 +1,4 @@
-"""Settled ranges: in whatever order units arrive, the ranges cover exactly the samples of the units."""
+"""Settled ranges cover exactly the samples of the units, whatever the order in which the units arrive."""
 
 from typing import Any
 

@@ -69,7 +69,7 @@ class TestContract:
         assert [line.name for line in standings.leaderboard(run, today=today, offset=1, limit=1)] == ["hand 0"]
 
     def test_days_and_weeks(self, any_database: str, data_folder: Any, machines: list[Machine]) -> None:
-        """A sample's weight halves each week. The board of the day counts only today."""
+        """A sample's weight halves every week. The daily board counts only today."""
         run, now = opened(machines[0].person), timezone.now()
         committed(run, (machines[0], 3), (machines[4], 4), (machines[1], 6))
         committed(run, (machines[1], 2))
@@ -143,7 +143,7 @@ def test_a_new_run_has_nothing_lately(run: Run) -> None:
 
 
 def test_shares_of_the_last_steps_are_read_by_the_steps(run: Run, laptop: Owned, organizer: Person) -> None:
-    """A host reads the shares every second, from the last fifty steps and not from the whole ledger of a long run."""
+    """A host reads the shares every second, from the last fifty steps rather than the whole ledger of a long run."""
     other = owned(organizer).machine
     committed(run, (laptop.machine, 1000))
     for _ in range(3):

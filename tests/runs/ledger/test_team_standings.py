@@ -1,4 +1,4 @@
-"""Team standings: a sample counts for the team to which the person belonged on the day of the sample."""
+"""Team standings: a sample counts for the team to which the person belonged on that day."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_days_before_and_after_do_not_count(run: Run, hands: Team, volunteer: Pe
 
 
 def test_each_day_is_one_teams(run: Run, hands: Team, feet: Team, volunteer: Person, stranger: Person) -> None:
-    """A change of team counts from that day, even if the person returns to an earlier team."""
+    """A change of team takes effect that day, even if the person returns to an earlier team."""
     gave(run, volunteer, d1=1, d2=10, d3=100, d4=1000)
     gave(run, stranger, d2=5, d3=5)
     place(hands, volunteer, 1, 2)

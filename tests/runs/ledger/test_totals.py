@@ -1,4 +1,4 @@
-"""Averaged bytes: added with each commit, listed by person, without a rank."""
+"""Averaged bytes: added with each commit, listed by person, and not ranked."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def commit(example: Example, record: Record) -> None:
 
 
 def vector(example: Example) -> int:
-    """Return the bytes of one encoded gradient, which here is one chunk."""
+    """Return the size in bytes of one encoded gradient, here a single chunk."""
     return encoded_size(example.run.parsed_recipe.codec_up, ELEMENTS)
 
 

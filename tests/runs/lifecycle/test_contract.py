@@ -1,4 +1,4 @@
-"""Members, endings, drafts and uploads on every database."""
+"""Members, endings, drafts and uploads, on each database."""
 
 from typing import Any
 

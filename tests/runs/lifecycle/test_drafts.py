@@ -1,4 +1,4 @@
-"""Changes to a run, and the states of the run that allow them."""
+"""Changes to a run, and the states in which the run allows them."""
 
 from typing import Any
 

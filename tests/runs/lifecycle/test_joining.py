@@ -1,4 +1,4 @@
-"""Requests to join a run: made, withdrawn, accepted, declined, and their limits."""
+"""Requests to join a run: made, withdrawn, accepted and declined, and their limits."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Services for organizers, on both databases: what they change, what they refuse, and rollback requests."""
+"""Services for organizers, on both databases: what they change and refuse, and requests for a rollback."""
 
 import hashlib
 import re

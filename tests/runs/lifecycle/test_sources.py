@@ -112,7 +112,7 @@ class TestTexts:
         self, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """If a text is added meanwhile, the incomplete result is dropped, even if a second worker has already started
-        on all texts.
+        on all the texts.
         """
         Dataset.objects.update(state=Dataset.State.UPLOADED)
         Shard.objects.all().delete()
@@ -204,7 +204,7 @@ class TestTexts:
             drafts.add_source(run=run, source=text(run.organizer, "last.txt"))
 
     def test_the_batch_may_need_all_of_them(self, mixed: Run) -> None:
-        """A step may need the bytes of one and a half texts, but not of three."""
+        """A step may need the bytes of one and a half texts, but not those of three."""
         half = len(TEXT) // 2 // RECIPE.least_size()
         drafts.change_draft(run=mixed, recipe=replace(RECIPE, vocab=290, target_batch=3 * half), licence="CC0")
         with pytest.raises(Problem, match="E307"):
@@ -226,7 +226,7 @@ class TestWeights:
         assert (facts.sources, facts.recipe.mix) == ((0, 1), (0.3, 0.7))
 
     def test_only_a_run_that_is_on_its_way_gets_them(self, mixed: Run) -> None:
-        """Another request has turned the run back into a draft before its weights are stated."""
+        """Another request has turned the run back into a draft before its weights are set."""
         drafts.state_weights(mixed)
         assert Run.objects.get().parsed_recipe.mix == ()
 
@@ -277,7 +277,7 @@ class TestWeights:
 
 
 def test_the_card_says_what_was_learned_of_each(mixed: Run) -> None:
-    """Shares come from the samples in updates, not from the current weights."""
+    """The shares come from the samples in updates, not from the current weights."""
     run = opened(mixed)
     Coverage.objects.create(run=run, epoch=0, shard=0, ranges=[[0, 10]], left_out=[[10, 20]])
     Coverage.objects.create(run=run, epoch=0, shard=1, ranges=[[0, 20], [40, 50]])
@@ -353,7 +353,8 @@ class TestBase:
         assert (run.dataset.filename, run.dataset.base.filename) == ("songs.txt", "model.zip")
 
     def test_the_recipe_stays_within_what_it_takes(self, adapting: Run) -> None:
-        """A regression: the form stored a context above the base model's 64 tokens, which then broke the pages."""
+        """A regression: the form stored a context longer than the base model's 64 tokens, which then broke the
+        pages."""
         drafts.set_base(run=adapting, base=self.base(adapting))
         preparation.prepare_dataset(adapting.dataset_id)
         longer = FinetuneLoRA(target_batch=4, micro_batch=2, context=65)

@@ -1,5 +1,6 @@
-"""Checkpoints on the Hub during a run, with a real model, child process and client against a strict double of the
-Hub."""
+"""Checkpoints on the Hub during a run, with a real model, child process and client, against a strict double of the
+Hub.
+"""
 
 import hashlib
 import shutil
@@ -142,7 +143,7 @@ def test_one_after_another(hub: Hub, training: Run, tmp_path: Path) -> None:
 def test_checkpoint_sent_by_another_worker_is_not_sent_again(
     hub: Hub, training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another worker sends the checkpoint after this worker has chosen it and before this worker's turn to send."""
+    """Another worker sends the checkpoint after this worker has chosen it, but before this worker's turn to send."""
     ask(training, 2)
     snapshot_at(training, 2, tmp_path)
 

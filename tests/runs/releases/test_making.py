@@ -1,4 +1,4 @@
-"""The choice of the snapshot to release: the best one if the run overfitted, otherwise the last, or the organizer's
+"""Choosing which snapshot to release: the best one if the run overfitted, otherwise the last, or the organizer's
 choice.
 """
 
@@ -29,8 +29,9 @@ FILE = {"name": "model.safetensors", "size": 3, "sha256": "0" * 64}
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
-    """Record the snapshot and facts given to each child process. tests/publishing/test_release.py covers the child's
-    work."""
+    """Record the snapshot and facts given to each child process. tests/publishing/test_release.py covers the work that
+    the child does.
+    """
     children: list[tuple[str, dict[str, Any]]] = []
 
     def child(command: list[str], **_: Any) -> dict[str, Any]:
@@ -118,7 +119,7 @@ def test_an_overfitted_run_releases_its_best(overfitted: Run, given: list[tuple[
 def test_a_last_snapshot_that_is_measured_later_decides_again(
     run: Run, laptop: Owned, asked: list[str], last: float, step: int
 ) -> None:
-    """The release does not wait for the measurement. The last model is offered until then."""
+    """The release does not wait for the measurement. Until then, the last model is offered."""
     finish(run, laptop, 4.0, 3.3, 3.6, None)
     assert Release.objects.get(run=run).step == 4
     run.snapshots.filter(step=4).update(heldout_loss=last)

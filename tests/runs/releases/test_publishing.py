@@ -1,5 +1,6 @@
-"""Publishing, from the organizer's token to a commit on the Hub, with real child process and client and a strict
-double."""
+"""Publishing, from the organizer's token to a commit on the Hub, with a real child process and client and a strict
+double.
+"""
 
 import errno
 from collections.abc import Callable, Iterator
@@ -62,7 +63,7 @@ def ask(run: Run, **changes: Any) -> Publication:
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Run `act` once while the site sends a release."""
+    """Run `act` once while the site is sending a release."""
     acts = [act]
 
     def run_child(*arguments: Any, **more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Trials of released models by visitors: supported models, concurrent visitors, real output, and stored data."""
+"""Visitors try released models: supported models, concurrent visitors, real output, and stored data."""
 
 import re
 from collections.abc import Sequence
@@ -139,7 +139,7 @@ class TestQueue:
         assert trials.before(first) == 0
 
     def test_nothing_is_kept_for_long(self, released: Run) -> None:
-        """Finished trials and trials that never ran both expire. The latter free their slot."""
+        """Finished trials and trials that never ran both expire. The latter also free their slot."""
         now = timezone.now()
         old = Trial.objects.create(run=released, asker="a", prompt="", slot=1, asked_at=now - trials.KEPT * 2)
         done = Trial.objects.create(run=released, asker="b", prompt="", asked_at=now)
@@ -225,7 +225,7 @@ class TestWriting:
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_a_real_child_writes_with_a_real_model(released: Run, tmp_path: Path, family: str) -> None:
-    """Prompts with markup, right-to-left letters or NUL arrive unchanged. Overlong prompts are cut."""
+    """Prompts with markup, right-to-left letters or NUL arrive unchanged. Prompts that are too long are cut."""
     folder = model_folder(tmp_path / "base", family)
     storage.root().mkdir(parents=True, exist_ok=True)
     folder.rename(storage.root() / "released")
@@ -239,7 +239,7 @@ def test_a_real_child_writes_with_a_real_model(released: Run, tmp_path: Path, fa
 
 
 def test_a_real_child_loads_safetensors_alone_and_no_code(released: Run, tmp_path: Path) -> None:
-    """Code in the model's folder is never run, and a pickle is not loaded."""
+    """Code in the model's folder is never run, and no pickle is loaded."""
     storage.root().mkdir(parents=True, exist_ok=True)
     folder = model_folder(tmp_path / "base", auto_map={"AutoModelForCausalLM": "own.Model"})
     folder = folder.rename(storage.root() / "released")

@@ -1,4 +1,4 @@
-"""The held-out loss: measured once, for the newest snapshot, when no other work waits."""
+"""The held-out loss: measured once, for the newest snapshot, when no other work is waiting."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The choice of snapshots whose files are kept."""
+"""Choosing the snapshots whose files are kept."""
 
 import hashlib
 import os

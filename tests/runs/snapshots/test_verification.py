@@ -1,4 +1,4 @@
-"""The site verifies snapshots by its own replay before a release, and refuses a state that differs."""
+"""The site verifies snapshots with its own replay before a release, and refuses a state that differs."""
 
 import hashlib
 from datetime import timedelta
@@ -77,7 +77,7 @@ def another_state(run: Run, index: int) -> bytes:
 
 
 def hand_in(run: Run, laptop: Owned, data: bytes, index: int) -> Snapshot:
-    """Upload a snapshot with the hash that most replicas report."""
+    """Upload a snapshot with the hash reported by most replicas."""
     elect_keeper(run, peer=laptop.machine.peer_id, index=index, step=index)
     admit_hash(run, index=index, step=index, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
     path = storage.root() / "body"
@@ -232,7 +232,7 @@ class TestAnotherState:
 
 class TestWhatIsAskedFor:
     def test_is_made_from_the_log(self, long_run: Run, children: Children) -> None:
-        """The site makes a state from the log if replicas differ at step 5, or none is left to upload it."""
+        """The site makes a state from the log if replicas disagree at step 5, or if none is left to upload it."""
         request_replay(long_run, index=5, step=5)
         for _ in range(3):
             verify_next(long_run.pk)
@@ -317,7 +317,7 @@ class TestTheRelease:
 
 
 class TestARunThatWasTakenBack:
-    """A run that is a draft again, without snapshots, while one of its tasks still waits."""
+    """A run that is a draft again, without snapshots, while one of its tasks is still waiting."""
 
     @pytest.fixture
     def taken_back(self, run: Run) -> Run:
@@ -329,7 +329,7 @@ class TestARunThatWasTakenBack:
         tasks.verify_snapshots(taken_back.pk.hex)
 
     def test_is_not_asked_for_a_state(self, taken_back: Run) -> None:
-        """The host that asks has not noticed yet that the run is a draft again."""
+        """The host that asks has not yet noticed that the run is a draft again."""
         request_replay(taken_back, index=0, step=0)
         assert verify_next(taken_back.pk) == Outcome.DONE
 

@@ -1,4 +1,4 @@
-"""Worlds whose plan chooses codecs and leaves out slow links: no trainer is stuck, and no sample counts twice."""
+"""Worlds whose plan chooses codecs and leaves out slow links: no trainer gets stuck, and no sample counts twice."""
 
 from itertools import pairwise
 from typing import Literal
@@ -22,8 +22,9 @@ ELEMENTS = 80 * 16384
 
 
 def two_slow(contributors: Contributors, codecs: Codecs, **more: int) -> World:
-    """Return a world in which a vector takes about one second over four links and ten seconds over the other two. After
-    three rounds the coordinator knows the rates."""
+    """Return a world in which a vector takes about one second over four links and ten seconds over the other two. The
+    coordinator knows the rates after three rounds.
+    """
     setting = {"trainers": 6, "slow_links": 2, "steps": 60, "elements": ELEMENTS, **more}
     world, _ = checked_world(even=True, contributors=contributors, codecs=codecs, thorough=False, **setting)
     assert world.run_steps(3, 900)
@@ -42,7 +43,7 @@ def seconds_of(world: World, steps: int = 10) -> float:
 def test_runs_in_bad_weather_are_sound(
     seed: int, contributors: Contributors, codecs: Codecs, staleness: Literal[0, 1]
 ) -> None:
-    """No trainer is stuck, no sample or lease is lost or doubled, and every replica is at the head of the log."""
+    """No trainer gets stuck, no sample or lease is lost or duplicated, and every replica is at the head of the log."""
     setting = Setting(trainers=6, relays=2, steps=40, seed=seed, slow_links=2, contributors=contributors, codecs=codecs)
     figures = simulate(replace(setting, staleness=staleness), all_at_once())
     assert figures.is_sound, (figures.reasons, figures.crash)

@@ -1,4 +1,4 @@
-"""Several sources, mixed by weight: no sample counts twice, despite restarts and changes of the weights."""
+"""Several sources, mixed by weight: no sample counts twice, despite restarts and weight changes."""
 
 from collections import Counter
 
@@ -51,7 +51,7 @@ def test_mix_follows_its_weights_through_restart_and_change() -> None:
 
 
 def test_each_source_goes_through_epochs_of_its_own() -> None:
-    """The invariants fail if a sample is in two updates, or in none although its source has moved on."""
+    """The invariants fail if a sample is in two updates, or if it is in none although its source has moved on."""
     world = mixed_world((0.5, 0.5), 200)
     assert world.run_steps(150, 3000)
     epochs = [source.epoch for source in state(world).leases.sources]

@@ -1,4 +1,4 @@
-"""Runs with staleness 1: sound in all conditions, faster if the exchange takes long, and never too stale."""
+"""Runs with staleness 1: sound in all conditions, faster when the exchange takes long, and never too stale."""
 
 from collections.abc import Sequence
 
@@ -45,8 +45,9 @@ def test_calm_run_is_whole_and_fair_and_marked_inexact() -> None:
 
 
 def step_s(staleness: int) -> float:
-    """Return the seconds of a step with a slow relay. A batch has 8 samples of each trainer, computed at 4 per
-    second."""
+    """Return how many seconds a step takes with a slow relay. A batch has 8 samples from each trainer, computed at 4
+    per second.
+    """
     world, _ = checked_world(trainers=4, steps=40, even=True, staleness=staleness, minimum_trainers=4)
     assert world.run_steps(3)
     for relay in relays(world):

@@ -1,4 +1,4 @@
-"""The API for agents: enrolment, credentials, and files by byte ranges."""
+"""The API for agents: enrolment, credentials, and files by byte range."""
 
 import hashlib
 import json
@@ -108,7 +108,7 @@ class TestCredentials:
         assert self.refused(self.ask(laptop, role="auxiliary"), "E214")
 
     def test_an_agent_of_protocol_1_is_told_what_to_type(self, run: Run, laptop: Owned, settings: Any) -> None:
-        """The request is copied from version 1, which names no protocol."""
+        """The request is copied from version 1, which does not name a protocol."""
         settings.DOWNLOADS.mkdir()
         (settings.DOWNLOADS / "manyhands-0.2.0-py3-none-any.whl").write_bytes(b"a wheel")
         raw = json.dumps({"machine": laptop.machine.peer_id, "role": "trainer", "issued_at": time.time()}).encode()

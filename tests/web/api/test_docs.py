@@ -1,4 +1,4 @@
-"""The API documentation names every operation, and its examples are valid JSON."""
+"""The API documentation lists every operation, and its examples are valid JSON."""
 
 import json
 import re

@@ -60,14 +60,14 @@ def described(world: World) -> Any:
 
 
 def can_be_asked_wrongly(place: tuple[str, str]) -> bool:
-    """Return True if the operation's input can be invalid: more than free text in its address."""
+    """Return True if the operation's input can be invalid, that is, more than free text in the address."""
     operation = DESCRIPTION["paths"][place[1]][place[0]]
     schemas = [parameter["schema"] for parameter in operation.get("parameters", [])]
     return "requestBody" in operation or any("pattern" in one or one.get("type") != "string" for one in schemas)
 
 
 def test_every_address_of_the_api_is_described() -> None:
-    """The tests below call only operations that the description includes."""
+    """The tests below call only the operations in the description."""
     found = {route.replace("<", "{").replace(">", "}") for route in routes() if route.startswith(API)}
     assert found - BESIDE == set(DESCRIPTION["paths"])
 

@@ -1,4 +1,4 @@
-"""The public API: answer formats, permissions, cursors, and releases by byte ranges."""
+"""The public API: answer formats, permissions, cursors, and releases by byte range."""
 
 import hashlib
 import html

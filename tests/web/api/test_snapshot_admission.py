@@ -1,6 +1,7 @@
 """Snapshot uploads: only from the elected machine, and only with the admitted hash.
 
-A regression: the credential of any account could replace the model, and the audit did not notice."""
+A regression: any account's credential could replace the model, and the audit did not notice.
+"""
 
 import asyncio
 import hashlib
@@ -58,7 +59,7 @@ def put(data: bytes, requester: Owned, run: Run, *, step: int = 1, slug: str = "
 
 
 def refused(answer: Any, code: str) -> bool:
-    """Return True if the answer has this code and nothing of the upload is stored."""
+    """Return True if the answer has this code and no part of the upload is stored."""
     work = storage.root() / "work"
     is_clean = not PendingSnapshot.objects.exists() and not (work.exists() and list(work.iterdir()))
     is_clean = is_clean and not list(storage.root().glob("runs/*/pending/*"))
@@ -195,7 +196,7 @@ class TestWhichBytes:
     def test_no_values_that_are_not_finite(
         self, run: Run, elected: Owned, entry: LogEntry, name: str, value: float
     ) -> None:
-        """Values that are not finite are refused even if most replicas report them."""
+        """Values that are not finite are refused, even if most replicas report them."""
         vector = np.ones(ELEMENTS, "<f4")
         vector[-1] = value
         given: dict[str, Any] = {name: vector}
@@ -249,7 +250,7 @@ class TestWhichBytes:
 
 
 async def guarded(machine: Owned, run: Run, length: int, inner: Any) -> tuple[int, str]:
-    """Return status and body of the answer to an upload that announces this length."""
+    """Return the status and body of the answer to an upload that announces this length."""
     sent: list[dict[str, Any]] = []
 
     async def receive() -> Any:

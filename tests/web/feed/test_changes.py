@@ -1,4 +1,4 @@
-"""A picture of a run plus its changes gives the next picture. The front end reads the same golden vectors."""
+"""A picture of a run, plus its changes, gives the next picture. The front end reads the same golden vectors."""
 
 import copy
 import json

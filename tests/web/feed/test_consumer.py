@@ -1,4 +1,4 @@
-"""The feed's socket: whom the site admits, what it sends, and what a watcher may send, on both channel layers."""
+"""The feed's socket: who is admitted, what the site sends, and what a watcher may send, on both channel layers."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def example(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def no_look_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let only messages update the feed, so that no test depends on the clock."""
+    """Let the feed be updated only by messages, so that no test depends on the clock."""
     monkeypatch.setattr(watch, "LOOK_S", 2 * PATIENCE_S)
     monkeypatch.setattr(watch, "REST_S", 0.0)
     monkeypatch.setattr(watch, "RESTS", 0)

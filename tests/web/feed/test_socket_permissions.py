@@ -92,7 +92,7 @@ def assemble(visibility: str) -> World:
 
 
 async def watched(world: World, name: str, **headers: str) -> str:
-    """Return OPEN if a page or a program without a session may watch. Otherwise return SHUT."""
+    """Return OPEN if a page, or a program without a session, may watch. Otherwise return SHUT."""
     watcher = Watcher(world.run, **await in_thread(world.cookie)(name), **headers)
     if not await watcher.connect():
         return SHUT
@@ -111,7 +111,7 @@ async def took_part(identity: Identity, **headers: str) -> str:
 
 
 async def refusal_after(link: Any) -> str:
-    """Return OPEN, or the code of the refusal. The site checks its rows after the handshake."""
+    """Return OPEN, or the code of the refusal. The site checks its rows only after the handshake."""
     await link.send(b"")  # this is not a message, so an admitted machine gets E206
     code, _ = await link.how_it_ends()
     return OPEN if code == "E206" else str(code)

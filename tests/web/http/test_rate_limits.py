@@ -1,4 +1,4 @@
-"""Rate limits: how they count, for whom, and where they apply."""
+"""Rate limits: how they count, to whom and where they apply."""
 
 import ipaddress
 from typing import Any
@@ -29,7 +29,7 @@ def lowered(settings: Any) -> None:
 
 
 def spent(who: str = "Teo", *, now: float = NOW) -> int:
-    """Return the seconds to wait, or 0 if the request is within the limit."""
+    """Return how many seconds to wait, or 0 if the request is within the limit."""
     try:
         rate_limits.spend("uploads", who, now=now)
     except TooOften as problem:

@@ -1,4 +1,4 @@
-"""Alerts for those who manage a run: each alert's condition, exceptions and starting time."""
+"""Alerts for those who manage a run: the condition, exceptions and starting time of each alert."""
 
 import math
 from datetime import UTC, datetime, timedelta

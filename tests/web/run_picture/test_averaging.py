@@ -1,4 +1,4 @@
-"""The last plan in words and as a drawing, for any number of machines, and without bandwidths."""
+"""The last plan, in words and as a drawing, for any number of machines and without bandwidths."""
 
 import json
 from collections.abc import Sequence
@@ -98,7 +98,7 @@ def test_one_alone_has_nothing_to_send() -> None:
         ({}, "reduce", "Averaging step 413 (planned: 12 s)."),
         ({"planned_s": 0.0}, "reduce", "Averaging step 413."),
         ({"took_s": 13.1}, "commit", "Averaging step 413 took 13 s (planned: 12 s)."),
-        ({}, "", "The last plan is for step 413 (planned: 12 s)."),
+        ({}, "", "The latest plan is for step 413 (planned: 12 s)."),
         ({"is_void": True}, "accumulate", "Step 413 could not be averaged and is being retried. Nothing was lost."),
     ],
 )

@@ -16,7 +16,7 @@ def test_how_far_it_is_and_how_long_the_rest_takes() -> None:
     ("state", "words"),
     [
         ("open", "No machines are training right now. A step needs 48 samples from all machines together."),
-        ("finished", "Training is finished, after 12,000 samples."),
+        ("finished", "Training finished after 12,000 samples."),
     ],
 )
 def test_a_step_that_nobody_makes(state: str, words: str) -> None:

@@ -1,4 +1,4 @@
-"""The charts of a run's page, and their summaries in words."""
+"""The charts on a run's page, and their summaries in words."""
 
 import math
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The picture of a run that its page shows: losses, counts, the bars of the current step, and averaged bytes."""
+"""The picture of a run shown on its page: losses, counts, the bars of the current step, and averaged bytes."""
 
 import json
 import re
@@ -158,7 +158,7 @@ def test_a_state_has_a_label_for_people() -> None:
 
 @pytest.mark.parametrize("release", [None, Release(state="preparing"), Release(state="ready", step=400)])
 def test_what_the_page_compares_is_text(release: Release | None) -> None:
-    """Script and server would write other types differently: `None` and an empty text, `True` and `true`."""
+    """The script and the server would write other types differently: `None` and an empty text, `True` and `true`."""
     shown = picture_of(Seen(with_recipe(picture("finished", release=release)), (), "", 0, NOON))
     assert [type(shown[name]) for name in (*STANDING_ON, "waiting_for")] == [str] * (1 + len(STANDING_ON))
     assert shown["released_step"] == ("400" if release and release.step else "")

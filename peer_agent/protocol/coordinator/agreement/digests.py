@@ -1,4 +1,4 @@
-"""Decide which state is right: by a vote among persons, or by replaying the log if the vote is split (rule 17).
+"""Decide which state is right: by a vote among people, or by replaying the log if the vote is split (rule 17).
 
 Every person with work in one of the last ten commits has a vote, and a majority decides. A person whose machines
 disagree abstains. Thus neither one machine nor one person with many machines can decide alone.
@@ -59,7 +59,7 @@ def _add(counter: Counter[str], value: str, by: int) -> None:
 
 
 def has_majority(state: RunState, ballot: Ballot, value: str) -> bool:
-    """Return True if more than half of the voters chose `value`. Persons who have not voted yet count as voters."""
+    """Return True if more than half of the voters chose `value`. People who have not voted yet count as voters."""
     voting = max(len(ballot.persons), state.voters) - ballot.abstaining
     return 2 * ballot.counts.get(value, 0) > voting
 
@@ -78,7 +78,7 @@ def may_vote(state: RunState, person: str) -> bool:
 
 
 def call_voters(state: RunState) -> None:
-    """Count the persons who may vote and have a trainer that is not silent."""
+    """Count the people who may vote and have a trainer that is not silent."""
     state.recent = {person: index for person, index in state.recent.items() if index > state.index - LATELY}
     present = (member.person for member in state.members.values() if member.trains and not member.conduct.silent)
     state.voters = len(state.recent.keys() & set(present))
@@ -123,7 +123,7 @@ def _reload(state: RunState, peer: PeerId, step: int) -> list[Command]:
 
 
 def look_at_votes(state: RunState) -> list[Command]:
-    """Decide steps that have gained a majority because voters left. Ask for a replay if disagreement persists."""
+    """Decide the steps that have gained a majority because voters left. Ask for a replay if disagreement persists."""
     call_voters(state)
     for old in [step for step in state.digests if step <= state.step - DIGESTS_KEPT]:
         if state.replay is None or state.replay[1] != old:

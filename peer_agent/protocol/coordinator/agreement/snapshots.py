@@ -35,7 +35,7 @@ def _choose(state: RunState, peers: list[PeerId], seed: int) -> tuple[list[Comma
 
 
 def take_hash(state: RunState, member: Member, said: m.StateHash) -> list[Command]:
-    """Record a replica's vote on the hash of the state to upload. Admit the hash if most persons report it."""
+    """Record a replica's vote on the hash of the state to upload. Admit the hash if most people report it."""
     if state.hashes is None or (said.index, said.step) != state.hashes[:2] or state.admitted >= said.index:
         return []
     ballot = state.hashes[2]
@@ -130,7 +130,7 @@ def take_stored(state: RunState, snapshot: Snapshot) -> list[Command]:
 
 
 def take_verified(state: RunState, event: Verified) -> list[Command]:
-    """Record that the site has replayed the log up to a snapshot, so that relays may delete averages before it."""
+    """Record that the site has replayed the log up to a snapshot, so that relays may delete the averages before it."""
     if event.index <= state.verified:
         return []
     state.verified = event.index
@@ -145,7 +145,7 @@ def _tell_of_snapshot(state: RunState) -> list[Command]:
 
 
 def finish(state: RunState) -> list[Command]:
-    """Finish the run once the final model is stored. Clock ticks call this too, in case the last host died first."""
+    """Finish the run once the final model is stored. Clock ticks also call this, in case the last host died first."""
     if not state.done or not _has_model(state) or state.finished:
         return []
     state.finished = True

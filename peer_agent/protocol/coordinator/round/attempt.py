@@ -33,7 +33,7 @@ def open_at(round_: Round) -> set[PeerId]:
 
 
 def has_delivered(round_: Round, slot: int) -> bool:
-    """Return True if every unfinished reducer has all chunks of a slot, so that its sender is no longer needed."""
+    """Return True if every unfinished reducer has all the chunks of a slot, so that its sender is no longer needed."""
     if round_.plan is None:
         return False
     expected = chunks_of(round_)

@@ -64,7 +64,7 @@ def contributed(state: RunState) -> int:
 
 
 def settle_choice(state: RunState, round_: Round) -> None:
-    """Give peers that the last update left out precedence in the next round (rule 30)."""
+    """In the next round, give precedence to peers that the last update left out (rule 30)."""
     if not is_free(state):
         return
     for slot in round_.slots:
@@ -125,7 +125,7 @@ def _candidate(state: RunState, member: Member, ladder: tuple[Codec, ...]) -> Ca
 def _chosen(state: RunState, candidates: Sequence[Candidate], others: Sequence[Party], down_bytes: float) -> Choice:
     """Choose contributors, leaving out only peers whose own measured links are the bottleneck.
 
-    If one reducer or a low estimate is the bottleneck, fewer contributors would also be faster, round after round.
+    If the bottleneck is one reducer or a low estimate, every round would be faster with fewer contributors.
     """
     batch, staleness = state.recipe.target_batch, state.recipe.staleness
     choice = choose(candidates, others, down_bytes, batch=batch, staleness=staleness)

@@ -32,7 +32,7 @@ def left_out(round_: Round, done: m.SpanDone) -> set[int]:
 
 
 def left_behind(state: RunState, round_: Round, done: m.SpanDone) -> set[int]:
-    """Return late slots that missed over one batch of consecutive chunks, if a quorum remains without them (rule 7)."""
+    """Return late slots that missed more than a batch of chunks in a row, if a quorum remains without them (rule 7)."""
     behind: set[int] = set()
     for slot in sorted(left_out(round_, done)):
         gone = round_.dropped | behind | {slot}

@@ -54,7 +54,7 @@ def _flows(plan: m.Plan, receiver: PeerId, arrivals: Iterable[m.Arrival], elapse
 
 
 def planned_sizes(plan: m.Plan, receiver: PeerId) -> dict[PeerId, int]:
-    """Return the maximum bytes that each sender has for a receiver: averages, plus gradients if it reduces."""
+    """Return the most bytes that each sender has for a receiver: averages, plus gradients if the receiver reduces."""
     sizes: dict[PeerId, int] = {}
     chunks = dict[PeerId, int]()
     for span in plan.spans:
@@ -92,8 +92,8 @@ def learn_links(state: RunState) -> None:
 def _as_asked(measured: Measured, told: Mapping[PeerId, float]) -> Iterator[Flow]:
     """Yield an attempt's flows with their planned seconds. `told`: upload limits of senders (bytes per second).
 
-    Gradients follow the plan's pace; a partial gradient gets a proportional time. Averages get as long as the
-    gradients took to reach their reducer. If that reducer reported no gradients, its averages count as on time.
+    Gradients follow the plan's pace; a partial gradient gets a proportional share of the time. Averages get as long as
+    the gradients took to reach their reducer. If that reducer reported no gradients, its averages count as on time.
     """
     size = Counter[PeerId]()
     for flow in (*measured.gradients, *measured.averages):

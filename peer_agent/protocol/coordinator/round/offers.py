@@ -65,7 +65,7 @@ def cut(state: RunState) -> list[Command]:
 
 
 def _leave_out(state: RunState, round_: Round, chosen: Chosen) -> list[Command]:
-    """Tell each peer that is left out the reason. Send a peer that can never keep up one extra notice (rule 14)."""
+    """Tell each peer that is left out why. Send one extra notice to a peer that can never keep up (rule 14)."""
     commands: list[Command] = []
     for peer, reason in round_.left_out.items():
         said = m.SitOut(

@@ -1,4 +1,4 @@
-"""The outline of the latest round, which pages show. It is updated from the plan to the end of the round."""
+"""The outline of the latest round, for display on pages. It is updated from the plan to the end of the round."""
 
 from peer_agent.protocol.coordinator.state import Round, RunState
 from peer_agent.protocol.identifiers import PeerId
@@ -29,7 +29,7 @@ def _participant(state: RunState, round_: Round, peer: PeerId) -> Participant:
 
 
 def end_outline(state: RunState, *, is_void: bool = False) -> None:
-    """Record in the outline that the open round has all averages, or is void."""
+    """Record in the outline that the open round has all its averages, or is void."""
     if state.outline is not None and state.round is not None and state.round.plan is not None:
         state.outline.took_s = None if is_void else state.now - state.outline.began_at
         state.outline.is_void = is_void

@@ -31,7 +31,7 @@ SLOW_ROUNDS = 5  # most doublings of these seconds while rounds are void because
 
 
 def plan(state: RunState) -> list[Command]:
-    """Assign all spans that no log keeper has yet to the connected reducers. Without reducers, wait."""
+    """Assign to the connected reducers all spans that no log keeper has yet. Without reducers, wait."""
     round_ = state.round
     assert round_ is not None
     look_at_reach(state)
@@ -64,7 +64,7 @@ def patience_s(state: RunState) -> float:
 
 
 def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Plan:
-    """Make the plan. Keep spans that a log keeper has, and divide the others by the reducers' measured bandwidth."""
+    """Make the plan. Keep spans that a log keeper has, and divide the rest by the reducers' measured bandwidth."""
     parties, down_bytes = _parties(state, round_, members), encoded_size(round_.codec_down, state.elements)
     limits, hoped_limits = (Limits(limits_of(state.pairs, hopes=hopes)) for hopes in (False, True))
     hoped = _parties(state, round_, members, hopes=True)
@@ -139,7 +139,7 @@ def _parties(state: RunState, round_: Round, reducers: Sequence[Member], *, hope
 
 
 def party_of(state: RunState, member: Member, up_bytes: int = 0, *, hopes: bool = False) -> Party:
-    """Return a member as a party of the plan. Only trainers receive averages."""
+    """Return a member as a party to the plan. Only trainers receive averages."""
     hope = hope_of(trains=member.trains) if hopes else 1.0
     return Party(
         peer=member.peer,
@@ -203,7 +203,7 @@ def upload_bps(state: RunState, member: Member, *, hope: float = 1.0) -> float:
 
 
 def tell_rates(state: RunState) -> Iterator[Command]:
-    """Send changed upload limits to members with a reserve, but no mere lower bound: it would limit them forever."""
+    """Send changed upload limits to members with a reserve, but never mere lower bounds, which would be permanent."""
     for member in state.members.values():
         known = state.capacities.get((member.peer, "up"))
         if not member.reserve or known is None or (known.is_floor and not known.is_tried):

@@ -95,7 +95,7 @@ def _contributions(state: RunState, round_: Round, included: Sequence[Included])
 
 
 def _stale(state: RunState, offer: m.Offer) -> tuple[Unit, ...]:
-    """Return the units computed on parameters older than this step's. An audit computes these units again."""
+    """Return the units computed on parameters older than this step's. An audit recomputes these units."""
     if not state.recipe.staleness:
         return ()
     return tuple(sorted(done.unit for done in offer.units if done.base < state.step))

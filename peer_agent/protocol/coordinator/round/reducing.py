@@ -59,7 +59,7 @@ def take_have(state: RunState, member: Member, have: m.Have) -> list[Command]:
 
 
 def take_gathered(state: RunState, member: Member, arrivals: m.Arrivals) -> list[Command]:
-    """Record that a peer has all averages. Its reported root is checked once every span has been reported."""
+    """Record that a peer has all the averages. Its reported root is checked once every span has been reported."""
     round_ = open_round(state, arrivals)
     if round_ is None or not arrivals.holds:
         return []
@@ -109,13 +109,13 @@ def _is_relay(state: RunState, peer: PeerId) -> bool:
 
 
 def _is_with_most(state: RunState, round_: Round, gatherers: Iterable[PeerId]) -> bool:
-    """Return True if most persons whose trainers were asked for an offer have all averages (decision 12)."""
+    """Return True if most people whose trainers were asked for an offer have all the averages (decision 12)."""
     here = {peer: member.person for peer, member in state.members.items() if member.trains and peer in round_.persons}
     return 2 * len({here[peer] for peer in gatherers if peer in here}) > len(set(here.values()))
 
 
 def _gatherers(round_: Round) -> set[PeerId]:
-    """Return the peers that have all averages and whose root matches the reducers' reports."""
+    """Return the peers that have all the averages and whose root matches the reducers' reports."""
     root = gathered_root(round_)
     return {peer for peer, holds in round_.gathered.items() if holds == root}
 
@@ -128,7 +128,7 @@ def gathered_root(round_: Round) -> bytes:
 
 
 def commit_in_time(state: RunState) -> list[Command]:
-    """Commit if no second copy can come in time. At the deadline, quarantine reducers of spans that most peers lack."""
+    """Commit if no second copy can come in time. At the deadline, quarantine the reducers of spans most peers lack."""
     round_ = state.round
     if state.phase is not Phase.REDUCE or round_ is None or round_.plan is None or round_.done_at is None:
         return []
@@ -254,7 +254,7 @@ def _asks_another(state: RunState, accuser: Member) -> bool:
 
 
 def strike(state: RunState, peers: Iterable[PeerId]) -> None:
-    """Quarantine reducers that delayed the round, so that they reduce nothing for some rounds."""
+    """Quarantine reducers that delayed the round, so that they reduce nothing for the next few rounds."""
     for peer in sorted(set(peers).intersection(state.members)):
         struck(state, state.members[peer].conduct)
 

@@ -38,7 +38,7 @@ def await_replicas(state: RunState, round_: Round) -> None:
 
 
 def await_return(state: RunState) -> None:
-    """Wait for the trainers of the last update after a restart, so that those with a batch do not begin alone."""
+    """After a restart, wait for the trainers of the last update, so that those with a batch do not begin alone."""
     state.applying_until = state.now + FIRST_S if state.applying else 0.0
 
 

@@ -124,7 +124,7 @@ def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[Pee
 
 
 def _silent(state: RunState, round_: Round, reducers: set[PeerId]) -> set[int]:
-    """Return slots of silent reducers whose gradients stopped when the reports did. No more chunks will come."""
+    """Return silent reducers' own slots whose gradients stopped when the reports did. No more chunks will come."""
     silent = set()
     for slot in (number for number, entry in enumerate(round_.slots) if entry.peer in reducers):
         heard_at = round_.reported.get(round_.slots[slot].peer, round_.planned_at)
@@ -149,7 +149,7 @@ def _has_all(round_: Round, reducer: PeerId) -> bool:
 
 
 def _is_mute(state: RunState, round_: Round, reducer: PeerId) -> bool:
-    """Return True if a reducer has sent no report for too long. A reducer should report each second."""
+    """Return True if a reducer has sent no report for too long. A reducer should report every second."""
     silent_s = state.now - round_.reported.get(reducer, round_.planned_at)
     return silent_s >= (_standing_s(round_, {reducer}) or HEARD_S)
 

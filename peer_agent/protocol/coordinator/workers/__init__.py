@@ -1,1 +1,1 @@
-"""Working members: their reliability, leasing, and the settlement of leases."""
+"""Working members: how reliable they are, and how leases are granted and settled."""

@@ -1,6 +1,6 @@
-"""Machine reliability, measured from deliveries rather than claims: pace, silence, quarantine.
+"""Machine reliability, judged by deliveries rather than claims: pace, silence, quarantine.
 
-This module updates the sums in `RunState` one member at a time, so that no event has to visit all members.
+This module updates the sums in `RunState` one member at a time, so that no event has to visit every member.
 """
 
 import math
@@ -26,7 +26,7 @@ CONDUCTS_KEPT = 10_000  # most machines to remember while they are away
 
 
 def recount(state: RunState, member: Member) -> None:
-    """Update the run's sums and the member's work clock after a change of this member."""
+    """Update the run's sums and the member's work clock after the member has changed."""
     ready = member.trains and member.reconciled and member.step == state.step
     awake = ready and is_counted(state, member.conduct)
     _put(state, member, (ready, awake, member.done_samples if awake else 0))
@@ -40,7 +40,7 @@ def discount(state: RunState, member: Member) -> None:
 
 
 def recount_all(state: RunState) -> None:
-    """Recount all trainers after a change that affects all of them: the start or end of a round."""
+    """Recount all the trainers after a change that affects all of them: the start or end of a round."""
     for member in state.members.values():
         if member.trains:
             recount(state, member)
@@ -72,7 +72,7 @@ def _is_out(state: RunState, conduct: Conduct) -> bool:
 
 
 def _clock(state: RunState, member: Member) -> None:
-    """Run the work clock of a machine while it has leased units, is below its quota and may compute."""
+    """Run a machine's work clock while the machine has leased units, is below its quota and may compute."""
     conduct = member.conduct
     left = state.leases.outstanding(member.accumulator) - len(member.done)
     may_work = state.goal == "running" and _may_compute(state, member)
@@ -84,14 +84,14 @@ def _clock(state: RunState, member: Member) -> None:
 
 
 def _may_compute(state: RunState, member: Member) -> bool:
-    """Return True if a trainer may compute: if up to date between rounds or, with staleness 1, up to a step behind."""
+    """Return True if a trainer may compute: up to date between rounds or, with staleness 1, at most a step behind."""
     if not state.recipe.staleness:
         return state.phase is Phase.ACCUMULATE and member.counted[0]
     return member.trains and member.reconciled and is_close(state, member)
 
 
 def for_later(state: RunState, member: Member) -> int:
-    """Return how many of a trainer's finished samples the open round does not use: all of them with staleness 0."""
+    """Return how many of a trainer's finished samples the open round does not use: with staleness 0, all of them."""
     offer = state.round.offers.get(member.peer) if state.round is not None and state.recipe.staleness else None
     if offer is None or offer.accumulator != member.accumulator:
         return member.done_samples
@@ -121,31 +121,31 @@ def delivered(state: RunState, member: Member, samples: int) -> None:
 
 
 def look_soon(state: RunState, *, when: bool = True) -> None:
-    """Make the next tick update all shares and leases."""
+    """Make the next tick update all the shares and leases."""
     if when:
         state.is_dirty, state.sweep_at = True, state.now
 
 
 def unit_s(state: RunState, conduct: Conduct) -> float:
-    """Return how many seconds the machine usually needs for a unit. 0 before its first delivery."""
+    """Return how many seconds the machine usually needs for a unit, or 0 before its first delivery."""
     return state.recipe.micro_batch / conduct.pace if conduct.pace else 0.0
 
 
 def pace_now(state: RunState, conduct: Conduct) -> float:
-    """Return samples per second: the machine's pace, or less if its current unit is taking unusually long."""
+    """Return the machine's pace in samples per second, reduced if its current unit is taking unusually long."""
     idle = idle_s(state, conduct)
     is_late = idle > max(LATE_UNITS * unit_s(state, conduct), LATE_S)
     return min(conduct.pace, state.recipe.micro_batch / idle) if is_late else conduct.pace
 
 
 def idle_s(state: RunState, conduct: Conduct) -> float:
-    """Return the seconds that the machine has worked since its last delivery."""
+    """Return how many seconds the machine has worked since its last delivery."""
     running = state.now - conduct.working_since if conduct.working_since is not None else 0.0
     return conduct.worked_s + running
 
 
 def hush(state: RunState, member: Member) -> list[Command]:
-    """Stop counting on a machine that has delivered nothing for too long."""
+    """Stop counting on a machine that has been silent for too long."""
     conduct = member.conduct
     limit = max(SILENT_S, PATIENCE * unit_s(state, conduct)) if conduct.pace else NEWCOMER_S
     if conduct.silent or idle_s(state, conduct) <= limit:
@@ -160,9 +160,9 @@ def hush(state: RunState, member: Member) -> list[Command]:
 
 
 def missed(state: RunState, conduct: Conduct) -> None:
-    """Quarantine a machine that made no offer or was dropped, for a round and until it delivers a unit.
+    """Quarantine a machine that made no offer or was dropped: for one round, and until it delivers a unit.
 
-    A delivery is only a claim. Failing again before an update includes the machine's work extends the quarantine.
+    A delivery is only a claim. Another failure before an update includes the machine's work extends the quarantine.
     """
     conduct.owes, conduct.proven, conduct.misses = True, 0, conduct.misses + 1
     _send_out(state, conduct, conduct.misses)
@@ -175,7 +175,7 @@ def was_late(state: RunState, conduct: Conduct, *, is_coming: bool) -> None:
 
 
 def struck(state: RunState, conduct: Conduct) -> None:
-    """Quarantine a machine whose work was refused, or that prevented a round from ending."""
+    """Quarantine a machine whose work was refused or that kept a round from ending."""
     conduct.strikes, conduct.proven = conduct.strikes + 1, 0
     _send_out(state, conduct, conduct.strikes)
 
@@ -194,15 +194,15 @@ def _send_out(state: RunState, conduct: Conduct, times: int) -> None:
 
 
 def usual_s(state: RunState) -> float:
-    """Return how many seconds a batch usually takes. 0 before the first batch."""
+    """Return how many seconds a batch usually takes, or 0 before the first batch."""
     return median(state.accumulated) if state.accumulated else 0.0
 
 
 def weigh_absence(state: RunState) -> None:
     """Suspend quarantines if the other machines cannot fill the batch within three times the usual time.
 
-    After each void round under a suspension, wait longer before the next one. A new machine reveals its pace only with
-    its first unit, and a cut makes it lose that unit.
+    After each void round under a suspension, wait longer before the next suspension. A new machine reveals its pace
+    only with its first unit, and a cut makes it lose that unit.
     """
     working = _working(state).values()
     paces = [conduct.pace for conduct in working if not _is_out(state, conduct)]
@@ -213,7 +213,7 @@ def weigh_absence(state: RunState) -> None:
 
 
 def _working(state: RunState) -> dict[PeerId, Conduct]:
-    """Return the machines that deliver work and whose replica is at most one step behind."""
+    """Return the machines that deliver work and whose replicas are at most one step behind."""
     near = (member for member in state.members.values() if member.trains and is_close(state, member))
     return {member.peer: member.conduct for member in near if not member.conduct.silent}
 
@@ -224,14 +224,14 @@ def is_close(state: RunState, member: Member) -> bool:
 
 
 def _takes_too_long(state: RunState, pace: float, whole: float) -> bool:
-    """Return True if a batch at this pace takes over three times as long as usual (at first: as at pace `whole`)."""
+    """Return True if a batch at this pace takes over three times the usual time (at first, that at pace `whole`)."""
     batch = state.recipe.target_batch
     usual = usual_s(state) or (batch / whole if whole else 0.0)
     return batch > pace * PATIENCE * usual
 
 
 def remake_s(state: RunState, round_: Round, slots: Collection[int]) -> float:
-    """Return how many seconds another batch takes without these slots' machines. Infinity: the round needs them."""
+    """Return how many seconds a new batch takes without these slots' machines, or infinity if the round needs them."""
     slow = {round_.slots[slot].peer for slot in slots}
     paces = {peer: conduct.pace for peer, conduct in _working(state).items() if not _is_out(state, conduct)}
     others = sum(pace for peer, pace in paces.items() if peer not in slow)
@@ -250,7 +250,7 @@ def spend_amnesty(state: RunState) -> None:
 
 
 def lift(state: RunState) -> None:
-    """Suspend quotas while a batch takes over three times as long as usual."""
+    """Suspend quotas while a batch takes more than three times the usual time."""
     usual = usual_s(state)
     limit = PATIENCE * usual if usual else FIRST_LIFT_S
     is_late = state.phase is Phase.ACCUMULATE and state.now - state.accumulating_since > max(limit, 1.0)

@@ -18,9 +18,9 @@ HELLO_S = 5.0  # seconds after a hello request in which the peer gets no leases
 
 
 def deal(state: RunState) -> None:
-    """Divide the batch among the working machines. A machine without a delivery so far gets one unit.
+    """Divide the batch among the working machines. A machine that has not delivered anything yet gets one unit.
 
-    A machine left out of the next round gets a share that fits its pace, for the round after.
+    A machine left out of the next round gets a share that matches its pace, for the round after that.
     """
     unit, batch = state.recipe.micro_batch, state.recipe.target_batch
     here = [p for p in state.members.values() if p.trains and is_close(state, p) and is_counted(state, p.conduct)]
@@ -40,7 +40,7 @@ def deal(state: RunState) -> None:
 
 
 def _limited(state: RunState, paced: Sequence[Member], batch: float, equal: float) -> list[tuple[Member, float]]:
-    """Return shares proportional to pace, capped by what each machine has proven. Other machines take the excess."""
+    """Return shares proportional to pace, capped by what each machine has proven. The others take the excess."""
     limits = {member.peer: max(equal, GROWTH * member.conduct.proven) for member in paced}
     paces = {member.peer: pace_now(state, member.conduct) for member in paced}
     order = sorted(paced, key=lambda member: (limits[member.peer] / paces[member.peer], member.peer))
@@ -54,7 +54,7 @@ def _limited(state: RunState, paced: Sequence[Member], batch: float, equal: floa
 
 
 def top_up_all(state: RunState) -> list[Command]:
-    """Raise the lease marks, and lease units to all trainers."""
+    """Raise the lease marks, and lease units to all the trainers."""
     commands = reserve(state)
     for member in state.members.values():
         if member.counted[0]:
@@ -63,7 +63,7 @@ def top_up_all(state: RunState) -> list[Command]:
 
 
 def reserve(state: RunState) -> list[Command]:
-    """Request higher lease marks if the present ones allow less than half of the units that trainers may need."""
+    """Request higher lease marks if the present ones cover less than half of the units that the trainers may need."""
     if state.reserving or not _may_lease(state):
         return []
     unit = state.recipe.micro_batch
@@ -74,7 +74,7 @@ def reserve(state: RunState) -> list[Command]:
 
 
 def top_up(state: RunState, member: Member) -> list[Command]:
-    """Lease enough units for one trainer to continue, and send the trainer its quota."""
+    """Lease one trainer enough units to continue, and send it its quota."""
     if not member.counted[0] or not member.accumulator or not _may_lease(state):
         return []
     if not is_asked(state, member.conduct):
@@ -103,7 +103,7 @@ def _may_lease(state: RunState) -> bool:
 
 
 def _quota(state: RunState, member: Member, share: int, *, is_known: bool) -> int:
-    """Return a trainer's quota. While quotas are suspended, one machine may fill the whole batch, but not more."""
+    """Return a trainer's quota. While quotas are suspended, one machine may fill the whole batch but no more."""
     unit, batch = state.recipe.micro_batch, state.recipe.target_batch
     if not is_known:
         return min(for_later(state, member) + unit, max(batch, unit))

@@ -13,7 +13,7 @@ from runs.models import Run
 
 
 class Command(BaseCommand):
-    """Command that prints what the audit found. It exits with 1 if there are faults, else with 0."""
+    """A command that prints an audit's findings. It exits with status 1 if there are faults, else with 0."""
 
     help = "Check a run's log, ledger and head against one another."
 
@@ -22,7 +22,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="print one JSON object")
 
     def handle(self, **options: Any) -> None:
-        """Print what the audit of a run found. For an unknown run, print E305."""
+        """Print the findings of a run's audit. For an unknown run, print E305."""
         run = Run.objects.filter(slug=options["run"]).first()
         if run is None:
             print(Problem.of("E305", address=options["run"]), file=sys.stderr)

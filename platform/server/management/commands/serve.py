@@ -35,7 +35,7 @@ LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 (how to reach o
 
 
 class Command(BaseCommand):
-    """Command that runs everything a site needs. DATABASE_URL and REDIS_URL select external services."""
+    """A command that runs everything a site needs. DATABASE_URL and REDIS_URL select external services."""
 
     help = "Run the whole platform: pages, API, coordinator, worker and a relay."
 
@@ -116,14 +116,14 @@ def announced(place: Place, url: str) -> Iterator[Announcement]:
 
 
 def public_address(asked: str, inner: str) -> str:
-    """Return the public address: from the command line, else the environment, else the socket. Raises Problem E405."""
+    """Return the public address from the command line, else the environment, else the socket. Raises Problem E405."""
     return environment.address("--public-url", asked or environment.text("MANYHANDS_PUBLIC_URL") or inner, environ={})
 
 
 def check_parts(options: Mapping[str, Any]) -> None:
-    """Raise Problem E405 if options contradict one another.
+    """Raise Problem E405 if the options contradict one another.
 
-    `--no-worker` needs REDIS_URL, so that another process can read the queue. `--no-relay` excludes `--relay-port`.
+    `--no-worker` needs REDIS_URL, so that another process can read the queue. `--no-relay` rules out `--relay-port`.
     """
     if options["no_worker"] and not settings.REDIS_URL:
         reason = "without REDIS_URL the queue is in this process, and nobody else can take from it"

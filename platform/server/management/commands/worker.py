@@ -19,7 +19,7 @@ LOOK_S = 1.0
 
 
 class Command(BaseCommand):
-    """Command that runs tasks queued at REDIS_URL. It uses the site's files and tables."""
+    """A command that runs the tasks queued at REDIS_URL, using the site's files and tables."""
 
     help = "Do the site's background work: texts, first parameters, replays, releases."
 

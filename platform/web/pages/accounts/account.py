@@ -21,7 +21,7 @@ from web.pages.accounts.external_login import connections, login_providers
 from web.pages.accounts.forms import NewPasswordForm, PasswordForm
 
 DONE = {
-    "password": gettext_lazy("Your password is changed. You are logged out everywhere else."),
+    "password": gettext_lazy("Your password was changed. You are logged out everywhere else."),
     "sessions": gettext_lazy("Done. You are now logged in only here."),
     "page": gettext_lazy("Saved."),
     "connected": gettext_lazy("Connected. You can now log in with it too."),

@@ -51,7 +51,7 @@ class Connection(NamedTuple):
 
 
 class Newcomer(NamedTuple):
-    """A person whom the other site knows and this site does not."""
+    """A person known to the other site but not to this one."""
 
     provider: str
     uid: str
@@ -65,7 +65,7 @@ def login_providers() -> list[LoginProvider]:
 
 
 def connections(person: Person) -> list[Connection]:
-    """Return the logins that a person can connect, and the connected ones, even if no longer offered."""
+    """Return the logins a person can connect, and those already connected, even if no longer offered."""
     names = {provider.provider: provider.name for provider in login_providers()}
     known = external_logins.connected(person)
     shown = {**names, **{provider: names.get(provider, provider) for provider in known}}
@@ -94,8 +94,8 @@ def providers_shown(_: HttpRequest) -> dict[str, Any]:
 class CheckedOpenID(OpenIDConnectOAuth2Adapter):  # type: ignore[misc] # allauth has no types
     """OpenID Connect with stricter checks than allauth's.
 
-    It verifies the signature of the ID token, while allauth relies on TLS. Both answers from the other site must be
-    about the same person.
+    It verifies the ID token's signature, whereas allauth relies on TLS. Both of the other site's answers must be about
+    the same person.
     """
 
     def complete_login(self, request: HttpRequest, app: Any, token: Any, **kwargs: Any) -> Any:
@@ -152,7 +152,7 @@ def callback(request: HttpRequest, provider_id: str) -> HttpResponse:
 @rate_limits.limited(COUNTED, address_of)
 @require_http_methods(["GET", "HEAD", "POST"])
 def choose_name(request: HttpRequest) -> HttpResponse:
-    """Ask a newcomer for a name, since the name at the other site is taken or invalid here."""
+    """Ask a newcomer for a name, because their name at the other site is taken or invalid here."""
     if PENDING not in request.session:
         return redirect("web:login")
     newcomer = Newcomer(*request.session[PENDING])

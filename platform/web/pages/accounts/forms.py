@@ -10,7 +10,7 @@ NEW = forms.PasswordInput(attrs={"autocomplete": "new-password"})
 
 
 class NewPasswordForm(forms.Form):
-    """A new password, for a person who has been identified in another way."""
+    """A form for a new password, for a person identified in some other way."""
 
     password = forms.CharField(
         label=gettext_lazy("New password"), strip=False, help_text=gettext_lazy("At least 10 characters."), widget=NEW

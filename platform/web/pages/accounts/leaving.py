@@ -1,4 +1,4 @@
-"""Export of all that the site stores about a person, and deletion of the account."""
+"""Export of everything the site stores about a person, and deletion of the account."""
 
 import json
 import logging
@@ -105,7 +105,7 @@ def delete_account(request: HttpRequest) -> HttpResponse:
 
 
 def _forget_again(name: str) -> None:
-    """Delete the name again later, once hosts have dropped the machines. If the queue fails, only log that."""
+    """Delete the name again later, once hosts have dropped the machines. If the queue fails, just log the failure."""
     try:
         forget_name.apply_async((name,), countdown=HOSTS_KNOW_S)
     except OperationalError as error:

@@ -1,4 +1,4 @@
-"""The page on which an owner sets the limits of a machine."""
+"""The page on which an owner sets a machine's limits."""
 
 from collections.abc import Iterator
 from datetime import time
@@ -44,20 +44,20 @@ def _number(label: str, help_text: str, *, most: float, least: float = 1) -> for
 
 
 class LimitsForm(forms.Form):
-    """The limits of a machine. An empty field sets no limit beyond those with which the agent was started."""
+    """The limits of a machine. An empty field sets no limit beyond those the agent was started with."""
 
     threads = _number("CPU threads", "Leave empty to keep the agent's own setting.", most=1024)
     duty_percent = _number(
-        "Share of time spent training, in %", "Pauses in between keep it cool.", least=LEAST_DUTY, most=100
+        "Share of time spent training, in %", "Regular pauses keep the machine cool.", least=LEAST_DUTY, most=100
     )
-    memory_gb = _number("Memory, in GB", "It leaves the run if it needs more.", least=0.1, most=MOST_GB)
+    memory_gb = _number("Memory, in GB", "The agent leaves the run if it needs more.", least=0.1, most=MOST_GB)
     disk_gb = _number("Disk, in GB", "Cache for training data.", most=MOST_GB)
     up_mbps = _number("Upload, in Mb/s", "", least=LEAST_MBPS, most=MOST_MBPS)
     down_mbps = _number("Download, in Mb/s", "", least=LEAST_MBPS, most=MOST_MBPS)
     month_gb = _number(
-        "Traffic per month, in GB", "Up and down together. It then pauses until the next month.", most=MOST_GB
+        "Traffic per month, in GB", "Upload plus download. At the limit, it pauses until next month.", most=MOST_GB
     )
-    idle_minutes = _number("Only when idle for (minutes)", "Leave empty to train while you use it.", most=MOST_IDLE)
+    idle_minutes = _number("Only when idle for (minutes)", "Leave empty to train while it is in use.", most=MOST_IDLE)
     pause_on_battery = forms.BooleanField(label=gettext_lazy("Pause on battery"), required=False)
     programs = forms.CharField(
         label=gettext_lazy("Pause while these programs run"),
@@ -95,7 +95,7 @@ class LimitsForm(forms.Form):
         names = tuple(dict.fromkeys(line for line in lines if line))
         if len(names) > MOST_PROGRAMS or any(len(name) > 80 for name in names):
             raise forms.ValidationError(
-                _("At most %(number)s names of at most 80 characters.") % {"number": MOST_PROGRAMS}
+                _("At most %(number)s names of up to 80 characters each.") % {"number": MOST_PROGRAMS}
             )
         return names
 

@@ -65,7 +65,7 @@ class OwnMachine(NamedTuple):
 
     @property
     def asked(self) -> str:
-        """A text about the owner's request that the connected machine has not confirmed yet; empty if there is none."""
+        """Text about the owner's request that the connected machine has not yet confirmed; empty if there is none."""
         control = self.control
         if control.report is None or control.is_heard:
             return ""
@@ -173,7 +173,7 @@ def change_machine(request: HttpRequest, machine_id: UUID) -> HttpResponse:
         return redirect("web:machines")
     form = MachineNameForm(request.POST)
     if not form.is_valid():
-        return _page(request, person_in(request), name_fault=_("A machine's name has 1 to 60 characters."), status=400)
+        return _page(request, person_in(request), name_fault=_("Enter a name of 1 to 60 characters."), status=400)
     services.rename_machine(machine=machine, name=form.cleaned_data["name"])
     return redirect("web:machines")
 

@@ -33,7 +33,7 @@ DONE = {
     "email": gettext_lazy("An e-mail is on its way to you. Open the link in it within a day."),
     "removed": gettext_lazy("Removed."),
     "on": gettext_lazy("Switched on again."),
-    "test": gettext_lazy("A test is on its way and should arrive within seconds; see below how it went."),
+    "test": gettext_lazy("A test is on its way and should arrive within seconds. See the result below."),
 }
 MAIL_ID, HOOK_ID = "mail-%s", "hook-%s"  # ids of fields; two forms on the page have a field of the same name
 STATES = {
@@ -47,7 +47,7 @@ class AddressForm(forms.Form):
     address = forms.EmailField(
         label=gettext_lazy("E-mail address"),
         max_length=254,
-        help_text=gettext_lazy("We first send a link there to confirm that it is yours."),
+        help_text=gettext_lazy("We will send a link to confirm that it is yours."),
         widget=forms.EmailInput(attrs={"autocomplete": "email"}),
     )
 
@@ -175,7 +175,7 @@ def _told(notice: Notice) -> dict[str, Any]:
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
-    """Confirm an address through the link sent to it. This takes a button, since mail scanners follow links."""
+    """Confirm an address through the link sent to it. A button must be pressed, since mail scanners follow links."""
     try:
         mailbox = services.confirmable(token=token)
         if request.method == "POST":
@@ -191,7 +191,7 @@ def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def stop_mail(request: HttpRequest, token: str) -> HttpResponse:
-    """Stop e-mails through the link that each of them has. Only a POST stops them."""
+    """Stop e-mails through the link in each of them. Only a POST stops them."""
     try:
         if request.method == "POST":
             services.stop_mail(token=token)

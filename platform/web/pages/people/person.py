@@ -36,7 +36,7 @@ LEVELS = 4
 @looks
 @require_safe
 def person_page(request: HttpRequest, name: str) -> HttpResponse:
-    """Show a person's contributions. People see more runs on their own page than others do."""
+    """Show a person's contributions. The person sees more runs on this page than others do."""
     person = person_or_404(request, name)
     given, today = contributions(person, request.user), day_of(timezone.now())
     facts = {
@@ -154,7 +154,7 @@ def _drawn(figure: str, unit: str, below: str, name: str) -> bytes:
 
 
 class Square(NamedTuple):
-    """A day in the calendar: its week, its weekday from Monday, and its `level` from 0 (no samples) to 4."""
+    """A day in the calendar: its week, its weekday (counted from Monday), and its `level` from 0 (no samples) to 4."""
 
     column: int
     row: int

@@ -102,7 +102,7 @@ def remove(request: HttpRequest, slug: str, name: str) -> HttpResponse:
     team = _led(request, slug)
     person = get_object_or_404(Person, username=name)
     if person == request.user:
-        raise PermissionDenied(_("To leave the team yourself, use Leave team. Nothing was changed."))
+        raise PermissionDenied(_("To leave the team yourself, use “Leave team”. Nothing was changed."))
     teams.remove_member(team=team, person=person)
     return redirect("web:team", slug=slug)
 

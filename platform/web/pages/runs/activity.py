@@ -53,7 +53,7 @@ def activity_page(request: HttpRequest, slug: str) -> HttpResponse:
 
 @require_safe
 def activity_feed(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return the run's activity as RSS, without the lines about single steps."""
+    """Return the run's activity as RSS, without the lines about individual steps."""
     run = run_or_404(access_run, request, slug)
     address = request.build_absolute_uri(f"/runs/{run.slug}/")
     title = _printed(run.title)

@@ -49,7 +49,7 @@ def stored_text(person: Person, form: NewRunForm, found: OnHub | None = None) ->
 
 
 def too_often(request: HttpRequest) -> HttpResponse | None:
-    """Return a refusal if the person sends too many forms with files, else None."""
+    """Return a refusal if the person is sending too many forms with files, else None."""
     if not request.FILES and not request.POST.get("hub"):
         return None
     try:

@@ -27,7 +27,7 @@ from web.words import titled_in_words_of_page
 @rate_limits.limited("uploads", rate_limits.person)
 @require_http_methods(["GET", "POST"])
 def new_run(request: HttpRequest) -> HttpResponse:
-    """Create a draft from a form, and publish the run if the form asks for that."""
+    """Create a draft from a form, and publish the run if the form asks for it."""
     form = NewRunForm(
         request.POST or None,
         request.FILES or None,
@@ -50,7 +50,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_http_methods(["GET", "POST"])
 def edit_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """Edit any part of a draft. For any other run, edit only title, purpose, prompts and visibility."""
+    """Edit any part of a draft. For any other run, edit only its title, purpose, prompts and visibility."""
     run = run_or_404(access_managed_run, request, slug)
     if run.state == Run.State.DRAFT:
         return _edit_draft(request, run)

@@ -25,7 +25,7 @@ from web.run_picture.picture import tint_of
 
 Row = LeaderboardLine | MachineLine | PeriodLine | TeamLine
 PAGE = 100  # rows
-NO_TEAM = gettext_lazy("No samples of a team yet.")
+NO_TEAM = gettext_lazy("No team has any samples yet.")
 BOARDS: dict[str, Callable[..., Sequence[Row]]] = {
     "people": standings.leaderboard,
     "machines": standings.machine_board,

@@ -1,4 +1,4 @@
-"""The page that manages a run: visibility, length, people. Moderators see only part of it. Drafts are in `drafts`."""
+"""The page for managing a run: visibility, length, people. Moderators see only part of it. Drafts are in `drafts`."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -54,7 +54,7 @@ ACTIONS: dict[str, Callable[..., object]] = {
 @login_required
 @require_http_methods(["GET", "POST"])
 def manage_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the manage page. A POST opens, pauses or resumes the run, makes it a draft again, or switches trials."""
+    """Show the manage page. A POST opens, pauses or resumes the run, returns it to draft, or turns trials on or off."""
     if request.method != "POST":
         return manage_page(request, run_or_404(access_moderated_run, request, slug))
     run = run_or_404(access_managed_run, request, slug)
@@ -126,7 +126,7 @@ def add_member(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def remove_member(request: HttpRequest, slug: str, member_id: int) -> HttpResponse:
-    """Remove a member. The next page offers to undo that."""
+    """Remove a member. The next page offers to undo this."""
     run = run_or_404(access_moderated_run, request, slug)
     member = get_object_or_404(membership.members_of(run), pk=member_id)
     try:
@@ -303,7 +303,7 @@ def source_facts(run: Run, lines: Sequence[SourceLine]) -> dict[str, Any]:
 
 
 def fetched(dataset: Dataset) -> tuple[int, int] | None:
-    """Return the bytes fetched from the Hub so far and the total, or None if nothing is being fetched."""
+    """Return the number of bytes fetched from the Hub so far and the total, or None if nothing is being fetched."""
     coming = [each for each in dataset.parts() if each.origin]
     if dataset.state not in (Dataset.State.UPLOADED, Dataset.State.PREPARING) or all(e.is_fetched for e in coming):
         return None

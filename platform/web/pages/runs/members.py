@@ -121,7 +121,7 @@ def own_request(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def answer(request: HttpRequest, slug: str, request_id: int) -> HttpResponse:
-    """Accept or decline a request to join. Do nothing if it is already answered or withdrawn."""
+    """Accept or decline a request to join. Do nothing if it has already been answered or withdrawn."""
     run = run_or_404(access_moderated_run, request, slug)
     action = ANSWERS.get(request.POST.get("answer", ""))
     if action is None:

@@ -66,7 +66,7 @@ def shown_page(
 
 @require_safe
 def written_part(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return the texts that snapshots wrote, so that a page opened earlier can show the newest ones."""
+    """Return the texts that snapshots have written, so that a page opened earlier can show the newest ones."""
     run = run_or_404(access_run, request, slug)
     facts = {"run": run, "picture": {"written": written_at(run)}}
     return render(request, "web/runs/run_parts/written.html", facts)
@@ -160,9 +160,9 @@ def head_facts(request: HttpRequest, run: Run, seen: Seen, own: Own) -> dict[str
 
 
 def needs_words(recipe: Recipe) -> str:
-    """Return a text on what a machine needs, to read before any download."""
+    """Return text about what a machine needs, to be read before any download."""
     takes = estimate_of(recipe)
-    return _("You need about %(memory)s of memory. First download %(snapshot)s, then %(sent)s of upload per step.") % {
+    return _("You need about %(memory)s of memory, a %(snapshot)s first download and %(sent)s of upload per step.") % {
         "memory": in_bytes(takes.on_cpu.memory),
         "snapshot": in_bytes(takes.snapshot),
         "sent": in_bytes(takes.up),
@@ -170,13 +170,13 @@ def needs_words(recipe: Recipe) -> str:
 
 
 def room_words(run: Run, peers: Sequence[OnlinePeer]) -> str:
-    """Return a text on whether one more machine would get work."""
+    """Return text saying whether one more machine would get work."""
     recipe, here = run.parsed_recipe, sum(peer.role == TRAINER for peer in peers)
     left = -(-recipe.target_batch // recipe.micro_batch) - here
     if run.state == Run.State.PAUSED:
         return _("The run is paused; machines that join wait until it resumes.")
     if left <= 0:
-        return _("All work of a step is assigned right now; another machine would often be idle.")
+        return _("All of a step's work is assigned right now; another machine would often be idle.")
     return with_number(
         ngettext("Room for %(number)s more machine.", "Room for %(number)s more machines.", left),
         left,
@@ -184,12 +184,12 @@ def room_words(run: Run, peers: Sequence[OnlinePeer]) -> str:
 
 
 def standing_facts(live: Picture, names: Sequence[str]) -> dict[str, str]:
-    """Return the names of the picture's values that decide when the page reloads, and their present values."""
+    """Return the names of the picture's values that decide when the page reloads, and their current values."""
     return {"standing_on": " ".join(names), "standing_as": "|".join(str(live[name]) for name in names)}
 
 
 def home_facts(request: HttpRequest, run: Run, own: Own, samples: int) -> dict[str, Any]:
-    """Return the facts for downloading the model. `samples` is the number of samples from all people together."""
+    """Return the facts for downloading the model. `samples` is the total number of samples from everyone."""
     publication = getattr(run, "publication", None)
     published = publication if publication is not None and publication.url and not publication.private else None
     return {
@@ -205,9 +205,10 @@ def home_facts(request: HttpRequest, run: Run, own: Own, samples: int) -> dict[s
 
 
 def release_choice(run: Run) -> dict[str, Any]:
-    """Return how the release was checked, and whether its files are being made again.
+    """Return how the release was checked, and whether its files are being remade.
 
-    Also return the snapshot that could be released instead: the best one, or the last one if the best is released.
+    Also return the snapshot that could be released instead: the best one, or the last one if the best is already
+    released.
     """
     release = getattr(run, "release", None)
     if release is None or release.state != Release.State.READY:

@@ -1,4 +1,4 @@
-"""A run on other sites: badge, frame, preview images (drawn one at a time), the curve as CSV, a notebook."""
+"""A run on other sites: its badge, frame, preview images (drawn one at a time), curve as CSV, and notebook."""
 
 import csv
 import io
@@ -53,7 +53,7 @@ Facts = TypeVar("Facts")
 
 @require_safe
 def badge(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return the run's step and state as an SVG, or status 304 if the client has it already."""
+    """Return the run's step and state as an SVG, or status 304 if the client already has it."""
     run = run_or_404(access_run, request, slug)
     with override("en"):  # the badge is shown on pages of any language, and often fetched by programs
         words = _words(run)
@@ -115,7 +115,7 @@ def embed(request: HttpRequest, slug: str) -> HttpResponse:
 
 @require_safe
 def curve_table(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return the curve as CSV, with one row for each point, in order. A held-out loss has its own row."""
+    """Return the curve as CSV, with one row for each point, in order. Each held-out loss has its own row."""
     run = run_or_404(access_run, request, slug)
     points = selectors.loss_points(run, most=selectors.LONG)
     rows: list[tuple[Any, ...]] = [(point.step, f"{point.loss:.5f}", "", *_others(point)) for point in points]
@@ -170,7 +170,7 @@ def document(*, title: str, address: str, requirement: str) -> dict[str, Any]:
 
 
 class Drawn(NamedTuple):
-    """An image, the facts from which it was drawn, and the time when these were last checked."""
+    """An image, the facts it was drawn from, and the time when they were last checked."""
 
     shown: object
     png: bytes
@@ -184,7 +184,7 @@ _pen = Lock()
 
 @require_safe
 def curve_image(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return a run's preview image, or status 304 if the client has it already."""
+    """Return a run's preview image, or status 304 if the client already has it."""
     run = run_or_404(access_run, request, slug)
     return _answered(request, _drawn(run.pk, lambda: shown_of(run), curve_png))
 
@@ -203,7 +203,7 @@ def _answered(request: HttpRequest, drawn: Drawn) -> HttpResponse:
 
 
 def _drawn(key: Hashable, look: Callable[[], Facts], draw: Callable[[Facts], bytes]) -> Drawn:
-    """Return the image for a key. While another image is being drawn, return the key's last image, or else wait."""
+    """Return a key's image. While another image is being drawn, return the key's last one, or wait if there is none."""
     known = _kept.get(key)
     if known is not None and (monotonic() - known.looked_at < FRESH_S or not _pen.acquire(blocking=False)):
         return known
@@ -217,7 +217,7 @@ def _drawn(key: Hashable, look: Callable[[], Facts], draw: Callable[[Facts], byt
 
 
 def _looked(key: Hashable, look: Callable[[], Facts], draw: Callable[[Facts], bytes]) -> Drawn:
-    """Draw the image if its facts have changed. A caller that had to wait gets the image drawn meanwhile."""
+    """Draw the image if its facts have changed. A caller that had to wait gets the image drawn in the meantime."""
     now, known = monotonic(), _kept.get(key)
     if known is not None and now - known.looked_at < FRESH_S:
         return known
@@ -251,7 +251,7 @@ def shown_of(run: Run) -> Shown:
 
 
 def _people(run: Run, trainers: list[OnlinePeer]) -> str:
-    """Return a text such as “12 people on 19 machines now”. If no one is training, count all who have trained."""
+    """Return text such as “12 people on 19 machines now”. If no one is training, count everyone who has trained."""
     if trainers:
         return f"{given_by(len({peer.name for peer in trainers}), len(trainers))} now"
     sums = totals(run)
@@ -259,7 +259,7 @@ def _people(run: Run, trainers: list[OnlinePeer]) -> str:
 
 
 def who_trains() -> str:
-    """Return “12 people on 19 machines are training 3 models now”, for listed runs, or "" if no one trains."""
+    """Return “12 people on 19 machines are training 3 models now” for listed runs, or "" if no one is training."""
     here = presence.online_in(selectors.hosted_runs(None))
     training = {run: [peer for peer in peers if peer.role == TRAINER] for run, peers in here.items()}
     peers = [peer for found in training.values() for peer in found]

@@ -27,7 +27,7 @@ from web.words import material_in_words_of_page
 
 
 class Beside(NamedTuple):
-    """A page that adds a file to a draft, in addition to its text. `lead` explains what the file is for."""
+    """A page that adds a file to a draft besides its text. `lead` explains what the file is for."""
 
     title: str
     lead: str
@@ -43,10 +43,9 @@ def text_of(run: Run) -> Beside:
     return Beside(
         title=_("Add %(material)s") % {"material": material_in_words_of_page(material).more},
         lead=_(
-            "The run then learns from all of them, in proportion to their size or to the weights you set on "
-            "the next page."
+            "The run will learn from all files, in proportion to their size or to the weights you set on the next page."
         ),
-        legend=_("What it also learns from"),
+        legend=_("Additional data"),
         material=material,
         require=drafts.require_source,
         add=lambda run, file, person: drafts.add_source(run=run, source=file, by=person),
@@ -60,8 +59,8 @@ def base_of(run: Run, viewer: Viewer) -> Beside:
         return Beside(
             title=_("Add a tokenizer"),
             lead=_(
-                "Use the tokenizer of a model on the Hub, or upload your own. Otherwise, a tokenizer learns "
-                "from the text itself."
+                "Use the tokenizer of a model on the Hub, or upload your own. Otherwise, a tokenizer is "
+                "trained on the text itself."
             ),
             legend=_("The tokenizer"),
             material=own.takes or own,
@@ -74,7 +73,7 @@ def base_of(run: Run, viewer: Viewer) -> Beside:
             "The run adapts an existing model: one trained here, one from the Hub, or your own (a .zip of its "
             "folder, with config.json, tokenizer.json and the parameters as safetensors)."
         ),
-        legend=_("What it adapts"),
+        legend=_("Model to adapt"),
         material=own.adapts,
         require=drafts.require_base,
         add=lambda run, file, person: drafts.set_base(run=run, base=file, by=person),

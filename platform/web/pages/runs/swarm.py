@@ -1,4 +1,4 @@
-"""The page of the machines online in a run: their work and connections, and the durations of the last rounds.
+"""The page of the machines online in a run: their work and connections, and how long the last rounds took.
 
 Everyone sees the facts about a machine that the leaderboard and the plan also show. Only its owner and the run's
 managers see its bandwidth.
@@ -73,7 +73,7 @@ NOT_IN_A_STEP = (  # kind of a line, a part of its text, and the reason as text
 
 @require_safe
 def swarm_page(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the machines online, a hundred at a time, and the last rounds. List the reasons why work was left out."""
+    """Show the machines online, a hundred at a time, the last rounds, and the reasons why work was left out."""
     run = run_or_404(access_run, request, slug)
     here = presence.here(run, with_links=request.user.is_authenticated)
     shown, (averaged_step, parts) = part_of(here.peers, request, "machines", ""), _averaged(run)
@@ -97,7 +97,7 @@ def swarm_page(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def online_sentence(peers: Sequence[OnlinePeer]) -> str:
-    """Return a sentence such as “12 people on 19 machines are online: 17 train, 1 averages only, 1 relay.”"""
+    """Return a sentence such as “12 people on 19 machines are online: 17 train, 1 only averages, 1 relay.”"""
     members = [peer for peer in peers if peer.role in {TRAINER, AUXILIARY}]
     if not peers:
         return _("No machines are online right now.")
@@ -105,7 +105,7 @@ def online_sentence(peers: Sequence[OnlinePeer]) -> str:
     trainers, averagers, relays = roles[TRAINER], roles[AUXILIARY], len(peers) - len(members)
     told = [
         counts.with_number(ngettext("%(number)s trains", "%(number)s train", trainers), trainers) if trainers else "",
-        counts.with_number(ngettext("%(number)s averages only", "%(number)s average only", averagers), averagers)
+        counts.with_number(ngettext("%(number)s only averages", "%(number)s only average", averagers), averagers)
         if averagers
         else "",
         counts.with_number(ngettext("%(number)s relay", "%(number)s relays", relays), relays) if relays else "",
@@ -113,14 +113,14 @@ def online_sentence(peers: Sequence[OnlinePeer]) -> str:
     people = len({peer.name for peer in members})
     who = ngettext("%(people)s on %(machines)s is online", "%(people)s on %(machines)s are online", people)
     who %= {"people": counts.people(people), "machines": counts.machines(len(members))}
-    return f"{who if members else _('Nobody but the site is online')}: {', '.join(filter(None, told))}."
+    return f"{who if members else _('Only the site is online')}: {', '.join(filter(None, told))}."
 
 
 # --- Machines
 
 
 class Asking(NamedTuple):
-    """The reader of the page. `manages` means that the reader may see names and connections of all machines."""
+    """The reader of the page. `manages` means that the reader may see the names and connections of all machines."""
 
     run: Run
     person: Person | None
@@ -162,19 +162,19 @@ def _row(peer: OnlinePeer, machine: str) -> dict[str, Any]:
 
 
 def _link_words(link: Link | None) -> dict[str, str]:
-    """Return the speeds of a link as text; empty if the reader may not see them."""
+    """Return a link's speeds as text; empty if the reader may not see them."""
     return {"up": in_words(link.up), "down": in_words(link.down)} if link else {"up": "", "down": ""}
 
 
 def _name(asking: Asking, machine: Known) -> str:
-    """Return the machine's name, or "" if hidden. Only its owner sees a relay's, which may name a site computer."""
+    """Return the machine's name, or "" if hidden. A relay's may name a site computer, so only its owner sees it."""
     if machine.is_relay:
         return machine.name if machine.is_own else ""
     return machine.name if machine.is_own or asking.manages or machine.is_public else ""
 
 
 def _known(asking: Asking, peers: Collection[str]) -> dict[str, Known]:
-    """Return the facts of machines by peer, in one query. A machine that has contributed nothing is not public."""
+    """Return facts about the machines by peer, in one query. A machine that has contributed nothing is not public."""
     own = {"run": asking.run, "machine": OuterRef("pk")}
     totals, averaged = asking.run.totals.model.objects, asking.run.averaged.model.objects
     machines = Machine.objects.filter(pk__in=[UUID(peer) for peer in peers]).annotate(
@@ -188,7 +188,7 @@ def _known(asking: Asking, peers: Collection[str]) -> dict[str, Known]:
 
 
 def _averaged(run: Run) -> tuple[int, Mapping[PeerId, float]]:
-    """Return the last step, and the fraction that each reducer averaged. Return 0 and nothing before the first step."""
+    """Return the last step and the fraction each reducer averaged, or 0 and an empty mapping before the first step."""
     try:
         head = last_head(run)
     except Problem:  # the audit reports an unreadable record
@@ -197,7 +197,7 @@ def _averaged(run: Run) -> tuple[int, Mapping[PeerId, float]]:
 
 
 def _rest(peers: Sequence[OnlinePeer], parts: Mapping[PeerId, float]) -> str:
-    """Return the fraction of the last step that was averaged by machines no longer online, as text."""
+    """Return, as text, the fraction of the last step averaged by machines that are no longer online."""
     here = {peer.peer for peer in peers}
     return card_sentences.percent(sum(part for peer, part in parts.items() if peer not in here)) if peers else ""
 

@@ -43,7 +43,7 @@ class PromptForm(forms.Form):
 @limited("texts to write for one address", address_of, own="texts to write")
 @require_http_methods(["GET", "HEAD", "POST"])
 def try_model(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the form for a trial. A POST puts the prompt into the queue and redirects to the page of its result."""
+    """Show the form for a trial. A POST adds the prompt to the queue and redirects to the page of its result."""
     run = run_or_404(access_run, request, slug)
     if trials.release_to_try(run) is None:
         raise Http404
@@ -87,7 +87,7 @@ def switch_facts(run: Run) -> dict[str, Any]:
 
 
 def _asker(request: HttpRequest) -> str:
-    """Return a digest of the person, or of the address of a visitor without a login."""
+    """Return a digest of the person or, without a login, of the visitor's address."""
     person = person_of(request.user)
     return trials.asker_digest(f"person {person.pk}" if person is not None else f"address {address_of(request)}")
 

@@ -1,6 +1,6 @@
-"""Uploads in pieces, by tus 1.0.0. POST announces an upload, HEAD returns its offset, PATCH appends a piece.
+"""Uploads in pieces, using tus 1.0.0. POST announces an upload, HEAD returns its offset, PATCH appends a piece.
 
-After a dropped connection, a reload or a restart of the site, the upload resumes at that offset.
+After a dropped connection, a page reload or a site restart, the upload resumes at that offset.
 """
 
 import base64
@@ -33,7 +33,7 @@ SHOWN = 20  # characters of a client's text that an error shows
 
 
 def for_programs(view: View) -> View:
-    """Wrap a view for programs. Errors are JSON, even without a login, and each response states the version of tus."""
+    """Wrap a view for programs. Errors are JSON, even without a login, and each response gives the tus version."""
 
     @wraps(view)
     def answered(request: HttpRequest, **details: UUID) -> HttpResponse:
@@ -107,12 +107,12 @@ def _take(upload: Upload, request: HttpRequest) -> Upload:
 
 
 def capabilities(max_size: int) -> dict[str, str]:
-    """Return the headers of the answer to OPTIONS. `max_size` is the maximum size of an upload in bytes."""
+    """Return the headers that answer OPTIONS. `max_size` is the maximum size of an upload in bytes."""
     return {"Tus-Version": VERSION, "Tus-Extension": "creation,termination", "Tus-Max-Size": str(max_size)}
 
 
 def require_version(request: HttpRequest) -> None:
-    """Raise Problem E368 unless the request uses the supported version of tus."""
+    """Raise Problem E368 unless the request uses the supported tus version."""
     given = request.headers.get(RESUMABLE, "")
     if given != VERSION:
         raise Problem.of("E368", given=given[:SHOWN] or "of no version", version=VERSION)
@@ -125,13 +125,13 @@ def require_piece(request: HttpRequest) -> None:
 
 
 def byte_count(request: HttpRequest, header: str) -> int | None:
-    """Return the number of bytes that a header gives. Return None if the header is missing or is no number."""
+    """Return the number of bytes given by a header, or None if the header is missing or not a number."""
     given = request.headers.get(header, "")
     return int(given) if given.isdecimal() and len(given) <= MOST_DIGITS else None
 
 
 def metadata(request: HttpRequest) -> dict[str, str]:
-    """Return an upload's metadata: names with values in base64, separated by commas. Raises Problem E375."""
+    """Return an upload's metadata: names with base64 values, separated by commas. Raises Problem E375."""
     given = request.headers.get(METADATA, "")
     if len(given) > MOST_METADATA:
         raise Problem.of("E375", reason=f"{METADATA} has more than {MOST_METADATA} letters")

@@ -26,12 +26,12 @@ COLOURS = (  # each colour's role, and its use
     ("paper", "behind everything"),
     ("sheet", "cards, bars, fields' surroundings"),
     ("ink", "text"),
-    ("soft", "text beside text, outlines of fields"),
-    ("line", "what parts one thing from another"),
+    ("soft", "secondary text, outlines of fields"),
+    ("line", "separators"),
     ("accent", "what is alive, or can be done"),
     ("bad", "what is broken"),
 )
-TYPE = (("figure", "the one figure of a page"), ("large", "titles"), ("text", "text"), ("small", "text beside text"))
+TYPE = (("figure", "the one figure of a page"), ("large", "titles"), ("text", "text"), ("small", "secondary text"))
 SPACES = (4, 8, 16, 24, 32, 64)
 WHEEL_TYPE = "application/zip"
 COOKIE = "theme"

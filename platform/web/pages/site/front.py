@@ -132,7 +132,7 @@ def _card(run: Any, curve: Sequence[Point], peers: Sequence[OnlinePeer]) -> Card
 
 
 def _here(trainers: Sequence[OnlinePeer]) -> str:
-    """Return a text such as “Teo, Ida and 3 others”; empty if no one trains."""
+    """Return text such as “Teo, Ida and 3 others”; empty if no one is training."""
     names = list(dict.fromkeys(peer.name for peer in trainers))
     if not names:
         return ""

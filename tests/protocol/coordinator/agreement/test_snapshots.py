@@ -1,4 +1,4 @@
-"""Snapshots: election of the uploader, admission by hash, what relays may delete, and the end of a run."""
+"""Snapshots: electing the uploader, admission by hash, what relays may delete, and the end of a run."""
 
 from msgspec.structs import replace
 

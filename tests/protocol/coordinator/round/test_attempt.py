@@ -61,7 +61,8 @@ def test_with_less_than_seven_tenths_left_the_round_is_void(people: int) -> None
 
 
 def test_lost_sender_stays_if_all_its_chunks_had_come() -> None:
-    """The tokens of two of the three slots are below the quorum. Without the lost sender, the round would be void."""
+    """The tokens of two of the three slots fall short of the quorum. Without the lost sender, the round would be
+    void."""
     stage, trainers, relays = reducing({}, {}, people=3)
     for relay in relays:
         progress(stage, relay, CHUNKS, 0, 0)
@@ -80,8 +81,9 @@ def test_lost_sender_is_dropped_if_one_relay_lacks_its_chunks() -> None:
 
 
 def test_a_chunk_that_cannot_close_any_more_is_not_waited_for() -> None:
-    """The lost slot has two fifths of the tokens in the first span, so that span cannot reach its quorum. Summed over
-    all chunks, enough tokens would be left."""
+    """The lost slot has two fifths of the tokens in the first span, so that span cannot reach its quorum, although
+    enough tokens would be left when summed over all the chunks.
+    """
     stage, trainers, _ = reducing({}, {})
     first, second = sorted(stage.spans(), key=lambda span: span.first)
     own = stage.round.slots[0].weights[0].tokens

@@ -1,4 +1,4 @@
-"""The plan's choice of codecs and contributors, from link rates and deliveries, without flapping."""
+"""The plan chooses codecs and contributors from link rates and deliveries, without flapping."""
 
 import pytest
 
@@ -18,13 +18,13 @@ RELAY = peer_of("relay")
 
 @pytest.fixture(autouse=True)
 def bytes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave overheads out of the planned time, so that the tests' figures are round."""
+    """Leave overheads out of the planned time, to keep the tests' figures round."""
     monkeypatch.setattr(planning, "START_S", 0.0)
     monkeypatch.setattr(planning, "FRAMING", 1.0)
 
 
 def cut(stage: Stage, *trainers: Trainer) -> dict[str, str]:
-    """Complete the next batch. Return each trainer's codec at the cut, by name."""
+    """Complete the next batch. Return each trainer's codec at the cut, by trainer name."""
     before = len(stage.said)
     stage.accumulate(*trainers)
     names = {trainer.peer: trainer.name for trainer in stage.trainers.values()}
@@ -55,7 +55,7 @@ def test_stated_codec_is_used_while_links_are_unknown() -> None:
 
 
 def test_slow_link_gets_a_smaller_codec_and_others_keep_theirs() -> None:
-    """Averages have one codec for all receivers (rule 14)."""
+    """Averages use one codec for all receivers (rule 14)."""
     stage, trainers = linked(QUICK, QUICK, QUICK, SLOW, codecs="plan")
     assert cut(stage) == {"ann": "fp16", "bob": "fp16", "cem": "fp16", "dan": "int4"}
     assert stage.round.codec_down == "int4", "each averaged vector goes over the slow link as well"
@@ -93,7 +93,7 @@ def test_a_cut_is_said_again_in_the_same_codec() -> None:
 
 
 def test_a_codec_stays_where_another_would_gain_next_to_nothing() -> None:
-    """A vector takes 13 s in fp16 and 3.4 s in int4. Rate estimates vary much less than that between rounds."""
+    """A vector takes 13 s in fp16 and 3.4 s in int4. Between rounds, rate estimates vary far less than that."""
     stage, trainers = linked(QUICK, QUICK, QUICK, SLOW, codecs="plan")
     told = []
     for factor in (1.0, 0.95, 1.05, 0.9, 1.1):
@@ -105,8 +105,8 @@ def test_a_codec_stays_where_another_would_gain_next_to_nothing() -> None:
 
 
 def test_fewer_bits_have_to_save_a_named_part_of_the_step() -> None:
-    """int8 halves a slow link's time. Each case makes this saving a small or a large part of the batch's computing
-    time.
+    """With int8, a slow link takes half the time. In each case, the saving is a small or a large part of the batch's
+    computing time.
     """
     for part, codec in ((0.5 * GAIN, "fp16"), (4 * GAIN, "int8")):
         stage, trainers = linked(QUICK, QUICK, QUICK, QUICK, codecs="plan", batch=48)
@@ -148,7 +148,7 @@ def test_attempts_of_a_round_share_the_codec_of_its_averages() -> None:
 
 
 def fast(*bps: float, **values: object) -> tuple[Stage, list[Trainer]]:
-    """Return trainers whose batch takes 3 s to compute. A round takes 0.03 s on a quick link."""
+    """Return trainers whose batch takes 3 s to compute. On a quick link, a round takes 0.03 s."""
     return linked(*(bps or (QUICK, QUICK, QUICK, SLOW)), contributors="fast", **values)  # type: ignore[arg-type]
 
 
@@ -260,7 +260,7 @@ def test_nobody_is_left_out_for_a_reducer_that_is_slow() -> None:
 
 
 def test_nobody_is_left_out_of_whose_link_nothing_is_known() -> None:
-    """A trainer with an unmeasured link counts as the slowest. No other trainer is left out until that link is
+    """A trainer whose link is unmeasured counts as the slowest. No other trainer is left out until that link is
     measured.
     """
     stage, trainers = fast(QUICK, QUICK, SLOW, 0)
@@ -271,7 +271,7 @@ def test_nobody_is_left_out_of_whose_link_nothing_is_known() -> None:
 
 
 def test_a_keeper_of_the_log_is_not_left_out() -> None:
-    """Without a relay, the commit needs this trainer's confirmation that it has the averages."""
+    """Without a relay, a commit needs this trainer to confirm that it has the averages."""
     stage, trainers = fast()
     stage.member(trainers[3]).stands_in = True
     assert "dan" in cut(stage)

@@ -12,7 +12,7 @@ from tests.protocol.coordinator.stage import sent
 
 
 def test_refusing_database_is_retried_after_doubling_pauses() -> None:
-    """A regression: each refusal caused the next write at once, until Python's stack was full."""
+    """A regression: each refusal triggered the next write at once, until Python's stack overflowed."""
     stage, *_ = reducing()
     stage.reduce()
     asked = []

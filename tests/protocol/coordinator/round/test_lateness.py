@@ -24,7 +24,7 @@ OTHERS = (0, 1, 2)
 
 @pytest.fixture(autouse=True)
 def chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send chunks one at a time, and leave overheads out of the planned time, so that figures are round."""
+    """Send chunks one at a time, and leave overheads out of the planned time, to keep the figures round."""
     monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
     monkeypatch.setattr(planning, "START_S", 0.0)
     monkeypatch.setattr(planning, "FRAMING", 1.0)
@@ -40,7 +40,7 @@ def timed(*relays: dict[str, object], people: int = 4, duration_s: float = 10.0)
 
 
 def averaged(stage: Stage, *parts: tuple[int, tuple[int, ...]]) -> list[e.Command]:
-    """Report the only span as averaged. Each of `parts` is (end of a range of chunks, slots in it)."""
+    """Report the only span as averaged. Each of `parts` is (end of a range of chunks, slots in that range)."""
     (span,) = stage.spans()
     stops = [0, *(stop for stop, _ in parts)]
     included = tuple(Included(first, stop, slots) for first, (stop, slots) in zip(stops, parts, strict=False))
@@ -171,7 +171,7 @@ def test_often_late_sender_sits_out_rounds_and_loses_nothing() -> None:
 
 @pytest.mark.parametrize(("still_s", "is_slow"), [(1.0, True), (3.0, False)])
 def test_late_sender_is_slow_until_an_update_has_all_of_it(still_s: float, is_slow: bool) -> None:
-    """A suspended machine does not count as slow, because it returns as fast as before."""
+    """A suspended machine does not count as slow, because it is as fast as before when it returns."""
     stage, trainers, relay = timed()
     progress(stage, relay, 3, 3, 3, 2)
     stage.wait(still_s)
@@ -189,7 +189,7 @@ def test_late_sender_is_slow_until_an_update_has_all_of_it(still_s: float, is_sl
 
 
 def tell(stage: Stage, reducer: PeerId, *last_s: float | None, first_s: float = 1.0, **said: Any) -> None:
-    """Report each slot's bytes and the time of its last chunk. None means that no chunk arrived."""
+    """Report each slot's bytes and the time at which its last chunk arrived. None means that no chunk did."""
     size = HALF + CHUNKS * 60
     arrivals = [(slot.peer, last) for slot, last in zip(stage.round.slots, last_s, strict=True) if last is not None]
     told = tuple(m.Arrival(peer, said.get("size", size), min(first_s, last), last) for peer, last in sorted(arrivals))
@@ -274,8 +274,9 @@ def test_arrivals_of_non_reducers_or_other_attempts_are_ignored() -> None:
 
 @pytest.mark.parametrize(("pace", "rounds"), [(0.0, 1), (AHEAD_OF_PLAN, 1), (FAR_AHEAD, 0)])
 def test_plan_that_may_end_far_earlier_teaches_no_lateness(pace: float, rounds: int) -> None:
-    """In a round that may run ahead of its plan, no slot is late. If such rounds counted, the next plan would not wait
-    for late slots."""
+    """No slot is late in a round that may run ahead of its plan. If such rounds counted, the next plan would not wait
+    for late slots.
+    """
     stage, _, relay = timed()
     assert stage.round.plan is not None
     stage.round.plan = stage.state.measured.plan = replace(stage.round.plan, pace=pace)  # type: ignore[union-attr]
@@ -321,8 +322,9 @@ def test_a_plan_waits_as_long_as_chunks_usually_come_late() -> None:
 
 
 def test_senders_asked_most_are_awaited_until_their_usual_time() -> None:
-    """Of sixteen senders, four with full links are late in every round and twelve never. The four must not be
-    dropped."""
+    """Of sixteen senders, the four with full links are late in every round and the other twelve never. The four must
+    not be dropped.
+    """
     stage, trainers, relay = timed()
     for number in range(ROUNDS_KEPT):
         by = {PeerId(f"{index + 0xA0:032x}"): 0.0 for index in range(12)}
@@ -339,7 +341,7 @@ def test_a_plan_of_unknown_links_has_no_deadlines() -> None:
 
 
 def test_tokens_of_all_weigh_when_there_were_enough() -> None:
-    """A slot with most of the tokens does not count as late, since too few tokens would be left without that slot."""
+    """A slot with most of the tokens does not count as late, because too few tokens would be left without it."""
     stage, trainers, relay = timed(people=3)
     heavy = replace(stage.round.slots[2], weights=(m.Weight(0, CHUNKS, 1000 * TOKENS),))
     assert stage.round.plan is not None

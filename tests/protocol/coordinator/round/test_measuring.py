@@ -117,8 +117,9 @@ def test_links_that_were_measured_longest_ago_are_forgotten() -> None:
 
 
 def flows_of(stage: Stage, pace: float, duration_s: float, told: dict[PeerId, float] | None = None) -> list[Flow]:
-    """Return the flows of a round. Two trainers send to the relay, the second from 1 s to 5 s. The second also receives
-    averages."""
+    """Return a round's flows. Two trainers send to the relay, the second from 1 s to 5 s. The second also receives
+    averages.
+    """
     assert stage.state.measured is not None
     plan = stage.state.measured.plan
     stage.state.measured.plan = replace(plan, pace=pace, duration_s=duration_s)
@@ -240,8 +241,9 @@ def test_averages_of_one_that_told_nothing_came_in_time() -> None:
 
 @pytest.mark.parametrize(("in_parts", "is_tried"), [(1.0, True), (0.5, False)])
 def test_unmet_hope_of_a_link_ends_with_its_round(in_parts: float, is_tried: bool) -> None:
-    """The plan hoped for twice the relay's known rate. The gradients arrive at the relay in `in_parts` times their
-    planned time."""
+    """The plan hoped for twice the relay's known rate. The gradients reach the relay in `in_parts` times their planned
+    time.
+    """
     stage, trainers, (relay,) = reducing(bps=(HALF, HALF))
     stage.state.capacities[relay, "down"].is_floor = stage.state.capacities[relay, "up"].is_floor = True
     next_plan(stage)
@@ -257,7 +259,7 @@ def test_unmet_hope_of_a_link_ends_with_its_round(in_parts: float, is_tried: boo
 
 @pytest.mark.parametrize(("part", "is_held_up"), [(1.0, False), (0.5, True), (0.99, False)])
 def test_cut_short_gradient_is_asked_only_for_what_came(part: float, is_held_up: bool) -> None:
-    """The round drops a slow sender, which sent only some of its bytes in the planned time."""
+    """The round drops a slow sender that sent only some of its bytes in the planned time."""
     stage, trainers, (relay,) = reducing()
     assert stage.state.measured is not None
     stage.state.measured.plan = replace(stage.state.measured.plan, pace=1.0, duration_s=4.0)

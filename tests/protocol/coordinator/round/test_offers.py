@@ -1,4 +1,4 @@
-"""The offers that the coordinator accepts, and how long it waits for them."""
+"""Which offers the coordinator accepts, and how long it waits for them."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,7 +30,7 @@ def swarm() -> Swarm:
 
 
 def one_round(swarm: Swarm, delays: dict[str, float]) -> None:
-    """Run a step in which each trainer offers after its delay, by default one second."""
+    """Run a step in which each trainer offers after its own delay, by default one second."""
     stage = swarm.stage
     stage.accumulate(*swarm.trainers)
     begun = stage.now
@@ -63,7 +63,7 @@ def test_the_wait_is_no_shorter_than_a_part_of_accumulating(swarm: Swarm) -> Non
 
 
 def test_a_late_offer_counts_as_the_wait_that_it_missed(swarm: Swarm) -> None:
-    """If late offers were not recorded, the wait could only become shorter."""
+    """If late offers were not recorded, the wait could only get shorter."""
     one_round(swarm, {"eva": 60.0})
     assert max(swarm.stage.state.arrivals) == FIRST_S
     assert len(swarm.stage.state.arrivals) == 5
@@ -82,8 +82,8 @@ def test_wait_doubles_while_rounds_lack_offers(swarm: Swarm) -> None:
 
 @pytest.mark.parametrize(("culprits", "kept"), [(2, 0), (4, 1)])
 def test_who_takes_back_what_it_reported_lets_the_round_down(swarm: Swarm, culprits: int, kept: int) -> None:
-    """A trainer that returns reported units sits out, even if it offers the rest. It did answer, so the next wait is
-    no longer.
+    """A trainer that returns units it has reported sits out, even if it offers the rest. Because it did answer, the
+    next wait is no longer.
     """
     stage, fickle, honest = swarm.stage, swarm.trainers[:culprits], swarm.trainers[culprits:]
     stage.accumulate(*swarm.trainers)
@@ -160,7 +160,7 @@ def test_missing_seventh_is_averaged_without_but_half_is_void(swarm: Swarm) -> N
 
 @pytest.mark.parametrize("more", [1, TOKENS, None])
 def test_offer_above_its_lease_or_implausibly_small_is_refused(swarm: Swarm, more: int | None) -> None:
-    """Credit is per sample. A claim that a hundred samples have one token would give credit without work."""
+    """Credit is per sample. Claiming that a hundred samples have one token would earn credit without work."""
     stage, liar = swarm.stage, swarm.trainers[0]
     stage.accumulate(*swarm.trainers)
     units = stage.state.members[liar.peer].done
@@ -259,7 +259,9 @@ def test_an_offer_of_a_revoked_accumulator_is_passed_over(swarm: Swarm) -> None:
 def test_slow_sender_may_not_hold_what_others_cannot_do_without(
     is_slow: bool, carried: int, people: int, is_in: bool
 ) -> None:
-    """A regression: a trainer whose uplink fell to a tenth carried unsent work over and delayed each round by 20 s."""
+    """A regression: a trainer whose uplink fell to a tenth of its rate carried unsent work over, delaying each round
+    by 20 s.
+    """
     stage = Stage(batch=6 * people)
     stage.relay()
     *others, slow = [stage.trainer(name) for name in NAMES[:people]]

@@ -1,4 +1,4 @@
-"""A round's public outline lasts from the plan to the end, across attempts, but not across a restart."""
+"""A round's public outline lasts from the plan to the end, through all attempts, but does not survive a restart."""
 
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import Phase

@@ -87,7 +87,7 @@ def test_reducer_with_triple_bandwidth_gets_a_triple_part() -> None:
 
 @pytest.mark.parametrize("is_out", [False, True])
 def test_trainer_that_stalled_or_failed_a_round_has_no_part(is_out: bool) -> None:
-    """Such a trainer reduces nothing, but it still sends and receives."""
+    """Such a trainer reduces nothing, but still sends and receives."""
     stage, trainers, (relay,) = reducing(bps=(1_000_000,))
     stage.state.capacities |= capacities_of((trainer.peer, 1_000_000) for trainer in trainers)
     listening = stage.member(trainers[0])
@@ -109,7 +109,7 @@ def dealt(stage: Stage) -> m.Plan:
 
 @pytest.mark.parametrize(("is_tried", "parts"), [(True, (4, 4)), (False, (6, 2))])
 def test_plan_hopes_for_more_from_links_that_may_carry_more(is_tried: bool, parts: tuple[int, int]) -> None:
-    """Links that seem slow would otherwise carry little and never show their capacity."""
+    """Links that seem slow would otherwise carry little and never show what they can do."""
     stage, _, relays = reducing({}, {}, bps=(1_000_000, 1_000_000))
     for way in WAYS:
         known = stage.state.capacities[relays[0], way]
@@ -135,7 +135,7 @@ def test_deadline_is_patience_plus_four_times_what_links_take() -> None:
 def test_a_plan_is_kept_to_where_it_is_known_what_limits_it(
     is_floor: bool, is_tried: bool, pace: float, sigma: float
 ) -> None:
-    """If the limiting link is unknown, gradients may run far ahead of the plan. The next plan then knows more."""
+    """If the limiting link is unknown, gradients may run far ahead of the plan, and the next plan then knows more."""
     stage, trainers, (relay,) = reducing({}, bps=(1000,))
     stage.state.latenesses.append(Late((1, 0, 1), {trainer.peer: 0.0 for trainer in trainers}))
     for way in WAYS:
@@ -159,7 +159,7 @@ def test_direction_that_limits_no_plan_need_not_be_known(tried: Way | None, pace
 
 @pytest.mark.parametrize(("is_floor", "hoped"), [(False, 1.0), (True, 1 / HOPE)])
 def test_of_a_pair_that_carried_its_limit_in_time_more_is_hoped(is_floor: bool, hoped: float) -> None:
-    """Shares follow the hoped rate. The planned duration follows the measured rate."""
+    """Shares follow the hoped-for rate. The planned duration follows the measured rate."""
     stage, trainers, (relay,) = reducing(bps=(10_000_000,))
     pair = trainers[0].peer, relay
     stage.state.pairs[pair] = Capacity(100_000, is_floor=is_floor, measured_at=0, is_tried=True)
@@ -170,8 +170,8 @@ def test_of_a_pair_that_carried_its_limit_in_time_more_is_hoped(is_floor: bool, 
 
 
 def test_a_hope_that_makes_the_round_longer_is_put_to_the_test() -> None:
-    """The plan hopes that one relay carries twice its known rate. Senders that kept close to the plan would never test
-    this.
+    """The plan hopes that one relay carries twice its known rate. Senders that kept close to the plan would never put
+    this to the test.
     """
     stage, trainers, relays = reducing({}, {}, bps=(1000, 1000))
     stage.state.latenesses.append(Late((1, 0, 1), {trainer.peer: 0.0 for trainer in trainers}))

@@ -1,4 +1,4 @@
-"""The record of a round: whose work it contains, and whether the step is exact."""
+"""A round's record: whose work it contains, and whether the step is exact."""
 
 from fractions import Fraction
 from typing import Literal
@@ -140,7 +140,7 @@ def test_neighbours_with_the_same_slots_are_one_part() -> None:
 
 
 def overlapped_record(staleness: Literal[0, 1]) -> Record:
-    """Return a record in which Ann's first unit was computed one step earlier, and all other units in this step."""
+    """Return a record in which Ann's first unit was computed one step earlier than all the other units."""
     stage = Stage(batch=16, staleness=staleness)
     stage.relay()
     ann, bob = stage.trainer("ann"), stage.trainer("bob")

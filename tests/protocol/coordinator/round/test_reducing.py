@@ -1,4 +1,4 @@
-"""A span counts once it is averaged and stored. Lost or wrong parts are averaged again or left out."""
+"""A span counts once it is averaged and stored. Lost or wrong parts are either averaged again or left out."""
 
 import math
 from typing import Any
@@ -51,7 +51,7 @@ def test_what_a_dead_keeper_had_is_averaged_again() -> None:
 
 
 def done_but_for_a_copy() -> tuple[Stage, list[Trainer], PeerId]:
-    """Return a round whose spans are all on one relay's disk. No peer has reported a second copy."""
+    """Return a round whose spans are all on one relay's disk, with no second copy reported."""
     stage, trainers, (relay,) = reducing()
     stage.gathers = False
     stage.reduce()
@@ -117,7 +117,7 @@ AUXILIARY = {"role": Role.AUXILIARY}
 
 
 def done_by_members(*others: dict[str, Any], people: int = 4) -> tuple[Stage, list[Trainer], list[PeerId]]:
-    """Return a round in which auxiliaries have averaged every span and report that they stored it."""
+    """Return a round in which auxiliaries have averaged every span and reported it as stored."""
     stage, trainers, reducers = reducing(AUXILIARY, *others, people=people)
     stage.gathers = False
     stage.reduce()
@@ -128,7 +128,7 @@ def done_by_members(*others: dict[str, Any], people: int = 4) -> tuple[Stage, li
 
 
 def test_members_alone_commit_what_most_people_have() -> None:
-    """If fewer trainers sufficed, a lying auxiliary and an accomplice could commit bytes that no peer has."""
+    """If fewer trainers were enough, a lying auxiliary and an accomplice could commit bytes that no peer has."""
     stage, trainers, _ = done_by_members(AUXILIARY)
     stage.wait(2 * SECOND_COPY_S)
     stage.gathered(trainers[0].peer)

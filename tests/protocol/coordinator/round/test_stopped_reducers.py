@@ -1,4 +1,4 @@
-"""A reducer that stops completely delays a round by only a fraction of its duration."""
+"""A reducer that stops completely delays a round by only a fraction of the round's duration."""
 
 import pytest
 
@@ -18,14 +18,14 @@ FP16: Codec = "fp16"
 
 @pytest.fixture(autouse=True)
 def chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send chunks one at a time, and leave overheads out of the planned time, so that figures are round."""
+    """Send chunks one at a time, and leave overheads out of the planned time, to keep the figures round."""
     monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
     monkeypatch.setattr(planning, "START_S", 0.0)
     monkeypatch.setattr(planning, "FRAMING", 1.0)
 
 
 def beside_a_trainer() -> tuple[Stage, PeerId, PeerId, int]:
-    """Return a round in which a relay and a trainer reduce one half each, and the trainer's slot."""
+    """Return a round in which a relay and a trainer reduce one half each, along with the trainer's slot."""
     stage = Stage(batch=8 * SLOTS)
     relay = stage.relay()
     trainers = [stage.trainer(name) for name in ("ann", "bob", "cem", "dan")]
@@ -43,7 +43,9 @@ def beside_a_trainer() -> tuple[Stage, PeerId, PeerId, int]:
 
 
 def goes_on(stage: Stage, relay: PeerId, stopped: int, *, still: int, seconds: float) -> None:
-    """Let the relay report another chunk of each slot every second, but at most `still` of the stopped slot."""
+    """Let the relay report another chunk of each slot every second, but no more than `still` chunks of the stopped
+    slot.
+    """
     begun = stage.now
     while stage.now < begun + seconds and stage.round.attempt == 1:
         stage.wait(0.5)
@@ -53,7 +55,7 @@ def goes_on(stage: Stage, relay: PeerId, stopped: int, *, still: int, seconds: f
 
 
 def test_stopped_reducer_is_not_awaited_as_a_sender_either() -> None:
-    """If the attempt without the reducer awaited its gradient too, that would cost a sixth of the round."""
+    """If the attempt without the reducer also waited for its gradient, that would cost a sixth of the round."""
     stage, relay, ann, slot = beside_a_trainer()
     goes_on(stage, relay, slot, still=1, seconds=HEARD_S + 2.0)
     assert stage.round.attempt == 2

@@ -1,4 +1,4 @@
-"""A round that ends without an update: every peer learns of it, and nothing is lost."""
+"""A round that ends without an update: every peer learns of it, and no work is lost."""
 
 from itertools import pairwise
 
@@ -17,7 +17,7 @@ def voids(commands: list[e.Command]) -> list[m.Void]:
 
 
 def till_void(stage: Stage) -> list[e.Command]:
-    """Wait without progress until the round is void. Return the messages sent at that moment."""
+    """Wait, without progress, until the round is void. Return the messages sent at that moment."""
     said: list[e.Command] = []
     while stage.state.phase is Phase.REDUCE:
         said = stage.wait(0.25)

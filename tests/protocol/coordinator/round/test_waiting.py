@@ -25,7 +25,7 @@ def some(count: int = 3, *, staleness: Literal[0, 1] = 1) -> tuple[Stage, list[T
 
 
 def go_on(stage: Stage, trainer: Trainer, units: int = 1) -> None:
-    """Let a trainer finish further units after its offer, one per second, and report them."""
+    """Let a trainer finish and report more units after its offer, one per second."""
     for _ in range(units):
         stage.wait(1.0)
         trainer.done[trainer.undone.pop(0)] = trainer.step
@@ -201,8 +201,8 @@ def test_trainer_claiming_work_beyond_its_quota_gets_no_more() -> None:
 
 
 def test_a_batch_usually_takes_from_cut_to_cut() -> None:
-    """Work overlaps the round, so a batch may already be full at the commit. Its typical time is measured from cut to
-    cut.
+    """Work overlaps the round, so a batch may already be full at the commit. Its usual time is therefore measured from
+    cut to cut.
     """
     stage, trainers = overlapped()
     begun = stage.round.cut_at
@@ -287,8 +287,8 @@ def test_hello_in_a_round_names_both_sums_and_loses_nothing() -> None:
 
 
 def test_new_host_waits_a_little_for_the_last_contributors() -> None:
-    """Each contributor may have work for two batches. If the round began without some, their work would become too
-    old.
+    """Each contributor may have work for two batches. If the round began without some of them, their work would become
+    too old.
     """
     stage, trainers = overlapped(units=3)
     after = restarted(stage, staleness=1)

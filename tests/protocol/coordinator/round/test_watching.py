@@ -1,5 +1,5 @@
-"""A reduce phase continues while chunks keep arriving, judged by their reducer's speed. Stalled peers are replaced or
-dropped.
+"""A reduce phase continues while chunks keep arriving, judged by the speed of their reducer. Stalled peers are
+replaced or dropped.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from tests.protocol.coordinator.stage import ELEMENTS, Stage, notes, sent
 
 @pytest.fixture(autouse=True)
 def chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send chunks one at a time, and leave overheads out of the planned time, so that figures are round."""
+    """Send chunks one at a time, and leave overheads out of the planned time, to keep the figures round."""
     monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
     monkeypatch.setattr(planning, "START_S", 0.0)
     monkeypatch.setattr(planning, "FRAMING", 1.0)
@@ -78,8 +78,9 @@ def test_the_measure_is_the_faster_half_at_that_reducer() -> None:
 
 
 def test_a_frozen_relay_accuses_nobody() -> None:
-    """If the relay is silent or reports no progress of any slot, slots cannot be compared. Only the deadline
-    decides."""
+    """If the relay is silent or reports no progress for any slot, slots cannot be compared, and only the deadline
+    decides.
+    """
     stage, trainers, (relay,) = reducing()
     chunks_arrive(stage, relay, 2, 2, 2, 1, 1)
     while stage.state.phase is Phase.REDUCE:
@@ -92,8 +93,9 @@ def test_a_frozen_relay_accuses_nobody() -> None:
 
 
 def test_who_is_ahead_may_wait_for_the_others_and_is_not_accused() -> None:
-    """A reducer's buffer fills with chunks of fast slots, which wait for the slow slot. The fast senders are not at
-    fault."""
+    """A reducer's buffer fills with chunks from fast slots, which wait for the slow slot. The fast senders are not at
+    fault.
+    """
     stage, _, (relay,) = reducing()
     for _ in range(16):
         stage.wait(0.5)
@@ -110,8 +112,9 @@ def test_slots_stopped_at_one_chunk_are_left_to_the_deadline() -> None:
 
 
 def test_needed_sender_is_awaited_as_long_as_redoing_it_takes() -> None:
-    """Without a third of the tokens the round would be void. Two trainers can compute these tokens again in twenty
-    seconds."""
+    """Without a third of the tokens, the round would be void. Two trainers can recompute these tokens in twenty
+    seconds.
+    """
     stage, trainers, (relay,) = reducing(people=3, unit_s=20)
     assert 21 <= chunks_arrive(stage, relay, 60, 4, 4, 0.26) <= 25
     assert "void" in notes(stage.said)
@@ -121,7 +124,8 @@ def test_needed_sender_is_awaited_as_long_as_redoing_it_takes() -> None:
 
 
 def test_whom_the_others_cannot_do_without_is_waited_for() -> None:
-    """If three of four trainers were dropped, the remaining one would need four times as long for a batch."""
+    """If three of the four trainers were dropped, the remaining one would take four times as long to compute a
+    batch."""
     stage, _, (relay,) = reducing(people=4, unit_s=2)
     chunks_arrive(stage, relay, 26, 4, 0.3, 0.3, 0.3)
     assert stage.round.dropped == set()
@@ -188,7 +192,7 @@ def test_reducer_where_nothing_moved_loses_its_part() -> None:
 
 
 def done_and_still(stage: Stage, relays: list[PeerId], seconds: float, *, moving: bool = False) -> None:
-    """Report that the first relay is done. The second relay reports no progress, or a chunk every two seconds if
+    """Report that the first relay is done, while the second reports no progress, or a chunk every two seconds if
     `moving`.
     """
     begun = stage.now
@@ -201,7 +205,7 @@ def done_and_still(stage: Stage, relays: list[PeerId], seconds: float, *, moving
 
 
 def test_stalled_relay_beside_a_finished_one_is_replaced() -> None:
-    """The relay's disk may be full, or it may hang but still report. The round need not become void."""
+    """The relay's disk may be full, or the relay may hang but still report. The round need not become void."""
     stage, trainers, relays = reducing({}, {})
     done_and_still(stage, relays, STALL_S)
     assert stage.round.attempt == 1
@@ -216,7 +220,7 @@ def test_stalled_relay_beside_a_finished_one_is_replaced() -> None:
 
 
 def test_relay_with_all_chunks_is_not_awaited_as_one_receiving() -> None:
-    """Once a relay has all chunks, link speed no longer matters. Its disk may be full."""
+    """Once a relay has all the chunks, link speed no longer matters. Its disk may be full."""
     stage, _, relays = reducing({}, {})
     begun, way_s = stage.now, 2 * STALL_S
     while stage.round.attempt == 1:
@@ -337,8 +341,8 @@ def test_slot_stopped_shorter_than_the_wait_is_left_to_deadlines() -> None:
 
 
 def goes_on(stage: Stage, relays: list[PeerId], seconds: float, *, begun: float, still: int) -> None:
-    """Let the first relay report another chunk of each slot every second, and the second always `still` chunks. If
-    `still` is negative, the second is silent.
+    """Let the first relay report another chunk of each slot every second, and the second always `still` chunks. The
+    second is silent if `still` is negative.
     """
     end = stage.now + seconds
     while stage.now < end and stage.round.attempt == 1:
@@ -363,8 +367,8 @@ def test_stalled_reducer_is_replaced_while_its_senders_go_on(still: int) -> None
 
 @pytest.mark.parametrize("is_mute", [True, False])
 def test_silent_reducer_is_replaced_as_soon_as_another_is_done(is_mute: bool) -> None:
-    """A regression: a reducer that stopped while uploading delayed a round by three seconds after all others were
-    done.
+    """A regression: a reducer that stopped while uploading delayed the round until three seconds after all the others
+    were done.
     """
     stage, relays = timed({}, {}, duration_s=4.0)
     begun = stage.now
@@ -383,7 +387,7 @@ def test_silent_reducer_is_replaced_as_soon_as_another_is_done(is_mute: bool) ->
 
 @pytest.mark.parametrize(("duration_s", "mute_s"), [(4.0, HEARD_S), (40.0, 20.0)])
 def test_how_long_it_may_be_mute_is_a_part_of_the_plans_time(duration_s: float, mute_s: float) -> None:
-    """A shorter silence may only mean that three reports were lost, or that the reducer is busy."""
+    """A shorter silence may mean only that three reports were lost, or that the reducer is busy."""
     stage, relays = timed({}, {}, duration_s=duration_s)
     progress(stage, relays[1], 1, 1, 1, 1)
     for span in stage.spans():
@@ -470,7 +474,7 @@ def test_planned_silence_lasts_as_long_as_two_batches_take(
 
 
 def test_slot_with_no_batch_due_yet_is_not_taken_for_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reducer with few chunks gets a slow sender's chunks late, but all at once."""
+    """A reducer with few chunks receives a slow sender's chunks late, but all at once."""
     stage, _, (relay,) = reducing({}, bps=(ELEMENTS * 8 // 40,))
     assert stage.round.plan is not None
     stage.round.plan = replace(stage.round.plan, sigma=0.05)

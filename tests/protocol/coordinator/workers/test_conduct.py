@@ -1,4 +1,4 @@
-"""No peer's claims can stop a run. A peer's deliveries decide whether it counts, is awaited or sits out."""
+"""No peer's claims can stop a run. What a peer delivers decides whether it counts, is awaited or sits out."""
 
 from itertools import pairwise
 
@@ -145,7 +145,7 @@ def test_refused_work_sits_out_one_four_and_sixteen_rounds() -> None:
 
 
 def test_repeated_refusals_cost_a_minute_even_with_short_rounds() -> None:
-    """A penalty counted only in rounds would be over too soon: sixteen rounds may take only five seconds."""
+    """A penalty counted only in rounds would be over too soon: sixteen rounds may take just five seconds."""
     stage, honest, culprit = four(same_person=False)
     for _ in range(3):
         stage.commit(*honest, culprit)
@@ -214,7 +214,7 @@ def test_nobody_sits_out_where_the_others_cannot_fill_the_batch() -> None:
 
 
 def _at_work_between_rounds(stage: Stage, boaster: Trainer, seconds: float) -> list[float]:
-    """Let a machine finish its leased units instantly but offer nothing. Return the other machines' working times
+    """Let a machine finish its leased units instantly but offer nothing. Return how long the other machines work
     between rounds.
     """
     pauses, end, since = [], stage.now + seconds, stage.now

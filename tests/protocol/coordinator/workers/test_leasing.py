@@ -1,4 +1,4 @@
-"""Each trainer's deliveries decide how much it is leased. It gets nothing while its units are unknown."""
+"""A trainer's deliveries decide how much work it is leased. It is leased nothing while its units are unknown."""
 
 from typing import cast
 
@@ -45,7 +45,7 @@ def test_a_lease_says_of_which_shard_the_units_after_it_will_be() -> None:
 
 
 def test_unchecked_reports_at_most_double_an_equal_share() -> None:
-    """Reports cannot be checked before the trainer offers, so its share may grow only with each update."""
+    """Reports cannot be checked before the trainer makes its offer, so its share may grow only with each update."""
     stage, honest, liar = four(same_person=False)
     for _ in range(4):
         stage.wait(1)
@@ -57,7 +57,7 @@ def test_unchecked_reports_at_most_double_an_equal_share() -> None:
 
 
 def test_share_of_an_overdue_machine_shrinks_every_second() -> None:
-    """A regression: a fast machine that returned all its work kept three others at their quotas for whole rounds."""
+    """A regression: a fast machine that returned all its work held three others to their quotas for whole rounds."""
     stage, ann, bob = pair()
     stage.commit()
     stage.wait(1)
@@ -153,7 +153,7 @@ def test_quota_is_sent_when_it_changes_by_a_fifth_or_ends_a_rest(held: int, quot
 
 
 def after_a_step() -> tuple[Stage, list[Trainer]]:
-    """Return a run after its first step. The second trainer has not heard of that step."""
+    """Return a run after its first step, which the second trainer has not heard of."""
     stage = Stage(batch=32)
     stage.relay()
     trainers = [stage.trainer(name) for name in ("ann", "bob")]

@@ -1,4 +1,4 @@
-"""The end of a lease: in an update, by its return, or as the open round decides."""
+"""The end of a lease: in an update, when it is returned, or as the open round decides."""
 
 from typing import Literal
 

@@ -1,7 +1,7 @@
 """A small OpenID provider over HTTP: discovery, authorize, token with PKCE and client secret, userinfo, keys.
 
-The provider refuses what a real provider refuses. It also has the three addresses in which GitHub differs from
-OpenID."""
+The provider refuses what a real one refuses. It also has the three addresses at which GitHub differs from OpenID.
+"""
 
 import base64
 import hashlib
@@ -23,7 +23,7 @@ KEY_ID = "key-1"
 
 
 class OpenIDDouble(ThreadingHTTPServer):
-    """The OpenID provider. The provider's user logs in and agrees at once."""
+    """The OpenID provider. Its user logs in and consents at once."""
 
     daemon_threads = True
 
@@ -40,7 +40,7 @@ class OpenIDDouble(ThreadingHTTPServer):
         self.seen: list[str] = []  # query strings of `authorize`
 
     def authorize(self, query: dict[str, str]) -> str:
-        """Return the address to redirect the browser to, with a single-use code."""
+        """Return the address to which to redirect the browser, with a single-use code."""
         if query.get("code_challenge_method") != "S256" or not query.get("code_challenge"):
             raise Refusal("no PKCE")
         if query["client_id"] != CLIENT or query["response_type"] != "code":
@@ -75,7 +75,7 @@ class OpenIDDouble(ThreadingHTTPServer):
 
 
 class Refusal(Exception):
-    """A refusal, which the provider answers with status 400."""
+    """A refusal, answered by the provider with status 400."""
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""A person's account: passwords, other sessions, the operator's reset link, a closed account."""
+"""A person's account: passwords, other sessions, the operator's reset link, and closing an account."""
 
 import io
 import time
@@ -35,7 +35,7 @@ class TestPassword:
     def test_a_new_one_logs_out_everywhere_else(self, volunteer: Person) -> None:
         here, there = logged_in(volunteer), logged_in(volunteer)
         answer = here.post("/account/password/", {"current": PASSWORD, "password": OTHER}, follow=True)
-        assert "Your password is changed." in page(answer)
+        assert "Your password was changed." in page(answer)
         assert (is_in(here), is_in(there)) == (True, False)
         assert not Client().login(username="Teo", password=PASSWORD)
         assert Client().login(username="Teo", password=OTHER)

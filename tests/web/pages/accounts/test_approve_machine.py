@@ -1,4 +1,4 @@
-"""Approving a machine in the browser: the whole sequence, and each way in which it can fail."""
+"""Approving a machine in the browser: the whole sequence, and every way it can fail."""
 
 import re
 from datetime import timedelta
@@ -90,7 +90,7 @@ class TestTheWholeWay:
         done = browser.post("/approve/", fields, follow=True)
         assert done.redirect_chain == [(link, 302)]
         assert "<bdi>desk</bdi> is approved" in page(done)
-        assert "Its terminal continues within" in page(done)
+        assert "The agent will continue within" in page(done)
         answer = agent.poll()
         machine = Machine.objects.get()
         assert answer.status_code == 200
@@ -166,7 +166,7 @@ class TestTheWholeWay:
         assert Machine.objects.get().revoked_at is None
 
     def test_the_key_of_a_closed_account_is_approved_by_nobody(self, agent: Agent, volunteer: Person) -> None:
-        """The key is refused even if another owner has since approved the machine."""
+        """The key is refused even if another owner has approved the machine since."""
         say(as_(volunteer), agent, "approve")
         agent.poll()
         agent.ask()
@@ -218,7 +218,7 @@ class TestWhatGoesWrong:
         agent = Agent(run=run.slug if hidden == "private" else "absent")
         agent.ask()
         text = page(as_(stranger).get("/approve/", {"code": agent.said["user_code"]}))
-        assert "a run that you cannot see" in text
+        assert "a run you cannot see" in text
         assert "E305" in text
         assert "A model of proverbs" not in text
 

@@ -253,7 +253,7 @@ class TestRefusals:
         assert self.refused(client.get(f"{place.path}?{place.query}"))
 
     def test_a_code_of_somebody_else(self, provider: OpenIDDouble) -> None:
-        """The code is stolen. PKCE binds a code to the browser that requested it."""
+        """The code is stolen. PKCE ties a code to the browser that requested it."""
         theirs = flat(urlsplit(visited(Client().get(START)["Location"])).query)["code"]
         client = Client()
         own = flat(urlsplit(visited(client.get(START)["Location"])).query)["state"]

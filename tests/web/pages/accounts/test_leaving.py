@@ -1,4 +1,4 @@
-"""The export of a person's data, and the deletion of an account."""
+"""Exporting a person's data, and deleting an account."""
 
 import json
 from typing import Any
@@ -57,7 +57,7 @@ def test_the_file_has_all_of_it_and_nothing_of_others(run: Run, volunteer: Perso
 async def test_a_site_makes_it_part_by_part_while_it_is_sent(
     run: Run, volunteer: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Django reads a synchronous iterator to its end before an ASGI server sends the first byte."""
+    """Django reads a synchronous iterator to the end before an ASGI server sends the first byte."""
     monkeypatch.setattr(leaving, "AT_ONCE", 1)
     client = AsyncClient()
     await client.aforce_login(volunteer)

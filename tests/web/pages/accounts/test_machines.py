@@ -1,4 +1,4 @@
-"""The list of a person's machines shows what each machine does now."""
+"""The list of a person's machines shows what each machine is doing now."""
 
 from datetime import timedelta
 from typing import Any
@@ -82,7 +82,7 @@ def test_the_page_begins_with_a_code_and_says_what_goes_on(run: Run, laptop: Own
 
 @pytest.mark.parametrize(("is_here", "words"), [(True, "now"), (False, "5 minutes ago")])
 def test_who_is_online_was_seen_now(run: Run, laptop: Owned, is_here: bool, words: str) -> None:
-    """The stored time is that of the last credential request. A credential stays valid for a while after that."""
+    """The stored time is that of the last credential request. A credential remains valid for a while afterwards."""
     Machine.objects.filter(pk=laptop.machine.pk).update(last_seen_at=timezone.now() - timedelta(minutes=5, seconds=9))
     if is_here:
         show(run, seen(laptop.machine))

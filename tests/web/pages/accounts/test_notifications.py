@@ -1,4 +1,4 @@
-"""The page on which people choose their notices, and the links in e-mails."""
+"""The page on which people choose their notifications, and the links in e-mails."""
 
 import re
 from datetime import timedelta
@@ -132,11 +132,11 @@ class TestTheLinkThatEndsIt:
         client = Client(enforce_csrf_checks=True)
         answer = client.post(address, {"List-Unsubscribe": "One-Click"})
         assert answer.status_code == 200
-        assert "No more notifications are sent" in page(answer)
+        assert "No more notifications will be sent" in page(answer)
         assert selectors.choices_of(volunteer) == set()
 
     def test_to_look_at_it_ends_nothing(self, volunteer: Person, address: str) -> None:
-        assert "End all e-mail?" in page(Client().get(address))
+        assert "Stop all e-mail?" in page(Client().get(address))
         assert selectors.choices_of(volunteer)
 
 

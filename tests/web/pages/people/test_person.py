@@ -1,4 +1,4 @@
-"""A contributor's page: public or hidden by its owner, with correct sums down to each round."""
+"""A contributor's page: public, or hidden by its owner, with sums that are correct down to each round."""
 
 import re
 from io import BytesIO

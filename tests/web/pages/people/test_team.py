@@ -1,4 +1,4 @@
-"""A team's pages: creation, invitation, members, and the team's place on the leaderboard."""
+"""A team's pages: creation, invitations, members, and the team's place on the leaderboard."""
 
 import re
 from typing import Any
@@ -69,7 +69,7 @@ def test_it_says_what_its_members_gave(run: Run, team: Team, client: Client, vol
 
 def test_without_a_team_the_board_says_so(organizer: Person, client: Client) -> None:
     run = opened(organizer)
-    assert "No samples of a team yet." in page(client.get(f"/runs/{run.slug}/leaderboard/?of=teams"))
+    assert "No team has any samples yet." in page(client.get(f"/runs/{run.slug}/leaderboard/?of=teams"))
 
 
 def test_what_is_not_listed_is_not_counted(organizer: Person, team: Team, laptop: Owned, client: Client) -> None:
@@ -85,7 +85,7 @@ def test_its_leader_removes_people_and_not_themselves(team: Team, volunteer: Per
     leader, remove = as_(volunteer), f"{address(team)}members/"
     refused = leader.post(f"{remove}{volunteer.username}/")
     assert refused.status_code == 403
-    assert "use Leave team" in page(refused)
+    assert "use “Leave team”" in page(refused)
     assert leader.post(f"{remove}nobody/").status_code == 404
     assert leader.post(f"{remove}{stranger.username}/").status_code == 302
     assert teams.team_of(stranger) is None
@@ -120,7 +120,7 @@ def test_so_many_are_made_in_a_day_and_no_more(volunteer: Person, settings: Any)
 def test_whoever_uses_two_links_at_once_is_in_one_team(
     team: Team, stranger: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two concurrent requests join different teams, and this one is slower. It gets a redirect, not an error."""
+    """Two concurrent requests join different teams, and this one is slower. It gets a redirect rather than an error."""
     link = f"{address(team)}join/{teams.new_link(team=team)}/"
     monkeypatch.setattr(teams, "leave_team", lambda **_: None)
     teams.make_team(leader=stranger, name="Solo")

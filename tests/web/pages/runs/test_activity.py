@@ -75,7 +75,7 @@ def test_a_page_that_is_not_there_is_empty(busy: Run, client: Client, before: st
 
 
 def test_every_kind_is_in_a_group(busy: Run) -> None:
-    """A kind without a group would be hidden by every filter."""
+    """Every filter would hide a kind that has no group."""
     kinds = [kind for group in GROUPS.values() for kind in group]
     assert len(kinds) == len(set(kinds))
     source = "".join(path.read_text() for path in _sources())

@@ -1,4 +1,4 @@
-"""Texts, tokenizers and models on the Hub that organizers name in forms."""
+"""Texts, tokenizers and models on the Hub, as named by organizers in forms."""
 
 from collections.abc import Iterator
 from typing import Any

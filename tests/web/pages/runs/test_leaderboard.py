@@ -1,4 +1,4 @@
-"""Leaderboards: the board on the run's page, the page of all ranks, and the reader's own line."""
+"""Leaderboards: the board on the run's page, the page with all the ranks, and the reader's own line."""
 
 import re
 import time
@@ -21,7 +21,7 @@ from web.run_picture.picture import LEADERBOARD_LINES, TALLEST
 
 @pytest.fixture
 def crowd(run: Run) -> Run:
-    """Return a run of fourteen people whose samples differ by ten each. The last person has two machines."""
+    """Return a run of fourteen people, each ten samples apart from the next. The last person has two machines."""
     machines = [owned(Person.objects.create_user(f"hand {number:02}", None)).machine for number in range(1, 15)]
     second = owned(machines[-1].person, "tower").machine
     parts = [(machine, 10 * (20 - number)) for number, machine in enumerate(machines, start=1)]
@@ -124,7 +124,7 @@ def test_who_only_averages_has_a_line_without_a_rank(crowd: Run) -> None:
 
 def test_a_day_without_samples_is_not_a_run_without(crowd: Run, client: Client) -> None:
     crowd.daily.all().delete()
-    for period, words in (("day", "No samples today."), ("week", "No samples in the last weeks.")):
+    for period, words in (("day", "No samples today."), ("week", "No samples in recent weeks.")):
         text = page(client.get("/runs/proverbs/leaderboard/", {"period": period}))
         assert words in text
         assert "No samples yet" not in text

@@ -285,8 +285,9 @@ class TestDrafts:
         assert "Problems" not in text
 
     def test_the_page_is_fetched_anew_when_it_begins_or_ends(self, organizer: Person, data_folder: Any) -> None:
-        """The page's script reloads the page if the run's state, release, text or waiting reason changes. `waiting_for`
-        covers a missing relay (E409)."""
+        """The page's script reloads the page if the run's state, release, text or reason for waiting changes.
+        `waiting_for` covers a missing relay (E409).
+        """
         draft(organizer)
         Run.objects.update(waiting_for="no relay is connected")
         text = page(as_(organizer).get(MANAGE))
@@ -400,7 +401,7 @@ class TestAccess:
         assert mark in page(as_(organizer).get(MANAGE))
 
     def test_a_part_that_waits_is_renewed_and_one_with_forms_is_kept(self, organizer: Person) -> None:
-        """A waiting part must reload to show invitations. Reloading a form would delete what a person has typed."""
+        """A waiting part must reload to show invitations. Reloading a form would delete what someone has typed."""
         run = draft(organizer, slug="proverbs", visibility=Run.Visibility.PRIVATE)
         assert 'data-standing="people" data-keep' in page(as_(organizer).get(MANAGE))
         run.dataset.state = "preparing"
@@ -452,7 +453,7 @@ class TestAnnouncement:
 
 @pytest.fixture
 def stalled(run: Run, laptop: Owned) -> Run:
-    """Return a run with one machine online. The run's last step is two hours old."""
+    """Return a run with one machine online, whose last step was two hours ago."""
     entry, ago = committed(run, (laptop.machine, 4)), timezone.now() - timedelta(hours=2)
     type(entry).objects.update(at=ago)
     member = {"peer": laptop.machine.peer_id, "name": "Teo", "state": "ready", "done": 1, "samples_per_s": 1.0}

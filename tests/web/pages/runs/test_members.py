@@ -1,4 +1,4 @@
-"""Pages of roles and requests to join, and what a run tells people who may join."""
+"""Pages for roles and requests to join, and what a run tells people who may join."""
 
 import re
 from typing import Any
@@ -301,4 +301,4 @@ def test_who_may_join_reads_whether_there_is_work(run: Run, state: str, here: in
 
 def test_who_may_join_reads_what_a_machine_needs(run: Run, client: Client) -> None:
     shown = page(client.get(f"/runs/{run.slug}/"))
-    assert re.search(r"You need about [\d.,]+ .B of memory. First download [\d.,]+ .B", shown)
+    assert re.search(r"You need about [\d.,]+ .B of memory, a [\d.,]+ .B first download", shown)

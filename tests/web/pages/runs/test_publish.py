@@ -1,4 +1,4 @@
-"""The page that publishes a run's model, and people's consent to be named."""
+"""The page that publishes a run's model, and contributors' consent to being named."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Pages that show a person's quotas and refuse what exceeds them."""
+"""Pages that show a person's quotas and refuse anything above them."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def test_the_manage_page_says_how_many_runs_are_under_way(organizer: Person) -> 
     opened(organizer)
     run = draft(organizer, slug="second")
     client = as_(organizer)
-    assert "You have 1 of 1 active runs." in page(client.get(f"/runs/{run.slug}/manage/"))
+    assert "Your active runs: 1 of 1 allowed." in page(client.get(f"/runs/{run.slug}/manage/"))
     answer = client.post(f"/runs/{run.slug}/manage/", {"action": "open"})
     assert (answer.status_code, "E367" in page(answer)) == (400, True)
 

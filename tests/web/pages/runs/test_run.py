@@ -1,4 +1,4 @@
-"""Pages of a run and the pages that lead to it: content, permissions, and errors beside their field."""
+"""A run's pages and the pages that lead to it: content, permissions, and errors shown beside their field."""
 
 import json
 import re
@@ -205,7 +205,7 @@ class TestNewRun:
                 "(E377). set.TAR does not fit this recipe, which needs a plain-text file (UTF-8)",
             ),
             ("text", {"target_batch": "100000"}, "(E307). The dataset makes"),
-            ("layers", {"layers": "65"}, "(E301). The recipe is out of bounds: layers must be from 1 to 64."),
+            ("layers", {"layers": "65"}, "(E301). The recipe is out of bounds: layers must be between 1 and 64."),
             ("width", {"width": "65"}, "(E301). The recipe is out of bounds: width 65 is not a multiple of heads 4."),
             ("micro_batch", {"micro_batch": "8"}, "(E301). The recipe is out of bounds: micro batch 8"),
             (
@@ -214,7 +214,7 @@ class TestNewRun:
                 "(E301). The recipe is out of bounds: warm-up",
             ),
             ("may_share", {"may_share": None}, "Confirm that you may share it."),
-            ("licence", {"licence": ""}, "Give the licence."),
+            ("licence", {"licence": ""}, "Enter the licence."),
             ("family", {"family": "os.system"}, "Select a valid choice."),
         ],
     )
@@ -304,7 +304,7 @@ class TestRunPage:
         }
         Presence.objects.create(run=run, phase="accumulate", done=2, target=4, members=[peer])
         text = page(client.get(f"/runs/{run.slug}/"))
-        assert "1 person on 1 machine is making step 3." in text
+        assert "1 person on 1 machine is working on step 3." in text
         assert '<span class="big figure">6.88</span>' in text
         assert "Training loss fell from 7.25 to 6.50 nats per token." in text
         assert "unigram 6.10" in text
@@ -371,7 +371,7 @@ class TestRunPage:
         assert text.count('id="home"') == 1
         assert "400 samples from 2 people on 2 machines." in text
         assert "You contributed" not in text
-        assert "You contributed 300 of them, 75.0 %." in page(as_(laptop.machine.person).get(f"/runs/{run.slug}/"))
+        assert "You contributed 300 of the samples (75.0 %)." in page(as_(laptop.machine.person).get(f"/runs/{run.slug}/"))
 
     def test_people_who_are_gone_are_not_shown_as_here(self, client: Client, run: Run) -> None:
         Presence.objects.create(run=run, phase="accumulate", members=[])

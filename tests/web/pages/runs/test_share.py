@@ -1,4 +1,4 @@
-"""Parts of a run that other sites show: badge, embedded frame, CSV and preview image."""
+"""Parts of a run that other sites show: badge, embedded frame, CSV file and preview image."""
 
 import csv
 import io

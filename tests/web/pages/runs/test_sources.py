@@ -1,4 +1,4 @@
-"""Organizers' pages for several texts and for a base model, and what other people see of them."""
+"""Organizers' pages for several texts and for a base model, and what others see of them."""
 
 from typing import Any
 
@@ -81,7 +81,11 @@ class TestTexts:
         assert Dataset.objects.get(first=proverbs.dataset).size == len(RIDDLES)
 
     def test_what_is_missing_is_said_at_its_field(self, proverbs: Run, organizer: Person) -> None:
-        words = {"text": "Choose a file", "may_share": "Confirm that you may share it.", "licence": "Give the licence."}
+        words = {
+            "text": "Choose a file",
+            "may_share": "Confirm that you may share it.",
+            "licence": "Enter the licence.",
+        }
         for name, told in words.items():
             answer = as_(organizer).post(TEXTS, filled(**{name: ""}))
             assert answer.status_code == 400
@@ -181,7 +185,7 @@ class TestModel:
         form = page(client.get(self.MODEL))
         assert "zip of its folder" in form
         assert "machines download it" in form
-        assert "plus the base model itself: 4 bytes" in page(client.get("/runs/new/?recipe=finetune_lora"))
+        assert "the base model itself: 4 bytes" in page(client.get("/runs/new/?recipe=finetune_lora"))
         model = SimpleUploadedFile("llama.zip", b"PK\xff\xfe" * 50)
         assert client.post(self.MODEL, filled(text=model))["Location"] == MANAGE
         base = Run.objects.get().dataset.base
@@ -235,7 +239,7 @@ class TestModel:
         assert "not both" in page(as_(organizer).post(self.MODEL, filled(text=model, release=trained.pk)))
         assert "Choose a file" in page(as_(organizer).post(self.MODEL, {"licence": "CC0", "may_share": "on"}))
         text = page(as_(organizer).post(self.MODEL, filled(text=SimpleUploadedFile("a.zip", b"PK"), licence="")))
-        assert "Give the licence." in text
+        assert "Enter the licence." in text
         unheard = filled(text=SimpleUploadedFile("a.zip", b"PK"), release=trained.pk + 1)
         assert "not one of the available choices" in page(as_(organizer).post(self.MODEL, unheard))
         assert Run.objects.get(pk=adapting.pk).dataset.base is None

@@ -1,4 +1,4 @@
-"""The page of online machines: what everybody, a machine's owner, and the organizer may see."""
+"""The page of online machines: what everyone, a machine's owner, and the organizer may see."""
 
 import re
 from collections import Counter
@@ -64,7 +64,7 @@ def averaged_by(run: Run, *peers: PeerId) -> None:
 
 
 def rows(answer: Any) -> list[list[str]]:
-    """Return the cells of the table of machines, without HTML tags."""
+    """Return the cells of the machines table, without HTML tags."""
     table = re.search(r"<table class=\"stacked\">.*?</table>", page(answer))
     found = re.findall(r"<tr.*?</tr>", table[0]) if table else []
     return [[re.sub("<[^>]+>", "", cell).strip() for cell in re.findall(r"<td.*?</td>", row)] for row in found[1:]]
@@ -74,7 +74,7 @@ def test_nobody_is_here(client: Client, run: Run) -> None:
     text = page(client.get("/runs/proverbs/swarm/"))
     assert "No machines are online right now." in text
     assert "No steps yet." in text
-    assert "No contribution was left out in the last 24 hours." in text
+    assert "No contributions were left out in the last 24 hours." in text
     assert 'href="/runs/proverbs/swarm/"' in page(client.get("/runs/proverbs/"))
 
 
@@ -93,8 +93,8 @@ def test_visitors_see_only_leaderboard_names_and_no_links(
         ["relay", "averages and forwards", "direct", "25 %"],
     ]
     text = page(answer)
-    assert "1 person on 2 machines is online: 1 trains, 1 averages only, 1 relay." in text
-    assert "in step 1. Machines that have since left averaged 25 %" in text
+    assert "1 person on 2 machines is online: 1 trains, 1 only averages, 1 relay." in text
+    assert "in step 1; 25 % was averaged by machines that have since left" in text
     for secret in ("srv-17", "Ines", "not yet told", "Mb/s", laptop.machine.peer_id):
         assert secret not in text, secret
 
@@ -161,7 +161,7 @@ def test_what_was_left_out_is_counted_by_reason(client: Client, run: Run, monkey
 
 @pytest.mark.parametrize(("kind", "part"), [(kind, part) for kind, part, _ in swarm.NOT_IN_A_STEP])
 def test_reasons_are_those_that_a_coordinator_gives(kind: str, part: str) -> None:
-    """If the coordinator changed the wording of a sentence, the page could not assign it to a reason."""
+    """If the coordinator changed the wording of a sentence, the page could no longer match it to a reason."""
     source = "".join(path.read_text() for path in COORDINATOR.rglob("*.py"))
     assert f'Note("{kind}"' in source
     assert part in source
@@ -171,8 +171,8 @@ def test_reasons_are_those_that_a_coordinator_gives(kind: str, part: str) -> Non
     ("roles", "words"),
     [
         ("tt", "1 person on 2 machines is online: 2 train."),
-        ("tar", "1 person on 2 machines is online: 1 trains, 1 averages only, 1 relay."),
-        ("rr", "Nobody but the site is online: 2 relays."),
+        ("tar", "1 person on 2 machines is online: 1 trains, 1 only averages, 1 relay."),
+        ("rr", "Only the site is online: 2 relays."),
         ("", "No machines are online right now."),
     ],
 )

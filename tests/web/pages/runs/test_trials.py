@@ -1,4 +1,4 @@
-"""The page on which visitors try a released model: refusals, waiting, and the text that it shows."""
+"""The page on which visitors try a released model: refusals, waiting, and the text it shows."""
 
 from typing import Any
 

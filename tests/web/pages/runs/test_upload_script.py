@@ -59,7 +59,7 @@ def text(tmp_path: Path) -> Path:
 
 
 class Wire:
-    """A counter of the pieces that the browser sends. It cuts the connection after `until` of them."""
+    """A counter of the pieces that the browser sends. It cuts the connection after `until` pieces."""
 
     def __init__(self, page: Page, until: int | None = None) -> None:
         self.offsets: list[int] = []
@@ -168,7 +168,7 @@ def test_a_site_that_stumbles_after_a_reload_is_waited_for(form: Page, text: Pat
 @pytest.mark.check
 @pytest.mark.parametrize("status", [0, 409])
 def test_a_piece_whose_answer_was_lost_is_not_sent_again(form: Page, text: Path, status: int) -> None:
-    """The connection breaks, or a second tab has sent the same piece."""
+    """Either the connection breaks, or a second tab has sent the same piece."""
     sent: list[int] = []
 
     def lose_second_answer(route: Route) -> None:
@@ -251,7 +251,7 @@ def test_what_is_wrong_with_a_file_is_said_in_words(form: Page, tmp_path: Path, 
 
 @pytest.mark.check
 def test_a_file_that_was_changed_meanwhile_is_not_waited_for(form: Page, text: Path) -> None:
-    """The browser cannot read the changed file, and reports only that no answer came."""
+    """The browser cannot read the changed file, and reports only that there was no answer."""
     Wire(form, until=2)
     form.set_input_files("#id_text", text)
     said(form).to_contain_text("will resume automatically", timeout=PATIENCE_MS)

@@ -1,4 +1,4 @@
-"""Uploads in pieces by tus 1.0.0, also over a connection that breaks in the middle, against a real site."""
+"""Uploads in pieces with tus 1.0.0, also over a connection that breaks midway, against a real site."""
 
 import base64
 import errno
@@ -175,7 +175,7 @@ def test_a_piece_for_another_place_is_refused(organizer: Person, offset: str) ->
 
 
 def test_an_upload_whose_bytes_are_gone_is_begun_anew(organizer: Person) -> None:
-    """Bytes are missing, for example, if an operator restored only the database tables."""
+    """Bytes can be missing if, for example, an operator restored only the database tables."""
     client = as_(organizer)
     path = announce(client)["Location"]
     send(client, path, 0, TEXT[:1000])
@@ -248,7 +248,7 @@ class Sender:
         return str(self.ask("POST", "/uploads/", b"", **lines).headers["Location"])
 
     def drop(self, path: str, offset: int, announced: int, piece: bytes) -> None:
-        """Announce bytes, send fewer, and close the connection."""
+        """Announce a size, send fewer bytes, and close the connection."""
         lines = {"Host": self.address, **self.headers, "Upload-Offset": str(offset), "Content-Length": str(announced)}
         head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
         host, port = self.address.split(":")

@@ -1,4 +1,4 @@
-"""Site pages: help, health, errors, theme, language and the download of the agent."""
+"""Site pages: help, health, errors, theme, language and the agent's download."""
 
 import hashlib
 import json
@@ -150,7 +150,7 @@ def test_the_browsers_language_is_spoken_until_another_is_chosen(client: Client,
 
 
 def test_it_needs_no_form_of_ours(db: None) -> None:
-    """The menu is on pages that are the same for all readers, so it has no session token."""
+    """The menu is on pages that are the same for every reader, so it has no session token."""
     assert Client(enforce_csrf_checks=True).post("/theme/", {"theme": "light"}).status_code == 302
 
 

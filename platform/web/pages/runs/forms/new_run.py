@@ -1,4 +1,4 @@
-"""The form for a new run. Bounds and defaults of its fields come from the types of the recipe."""
+"""The form for a new run. The bounds and defaults of its fields come from the recipe's types."""
 
 from typing import Any, cast
 
@@ -30,7 +30,7 @@ from web.pages.runs.forms.recipe import (
 from web.words import material_in_words_of_page, titled_in_words_of_page
 
 NO_FILE, NO_UPLOAD = gettext_lazy("Choose a file or name a Hub dataset."), gettext_lazy("Choose a file.")
-NO_LICENCE, NO_RIGHT = gettext_lazy("Give the licence."), gettext_lazy("Confirm that you may share it.")
+NO_LICENCE, NO_RIGHT = gettext_lazy("Enter the licence."), gettext_lazy("Confirm that you may share it.")
 
 
 class NewRunForm(forms.Form):
@@ -184,7 +184,7 @@ class NewRunForm(forms.Form):
 
     @property
     def automatic_steps(self) -> bool:
-        """True if a valid form leaves the number of steps to follow from the data."""
+        """True if a valid form leaves the number of steps to be derived from the data."""
         return self.cleaned_data["target_steps"] is None
 
     def recipe(self) -> Recipe:
@@ -278,7 +278,7 @@ def form_field(field: RecipeField, initial: Any) -> forms.Field:
     made = kind(**facts)
     made.widget.attrs |= {"min": field.least, "max": field.most, "step": "1" if field.is_whole else "any"}
     bounds = {"least": f"{field.least:,}", "most": f"{field.most:,}"}
-    reason = _("%(name)s must be from %(least)s to %(most)s") % {"name": str(words["label"]).lower(), **bounds}
+    reason = _("%(name)s must be between %(least)s and %(most)s") % {"name": str(words["label"]).lower(), **bounds}
     message = titled_in_words_of_page(Fault.of("E301", reason=reason))
     made.validators += [MinValueValidator(field.least, message), MaxValueValidator(field.most, message)]
     return cast("forms.Field", made)

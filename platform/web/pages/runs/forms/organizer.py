@@ -53,7 +53,7 @@ class WordsForm(forms.Form):
 
 
 class DraftForm(NewRunForm):
-    """The form for a draft, filled with its current values. The draft keeps its data unless the form has new data."""
+    """The form for a draft, filled in with its current values. The draft keeps its data unless new data is given."""
 
     wants_text = False
 
@@ -67,11 +67,11 @@ class DraftForm(NewRunForm):
             **kwargs,
         )
         name = material_in_words_of_page(self.usual.material).name
-        self.fields["text"].label = _("Other %(material)s") % {"material": name}
+        self.fields["text"].label = _("New %(material)s") % {"material": name}
         self.fields["text"].help_text += " " + _("Leave empty to keep %(filename)s.") % {
             "filename": run.dataset.filename
         }
-        self.fields["may_share"].label = _("I have the right to share the other %(material)s") % {"material": name}
+        self.fields["may_share"].label = _("I have the right to share the new %(material)s") % {"material": name}
 
 
 class ExtendForm(forms.Form):
@@ -84,8 +84,7 @@ class AnnouncementForm(forms.Form):
         required=False,
         label=gettext_lazy("Announcement"),
         help_text=gettext_lazy(
-            "Up to 280 characters, shown on the run page, in the activity and in its RSS feed. Leave empty to "
-            "remove it."
+            "Up to 280 characters, shown on the run page, under Activity and in the RSS feed. Leave empty to remove it."
         ),
     )
 
@@ -157,7 +156,7 @@ class InvitationForm(forms.Form):
 
 
 class SourceForm(forms.Form):
-    """Another file for a draft, with confirmation that the file may be shared."""
+    """A form that adds another file to a draft, and confirms that it may be shared."""
 
     text = NewRunForm.base_fields["text"]
     upload = NewRunForm.base_fields["upload"]
@@ -191,7 +190,7 @@ class SourceForm(forms.Form):
             choices=[("", _("None of these")), *named],
             required=False,
             label=_("A model trained here"),
-            help_text=_("Used as released, under its dataset's licence unless you give another."),
+            help_text=_("Used as released, under its dataset's licence unless you enter another."),
         )
         self.order_fields(["release"])
 
@@ -211,7 +210,7 @@ class SourceForm(forms.Form):
         if self.release is not None and is_brought:
             self.add_error("text", _("Choose a model trained here or upload one, not both."))
         elif self.release is None and not is_brought and "text" not in self.errors:
-            self.add_error("text", _("Choose a file or name it on the Hub."))
+            self.add_error("text", _("Choose a file or name one on the Hub."))
         needs_licence = self.release is None and not values.get("hub")
         if needs_licence and not values.get("licence") and "licence" not in self.errors:
             self.add_error("licence", NO_LICENCE)
@@ -230,7 +229,7 @@ class WeightsForm(forms.Form):
     """A weight for each text of a run, or no weights at all."""
 
     def __init__(self, *args: Any, lines: Sequence[SourceLine], mix: Sequence[float], **kwargs: Any) -> None:
-        """Create the form. `mix` has the present weights; empty if the texts are mixed by size."""
+        """Create the form. `mix` has the current weights; it is empty if the texts are mixed by size."""
         super().__init__(*args, **kwargs)
         for place, line in enumerate(lines):
             self.fields[f"weight_{place}"] = forms.FloatField(

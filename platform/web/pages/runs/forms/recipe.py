@@ -1,6 +1,6 @@
-"""A recipe as form fields, and an estimate of its demands: a machine's memory, and the bytes and seconds of a step.
+"""A recipe as form fields, and an estimate of its demands: memory per machine, and bytes and seconds per step.
 
-Bounds, choices and defaults come from the recipe's types. Texts come from the kind of recipe and from this module.
+The bounds, choices and defaults come from the recipe's types; the texts come from the kind of recipe and this module.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ SPEEDS = {"laptops": 5e10, "gaming PCs": 5e12}  # … and with this many operati
 SHORT_S = 1.0
 NOT_COUNTED = (
     gettext_lazy("Not included"),
-    gettext_lazy("plus the base model itself: 4 bytes of memory per parameter, plus its file size on disk"),
+    gettext_lazy("the base model itself: 4 bytes of memory per parameter, plus its file size on disk"),
 )
 MODEL, STEPS, DETAILS = gettext_noop("Model"), gettext_noop("Steps"), gettext_noop("Advanced")
 SMALLEST_POSITIVE = 1e-12  # stands for an open lower bound of zero
@@ -114,7 +114,7 @@ COMMON: dict[str, tuple[Words, ...]] = {
 
 @cache
 def fields_of(kind: type[Recipe]) -> tuple[RecipeField, ...]:
-    """Return a field for each value that an organizer chooses in a kind of recipe, in the order of the form."""
+    """Return a field for each value that an organizer chooses in a kind of recipe, in the form's order."""
     groups = {MODEL: kind.words, **COMMON}
     return tuple(_described(kind, group, words) for group, all_words in groups.items() for words in all_words)
 
@@ -203,7 +203,7 @@ def estimate_of(recipe: Recipe) -> Estimate:
 
 
 def _crowds(recipe: Recipe, averaging_s: float) -> dict[str, float]:
-    """Return the seconds per step: the sum of computing and averaging, or the longer of the two if they overlap."""
+    """Return the seconds per step: computing plus averaging, or the longer of the two if they overlap."""
     operations = recipe.operations(recipe.target_batch)
     computing = {who: operations / (CROWD * speed) for who, speed in SPEEDS.items()} if operations else {}
     both = max if recipe.staleness else lambda *parts: sum(parts)
@@ -211,9 +211,9 @@ def _crowds(recipe: Recipe, averaging_s: float) -> dict[str, float]:
 
 
 def seconds(up: int, down: int, mbit: int) -> float:
-    """Return the seconds in which a machine sends and receives a step, both at once. It averages nothing for others.
+    """Return the seconds a machine takes to send and receive a step, both at once. It averages nothing for others.
 
-    The share of upload speed that a household reserves for itself is not used. Download is assumed to be as fast as
+    The share of upload speed that a household reserves for itself is left unused. Download is assumed to be as fast as
     upload.
     """
     return 8 * max(up / (1 - RESERVE_PERCENT / 100), down) / (mbit * 1e6)
@@ -300,7 +300,7 @@ def recipe_in(values: Mapping[str, str]) -> Recipe | None:
 
 
 def steps_in(values: Mapping[str, str], recipe: Recipe) -> int | None:
-    """Return the number of steps that a form states. Return None if it follows from the size of the data."""
+    """Return the number of steps given in a form, or None if it follows from the size of the data."""
     return recipe.target_steps if values.get("target_steps", "").strip() else None
 
 

@@ -64,13 +64,14 @@ def test_bytes_and_seconds_follow_the_codecs() -> None:
 def test_a_vector_of_the_benchmarks_takes_about_as_long_as_there() -> None:
     """`homes-rtt` in docs/benchmarks.md: 10 million parameters in fp16 took 17.7 s over uplinks of 10 to 30 Mb/s.
 
-    The slowest uplink sets the pace, and no household there reserves a part of its uplink."""
+    The slowest uplink sets the pace, and no household there reserves any part of its uplink.
+    """
     moved = encoded_size("fp16", 10_000_000)
     assert seconds(moved, moved, 10) * 0.8 == pytest.approx(17.7, rel=0.15)
 
 
 def test_a_crowd_computes_and_averages() -> None:
-    """ALBERT-large as in the paper: 24 layers of width 1,024, 512 tokens and 4,096 samples a step."""
+    """ALBERT-large as in the paper: 24 layers of width 1,024, 512 tokens and 4,096 samples per step."""
     recipe = MaskedLM.presets["sahajBERT, paper"]
     estimate = estimate_of(recipe)
     operations = recipe.operations(4096)
