@@ -6,6 +6,7 @@ import importlib.util
 import os
 import platform
 import shutil
+import ssl
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from peer_agent.machine.language import gettext as _
 from peer_agent.machine.language import gettext_noop, in_bytes, ngettext, padded, translated
 from peer_agent.machine.limits import usual_limits
 from peer_agent.network.link import reach
-from peer_agent.network.site import clock_of
+from peer_agent.network.site import greeting_of, issuer_of
 from peer_agent.protocol.errors import Fault, Problem, codes, disk_fault
 from peer_agent.protocol.errors.entry import Severity
 from peer_agent.protocol.errors.troubles import explained_by
@@ -36,6 +37,7 @@ from peer_agent.site.facts import Offer, difference, offer_of
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 TRIAL_BYTES = 1 << 20
+SIDE, TOLERANCE = 64, 1e-2  # of the matrices that a device multiplies; TF32 has three digits
 
 Verdict = Literal["ok", "warn", "fail"]
 VERDICTS: dict[Verdict, str] = {
@@ -125,11 +127,42 @@ def check_device(seen: Callable[[], str] = gpu_name) -> Check:
     import torch
 
     if torch.cuda.is_available():
-        return good("device", torch.cuda.get_device_name())
+        return found("device", fault_of_product("cuda"), torch.cuda.get_device_name())
     if gpu:
         reason = f"torch {torch.__version__}"
         return bad("device", Fault.of("E119", gpu=gpu, reason=reason))
     return good("device", cpu)
+
+
+def fault_of_product(device: str) -> Fault | None:
+    """Multiply two small matrices on a device. Return a fault if it fails, or if the CPU gets another result."""
+    import torch
+
+    ones = torch.ones(SIDE, SIDE)
+    steps = torch.arange(SIDE * SIDE, dtype=torch.float32).reshape(SIDE, SIDE) / SIDE**2
+    try:
+        got = (steps.to(device) @ ones.to(device)).cpu()
+    except RuntimeError as error:
+        return Fault.of("E447", build=_build(), device=_card(device), reason=str(error).strip().partition("\n")[0])
+    if not torch.allclose(got, steps @ ones, rtol=TOLERANCE):
+        return Fault.of("E447", build=_build(), device=_card(device), reason="its result differs from the CPU's")
+    return None
+
+
+def _build() -> str:
+    import torch
+
+    kinds = torch.cuda.get_arch_list() if torch.cuda.is_available() else []
+    return f"torch {torch.__version__}" + (f", built for {', '.join(kinds)}" if kinds else "")
+
+
+def _card(device: str) -> str:
+    import torch
+
+    if device != "cuda" or not torch.cuda.is_available():
+        return device
+    major, minor = torch.cuda.get_device_capability()
+    return f"{torch.cuda.get_device_name()}, compute capability {major}.{minor}"
 
 
 def check_memory(free: Callable[[], int] = lambda: int(psutil.virtual_memory().available)) -> Check:
@@ -160,14 +193,25 @@ async def check_site(url: str) -> list[Check]:
     """Check that the site answers, that the clocks agree, and that the site accepts this agent's version."""
     began = time.monotonic()
     try:
-        theirs = await clock_of(f"{url}/healthz")
+        theirs = await greeting_of(f"{url}/healthz")
     except Problem as problem:
         fault = problem.fault
+        if _is_untrusted(problem) and (issuer := await asyncio.to_thread(issuer_of, url)):
+            fault = Fault.of("E449", url=url, issuer=issuer)
         return [bad("site", hardware.not_reached(fault) if fault.code == codes.NOT_REACHED else fault)]
     took_ms = (time.monotonic() - began) * 1000
     reached = good("site", _("{address} answers in {time} ms").format(address=url, time=round(took_ms)))
     agent = check_agent(await offer_of(url))
     return [reached, agent] if theirs is None else [reached, check_clock(theirs, time.time()), agent]
+
+
+def _is_untrusted(problem: Problem) -> bool:
+    error: BaseException | None = problem
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def check_agent(offer: Offer | None) -> Check:

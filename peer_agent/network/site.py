@@ -6,6 +6,7 @@ never decompressed, so size limits also limit memory.
 import asyncio
 import hashlib
 import json
+import os
 import ssl
 import threading
 from collections.abc import AsyncIterator, Container, Iterator, Mapping
@@ -20,6 +21,8 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.x509 import load_pem_x509_certificate
+from cryptography.x509.oid import NameOID
 
 from peer_agent.network.addresses import check_encrypted, is_loopback
 from peer_agent.network.uplink import DOWNLINK, TRAFFIC, UPLINK, Stream
@@ -31,6 +34,7 @@ JSON_LIMIT = 16 * 1024 * 1024  # in bytes
 ERROR_LIMIT = 64 * 1024
 BLOCK = 256 * 1024
 REDIRECTS = 10
+HTTPS_PORT, ISSUER_S = 443, 5.0
 LOOK_S = 0.5  # seconds between checks whether the caller still waits for an upload
 FIXED_HEADERS = {"Accept-Encoding": "identity", "Connection": "close", "User-Agent": "manyhands"}
 SECRET_HEADERS = ("Authorization", "X-Manyhands-Signature")
@@ -69,13 +73,32 @@ async def get_json(url: str, token: str | None = None, headers: Headers | None =
     return await _ask("GET", url, {**_bearer(token), **(headers or {})})
 
 
-async def clock_of(url: str) -> float | None:
-    """Return the server's time in whole UTC seconds, or None if it sends no date. Raises Problem like `post_json`."""
+async def greeting_of(url: str) -> float | None:
+    """Return the site's time in whole UTC seconds, or None if it sends no date. `url`: its address for health checks.
+
+    Raises Problem like `post_json`, and E448 if something else answers, such as a network's log-in page.
+    """
     async with _opened("GET", url, {}) as response:
+        said = _object(await _body(response, ERROR_LIMIT))
+        if said is None or said.get("status") != "alive":
+            kind = response.headers.get("Content-Type", "").partition(";")[0] or "nothing that can be read"
+            raise Problem.of("E448", url=url.removesuffix("/healthz"), kind=kind)
         try:
             return parsedate_to_datetime(response.headers.get("Date", "")).timestamp()
         except (TypeError, ValueError):
             return None
+
+
+def issuer_of(url: str) -> str:
+    """Return who issued the certificate at an address, or "" if none can be had. Trusts nothing that it receives."""
+    where = httpx2.URL(url)
+    try:
+        given = ssl.get_server_certificate((where.host, where.port or HTTPS_PORT), timeout=ISSUER_S)
+        issuer = load_pem_x509_certificate(given.encode()).issuer
+    except (OSError, ValueError):
+        return ""
+    names = [part.value for part in issuer if part.oid in (NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME)]
+    return ", ".join(str(name) for name in names)
 
 
 async def upload(url: str, path: Path, headers: Headers | None = None) -> dict[str, Any]:
@@ -291,6 +314,8 @@ def _refusal(url: str, response: httpx2.Response, said: bytes) -> Problem:
     match _object(said):
         case {"code": str(code), "text": str(text)}:
             return Answered(Fault(code, text), max(_whole_number(response.headers.get("Retry-After", "")), 0.0))
+    if response.status_code == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+        return Problem.of("E104", url=url, reason=_of_proxy(str(response.status_code)))
     return Problem.of("E110", url=url, reason=f"HTTP {response.status_code}")
 
 
@@ -313,7 +338,18 @@ def _bearer(token: str | None) -> dict[str, str]:
 def _settings(url: httpx2.URL) -> dict[str, Any]:
     """Return the HTTP client's settings for one request. May query the resolver. Raises Problem E104, E105."""
     check_encrypted(str(url), secure="https", plain="http")
-    return {"verify": ssl.create_default_context(), "proxy": _proxy(url), "trust_env": False, "timeout": TIMEOUT_S}
+    return {"verify": _trusted(), "proxy": _proxy(url), "trust_env": False, "timeout": TIMEOUT_S}
+
+
+def _trusted() -> ssl.SSLContext:
+    """Return a context that trusts the system's certificates, and those of `SSL_CERT_FILE` or `REQUESTS_CA_BUNDLE`."""
+    context = ssl.create_default_context()  # OpenSSL itself reads SSL_CERT_FILE and SSL_CERT_DIR
+    if bundle := os.environ.get("REQUESTS_CA_BUNDLE"):
+        try:
+            context.load_verify_locations(bundle)
+        except OSError as error:
+            raise Problem.of("E450", path=bundle, reason=error.strerror or error) from error
+    return context
 
 
 def _proxy(url: httpx2.URL) -> str | None:
@@ -328,11 +364,14 @@ def _proxy(url: httpx2.URL) -> str | None:
 
 @contextmanager
 def _proxy_in_words(url: httpx2.URL) -> Iterator[None]:
-    """Turn errors from a SOCKS proxy (ImportError) or an invalid proxy (ValueError) into Problem E104."""
+    """Turn a missing package for SOCKS (ImportError) or an invalid proxy (ValueError) into Problem E104."""
     try:
         yield
-    except (ImportError, ValueError) as error:
-        raise Problem.of("E104", url=url, reason=error) from error
+    except ImportError as error:
+        reason = f"its SOCKS proxy needs a package: pip install {error.name or 'socksio'}"
+        raise Problem.of("E104", url=url, reason=reason) from error
+    except ValueError as error:
+        raise Problem.of("E104", url=url, reason=f"the proxy's address is not valid: {error}") from error
 
 
 @contextmanager
@@ -347,7 +386,15 @@ def _reason(error: BaseException) -> BaseException | str:
     """Return the reason to show for an error. Network errors alone are too vague, so return their root cause."""
     if isinstance(error, httpx2.TimeoutException):
         return f"no answer within {TIMEOUT_S:g} seconds"
+    if isinstance(error, httpx2.ProxyError):
+        return _of_proxy(str(error))
     if isinstance(error, httpx2.NetworkError):
         while (deeper := error.__cause__ or error.__context__) is not None:
             error = deeper
     return error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error
+
+
+def _of_proxy(said: str) -> str:
+    if said.startswith(str(int(HTTPStatus.PROXY_AUTHENTICATION_REQUIRED))):
+        return "the proxy wants a log-in: write it into the proxy's address, as in http://NAME:PASSWORD@HOST:PORT"
+    return f"the proxy answered {said or 'with an error'}"

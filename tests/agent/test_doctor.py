@@ -38,6 +38,8 @@ from peer_agent.protocol.errors.entry import Severity
 from peer_agent.protocol.messages import PROTOCOL
 from tests.agent.program import MANYHANDS, Handler, environment, http_site, manyhands, serving
 from tests.agent.scripted_site import RELAY, TRAINER, relaying, site
+from tests.network.site_double import make_certificate
+from tests.network.site_double import serving as tls_site
 from tests.protocol.identities import SITE_PUBLIC
 
 
@@ -45,7 +47,7 @@ from tests.protocol.identities import SITE_PUBLIC
 def clock_site(ahead_s: float) -> Iterator[str]:
     class Ahead(Handler):
         def respond(self, body: bytes) -> None:
-            self.reply(200, "")
+            self.reply(200, {"status": "alive"})
 
         def date_time_string(self, timestamp: float | None = None) -> str:
             return super().date_time_string(time.time() + ahead_s)
@@ -71,7 +73,7 @@ async def test_the_clock(ahead_s: float, verdict: str, code: str) -> None:
     assert (clock.name, clock.verdict, clock.code) == ("clock", verdict, code)
 
 
-OFFERS = {"protocol": PROTOCOL, "upgrade_pip": "pip install that\x1b[2J", "upgrade_uv": None}
+OFFERS = {"status": "alive", "protocol": PROTOCOL, "upgrade_pip": "pip install that\x1b[2J", "upgrade_uv": None}
 
 
 @pytest.mark.parametrize(
@@ -99,6 +101,37 @@ async def test_a_site_that_is_not_there() -> None:
     (check,) = await check_site(f"http://127.0.0.1:{closed_port()}")
     assert (check.name, check.verdict, check.code) == ("site", "fail", "E134")
     assert "cannot be reached" in check.text
+
+
+async def test_log_in_page_of_a_network_is_no_site() -> None:
+    with http_site(lambda _: (200, "<html>Room number and surname, please</html>")) as url:
+        (check,) = await check_site(url)
+    assert (check.name, check.verdict, check.code) == ("site", "fail", "E448")
+
+
+async def test_issuer_of_an_untrusted_certificate_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = make_certificate(tmp_path / "certificate.pem")
+    with tls_site() as server:
+        server.scheme = "https"
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        url = server.url("/healthz", lambda handler: handler.reply(200, b'{"status": "alive"}')).removesuffix(
+            "/healthz"
+        )
+        (check,) = await check_site(url)
+        assert (check.verdict, check.code) == ("fail", "E449")
+        assert "issued by loopback" in check.text
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "certificate.pem"))
+        assert (await check_site(url))[0].verdict == "ok", "the remedy works, with the variable of requests too"
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "none.pem"))
+    assert (await check_site(url))[0].code == "E450"
+
+
+def test_device_proves_that_it_can_multiply() -> None:
+    assert doctor.fault_of_product("cpu") is None
+    fault = doctor.fault_of_product("meta")  # a device that holds no values
+    assert fault is not None
+    assert fault.code == "E447"
+    assert "torch" in fault.cause
 
 
 async def test_relays(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class Handler(BaseHTTPRequestHandler):
         )
         self.server.answers[self.path](self)
 
-    do_GET = do_POST = do_PUT = answer  # noqa: N815 (names of the standard library)
+    do_GET = do_POST = do_PUT = do_CONNECT = answer  # noqa: N815 (names of the standard library)
 
     def body(self) -> bytes:
         return self.rfile.read(int(self.headers["Content-Length"]))

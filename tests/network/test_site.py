@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import socket
+import sys
 import threading
 from functools import partial
 
@@ -223,6 +224,24 @@ async def test_what_a_redirect_says_beside_where_is_not_read(server: Site) -> No
 
     assert await get_json(server.url("/here", talk)) == {}
     done.set()
+
+
+@pytest.mark.parametrize("address", ["http://10.1.2.3/", "https://10.1.2.3/"])
+async def test_proxy_that_wants_a_log_in_says_how(server: Site, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    own = f"http://127.0.0.1:{server.server_port}/"
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, own)
+    server.url(address if address.startswith("http:") else "10.1.2.3:443", lambda handler: handler.reply(407))
+    with pytest.raises(Problem, match=r"E104.*http://NAME:PASSWORD@HOST:PORT"):
+        await get_json(address)
+
+
+async def test_socks_proxy_names_the_package_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "socks5://127.0.0.1:9/")
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    with pytest.raises(Problem, match=r"E104.*pip install socksio"):
+        await get_json("http://10.1.2.3/")
 
 
 @pytest.mark.parametrize("name", ["http_proxy", "HTTP_PROXY"])

@@ -281,4 +281,33 @@ AGENT: dict[str, Entry] = {
         "If it happens again, check this machine's memory and disk.",
         means="This work is left out of this step.",
     ),
+    "E447": Entry(
+        "GPU cannot compute",
+        Severity.HIGH,
+        "A small product of matrices failed on this GPU ({device}) with {build}: {reason}.",
+        "Install a build of torch for this GPU (pytorch.org/get-started/locally), or join with CUDA_VISIBLE_DEVICES set to nothing to use the CPU.",
+        means=NOTHING_LOST,
+    ),
+    "E448": Entry(
+        "Not a Manyhands site",
+        Severity.HIGH,
+        "Something answers at {url}, but it is not a Manyhands site (it sent {kind}).",
+        "Check the address. In a hotel or train, open any page in the browser and log in to the network first.",
+        means=NOTHING_LOST,
+    ),
+    "E449": Entry(
+        "Certificate not trusted",
+        Severity.HIGH,
+        "The certificate of {url} was issued by {issuer}, which this computer does not trust.",
+        "If your company or antivirus program inspects connections, save its root certificate and set SSL_CERT_FILE to "
+        "that file. Otherwise do not continue, and tell the site's operator.",
+        means=NOTHING_LOST,
+    ),
+    "E450": Entry(
+        "Certificates not readable",
+        Severity.HIGH,
+        "The certificates in {path} cannot be read ({reason}).",
+        "Correct REQUESTS_CA_BUNDLE, or unset it.",
+        means=NOTHING_LOST,
+    ),
 }
