@@ -48,6 +48,7 @@ class View:
         self.now = Status()
         self.accepted = 0
         self.made = 0  # the last committed step shown
+        self._counted = 0  # log index up to which `accepted` counts
         self.is_moving = False
         self.is_leaving = False
         self.troubles = Troubles()
@@ -156,7 +157,8 @@ class View:
     def step(self, record: RecordHead, own: Contribution | None) -> None:
         """Show a committed step. `own`: this machine's contribution to the step."""
         mine = own.samples if own is not None else 0
-        self.accepted += mine
+        if record.index > self._counted:  # a replay of the log shows steps again
+            self.accepted, self._counted = self.accepted + mine, record.index
         self.made, self.now.loss = record.step, record.loss
         machines = record.contributors
         self.tell(
@@ -171,7 +173,7 @@ class View:
 
     def begin(self) -> None:
         """Reset the view when the agent moves to another run."""
-        self.accepted = self.made = 0
+        self.accepted = self.made = self._counted = 0
         self.is_moving = self.is_leaving = False
         self._state = ("", "")
         now = Status()

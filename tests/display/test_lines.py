@@ -1,12 +1,18 @@
 """The plain-line view reports a problem once when it begins and once when it ends."""
 
 import io
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from peer_agent.display.lines import View
 from peer_agent.display.status import sentence
 from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.log.records import open_head
+from tests.agent.scripted_site import commits
+from tests.protocol.identities import SITE_PUBLIC
 
 AWAY, NO_RELAY = Fault.of("E134", reason="refused"), Fault.of("E135", relays="ws://r/")
 
@@ -98,3 +104,20 @@ def test_what_kept_a_machine_on_hold_is_no_reason_of_the_run(view: View) -> None
     assert sentence(view.now) == "On hold: Paused by you."
     view.state("waiting", "waiting for volunteers")
     assert view.now.reason == "waiting for volunteers"
+
+
+def test_replayed_steps_are_not_counted_again(view: View) -> None:
+    """After a hold the agent loads a snapshot and replays the log. A step made after a rollback has a new entry."""
+    one, two, three = (open_head(commit.record, SITE_PUBLIC) for commit in commits(3, 8, 8))
+    own: Any = SimpleNamespace(samples=7)
+    view.step(one, own)
+    view.step(two, own)
+    view.hold("Paused by you.")
+    for record in (one, two, three):
+        view.step(record, own)
+    assert view.accepted == 21
+    view.step(replace(three, index=5, step=2), own)
+    assert view.accepted == 28, "its credit is kept beside that of the step that was undone"
+    view.begin()
+    view.step(one, own)
+    assert view.accepted == 7, "another run"
