@@ -148,9 +148,9 @@ def _claimed(run: Run, goal: Goal) -> Outcome:
 def _verify(run: Run, goal: Goal) -> Outcome:
     expected = goal.snapshot.file if goal.snapshot is not None else ""
     with faults_to(lambda fault: _failed(run, fault), "E312"), storage.workspace() as work:
-        _touch(run, goal, goal.start.step)
+        _touch(run, goal.start.step)
         try:
-            tell = partial(_touch, run, goal)
+            tell = partial(_touch, run)
             made = replay.replay_to(run, goal.start, goal.index, work, expected=expected, tell=tell)
         except ChildStopped:
             return Outcome.DONE  # the site is shutting down; its next start does this again
@@ -158,15 +158,19 @@ def _verify(run: Run, goal: Goal) -> Outcome:
             storage.put(work / "out" / f"{made.file}.safetensors", storage.snapshot_path(run, made.file))
         _keep(run, goal, made)
         Verification.objects.filter(run=run).update(fault="", failures=0, retry_at=None)
-        _say(run, "")
+        _say(run, "" if next_goal(run) is None else _progress(run, goal.step))
         return Outcome.MORE
     return Outcome.FAILED
 
 
-def _touch(run: Run, goal: Goal, step: int) -> None:
+def _touch(run: Run, step: int) -> None:
     Verification.objects.filter(run=run).update(touched_at=timezone.now(), step=step)
-    done, whole = step - goal.start.step, goal.step - goal.start.step
-    _say(run, reasons.CHECKED.format(done=f"{done:,}", whole=f"{whole:,}"))
+    _say(run, _progress(run, step))
+
+
+def _progress(run: Run, step: int) -> str:
+    """Count from the run's first step to its last, because the replay stops at each snapshot in between."""
+    return reasons.CHECKED.format(done=f"{step:,}", whole=f"{run.head.step:,}")
 
 
 def _say(run: Run, text: str) -> None:

@@ -285,13 +285,16 @@ class TestTheRelease:
         assert enqueued[-1] == "make_release"
         assert making.make_release(finishing.pk) == Release.State.READY
 
-    def test_meanwhile_the_page_says_how_far_it_is(self, finishing: Run, children: Children) -> None:
+    def test_page_counts_replayed_steps_across_all_snapshots(self, finishing: Run, children: Children) -> None:
         said: list[str] = []
         children.in_between = lambda: said.append(Run.objects.get(pk=finishing.pk).waiting_for)
-        verify_next(finishing.pk)
-        assert said == [reasons.CHECKED.format(done=0, whole=2)]
-        assert Run.objects.get(pk=finishing.pk).waiting_for == ""
-        children.errors = [Problem.of("E341", step=3)]
+        while verify_next(finishing.pk) == Outcome.MORE:
+            children.in_between()
+        counts = [reasons.CHECKED.format(done=done, whole=6) for done in (0, 2, 2, 4, 4)]
+        assert said == [*counts, ""]
+
+    def test_page_says_why_a_replay_failed(self, finishing: Run, children: Children) -> None:
+        children.errors = [Problem.of("E341", step=1)]
         verify_next(finishing.pk)
         assert "E341" in Run.objects.get(pk=finishing.pk).waiting_for
 
