@@ -124,22 +124,35 @@ class Enrolment(Struct, frozen=True):
         return await get_approved(home, url, kind=kind, run=self.run, show=self.show)
 
 
-async def access_for(home: Home, url: str, enrolment: Enrolment) -> RunAccess:
-    """Return access with a new credential. If the machine must be approved first, wait for that. Raises Problem."""
+async def access_for(home: Home, url: str, enrolment: Enrolment, *, sleep: Sleep = asyncio.sleep) -> RunAccess:
+    """Return access with a new credential. First wait until the machine is approved and the run prepared. Raises
+    Problem.
+    """
     known = home.sites().get(site_of(url))
     if known is None or enrolment.token:
-        return await _renewed(home, await enrolment.enrol(home, url), enrolment)
+        return await _renewed(home, await enrolment.enrol(home, url), enrolment, sleep)
     try:
-        return await _renewed(home, known, enrolment)
+        return await _renewed(home, known, enrolment, sleep)
     except Problem as problem:
         if problem.fault.code not in ASK_AGAIN[enrolment.role]:
             raise
         words = _("{trouble}. It can be approved again now.")
         enrolment.say(words.format(trouble=translated(problem.fault.title)))
-    return await _renewed(home, await enrolment.enrol(home, url), enrolment)
+    return await _renewed(home, await enrolment.enrol(home, url), enrolment, sleep)
 
 
-async def _renewed(home: Home, known: KnownSite, enrolment: Enrolment) -> RunAccess:
-    access = RunAccess(home, known, enrolment.role, enrolment.run)
-    await access.renew()
-    return access
+async def _renewed(home: Home, known: KnownSite, enrolment: Enrolment, sleep: Sleep) -> RunAccess:
+    """Return access with a new credential. While the site asks to wait for the run (E308), do so, and say it once."""
+    access, is_told = RunAccess(home, known, enrolment.role, enrolment.run), False
+    while True:
+        try:
+            await access.renew()
+        except Answered as problem:
+            if problem.fault.code != codes.NOT_OPEN or not problem.retry_after_s:
+                raise
+            if not is_told:
+                enrolment.say(_("This run is being prepared. This machine joins when it opens."))
+            is_told = True
+            await sleep(min(problem.retry_after_s, LONGEST_PAUSE_S))
+        else:
+            return access

@@ -22,6 +22,10 @@ MANAGING = (Run.Role.ORGANIZER, Run.Role.CO_ORGANIZER)
 RANKS: dict[Run.Role | None, int] = {Run.Role.ORGANIZER: 3, Run.Role.CO_ORGANIZER: 2, Run.Role.MODERATOR: 1}
 
 
+class Preparing(Problem):
+    """Problem E308 for a run that will open by itself, so that a machine can wait for it."""
+
+
 def person_of(viewer: Viewer) -> Person | None:
     return viewer if isinstance(viewer, Person) and viewer.is_active else None
 
@@ -178,9 +182,9 @@ def access_joinable_run(*, slug: str, viewer: Viewer) -> Run:
 
 
 def require_open(run: Run) -> None:
-    """Raise Problem E308 if the run has not been opened to volunteers."""
+    """Raise Problem E308 if the run has not been opened to volunteers, as Preparing if it will open by itself."""
     if run.state in NOT_OPEN:
-        raise Problem.of("E308")
+        raise (Preparing if run.state == Run.State.PREPARING else Problem).of("E308")
 
 
 def may_see(run: Run, viewer: Viewer) -> bool:

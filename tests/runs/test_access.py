@@ -1,11 +1,17 @@
 """Permission to see, join and change a run."""
 
+import json
+import time
+
 import pytest
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied
+from django.test import Client
 
 from accounts.models import Person
+from peer_agent.network.site import sign_request
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.messages import PROTOCOL
 from runs.access import access_joinable_run, access_managed_run, access_run, listed_runs, participants
 from runs.lifecycle import membership
 from runs.models import Run
@@ -77,6 +83,16 @@ def test_run_without_rounds_cannot_be_joined(run: Run, stranger: Person, state: 
     Run.objects.filter(pk=run.pk).update(state=state)
     with pytest.raises(Problem, match=code):
         access_joinable_run(slug=run.slug, viewer=stranger)
+
+
+@pytest.mark.parametrize(("state", "wait"), [("draft", None), ("preparing", "20")])
+def test_machine_may_wait_only_for_a_run_in_preparation(run: Run, laptop: Owned, state: str, wait: str | None) -> None:
+    Run.objects.filter(pk=run.pk).update(state=state)
+    facts = {"machine": laptop.machine.peer_id, "role": "trainer", "issued_at": time.time(), "protocol": PROTOCOL}
+    body = json.dumps(facts).encode()
+    address, headers = f"/api/v1/runs/{run.slug}/credential", sign_request(laptop.key, body)
+    answer = Client().post(address, body, "application/json", headers=headers)
+    assert (answer.json()["code"], answer.headers.get("Retry-After")) == ("E308", wait)
 
 
 @pytest.mark.parametrize("state", ["open", "paused", "finishing"])

@@ -12,11 +12,13 @@ import pytest
 from peer_agent.display.device_code import code_in_words
 from peer_agent.machine.hardware import system_in_words
 from peer_agent.machine.home import Home
+from peer_agent.network.site import Answered
 from peer_agent.protocol.credentials import public_bytes
-from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.site import login_token
-from peer_agent.site.enrolment import Code, get_approved
-from tests.agent.program import MANYHANDS, Answer, environment, http_site, manyhands, refusal
+from peer_agent.site.credential import RunAccess
+from peer_agent.site.enrolment import Code, Enrolment, access_for, get_approved
+from tests.agent.program import MANYHANDS, Answer, environment, http_site, known_at, manyhands, refusal
 from tests.agent.scripted_site import TRAINER
 from tests.protocol.identities import SITE_PUBLIC
 from tests.site.device_site import DECLINED, EXPIRED, NOT_YET, STRANGE, TOO_FAST, DeviceSite, device_site
@@ -209,6 +211,26 @@ def test_the_code_is_large_on_a_terminal_and_fits_it() -> None:
     plain = code_in_words(code, io.StringIO(), "To let it, open")
     assert not any("#" in line for line in plain)
     assert f"    {address}?code=BCDF-GHJK" in plain
+
+
+async def test_run_in_preparation_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The site asks for a wait, at most a minute of which is believed. A draft may stay one, so it is refused."""
+    fault, said, clock = Fault.of("E308"), list[str](), Clock()
+    refusals: list[Problem] = [Answered(fault, 20.0), Answered(fault, 1e9)]
+
+    async def renew(_: RunAccess) -> None:
+        if refusals:
+            raise refusals.pop(0)
+
+    monkeypatch.setattr(RunAccess, "renew", renew)
+    known_at(tmp_path, "http://a")
+    enrolment = Enrolment(show=lambda _: None, say=said.append, run="a")
+    access = await access_for(Home(tmp_path), "http://a/runs/a/", enrolment, sleep=clock.sleep)
+    assert (access.slug, clock.pauses) == ("a", [20.0, 60.0])
+    assert said == ["This run is being prepared. This machine joins when it opens."]
+    refusals.append(Answered(fault))
+    with pytest.raises(Problem, match="E308"):
+        await access_for(Home(tmp_path), "http://a/runs/a/", enrolment, sleep=clock.sleep)
 
 
 # --- the commands ------------------------------------------------------------------------------------------------

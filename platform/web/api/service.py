@@ -9,12 +9,15 @@ from ninja import NinjaAPI
 from ninja.errors import HttpError, ValidationError
 
 from peer_agent.protocol.errors import Fault, Problem
+from runs.access import Preparing
 from runs.processes import disk_fault
 from web.api import agents, files, public
 from web.http.faults import answer, new_incident
 from web.http.rate_limits import TooOften, refusal
 
 logger = logging.getLogger(__name__)
+
+PREPARING_S = "20"  # seconds; a machine that waits for a run stays below the rate limit of "credentials"
 
 api = NinjaAPI(
     title="Manyhands",
@@ -30,6 +33,13 @@ for part in (public, agents, files):
 @api.exception_handler(Problem)
 def _problem(request: HttpRequest, problem: Any) -> HttpResponse:
     return answer(request, problem.fault)
+
+
+@api.exception_handler(Preparing)
+def _preparing(request: HttpRequest, problem: Any) -> HttpResponse:
+    response = answer(request, problem.fault)
+    response["Retry-After"] = PREPARING_S
+    return response
 
 
 @api.exception_handler(TooOften)
