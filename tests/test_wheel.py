@@ -1,7 +1,9 @@
 """The agent's wheel contains only the agent, is reproducible, and is rebuilt only when needed."""
 
 import ast
+import html
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,12 +13,14 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from django.template.loader import render_to_string
 from packaging.requirements import Requirement
 
 from scripts import build_wheel
 from scripts.messages import PSEUDO
 from tests.agent.program import Answer, credential, http_site, known_at
 from tests.machine.test_preflight import site_of_size
+from web.agent_package import PYTORCH_CPU, System, _systems
 
 ROOT = build_wheel.ROOT
 CARRIED = {".py", ".mo"}
@@ -113,6 +117,15 @@ def test_what_is_heavy_is_in_the_extra(wheel: Path) -> None:
     extra = {need.name: str(need.specifier) for need in metadata(wheel) if need.marker}
     assert set(extra) == {"torch", "transformers", "tokenizers", "kornia", "peft", "pyarrow"}
     assert extra["torch"] == ">=2.6"
+
+
+@pytest.mark.parametrize("system", _systems("manyhands"), ids=lambda system: system.name)
+def test_pip_lines_begin_with_the_build_for_the_cpu(system: System) -> None:
+    """On Linux, PyPI's torch brings gigabytes of CUDA. Elsewhere, it is the build for the CPU."""
+    shown = html.unescape(render_to_string("web/site/install_system.html", {"system": system}))
+    venv, *installs = re.findall(r"<pre><code>(.*?)</code></pre>", shown)
+    cpu = [f"~/manyhands/bin/pip install torch --index-url {PYTORCH_CPU} && {system.pip}"] * (system.name == "Linux")
+    assert (venv, installs) == (system.environment, [*cpu, system.pip])
 
 
 def test_the_same_sources_give_the_same_bytes(checkout: Path, tmp_path: Path) -> None:

@@ -32,8 +32,8 @@ class Wheel(NamedTuple):
 class System(NamedTuple):
     """The command lines for one operating system.
 
-    If a smaller torch build than the default is enough, the `torch` line is run before the `pip` line. Each line calls
-    the environment's own programs, so that it works in any terminal.
+    `torch` installs the build for the CPU, if PyPI's is for CUDA. Without an NVIDIA card, it is run before `pip`. Each
+    line calls the environment's own programs, so that it works in any terminal.
     """
 
     name: str
