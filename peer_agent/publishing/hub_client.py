@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 PAUSES_S = (0.5, 1.0, 2.0, 4.0)  # pauses before further tries; callers that retry a whole task wait longer
-LONGEST_PAUSE_S = 60.0  # the longest pause that a Hub may request
+LONGEST_PAUSE_S = 330.0  # the longest pause that a Hub may request; the Hub counts requests in five minutes
 SILENT_S = 300.0  # if no byte arrives for so long, a Hub counts as unreachable
 AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 
@@ -54,8 +54,13 @@ def patient_client() -> PatientClient:
 
 
 def _asked_for_s(response: httpx2.Response) -> float:
+    """Return the seconds that a Hub asks to wait, in its header `RateLimit` or `Retry-After`, or 0."""
+    from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined] # documented as public
+
+    limits = parse_ratelimit_headers(response.headers)
     said = response.headers.get("Retry-After", "")
-    return min(float(said), LONGEST_PAUSE_S) if said.isascii() and said.isdigit() else 0.0
+    asked = float(said) if said.isascii() and said.isdigit() else 0.0
+    return min(max(asked, limits.reset_in_seconds if limits is not None else 0.0), LONGEST_PAUSE_S)
 
 
 Kind = Literal["dataset", "model", "tokenizer"]  # what to look for on the Hub; a tokenizer is part of a model
@@ -80,7 +85,8 @@ def hub_endpoint() -> str:
 WRITING = {"write", "admin"}  # roles of a classic token that may write
 WRITE_SCOPE = "repo.write"  # permission of a fine-grained token that may write
 TRIES, PAUSE_S = 5, 1.0  # if so many tries bring no new byte of a file, a Hub counts as unreachable
-AWAY = {408, 429}  # statuses of an unreachable Hub, besides 500 and above
+AWAY = {408}  # statuses of an unreachable Hub, besides 500 and above
+MOVED = {301, 302, 307, 308}
 SETTINGS = {
     "HF_HUB_DISABLE_XET": "1",  # use one plain upload, which every Hub-compatible server supports
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -204,9 +210,19 @@ def _problem(error: BaseException, endpoint: str, repository: str, reading: Kind
     response = getattr(error, "response", None)
     status = response.status_code if response is not None else 0
     reason = (getattr(error, "server_message", None) or (f"HTTP {status}" if status else str(error))).splitlines()[0]
+    if response is not None and status in MOVED:
+        return Problem.of("E452", repository=repository, to=response.headers.get("Location", "another address"))
+    if response is not None and response.headers.get("X-Error-Code") == "GatedRepo":
+        return Problem.of("E453", repository=repository, endpoint=endpoint)
+    if status == 403 and "storage" in reason.lower():
+        return Problem.of("E451", repository=repository, reason=reason, endpoint=endpoint)
+    if response is not None and status == 429:
+        wait_s = _asked_for_s(response)
+        limit = f"it limits requests, and asks to wait {wait_s:.0f} seconds" if wait_s else "it limits requests"
+        return Problem.of("E346", endpoint=endpoint, reason=limit)
     if reading is not None and status in (401, 403, 404):
         return Problem.of("E397", kind=reading, repository=repository, reason=reason, endpoint=endpoint)
-    if status == 401:
+    if status == 401 or (status == 403 and "token" in reason.lower()):
         return Problem.of("E343", reason=reason, endpoint=endpoint)
     if status in (403, 404):
         return Problem.of("E344", repository=repository, reason=reason, endpoint=endpoint)

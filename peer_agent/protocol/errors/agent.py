@@ -285,7 +285,8 @@ AGENT: dict[str, Entry] = {
         "GPU cannot compute",
         Severity.HIGH,
         "A small product of matrices failed on this GPU ({device}) with {build}: {reason}.",
-        "Install a build of torch for this GPU (pytorch.org/get-started/locally), or join with CUDA_VISIBLE_DEVICES set to nothing to use the CPU.",
+        "Install a build of torch for this GPU (pytorch.org/get-started/locally), or join with CUDA_VISIBLE_DEVICES "
+        "set to nothing to use the CPU.",
         means=NOTHING_LOST,
     ),
     "E448": Entry(

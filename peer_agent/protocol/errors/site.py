@@ -277,6 +277,27 @@ SITE: dict[str, Entry] = {
         "Try again later.",
         means=NOTHING_LOST,
     ),
+    "E451": Entry(
+        "Storage on the Hub is full",
+        Severity.MEDIUM,
+        "{endpoint} has no room for {repository} ({reason}).",
+        "Free space or change the plan there, or publish to a public repository. Then publish again.",
+        means=NOTHING_LOST,
+    ),
+    "E452": Entry(
+        "Repository renamed on the Hub",
+        Severity.MEDIUM,
+        "{repository} has another name on the Hub now ({to}).",
+        "Enter the new name.",
+        means=NOTHING_LOST,
+    ),
+    "E453": Entry(
+        "Access to the repository is restricted",
+        Severity.MEDIUM,
+        "Reading {repository} needs the consent of its owner.",
+        "Open {endpoint}/{repository}, accept its terms, and save your token on a run's publish page.",
+        means=NOTHING_LOST,
+    ),
     "E348": Entry(
         "Repository name not valid",
         Severity.MEDIUM,
