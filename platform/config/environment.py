@@ -83,6 +83,11 @@ def address(name: str, default: str, *, environ: Mapping[str, str] = os.environ)
     return value
 
 
+def in_url(host: str) -> str:
+    """Return a host as URLs write it: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 def broker(name: str, *, environ: Mapping[str, str] = os.environ) -> str:
     """Return a Redis address, or an empty string if none is set. Raises Problem E405."""
     value = text(name, environ=environ)

@@ -13,6 +13,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from accounts.services import create_machine_token, relay_keeper
+from config.environment import in_url
 from peer_agent.protocol.errors import Fault
 from peer_agent.site.login_token import VARIABLE
 from runs.processes import child_environment
@@ -54,7 +55,7 @@ def advertised(public_url: str, port: int) -> str:
     parts = urlsplit(public_url)
     if not port or parts.hostname in ("127.0.0.1", "localhost", "::1"):
         return ""
-    return f"{'wss' if parts.scheme == 'https' else 'ws'}://{parts.hostname}:{port}"
+    return f"{'wss' if parts.scheme == 'https' else 'ws'}://{in_url(parts.hostname or '')}:{port}"
 
 
 def _command(site: str, host: str, port: int, advertise: str) -> list[str]:

@@ -16,7 +16,7 @@ from django.core.management.base import BaseCommand
 
 from accounts.selectors import has_operator
 from config import environment
-from config.environment import public_settings
+from config.environment import in_url, public_settings
 from coordination.hosts.claims import forget_the_dead
 from coordination.snapshots import expire_pending
 from peer_agent.protocol.errors import Problem
@@ -31,7 +31,7 @@ from server.worker import running_worker
 from web.pages.accounts.login import operator_secret
 from web.run_picture.loading import prepare_looks
 
-LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 (how to reach ourselves when bound to every address)
+LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (how to reach ourselves when bound to every address)
 
 
 class Command(BaseCommand):
@@ -58,7 +58,8 @@ class Command(BaseCommand):
             is_alone = settings.DATABASES["default"]["ENGINE"].endswith("sqlite3") or not settings.REDIS_URL
             place = stack.enter_context(own_place(data, alone=is_alone))
             bound = stack.enter_context(bound_socket(options["host"], options["port"]))
-            inner = f"http://{LOOPBACK.get(options['host'], options['host'])}:{bound.getsockname()[1]}"
+            host = in_url(LOOPBACK.get(options["host"], options["host"]))
+            inner = f"http://{host}:{bound.getsockname()[1]}"
             public = public_address(options["public_url"], inner)
             warning = checked_public(public)
             for name, value in public_settings(public).items():
@@ -151,7 +152,7 @@ async def serve(
             await stop.wait()
             return
         where = advertised(ready.url, relay_port)
-        address = host if where else "127.0.0.1"
+        address = host if where else "::1" if ":" in host else "127.0.0.1"
         await keep_relay(inner, ready.place, host=address, port=relay_port, advertise=where, stop=stop)
 
     beside = [announce_and_relay(), keep_house(stop), ask_for_delivery(stop)]
