@@ -1,27 +1,22 @@
-"""Documents of about 2,000 characters, cut from a text or from rows with texts, and read by number. A source is a
-file, or a folder whose files are read in the order of their names. Only the positions of documents are in memory, so
-the text may be larger than memory.
+"""Documents of about 2,000 characters, cut from a text or from rows of texts, and read by number. A source is a file,
+or a folder whose files are read in the order of their names. Only the documents' positions are held in memory, so the
+text may be larger than memory.
 """
 
-import codecs
 import mmap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.publishing.rows import REFUSED, Writer, kind_of, left_out, texts_of
+from peer_agent.publishing.rows import texts_of
 
-BLOCK = 1 << 20  # bytes read at a time
 SHORTEST, LONGEST = 1000, 2400  # characters in a document; the last document may be shorter
 LONGEST_CONVERSATION = 1 << 16  # characters; a conversation up to this length stays one document
 MARKS = ("\n\n", "\n\r\n", "\n", ". ", " ")  # where to cut, the best place first
-# Limit of the text in rows, in bytes: UNPACKED_LEAST plus UNPACKED_TIMES the size of the files.
-UNPACKED_LEAST, UNPACKED_TIMES = 64 << 20, 32
-FIELD_NAME = 60  # characters of a field's name that are shown
 ORDER_KEY = 0x4D616E7968616E64  # a fixed key, so that the same text gives the same shards
 
 
@@ -34,27 +29,29 @@ class Documents:
         offsets: NDArray[np.int64],
         characters: int,
         *,
-        source: Path,
-        note: str = "",
         field: str = "",
         are_conversations: bool = False,
         scratch: Path | None = None,
     ) -> None:
-        """Map the documents in a file. `offsets`: the start of each document, and the end of the last one. `note`: a
-        sentence that describes the rows. `field`: the rows' text field. `scratch`: a file to delete on exit.
+        """Map the documents in a file. `offsets`: the start of each document, and the end of the last one. `field`: the
+        rows' text field. `scratch`: a file to delete on exit.
         """
         self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._offsets = offsets
-        self.characters, self.note, self._scratch = characters, note, scratch
-        self.source, self.field, self.are_conversations = source, field, are_conversations
+        self.characters, self._scratch = characters, scratch
+        self.field, self.are_conversations = field, are_conversations
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Unmap the documents, and delete the scratch file."""
         self._bytes.close()
         if self._scratch is not None:
-            self._scratch.unlink()
+            self._scratch.unlink(missing_ok=True)
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -64,108 +61,38 @@ class Documents:
 
     @property
     def bytes(self) -> int:
-        """The total size of all documents."""
+        """The documents' total size."""
         return int(self._offsets[-1] - self._offsets[0])
 
     def size(self, number: int) -> int:
         return int(self._offsets[number + 1] - self._offsets[number])
 
     def order(self) -> list[int]:
-        """Return the numbers of all documents, shuffled by a fixed key so that neighbouring documents are separated."""
+        """Return the numbers of all the documents, shuffled by a fixed key to separate neighbouring documents."""
         draws = np.random.Philox(key=ORDER_KEY).random_raw(len(self))
         return [int(number) for number in np.argsort(draws, kind="stable")]
 
 
-def open_documents(path: Path, scratch: Path, writer: Writer | None = None, *, field: str = "") -> Documents:
-    """Check a source and cut it into documents. Each contains text of one row. Only very long conversations are cut.
-    Row texts are stored in `scratch`. `writer`: renders conversations. `field`: the text field, if the caller knows it
-    and has checked the unpacked size. Raises Problem E302 (not UTF-8), E303 (empty), E395 (too much text), and the
-    errors of `rows`.
+def open_column(rows: Path, column: str, scratch: Path) -> Documents:
+    """Cut the texts of a Parquet file's column into documents, stored in `scratch`. Skip rows that cannot be read.
+
+    The caller has checked the unpacked size. Raises Problem E381 (not Parquet), E382 (no text).
     """
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    if not files:
-        raise Problem.of("E303")
-    if kind_of(files[0]) != "text":
-        return _of_rows(path, files, scratch, writer, field)
-    return _of_text(path, files[0]) if len(files) == 1 else _of_texts(path, files, scratch)
-
-
-def _of_rows(source: Path, files: Sequence[Path], scratch: Path, writer: Writer | None, known: str) -> Documents:
-    field, texts, counted, are_conversations = texts_of(files, writer, known)
-    longest = LONGEST_CONVERSATION if are_conversations else 0
     offsets, characters = [0], 0
     scratch.parent.mkdir(parents=True, exist_ok=True)
-    most = UNPACKED_LEAST + UNPACKED_TIMES * sum(path.stat().st_size for path in files)
     with scratch.open("w+b") as file:
-        for text in texts:
-            for document in [text] if len(text) <= longest else _documents([text]):
+        for text in texts_of(rows, column):
+            for document in cut_documents([text]):
                 offsets.append(offsets[-1] + file.write(document.encode()))
                 characters += len(document)
-            if offsets[-1] > most and not known:
-                raise Problem.of("E395", most=f"{most >> 20:,}")
-        if not characters and writer is not None and counted[REFUSED]:
-            raise Problem.of("E394", reason=writer.refusal)
         if not characters:
-            raise Problem.of("E382", rows=f"{counted['rows']:,}")
+            raise Problem.of("E382", rows="the rows", fields=column)
         file.flush()
-        shown = "".join(letter for letter in field if letter.isprintable())[:FIELD_NAME]
-        what = "conversations, " if are_conversations else ""
-        note = f" They are {what}the field {shown!r} of {counted['rows']:,} rows.{left_out(counted)}"
-        about: dict[str, Any] = {"field": field, "are_conversations": are_conversations, "note": note}
-        return Documents(file, np.array(offsets, dtype=np.int64), characters, source=source, scratch=scratch, **about)
+        return Documents(file, np.array(offsets, dtype=np.int64), characters, field=column, scratch=scratch)
 
 
-def _of_texts(source: Path, files: Sequence[Path], scratch: Path) -> Documents:
-    """Cut text files into documents. Each document contains text from only one file."""
-    offsets, characters = [0], 0
-    scratch.parent.mkdir(parents=True, exist_ok=True)
-    with scratch.open("w+b") as gathered:
-        for path in files:
-            with path.open("rb") as file:
-                for document in _documents(_checked_text(file, _begin(file))):
-                    offsets.append(offsets[-1] + gathered.write(document.encode()))
-                    characters += len(document)
-        if not characters:
-            raise Problem.of("E303")
-        gathered.flush()
-        return Documents(gathered, np.array(offsets, dtype=np.int64), characters, source=source, scratch=scratch)
-
-
-def _begin(file: IO[bytes]) -> int:
-    begin = len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
-    file.seek(begin)
-    return begin
-
-
-def _of_text(source: Path, path: Path) -> Documents:
-    with path.open("rb") as file:
-        begin = _begin(file)
-        offsets, characters = [begin], 0
-        for document in _documents(_checked_text(file, begin)):
-            offsets.append(offsets[-1] + len(document.encode()))
-            characters += len(document)
-        if not characters:
-            raise Problem.of("E303")
-        return Documents(file, np.array(offsets, dtype=np.int64), characters, source=source)
-
-
-def _checked_text(file: IO[bytes], position: int) -> Iterator[str]:
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    while True:
-        block = file.read(BLOCK)
-        begin = position - len(decoder.getstate()[0])  # a character may be split between two blocks
-        try:
-            text = decoder.decode(block, final=not block)
-        except UnicodeDecodeError as error:
-            byte = f"{error.object[error.start]:02x}"
-            raise Problem.of("E302", position=begin + error.start, byte=byte) from error
-        if not block:
-            return
-        position += len(block)
-        yield text
-
-
-def _documents(texts: Iterable[str]) -> Iterator[str]:
+def cut_documents(texts: Iterable[str]) -> Iterator[str]:
+    """Cut a text that comes in parts into documents of up to `LONGEST` characters."""
     rest = ""
     for text in texts:
         rest, start = rest + text, 0

@@ -1,6 +1,6 @@
-"""Portions of datasets whose texts stay on the Hub. A portion consists of row groups of one file there. A machine
-builds a shard from a portion. Sizes in the file's footer may be false, so the shard's token count is fixed in advance.
-A machine cuts or repeats the tokens to match, so all machines build the same shard.
+"""Portions of datasets whose texts stay on the Hub. A portion consists of row groups from one file there. A machine
+builds a shard from a portion. The sizes in the file's footer may be false, so the shard's token count is fixed in
+advance. A machine cuts or repeats the tokens to match it, so all machines build the same shard.
 """
 
 import io
@@ -18,7 +18,7 @@ from safetensors.numpy import save
 from tokenizers import Tokenizer
 
 from peer_agent.protocol.errors import Problem, codes, disk_errors
-from peer_agent.publishing.documents import ORDER_KEY, open_documents
+from peer_agent.publishing.documents import ORDER_KEY, open_column
 from peer_agent.publishing.hub_client import PAUSE_S, TRIES, api_of, check_name, in_words, opened
 from peer_agent.publishing.row_groups import GROUP_BYTES, Group, Groups, faults_of_this_machine
 from peer_agent.publishing.tokenizer import (
@@ -77,14 +77,14 @@ class RangeFile(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: "Buffer", /) -> int:
-        """Fill the buffer, or read to the end of the file if that is shorter."""
+        """Fill the buffer, or read to the end of the file if that comes first."""
         view = memoryview(buffer).cast("B")
         found = self.read(len(view))
         view[: len(found)] = found
         return len(found)
 
     def read(self, size: int = -1, /) -> bytes:
-        """Read `size` bytes, over as many connections as necessary."""
+        """Read `size` bytes, over as many connections as it takes."""
         left = max(0, self.size - self._at)
         wanted = left if size < 0 else min(size, left)
         self.taken += wanted
@@ -155,11 +155,11 @@ class Listing(Struct, frozen=True):
     sampled: list[tuple[int, int]]
 
     def sampled_bytes(self, column: str) -> int:
-        """Return the unpacked bytes of one column in the sampled row groups."""
+        """Return how many unpacked bytes one column has in the sampled row groups."""
         return sum(self.files[file].groups[group].sizes.get(column, 0) for file, group in self.sampled)
 
     def left_bytes(self, column: str) -> int:
-        """Return the unpacked bytes of one column in the row groups that were not sampled."""
+        """Return how many unpacked bytes one column has in the row groups that were not sampled."""
         everything = sum(group.sizes.get(column, 0) for file in self.files for group in file.groups)
         return everything - self.sampled_bytes(column)
 
@@ -169,14 +169,14 @@ class Listing(Struct, frozen=True):
 
 
 def listing_of(source: Path) -> Listing | None:
-    """Return the listing beside a source's folder, or None if no part of the source stays on the Hub."""
+    """Return the listing stored beside a source's folder, or None if no part of the source stays on the Hub."""
     path = source.with_name(source.name + LISTING)
     return msgspec.json.decode(path.read_bytes(), type=Listing) if path.exists() else None
 
 
 def portions_of(listing: Listing, column: str, found: int, cutting: Cutting) -> list[Portion]:
-    """Return portions that cover all row groups that were not sampled, shuffled to separate neighbours. `found`: the
-    token count of the sampled row groups, from which the other counts are estimated.
+    """Return portions that cover all the row groups that were not sampled, shuffled to separate neighbours. `found`:
+    the token count of the sampled row groups, from which the other counts are estimated.
     """
     sampled, left = listing.sampled_bytes(column), listing.left_bytes(column)
     if not sampled or not left:
@@ -236,13 +236,13 @@ def _runs(tokens: list[int], most: int) -> Iterator[tuple[int, int]]:
 
 
 def make_shard(portion: Portion, rows: Path, tokenizer: Tokenizer, out: Path) -> None:
-    """Write the shard of a portion. `rows`: a small Parquet file with the portion's row groups and column."""
+    """Write a portion's shard. `rows`: a small Parquet file with the portion's row groups and column."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     scratch = out.with_name(out.name + ".rows")
     laid = None
     try:
-        with open_documents(rows, scratch, field=portion.column) as documents:
+        with open_column(rows, portion.column, scratch) as documents:
             order = documents.order()[portion.part :: portion.parts]
             cutting = portion.cutting
             encoded = encode_documents(

@@ -24,7 +24,8 @@ def run_prepare(given: argparse.Namespace) -> msgspec.Struct:
     preparation = parse_preparation(given.preparation)
     prepare = importlib.import_module(preparation.module).prepare
     more: dict[str, Any] = {"base": given.base} if given.base is not None else {}
-    made: msgspec.Struct = prepare(given.file, given.out, preparation, *([given.also] if given.also else []), **more)
+    more |= {"names": given.name, "fields": given.field}
+    made: msgspec.Struct = prepare(given.file, given.out, preparation, given.also, **more)
     return made
 
 
@@ -140,6 +141,8 @@ def add_commands(commands: Commands) -> None:
     prepare.add_argument("--preparation", required=True)
     prepare.add_argument("--base", type=Path, help="the model that the recipe adapts: its folder, or a zip")
     prepare.add_argument("--also", type=Path, action="append", default=[], help="further sources of the data")
+    prepare.add_argument("--name", action="append", default=[], help="the file's name, for each source in order")
+    prepare.add_argument("--field", action="append", default=[], help="the field to read, for each source in order")
     initial = add_command(commands, "initial", run_initial, "recipe", "out")
     release = add_command(commands, "release", run_release, "recipe", "snapshot", "data", "out")
     release.add_argument("--facts", type=Path, required=True)

@@ -23,8 +23,6 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from peer_agent.protocol.errors import Problem, disk_errors
 from peer_agent.protocol.recipe import ModelFile
-from peer_agent.publishing.documents import open_documents
-from peer_agent.publishing.rows import ChatTemplate, Writer
 from peer_agent.publishing.tokenizer import pieces_of, text_of
 from peer_agent.recipes.finetune_lora import NAMES, Base
 from peer_agent.recipes.finetune_lora.preparation import AdaptedText
@@ -40,7 +38,8 @@ from peer_agent.site_work.fetching import (
     TOKENIZER_CONFIG,
     WEIGHTS,
 )
-from peer_agent.site_work.prepare_text import PreparedText, cut
+from peer_agent.site_work.intake.chat import ChatTemplate, Writer
+from peer_agent.site_work.prepare_text import PreparedText, cut, open_all, sources_of
 
 MOST_JSON = 4 << 20  # limit for a JSON file, in bytes
 # Limit of the compression ratio. Parameters hardly shrink, so the upload's size limits the unpacked size.
@@ -64,7 +63,7 @@ class ModelFiles(ABC):
 
     @abstractmethod
     def paths(self, names: list[str], work: Path) -> Iterator[Path]:
-        """Yield each file's path, valid until the next one. Raises Problem E388 if a file is missing."""
+        """Yield each file's path, valid until the next is yielded. Raises Problem E388 if a file is missing."""
 
     def read(self, name: str, most: int = MOST_JSON) -> bytes | None:
         """Return a small file's content, or None if it is missing. Raises Problem E388 above `most` bytes."""
@@ -335,11 +334,18 @@ class PreparedAdapted(PreparedText, frozen=True, kw_only=True):
 
 
 def prepare(
-    text: Path, out: Path, preparation: AdaptedText, further: Sequence[Path] = (), *, base: Path | None = None
+    text: Path,
+    out: Path,
+    preparation: AdaptedText,
+    further: Sequence[Path] = (),
+    *,
+    base: Path | None = None,
+    names: Sequence[str] = (),
+    fields: Sequence[str] = (),
 ) -> PreparedAdapted:
     """Write `out`/model, `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. `text`, `further`: sources of
     text. `base`: the base model's folder or zip; its chat template renders conversations. Raises Problem E387 if there
-    is no base model, and the errors of `read_base`, `prepare` and `open_documents`.
+    is no base model, and the errors of `read_base`, `prepare` and `open_texts`.
     """
     del preparation  # has no values, because everything follows from the base model
     if base is None:
@@ -347,8 +353,7 @@ def prepare(
     with disk_errors(out), ExitStack() as stack:
         read = read_base(base, out)
         writer = stack.enter_context(Writer(read.template))
-        files = enumerate((text, *further))
-        texts = [stack.enter_context(open_documents(path, out / f"rows-{number}", writer)) for number, path in files]
+        texts = open_all(sources_of((text, *further), names, fields), out, stack, writer)
         tokenizer = Tokenizer.from_file(str(out / "tokenizer" / "tokenizer.json"))
         made = cut(texts, out, tokenizer, end=read.end)
     return msgspec.convert(msgspec.structs.asdict(made) | {"base": read.base}, PreparedAdapted)

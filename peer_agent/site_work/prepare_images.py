@@ -1,12 +1,14 @@
 """Prepare images: turn tar archives into shards of pixels and a held-out part, in constant memory."""
 
 import hashlib
+import importlib
 import io
-import tarfile
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import zip_longest
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple, Self
+from typing import IO, NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
@@ -16,98 +18,67 @@ from safetensors.numpy import save
 
 from peer_agent.protocol.errors import Problem, disk_errors
 from peer_agent.publishing.tokenizer import write_content
+from peer_agent.recipes.image_classification import LONGEST_CLASS
 from peer_agent.recipes.images.pixels import Images, Pixels
 from peer_agent.recipes.images.preparation import ImagePreparation
 from peer_agent.recipes.images.trunk import COLOURS
 from peer_agent.recipes.preparation import DataFile, Prepared
-
-# A tar of folders with images is read in order, with limits on sizes. Each image gets its folder's name as its class.
-#
-# A member's header is untrusted: names never become paths, and nothing is unpacked to disk.
-
-FILE_BYTES = 64 * 1024 * 1024  # limit for one image
-FILES = 20_000_000  # limit for one archive
-LONG = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
-LONGEST_NAME = 1024 * 1024  # bytes
-HIDDEN = (".", "__MACOSX")  # names with these prefixes come from file systems, not from people
-
-
-class Member(NamedTuple):
-    """A file in an archive. `folder`: the name of its folder. `content`: empty if the file is too large."""
-
-    folder: str
-    name: str
-    content: bytes
-
-
-class Header(tarfile.TarInfo):
-    """A tar header that limits the size of extension headers, because tarfile reads them into memory."""
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Parse a header. Raises ReadError if it announces a name that is too long."""
-        header = super().frombuf(buf, encoding, errors)
-        if header.type in LONG and header.size > LONGEST_NAME:
-            raise tarfile.ReadError("a name in it is too long")
-        return header
-
-
-def members_of(path: Path) -> Iterator[Member]:
-    """Yield the files in an archive's folders. Raises Problem E378 if the archive is incomplete. Raises Problem E379
-    if a member is not a plain file or its path leads out of the archive.
-    """
-    try:
-        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r|*", tarinfo=Header) as archive:
-            yield from _members_in(archive)
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise Problem.of("E378", reason=error) from error
-
-
-def _members_in(archive: tarfile.TarFile) -> Iterator[Member]:
-    for number, entry in enumerate(archive):
-        if number >= FILES:
-            raise Problem.of("E378", reason=f"it has more than {FILES:,} files")
-        archive.members = []  # type: ignore[attr-defined] # else tarfile keeps all headers of a large archive
-        if entry.isdir():
-            continue
-        if not entry.isfile() or _leads_out(entry.name):
-            raise Problem.of("E379", name=_shown(entry.name))
-        path = PurePosixPath(entry.name)
-        folder = path.parent.name
-        if folder and not any(part.startswith(HIDDEN) for part in (folder, path.name)):
-            yield Member(folder, path.name, _content_of(archive.extractfile(entry), entry.size))
-
-
-def _leads_out(name: str) -> bool:
-    return name.startswith("/") or ".." in PurePosixPath(name).parts
-
-
-def _shown(name: str) -> str:
-    return "".join(letter for letter in name if letter.isprintable())[:100]
-
-
-def _content_of(file: IO[bytes] | None, size: int) -> bytes:
-    return b"" if file is None or size > FILE_BYTES else file.read()
-
+from peer_agent.site_work.intake.unpack import Member, members_of, split_of
+from peer_agent.site_work.intake.verdict import Pixels as ClassPixels
+from peer_agent.site_work.intake.verdict import Verdict, counted, shown
 
 # Decoding of images. An error means "no image", and takes no more time or memory than a large image.
 
+FILE_BYTES = 64 * 1024 * 1024  # limit for one image
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "PPM", "TIFF")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".gif", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff")
 MOST_PIXELS = 64 * 1024 * 1024  # pixels of an image that is decoded
+DEEP = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")  # Pillow's modes with more than 8 bits
 
 
-def pixels_of(content: bytes, side: int) -> Pixels | None:
-    """Decode an image to RGB [side, side, 3], scaled and cropped to a square. Return None if it is not an image."""
+class Decoded(NamedTuple):
+    """An image as RGB [side, side, 3]. `was_scaled`: it had more than 8 bits per pixel."""
+
+    pixels: Pixels
+    was_scaled: bool
+
+
+def decoded(content: bytes, side: int) -> Decoded | None:
+    """Decode an image, scaled and cropped to a square. Return None if it is not an image that can be read."""
     try:
-        with warnings.catch_warnings(), Image.open(io.BytesIO(content), formats=FORMATS) as image:
+        with warnings.catch_warnings(), Image.open(io.BytesIO(content), formats=_formats()) as image:
             warnings.simplefilter("ignore")  # about strange metadata; the size is checked below
             if image.width * image.height > MOST_PIXELS:
                 return None
             image.load()
-            upright = _on_white(ImageOps.exif_transpose(image))
-            return np.asarray(ImageOps.fit(upright, (side, side), Image.Resampling.BICUBIC), dtype=np.uint8)
-    except Exception:  # noqa: BLE001 (decoders may raise anything for untrusted bytes; the file counts as skipped)
+            is_deep, upright = image.mode in DEEP, ImageOps.exif_transpose(image)
+            upright = _on_white(_in_8_bits(upright) if is_deep else upright)
+            pixels = np.asarray(ImageOps.fit(upright, (side, side), Image.Resampling.BICUBIC), dtype=np.uint8)
+            return Decoded(pixels, is_deep)
+    except Exception:  # noqa: BLE001 (decoders may raise anything for untrusted bytes; the file counts as left out)
         return None
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """Return the formats that are read. HEIC and AVIF are among them if pillow-heif is installed."""
+    try:
+        pillow_heif = importlib.import_module("pillow_heif")
+    except ImportError:
+        return FORMATS
+    pillow_heif.register_heif_opener()
+    return (*FORMATS, "HEIF")
+
+
+def _in_8_bits(image: Image.Image) -> Image.Image:
+    """Scale an image with 16 bits or floats per pixel by its own darkest and brightest pixel."""
+    values = np.asarray(image, dtype=np.float64)
+    finite = values[np.isfinite(values)]
+    darkest, brightest = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
+    span = brightest - darkest
+    filled = np.nan_to_num(values, nan=darkest, posinf=brightest, neginf=darkest)
+    scaled = (filled - darkest) * (255 / span if span else 0)
+    return Image.fromarray(np.rint(scaled).astype(np.uint8), "L")
 
 
 def _on_white(image: Image.Image) -> Image.Image:
@@ -120,33 +91,54 @@ def _on_white(image: Image.Image) -> Image.Image:
 # A shard ends at this size of its pixels, or at this number of images.
 SHARD_BYTES, SHARD_IMAGES = 16 * 1024 * 1024, 4096
 MOST_BYTES = 32 << 30  # limit for the pixels of all images
-CLASSES, CLASS_NAME = 10_000, 60  # limits: classes, and letters in a class's name
+CLASSES = 10_000  # limit
 HELD_OUT, HELD_OUT_MOST = 0.1, 10_000  # fraction of the images that is held out, and the limit of their number
 FEWEST = 20  # with fewer images, none are held out
+MANY_PLAIN, MANY_LEFT_OUT, SMALL_OVERLAP = 0.5, 0.2, 0.01  # shares that are worth a question
+MEASURED, LOOKED_AT = 500, 5000  # images of a class that are measured, and of all that may be shown
 ORDER_KEY = 0x4D616E7968616E64  # a fixed key, so that the same images give the same shards
 SHOWN = 30  # classes that are shown to people
+PICTURES, PICTURE_SIDE = 12, 96  # images that are shown to people, and their side in pixels
+OTHERS = 5  # kinds of other files that an error names
 
 
 class PreparedImages(Prepared, frozen=True, kw_only=True):
-    """Prepared images. Sizes are in images. `skipped`: the number of files that were not images."""
+    """Prepared images. Sizes are in images. `skipped`: the number of files that are left out."""
 
     classes: list[str]
     skipped: int
+    verdict: Verdict
 
 
 class Read(Struct):
-    """The contents of all the archives. The pixels are in a file. `ends`: the total image count after each archive."""
+    """The contents of all archives. The pixels are in a file. `ends`: the number of images after each archive."""
 
+    verdict: Verdict
     ends: list[int] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
+    digests: list[int] = field(default_factory=list)  # of the pixels
+    splits: list[str] = field(default_factory=list)
     classes: dict[str, int] = field(default_factory=dict)
-    skipped: int = 0
+    scaled: int = 0
+    plain: int = 0  # images of a single colour
 
 
-def prepare(archive: Path, out: Path, preparation: ImagePreparation, further: Sequence[Path] = ()) -> PreparedImages:
-    """Write `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E301, E303, E378, E379, E380. Archives in
-    `further` get their own shards and held-out parts. Folders with the same name form one class.
+def prepare(
+    archive: Path,
+    out: Path,
+    preparation: ImagePreparation,
+    further: Sequence[Path] = (),
+    *,
+    names: Sequence[str] = (),
+    fields: Sequence[str] = (),
+) -> PreparedImages:
+    """Write `out`/shards, `out`/pictures and `out`/heldout.safetensors. Raises Problem E106, E301, E303, E378, E380,
+    E395, E424, E425.
+
+    Archives in `further` get their own shards and held-out parts. Folders with the same name form one class. `names`:
+    the archives' file names. `fields` is for texts.
     """
+    del fields
     side, archives = preparation.side, (archive, *further)
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -154,42 +146,73 @@ def prepare(archive: Path, out: Path, preparation: ImagePreparation, further: Se
             raise Problem.of("E303")
         raw = out / "pixels"
         try:
-            read = _read(archives, raw, side)
+            read = _read(archives, names, raw, side)
             if len(read.labels) < 2 or len(read.classes) < preparation.fewest_classes:
-                raise Problem.of("E380", images=f"{len(read.labels):,}", folders=f"{len(read.classes):,}")
+                images, folders = counted(len(read.labels), "image"), counted(len(read.classes), "folder")
+                raise Problem.of("E380", images=images, folders=folders, others=_others(read))
             return _write(read, np.memmap(raw, np.uint8, "r", shape=(len(read.labels), side, side, COLOURS)), out)
         finally:
             raw.unlink(missing_ok=True)
 
 
-def _read(archives: Sequence[Path], raw: Path, side: int) -> Read:
-    read = Read()
+def _others(read: Read) -> str:
+    """Return words about the files that are not images that can be read, or an empty text."""
+    found = [f"{count:,} {reason}" for reason, count in [*read.verdict.left_out.items()][:OTHERS]]
+    return f", and other files: {', '.join(found)}" if found else ""
+
+
+def _read(archives: Sequence[Path], names: Sequence[str], raw: Path, side: int) -> Read:
+    read = Read(Verdict(format="images in folders"))
     with raw.open("wb") as file:
-        for archive in archives:
-            _read_one(archive, file, side, read)
+        for number, archive in enumerate(archives):
+            name, scratch = names[number] if number < len(names) else archive.name, raw.with_name("unpacked")
+            for member in members_of(archive, name, read.verdict, scratch):
+                _read_one(member, file, side, read)
             read.ends.append(len(read.labels))
     return read
 
 
-def _read_one(archive: Path, file: IO[bytes], side: int, read: Read) -> None:
-    for member in members_of(archive):
-        pixels = pixels_of(member.content, side)
-        if pixels is None:
-            read.skipped += 1
-            continue
-        name = "".join(letter for letter in member.folder if letter.isprintable())[:CLASS_NAME]
-        if len(read.labels) * pixels.size >= MOST_BYTES:
-            raise Problem.of("E301", reason=f"at side {side} the images take more than {MOST_BYTES >> 30} GiB")
-        label = read.classes.setdefault(name, len(read.classes))
-        if label >= CLASSES:
-            raise Problem.of("E301", reason=f"there are more than {CLASSES:,} folders")
-        read.labels.append(label)
-        file.write(pixels.tobytes())
+def _class_of(name: str) -> str:
+    """Return the folder of a file, with characters that cannot be shown written as numbers. Raises Problem E425."""
+    folder = PurePosixPath(name).parent.name
+    written = "".join(letter if letter.isprintable() else f"\\u{ord(letter):04x}" for letter in folder)
+    if len(written) > LONGEST_CLASS:
+        raise Problem.of("E425", name=shown(written, 60))
+    return written
+
+
+def _read_one(member: Member, file: IO[bytes], side: int, read: Read) -> None:
+    folder, suffix = _class_of(member.name), PurePosixPath(member.name).suffix.lower()
+    content = member.file.read(FILE_BYTES + 1)
+    if len(content) > FILE_BYTES:
+        read.verdict.leave_out("too large", member.name)
+        return
+    image = decoded(content, side)
+    if image is None:
+        what = "damaged images" if suffix in SUFFIXES else f"{suffix.upper().lstrip('.') or 'unnamed'} files"
+        read.verdict.leave_out(what, member.name)
+        return
+    if not folder:
+        read.verdict.leave_out("images outside folders", member.name)
+        return
+    pixels = image.pixels
+    if len(read.labels) * pixels.size >= MOST_BYTES:
+        raise Problem.of("E301", reason=f"at side {side} the images take more than {MOST_BYTES >> 30} GiB")
+    label = read.classes.setdefault(folder, len(read.classes))
+    if label >= CLASSES:
+        raise Problem.of("E301", reason=f"there are more than {CLASSES:,} folders")
+    data = pixels.tobytes()
+    read.labels.append(label)
+    read.digests.append(int.from_bytes(hashlib.blake2b(data, digest_size=8).digest()))
+    read.splits.append(split_of(member.name))
+    read.scaled += image.was_scaled
+    read.plain += bool((pixels == pixels[0, 0]).all())
+    file.write(data)
 
 
 def _write(read: Read, pixels: Pixels, out: Path) -> PreparedImages:
     classes, labels = _in_order(read)
-    held, learned = _parted(read.ends)
+    held, learned = _parted(read)
     heldout = _write_heldout(Images(pixels[held], labels[held]), out / "heldout.safetensors")
     (out / "shards").mkdir(exist_ok=True)
     shards = [
@@ -197,8 +220,11 @@ def _write(read: Read, pixels: Pixels, out: Path) -> PreparedImages:
         for source, places in enumerate(learned)
         for shard in _in_shards(pixels, labels, places)
     ]
-    images, skipped = sum(shard.size for shard in shards), read.skipped
-    left_out = f" {skipped:,} files were no images and are left out." if skipped else ""
+    images, skipped = sum(shard.size for shard in shards), sum(read.verdict.left_out.values())
+    left_out = f" {skipped:,} files are left out." if skipped else ""
+    _judge(read, pixels, classes, labels)
+    read.verdict.heldout_overlap, read.verdict.tokens = _overlap(read, held, learned), images
+    _write_pictures(pixels, labels, np.concatenate(learned), out / "pictures")
     return PreparedImages(
         size=images,
         shards=shards,
@@ -207,19 +233,105 @@ def _write(read: Read, pixels: Pixels, out: Path) -> PreparedImages:
         skipped=skipped,
         pieces=_told(classes, labels),
         ready=f"The images are ready: {images:,} of {len(classes):,} classes.{left_out}",
+        verdict=read.verdict,
     )
 
 
-def _parted(ends: Sequence[int]) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
-    """Return the numbers of the held-out images, and of each source's training images, all shuffled."""
+def _judge(read: Read, pixels: Pixels, classes: list[str], labels: NDArray[np.uint16]) -> None:
+    """Describe the images in the verdict, with what is strange about them."""
+    verdict, count = read.verdict, len(read.labels)
+    verdict.rows = count
+    verdict.repeats = count - len(set(zip(read.digests, read.labels, strict=True)))
+    verdict.classes = dict(zip(classes, np.bincount(labels, minlength=len(classes)).tolist(), strict=True))
+    verdict.pieces = [_pixels_of(name, pixels[labels == number]) for number, name in enumerate(classes[:SHOWN])]
+    if read.scaled:
+        verdict.note("E441", count=f"{read.scaled:,}")
+    if read.plain > MANY_PLAIN * count:
+        verdict.ask("E443", count=f"{read.plain:,}", images=f"{count:,}")
+    found: dict[int, set[int]] = {}
+    for digest, label in zip(read.digests, labels.tolist(), strict=True):
+        found.setdefault(digest, set()).add(label)
+    shared = [sorted(each) for each in found.values() if len(each) > 1]
+    if shared:
+        names = " and ".join(shown(classes[label], 60) for label in shared[0][:2])
+        verdict.note("E442", count=f"{len(shared):,}", classes=names)
+    if verdict.left_out:
+        reasons = ", ".join(f"{number:,} {reason}" for reason, number in verdict.left_out.items())
+        left = sum(verdict.left_out.values())
+        find = verdict.ask if left > MANY_LEFT_OUT * (left + count) else verdict.note
+        find("E444", left=f"{left:,}", reasons=reasons)
+
+
+def _pixels_of(name: str, pixels: Pixels) -> ClassPixels:
+    few = pixels[:: max(1, len(pixels) // MEASURED)]
+    return ClassPixels(name, round(float(few.mean()), 2), round(float(few.std()), 2))
+
+
+def _write_pictures(pixels: Pixels, labels: NDArray[np.uint16], order: NDArray[np.int64], folder: Path) -> None:
+    """Write some images of different classes for people to look at, as `NUMBER-CLASS.png`."""
+    folder.mkdir(exist_ok=True)
+    by_class: dict[int, list[int]] = {}
+    for place in order[:LOOKED_AT].tolist():
+        by_class.setdefault(int(labels[place]), []).append(place)
+    turns = [place for turn in zip_longest(*by_class.values()) for place in turn if place is not None]
+    for number, place in enumerate(turns[:PICTURES]):
+        image = Image.fromarray(pixels[place])
+        image.thumbnail((PICTURE_SIDE, PICTURE_SIDE))
+        image.save(folder / f"{number}-{labels[place]}.png")
+
+
+def _parted(read: Read) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
+    """Return the numbers of the held-out images, and of each source's training images, all shuffled.
+
+    If people set images aside in folders such as `val` or `test`, those of the first such part are held out, and none
+    of the others is used. Otherwise equal images go to the same part.
+    """
+    splits, digests = np.array(read.splits), np.array(read.digests, dtype=np.uint64)
+    named = [split for split in ("validation", "test") if (splits == split).any()] if "train" in read.splits else []
+    if named:
+        read.verdict.heldout = named[0]
+        read.verdict.note("E435", part=f"{(splits == named[0]).sum():,} images in folders called {named[0]}")
+        if len(named) > 1:
+            count = int((splits == named[1]).sum())
+            read.verdict.leave_out(f"set aside as a {named[1]}", f"{count:,} images", count)
     held, learned = [], []
-    for begin, end in zip((0, *ends), ends, strict=False):
+    for begin, end in zip((0, *read.ends), read.ends, strict=False):
         count = end - begin
         order = begin + np.argsort(np.random.Philox(key=ORDER_KEY).random_raw(count), kind="stable")
-        aside = min(int(HELD_OUT * count), HELD_OUT_MOST // len(ends)) if count >= FEWEST else 0
-        held.append(order[:aside])
-        learned.append(order[aside:])
+        if named:
+            aside = order[splits[order] == named[0]][: HELD_OUT_MOST // len(read.ends)]
+            is_trained = (splits[order] == "train") | (splits[order] == "")
+        else:
+            most = min(int(HELD_OUT * count), HELD_OUT_MOST // len(read.ends)) if count >= FEWEST else 0
+            chosen = _with_copies(digests[begin:end], most) + begin
+            if most and not len(chosen):
+                read.verdict.ask("E440")
+            aside = order[np.isin(order, chosen)]
+            is_trained = ~np.isin(order, chosen)
+        held.append(aside)
+        learned.append(order[is_trained])
     return np.concatenate(held), learned
+
+
+def _with_copies(digests: NDArray[np.uint64], most: int) -> NDArray[np.int64]:
+    """Return the numbers of up to `most` images, with all copies of each, in the order of their digests."""
+    order = np.argsort(digests, kind="stable")
+    ordered = digests[order]
+    if most <= 0:
+        return order[:0]
+    if most < len(order):  # go back to the end of the group that would be divided
+        most = int(np.searchsorted(ordered, ordered[most], side="left"))
+    return order[:most]
+
+
+def _overlap(read: Read, held: NDArray[np.int64], learned: Sequence[NDArray[np.int64]]) -> float:
+    """Return the share of the held-out images that are also trained on, and ask about it if there are some."""
+    digests = np.array(read.digests, dtype=np.uint64)
+    trained = digests[np.concatenate(learned)]
+    share = float(np.isin(digests[held], trained).mean()) if held.size else 0.0
+    if share > SMALL_OVERLAP:
+        read.verdict.ask("E439", percent=f"{100 * share:.0f}")
+    return share
 
 
 def _write_heldout(images: Images, path: Path) -> DataFile | None:

@@ -1,10 +1,10 @@
-"""Preparation of texts: from uploads to a tokenizer, shards and a held-out part, in constant memory."""
+"""Prepare texts: turn uploads into a tokenizer, shards and a held-out part, in constant memory."""
 
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, processors
 
 from peer_agent.protocol.errors import Problem, disk_errors
-from peer_agent.publishing.documents import Documents, open_documents
+from peer_agent.publishing.documents import Documents
 from peer_agent.publishing.portions import MOST_PORTIONS, listing_of, portions_of, write_portion
 from peer_agent.publishing.tokenizer import (
     END_OF_TEXT_ID,
@@ -36,6 +36,10 @@ from peer_agent.recipes.text.preparation import TextPreparation
 from peer_agent.recipes.text.tokens import Sentences
 from peer_agent.recipes.training import write_json
 from peer_agent.site_work.fetching import SPECIAL, TOKENIZER, TOKENIZER_CONFIG
+from peer_agent.site_work.intake import overlap
+from peer_agent.site_work.intake.chat import Writer
+from peer_agent.site_work.intake.texts import Opened, Source, open_texts
+from peer_agent.site_work.intake.verdict import Verdict, shown, together
 
 # An uploaded tokenizer, with which a model is trained from scratch.
 #
@@ -145,10 +149,14 @@ def _join_by(tokenizer: Tokenizer, found: Mapping[str, str]) -> None:
 
 
 TRAINED_ON = 64 << 20  # bytes of text on which a tokenizer trains, at most
-HELD_OUT, HELD_OUT_TOKENS = 0.02, 2000  # fraction of the text that is held out, and the least number of its tokens ...
+HELD_OUT, HELD_OUT_BYTES = 0.02, 8192  # fraction of the text that is held out, and the least number of its bytes ...
 HELD_OUT_AT_MOST = 0.2  # ... unless these are more than this fraction
+SMALL_OVERLAP = 0.01  # share of the held-out part in the training part that is worth a question
+MUCH_OVERLAP = 0.1  # the same, of several sources: parts of texts may well repeat in others
+FEWEST_DOCUMENTS = 10  # with fewer, a held-out part is not expected
 PIECE = 200  # characters that are shown of a document
-SHOWN = 3  # random documents that are shown
+SHOWN = 5  # random documents that are shown
+FIELD_NAME = 60  # characters of a field's name that are shown
 UNREAD = " {count:,} rows there are left out: their row groups are too large."
 UNLISTED = " Another {count:,} tokens there are left out: a run lists no more shards."
 STREAMED = " Some {count:,} of these tokens stay on the Hub, where machines read them."
@@ -162,33 +170,125 @@ class PreparedText(Prepared, frozen=True, kw_only=True):
     unigram_entropy: float | None  # in nats per token; None if the loss is not per token
     end: int = END_OF_TEXT_ID  # the end-of-text token ...
     special: tuple[int, ...] = ()  # ... and, of an uploaded tokenizer for sentences, the special tokens by role
+    verdict: Verdict
 
 
 def prepare(
-    text: Path, out: Path, preparation: TextPreparation, further: Sequence[Path] = (), *, base: Path | None = None
+    text: Path,
+    out: Path,
+    preparation: TextPreparation,
+    further: Sequence[Path] = (),
+    *,
+    base: Path | None = None,
+    names: Sequence[str] = (),
+    fields: Sequence[str] = (),
 ) -> PreparedText:
-    """Write `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E30x, E372, E381, E382.
+    """Write `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E301, E372 and those of
+    `open_texts`.
+
     Texts in `further` get their own shards and held-out parts. `base`: an uploaded tokenizer, or None to train one on
-    all texts. If part of a source stays on the Hub, its shards are portions, which describe where the texts are.
+    all texts. `names`, `fields`: of the texts in order, their file's name and the field to read. If part of a source
+    stays on the Hub, its shards are portions, which describe where the texts are.
     """
     vocab = preparation.vocab
     if base is None and not SMALLEST_VOCAB <= vocab <= LARGEST_VOCAB:
         raise Problem.of("E301", reason=f"vocabulary {vocab} is not within {SMALLEST_VOCAB} and {LARGEST_VOCAB}")
+    sources = sources_of((text, *further), names, fields)
     with disk_errors(out), ExitStack() as stack:
-        files = enumerate((text, *further))
-        texts = [stack.enter_context(open_documents(path, out / f"rows-{number}")) for number, path in files]
-        return _prepare(texts, out, preparation) if base is None else _prepare_by(base, texts, out, preparation)
+        opened = open_all(sources, out, stack)
+        return _prepare(opened, out, preparation) if base is None else _prepare_by(base, opened, out, preparation)
 
 
-def _prepare(texts: Sequence[Documents], out: Path, preparation: TextPreparation) -> PreparedText:
-    orders, sentences = [documents.order() for documents in texts], preparation.sentences
-    learned = [_learned_from(*each, TRAINED_ON // len(texts)) for each in zip(texts, orders, strict=True)]
+def sources_of(paths: Sequence[Path], names: Sequence[str], fields: Sequence[str]) -> list[Source]:
+    """Return the sources, with a name and a field for each if they are given."""
+    return [
+        Source(path, *(given[number] if number < len(given) else "" for given in (names, fields)))
+        for number, path in enumerate(paths)
+    ]
+
+
+def open_all(sources: Sequence[Source], out: Path, stack: ExitStack, writer: Writer | None = None) -> list["Texts"]:
+    """Open the sources until `stack` closes, and choose what is held out of each."""
+    opened = []
+    for number, source in enumerate(sources):
+        each = stack.enter_context(open_texts(source, out / f"rows-{number}", writer))
+        opened.append(Texts(source.path, each, _held_out(each)))
+    return _apart(opened) if len(opened) > 1 else opened
+
+
+def _apart(texts: list["Texts"]) -> list["Texts"]:
+    """Keep documents out of the training part that are held out of another source, and measure all sources together."""
+    held = {overlap.digest_of(text) for each in texts for text in each.held_texts()}
+    apart = []
+    for each in texts:
+        copies = [number for number in each.trained() if overlap.digest_of(each.documents[number]) in held]
+        apart.append(each._replace(copies=copies))
+        if copies:
+            each.opened.verdict.leave_out("held out of another text", each.documents[copies[0]], len(copies))
+    together_held = [text for each in apart for text in each.held_texts()]
+    trained = (each.documents[number] for each in apart for number in each.trained())
+    share = overlap.overlap_of(together_held, trained)
+    for each in apart:
+        each.opened.verdict.heldout_overlap = share
+    if share > MUCH_OVERLAP:
+        apart[0].opened.verdict.ask("E439", percent=f"{100 * share:.0f}")
+    return apart
+
+
+class Texts(NamedTuple):
+    """A source with its documents. `held`: the numbers of those held out, unless the organizer brought a part.
+    `copies`: the numbers of those not used, because another source holds out the same.
+    """
+
+    path: Path
+    opened: Opened
+    held: list[int]
+    copies: Sequence[int] = ()
+
+    @property
+    def documents(self) -> Documents:
+        return self.opened.documents
+
+    def trained(self) -> list[int]:
+        """Return the numbers of the documents to train on, shuffled by a fixed key."""
+        held = {*self.held, *self.copies}
+        return [number for number in self.documents.order() if number not in held]
+
+    def held_texts(self) -> Iterator[str]:
+        """Yield the held-out documents."""
+        if self.opened.heldout is None:
+            yield from (self.documents[number] for number in self.held)
+        else:
+            yield from (self.opened.heldout[number] for number in range(len(self.opened.heldout)))
+
+
+def _held_out(opened: Opened) -> list[int]:
+    """Choose the documents to hold out, and state in the verdict how much of them the training part contains."""
+    documents, verdict = opened.documents, opened.verdict
+    if opened.heldout is not None:
+        held = [opened.heldout[number] for number in range(len(opened.heldout))]
+        verdict.heldout_overlap = overlap.overlap_of(held, (documents[n] for n in range(len(documents))))
+        if verdict.heldout_overlap > SMALL_OVERLAP:
+            verdict.ask("E439", percent=f"{100 * verdict.heldout_overlap:.0f}")
+        return []
+    wanted = max(int(HELD_OUT * documents.bytes), HELD_OUT_BYTES)
+    most = int(HELD_OUT_AT_MOST * documents.bytes)
+    choice = overlap.choose(documents, wanted=min(wanted, most), most=most)
+    verdict.heldout_overlap = choice.overlap
+    if not choice.held and len(documents) >= FEWEST_DOCUMENTS:
+        verdict.ask("E440")
+    return choice.held
+
+
+def _prepare(texts: Sequence[Texts], out: Path, preparation: TextPreparation) -> PreparedText:
+    sentences = preparation.sentences
+    learned = [_learned_from(each, TRAINED_ON // len(texts)) for each in texts]
     tokenizer = train_tokenizer(chain.from_iterable(learned), preparation)
     save_tokenizer(tokenizer, out / "tokenizer", sentences=sentences)
     return cut(texts, out, tokenizer, sentences=sentences)
 
 
-def _prepare_by(base: Path, texts: Sequence[Documents], out: Path, preparation: TextPreparation) -> PreparedText:
+def _prepare_by(base: Path, texts: Sequence[Texts], out: Path, preparation: TextPreparation) -> PreparedText:
     sentences = preparation.sentences
     brought = take_tokenizer(base, out / "tokenizer", sentences=sentences)
     made = cut(texts, out, brought.tokenizer, sentences=sentences, end=brought.end)
@@ -196,43 +296,64 @@ def _prepare_by(base: Path, texts: Sequence[Documents], out: Path, preparation: 
 
 
 def cut(
-    texts: Sequence[Documents], out: Path, tokenizer: Tokenizer, *, sentences: bool = False, end: int = END_OF_TEXT_ID
+    texts: Sequence[Texts], out: Path, tokenizer: Tokenizer, *, sentences: bool = False, end: int = END_OF_TEXT_ID
 ) -> PreparedText:
     """Write shards and the held-out part. `end`: appended to each document unless `sentences`. Raises Problem E415."""
-    orders = [documents.order() for documents in texts]
     tokenizer.no_truncation()  # some tokenizer files request truncation
     tokenizer.no_padding()
     pieces, held = pieces_of(tokenizer), list[Encoded]()
-    counts, shards, notes = np.zeros(pieces, dtype=np.int64), list[DataFile](), [each.note for each in texts]
-    for source, (documents, order) in enumerate(zip(texts, orders, strict=True)):
-        encoded = encode_documents(tokenizer, (documents[number] for number in order), sentences=sentences, end=end)
-        aside = _set_aside(documents, order, encoded)
+    counts, shards, notes = np.zeros(pieces, dtype=np.int64), list[DataFile](), list[str]()
+    seen: list[list[str]] = []
+    for source, each in enumerate(texts):
+        documents, order = each.documents, each.trained()
+        aside = [*encode_documents(tokenizer, each.held_texts(), sentences=sentences, end=end)]
         held += aside
+        encoded = encode_documents(tokenizer, (documents[number] for number in order), sentences=sentences, end=end)
         here = [*_write_shards(in_shards(encoded, shard_tokens(documents.bytes)), out / "shards", counts, source)]
-        found = sum(len(each.tokens) for each in aside) + sum(shard.size for shard in here)
+        found = sum(len(part.tokens) for part in aside) + sum(shard.size for shard in here)
         tokenizer_file = out / "tokenizer" / "tokenizer.json"
-        portions, note = _portions_of(documents, found, tokenizer_file, end, sentences=sentences)
-        notes.append(note)
+        portions, note = _portions_of(each, found, tokenizer_file, end, sentences=sentences)
+        notes += [_told(each.opened.verdict), note]
         shards += here + [write_portion(portion, out / "shards", source) for portion in portions]
+        seen.append([_as_seen(tokenizer, documents[number], sentences=sentences) for number in order[-SHOWN:]])
     tokens = sum(shard.size for shard in shards)
-    shown = chain.from_iterable(zip(*(_shown(*each) for each in zip(texts, orders, strict=True)), strict=False))
+    verdict = together([each.opened.verdict for each in texts])
+    verdict.tokens = tokens
+    pieces_seen = [piece for piece in chain.from_iterable(zip_longest(*seen)) if piece is not None][:SHOWN]
+    verdict.pieces = [*pieces_seen]
     return PreparedText(
         vocab=pieces,
         size=tokens,
         ready=f"{_ready(texts)}: {tokens:,} tokens, vocabulary {pieces:,}.{''.join(notes)}",
-        characters=sum(documents.characters for documents in texts),
+        characters=sum(each.documents.characters for each in texts),
         shards=shards,
         heldout=write_heldout(held, out / "heldout.safetensors") if held else None,
         unigram_entropy=None if sentences else entropy_of(counts),
-        pieces=list(shown)[:SHOWN],
+        pieces=pieces_seen,
+        verdict=verdict,
     )
 
 
-def _portions_of(
-    documents: Documents, found: int, tokenizer: Path, end: int, *, sentences: bool
-) -> tuple[list[Portion], str]:
+def _told(verdict: Verdict) -> str:
+    """Return a sentence about rows and what was left out, or an empty text for a plain text."""
+    left = sum(verdict.left_out.values())
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in verdict.left_out.items())
+    field = (
+        f" They are the field {shown(verdict.field, FIELD_NAME)!r} of {verdict.rows:,} rows." if verdict.field else ""
+    )
+    return field + (f" {left:,} are left out: {reasons}." if left else "")
+
+
+def _as_seen(tokenizer: Tokenizer, document: str, *, sentences: bool) -> str:
+    """Return the start of a document as the tokenizer passes it to the model."""
+    (encoded,) = encode_documents(tokenizer, [document[: 4 * PIECE]], sentences=sentences)
+    tokens = encoded.tokens if sentences else encoded.tokens[:-1]
+    return _piece(tokenizer.decode(tokens, skip_special_tokens=False))
+
+
+def _portions_of(texts: Texts, found: int, tokenizer: Path, end: int, *, sentences: bool) -> tuple[list[Portion], str]:
     """Return the portions of a source on the Hub, and a note to display. `found`: tokens in the local part."""
-    listing = listing_of(documents.source)
+    listing, documents = listing_of(texts.path), texts.documents
     if listing is None:
         return [], ""
     if documents.are_conversations:
@@ -245,35 +366,18 @@ def _portions_of(
     return portions[:MOST_PORTIONS], "".join(words.format(count=count) for words, count in told if count)
 
 
-def _ready(texts: Sequence[Documents]) -> str:
+def _ready(texts: Sequence[Texts]) -> str:
     return "The dataset is ready" if len(texts) == 1 else f"The dataset of {len(texts)} texts is ready"
 
 
-def _shown(documents: Documents, order: list[int]) -> list[str]:
-    return [_piece(documents[number]) for number in order[-SHOWN:]]
-
-
-def _learned_from(documents: Documents, order: list[int], most_bytes: int) -> Iterator[str]:
-    """Yield random documents to train the tokenizer, from the end of `order`. Held-out documents are at its start."""
+def _learned_from(texts: Texts, most_bytes: int) -> Iterator[str]:
+    """Yield documents to train the tokenizer on, in random order. None of them is held out."""
     left = most_bytes
-    for number in reversed(order):
-        left -= documents.size(number)
+    for number in texts.trained():
+        left -= texts.documents.size(number)
         if left < 0:
             return
-        yield documents[number]
-
-
-def _set_aside(documents: Documents, order: list[int], encoded: Iterator[Encoded]) -> list[Encoded]:
-    held: list[Encoded] = []
-    size = tokens = 0
-    for number in order:
-        enough = size >= HELD_OUT * documents.bytes and tokens >= HELD_OUT_TOKENS
-        size += documents.size(number)
-        if enough or size > HELD_OUT_AT_MOST * documents.bytes:
-            break
-        held.append(next(encoded))
-        tokens += len(held[-1].tokens)
-    return held
+        yield texts.documents[number]
 
 
 def _write_shards(

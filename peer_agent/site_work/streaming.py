@@ -96,7 +96,8 @@ def _sampled(files: list[RemoteFile], most: int) -> list[tuple[int, int]]:
 def _without_texts(wanted: Wanted, files: list[RemoteFile]) -> Problem:
     if any(file.columns for file in files):
         return Problem.of("E417", repository=wanted.repository, most=f"{GROUP_BYTES >> 20:,}")
-    return Problem.of("E382", rows=f"{sum(group.rows for file in files for group in file.groups):,}")
+    rows = sum(group.rows for file in files for group in file.groups)
+    return Problem.of("E382", rows=f"{rows:,}", fields="no text")
 
 
 def _copy(wanted: Wanted, commit: str, file: RemoteFile, missing: list[tuple[int, Path]], parts: Path) -> None:

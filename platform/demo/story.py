@@ -110,7 +110,7 @@ class Demo:
         if model is not None:
             brought = {"text": (model.name, model.read_bytes())}
             organizer.submit(f"/runs/{self.slug}/model/", {"licence": material.licence, "may_share": "on"}, brought)
-        organizer.submit(f"/runs/{self.slug}/manage/", {"action": "open"})
+        organizer.publish(self.slug)
         self.say(f"The run is at {self.site}/runs/{self.slug}/")
         ready = "the data could not be prepared"
         self._wait_for(lambda: self._state(organizer) in ("open", "finished"), RELEASE_S, ready, None)

@@ -4,6 +4,7 @@ import http.cookiejar
 import json
 import re
 import secrets
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -13,6 +14,8 @@ from typing import Any
 
 TIMEOUT_S = 60.0
 CSRF = re.compile(r'name="csrfmiddlewaretoken" value="([^"]+)"')
+SEEN = re.compile(r'name="seen" value="([^"]*)"')
+LOOK_S = 0.25
 TOKEN = re.compile(r"\bmh_[A-Za-z0-9_-]{20,}")
 
 
@@ -65,6 +68,16 @@ class Visitor:
         headers = {"Content-Type": kind, "Referer": self.site + path}
         request = urllib.request.Request(self.site + (action or path), body, headers)  # noqa: S310
         return self._open(request).decode()
+
+    def publish(self, slug: str, limit_s: float = 120) -> None:
+        """Publish a draft as soon as the manage page shows what was understood of its data. Raises Refused."""
+        until = time.monotonic() + limit_s
+        page = f"/runs/{slug}/manage/"
+        while (seen := SEEN.search(self.read(page))) is None:
+            if time.monotonic() > until:
+                raise Refused(f"the data of {slug} are not ready after {limit_s:g} s")
+            time.sleep(LOOK_S)
+        self.submit(page, {"action": "open", "seen": seen[1]})
 
     def download(self, path: str, target: Path) -> None:
         target.write_bytes(self._open(urllib.request.Request(self.site + path)))  # noqa: S310

@@ -38,6 +38,16 @@ def model_folder(dataset: Dataset) -> Path:
     return prepared_folder(dataset) / "model"
 
 
+def pictures_of(dataset: Dataset) -> list[tuple[int, str, Path]]:
+    """Return the number, class and path of each image that shows what was understood of a dataset's images."""
+    classes = sorted((dataset.verdict or {}).get("classes", {}))
+    found = []
+    for path in (prepared_folder(dataset) / "pictures").glob("*.png") if classes else ():
+        number, _, label = path.stem.partition("-")
+        found.append((int(number), classes[int(label)], path))
+    return sorted(found)
+
+
 def heldout_path(dataset: Dataset) -> Path:
     return prepared_folder(dataset) / "heldout.safetensors"
 

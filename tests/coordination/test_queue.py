@@ -32,7 +32,7 @@ def live(life: str, environment: dict[str, str]) -> str:
 def test_what_a_restart_has_interrupted_is_done_once(environment: dict[str, str]) -> None:
     live("draft", environment)
     assert json.loads(live("work", environment)) == {
-        "requeued": 1,  # the task that prepares the text; opening the run follows it
+        "requeued": 1,  # the task that prepares the text
         "state": "finished",
         "shards": 1,
         "snapshots": 1,

@@ -27,7 +27,7 @@ def wait_for(done: Callable[[], object]) -> None:
 
 
 def draft() -> None:
-    """Store a text and enqueue the opening of a run, without waiting for the work."""
+    """Store a text and enqueue its preparation, without waiting for the work."""
     from accounts.models import Person
     from runs.datasets.services import store_upload
     from runs.lifecycle import services
@@ -36,22 +36,26 @@ def draft() -> None:
 
     person = Person.objects.create_user("Amina", None)
     dataset = store_upload(organizer=person, title="W", licence="CC0", filename="w.txt", size=len(TEXT), chunks=[TEXT])
-    run = services.create_run(organizer=person, dataset=dataset, title="Proverbs", purpose="", recipe=RECIPE)
-    services.open_run(run=run)
+    services.create_run(organizer=person, dataset=dataset, title="Proverbs", purpose="", recipe=RECIPE)
 
 
 def work() -> dict[str, Any]:
-    """Complete the enqueued work, running each task twice. Return the resulting state of the rows."""
+    """Complete the enqueued work and publish the run, running each task twice. Return the resulting state of the
+    rows.
+    """
     from runs import queue, tasks
-    from runs.lifecycle.services import finish_run
-    from runs.models import Release, Run
+    from runs.lifecycle.services import finish_run, open_run
+    from runs.models import Dataset, Release, Run
     from runs.queue import TaskName
     from server.worker import running_worker
 
     with running_worker():
         requeued = tasks.requeue_unfinished()
+        wait_for(lambda: Dataset.objects.get().state == Dataset.State.READY)
+        run = Run.objects.select_related("dataset").get()
+        open_run(run=run, seen=run.dataset.mark)
         wait_for(lambda: Run.objects.get().state == Run.State.OPEN)
-        run = Run.objects.get()
+        run.refresh_from_db()
         for _ in range(2):
             queue.enqueue(TaskName.PREPARE_DATASET, run.dataset_id)
             queue.enqueue(TaskName.PREPARE_RUN, run.pk)

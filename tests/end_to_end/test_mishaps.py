@@ -224,7 +224,7 @@ def test_markup_and_right_to_left_text_are_shown_as_text(site: tuple[Swarm, Brow
     run = f"{swarm.url}/runs/{swarm.slug}/"
     for page in ("manage/", "edit/", "delete/", "publish/", ""):
         check_page(organizer, run + page, HOSTILE)
-    visitor.submit(f"/runs/{swarm.slug}/manage/", {"action": "open"})
+    visitor.publish(swarm.slug)
     swarm.wait_for_state("open", 120)
     code = hostile_request(swarm, swarm.slug)
     check_page(organizer, f"{swarm.url}/approve/?code={code}", MACHINE)

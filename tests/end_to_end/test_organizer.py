@@ -38,7 +38,7 @@ def test_a_run_by_invitation_from_the_first_link_to_the_release(tmp_path: Path, 
         swarm.start_site()
         organizer, stranger = swarm.sign_up("amina"), swarm.sign_up("noor")
         swarm.draft(organizer, english, trainers=2, steps=LONG, visibility="private", snapshot_every="1000")
-        organizer.submit(f"/runs/{swarm.slug}/manage/", {"action": "open"})
+        organizer.publish(swarm.slug)
 
         def facts() -> dict[str, object]:
             return organizer.read_json(f"runs/{swarm.slug}")

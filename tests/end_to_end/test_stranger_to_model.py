@@ -37,7 +37,7 @@ def new_draft(swarm: Swarm, browser: Browser, text: Path) -> Reader:
     before = page.inner_text("[data-estimate]")
     fill_in(organizer)
     page.wait_for_function("before => document.querySelector('[data-estimate]').innerText !== before", arg=before)
-    page.click("button:has-text('Save draft')")
+    page.click("button:has-text('Continue')")
     page.wait_for_selector(f"h1:has-text('{TITLE}')")
     swarm.slug = page.url.split("/runs/")[1].split("/")[0]
     return organizer
@@ -59,12 +59,12 @@ def fill_in(organizer: Reader) -> None:
 
 
 def open_the_run(organizer: Reader, swarm: Swarm) -> None:
-    """Check that the page shows three pieces of the text, then open the run."""
+    """Check that the page shows five pieces of the text, then open the run."""
     page = organizer.page
     page.goto(f"{swarm.url}/runs/{swarm.slug}/manage/")
-    page.wait_for_selector("h3:has-text('Three random pieces')")
-    pieces = page.locator("section[aria-labelledby=text] blockquote")
-    assert len({piece for piece in pieces.all_inner_texts() if piece}) == 3
+    page.wait_for_selector("h2:has-text('What the run learns from')")
+    pieces = page.locator("section[aria-labelledby=verdict] blockquote")
+    assert len({piece for piece in pieces.all_inner_texts() if piece}) == 5
     page.click("button:has-text('Publish run')")
     page.wait_for_selector("button:has-text('Pause')")
 

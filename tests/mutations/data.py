@@ -5,7 +5,10 @@ from tests.mutations.mutation import Mutation
 LEASES = "peer_agent/protocol/coordinator/leases.py"
 DEALT = ("tests/protocol/coordinator/test_leases.py",)
 FETCHED = ("tests/site_work/test_fetching.py",)
-CHAT, WRITTEN = "peer_agent/publishing/rows.py", ("tests/publishing/test_rows.py",)
+INTAKE = "peer_agent/site_work/intake"
+CHAT, WRITTEN = f"{INTAKE}/chat.py", ("tests/site_work/intake/test_chat.py",)
+TEXTS, ROWS = f"{INTAKE}/texts.py", f"{INTAKE}/rows.py"
+HELD = ("tests/site_work/intake/test_overlap.py",)
 LENT, TAKEN = "peer_agent/trainer/collaboration.py", ("tests/trainer/test_collaboration.py",)
 LOOP, COMPUTED = "peer_agent/training/loop.py", ("tests/training/test_loop.py",)
 BASES = "platform/runs/datasets/services.py"
@@ -99,16 +102,16 @@ DATA: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a list of anything is a conversation",
-        "peer_agent/publishing/rows.py",
-        'if letters <= ROW_BYTES and all(each.message["role"] for each in said):',
-        "if letters <= ROW_BYTES:",
+        CHAT,
+        "        if not isinstance(role, str) or not 0 < len(role) <= LONGEST_ROLE:\n            return None\n",
+        "",
         WRITTEN,
     ),
     Mutation(
         "conversations are cut as texts are",
-        "peer_agent/publishing/documents.py",
-        "longest = LONGEST_CONVERSATION if are_conversations else 0",
-        "longest = 0",
+        TEXTS,
+        "is_short = self.are_conversations and len(text) <= LONGEST_CONVERSATION",
+        "is_short = False",
         WRITTEN,
     ),
     Mutation(
@@ -193,10 +196,10 @@ DATA: tuple[Mutation, ...] = (
     ),
     Mutation(
         "what is written out has no end",
-        "peer_agent/publishing/documents.py",
-        "            if offsets[-1] > most and not known:",
-        "            if False:",
-        WRITTEN,
+        TEXTS,
+        "                if offsets[-1] > limit:",
+        "                if False:",
+        (*WRITTEN, "tests/site_work/intake/test_texts.py"),
     ),
     Mutation(
         "a template that is slow for each goes on for hours",
@@ -207,23 +210,23 @@ DATA: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a list of any length becomes objects",
-        "peer_agent/publishing/rows.py",
+        ROWS,
         "            if compute.any(is_long).as_py():",
         "            if False:",
-        WRITTEN,
+        ("tests/site_work/intake/test_rows.py",),
     ),
     Mutation(
         "one conversation decides for all rows",
-        "peer_agent/publishing/rows.py",
-        "if 2 * count > looked_at or not found]",
-        "if count]",
+        TEXTS,
+        "and 2 * talk.rows > count)",
+        "and talk.rows)",
         WRITTEN,
     ),
     Mutation(
         "conversations that cannot be written are taken before texts",
-        "peer_agent/publishing/rows.py",
-        "    if writer is not None and said and (writer.has_template or not found):",
-        "    if writer is not None and said:",
+        TEXTS,
+        "(self.writer is not None and self.writer.has_template and 2",
+        "(self.writer is not None and 2",
         WRITTEN,
     ),
     Mutation(
@@ -267,6 +270,69 @@ DATA: tuple[Mutation, ...] = (
         "    tokenizer.no_truncation()",
         "",
         ("tests/site_work/test_prepare_text.py",),
+    ),
+    Mutation(
+        "near copies of what is trained on are held out",
+        f"{INTAKE}/overlap.py",
+        "CONTAINED = 0.5",
+        "CONTAINED = 2",
+        HELD,
+    ),
+    Mutation(
+        "copies of a document go to both parts",
+        f"{INTAKE}/overlap.py",
+        "    for _, group in groupby(order, key=digests.__getitem__):",
+        "    for _, group in groupby(order):",
+        HELD,
+    ),
+    Mutation(
+        "a held-out document that goes back is forgotten",
+        f"{INTAKE}/overlap.py",
+        "        seen.mark(texts[candidates[place][0]] for place in sorted(back))\n",
+        "",
+        HELD,
+    ),
+    Mutation(
+        "what people set aside is trained on",
+        TEXTS,
+        '[*by_split["train"], *by_split[""]] if by_split["train"] else files',
+        "files",
+        ("tests/site_work/intake/test_texts.py",),
+    ),
+    Mutation(
+        "a file named JSON is learned as plain text",
+        ROWS,
+        "    if suffix in JSON_NAMES:",
+        "    if False:",
+        ("tests/site_work/intake/test_rows.py",),
+    ),
+    Mutation(
+        "UTF-16 without a mark is no text",
+        f"{INTAKE}/encoding.py",
+        "    if odd > NULS and even < odd / 10:",
+        "    if False:",
+        ("tests/site_work/intake/test_encoding.py",),
+    ),
+    Mutation(
+        "what unpacks to too much is unpacked",
+        f"{INTAKE}/unpack.py",
+        "        if self.taken > self.most:",
+        "        if False:",
+        ("tests/site_work/intake/test_unpack.py",),
+    ),
+    Mutation(
+        "pictures with 16 bits are white",
+        "peer_agent/site_work/prepare_images.py",
+        "_on_white(_in_8_bits(upright) if is_deep else upright)",
+        "_on_white(upright)",
+        ("tests/site_work/test_prepare_images.py", "tests/site_work/intake/test_brought.py"),
+    ),
+    Mutation(
+        "copies of an image go to both parts",
+        "peer_agent/site_work/prepare_images.py",
+        '        most = int(np.searchsorted(ordered, ordered[most], side="left"))',
+        "        pass",
+        ("tests/site_work/test_prepare_images.py",),
     ),
     Mutation(
         "a large model is judged by all samples",

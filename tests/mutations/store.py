@@ -126,6 +126,20 @@ STORED: tuple[Mutation, ...] = (
         "tests/runs/test_states.py",
     ),
     fault(
+        "a run is published unseen",
+        "runs/lifecycle/services",
+        "run.dataset.state != Dataset.State.READY or seen != run.dataset.mark",
+        "run.dataset.state != Dataset.State.READY",
+        "tests/runs/lifecycle/test_services.py::TestOpening",
+    ),
+    fault(
+        "data are kept that were read from another field",
+        "runs/datasets/preparation",
+        "if now is None or _read(now.sources()) != _read(sources):",
+        "if now is None or len(now.sources()) != len(sources):",
+        "tests/runs/datasets/test_preparation.py::TestDataset",
+    ),
+    fault(
         "work is enqueued before its rows are there",
         "runs/queue",
         "    transaction.on_commit(lambda: enqueue(task, row_id, after_s=after_s))",

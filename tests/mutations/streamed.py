@@ -25,7 +25,13 @@ STREAMED_TEXTS: tuple[Mutation, ...] = (
         STREAMED,
     ),
     Mutation("parts of a row group are all of it", PORTIONS, "[portion.part :: portion.parts]", "", STREAMED),
-    Mutation("a column is looked for again", PORTIONS, "field=portion.column)", 'field="")', STREAMED),
+    Mutation(
+        "a column is looked for again",
+        PORTIONS,
+        "open_column(rows, portion.column, scratch)",
+        'open_column(rows, "note", scratch)',
+        STREAMED,
+    ),
     Mutation(
         "what nobody else may read is streamed",
         "peer_agent/site_work/fetching.py",

@@ -1,6 +1,7 @@
 """What the Hub refuses, in numbered words. A local server answers as the Hub does, over HTTP."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,7 +22,7 @@ def hub() -> Iterator[Site]:
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     waited: list[float] = []
-    monkeypatch.setattr("peer_agent.publishing.hub_client.time.sleep", waited.append)
+    monkeypatch.setattr("peer_agent.publishing.hub_client.time", SimpleNamespace(sleep=waited.append))
     return waited
 
 
@@ -31,7 +32,10 @@ def address(hub: Site) -> str:
 
 def refuse(hub: Site, path: str, status: int, message: str = "", **headers: str) -> None:
     body = b'{"error": "%s"}' % message.encode()
-    hub.url(path, lambda handler: handler.reply(status, body, Content_Type="application/json", **headers))
+    hub.url(
+        path,
+        lambda handler: handler.reply(status, body, Content_Type="application/json", Connection="close", **headers),
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,7 +70,7 @@ def test_restricted_dataset_says_what_to_accept(hub: Site) -> None:
 def test_rate_limit_is_obeyed(hub: Site, waits: list[float], headers: dict[str, str], seconds: float | None) -> None:
     answers = iter([429, 200])
     good = b'{"name": "amina", "auth": {"accessToken": {"role": "write"}}}'
-    hub.url("/api/whoami-v2", lambda handler: handler.reply(next(answers), good, **headers))
+    hub.url("/api/whoami-v2", lambda handler: handler.reply(next(answers), good, Connection="close", **headers))
     assert check_token("secret", address(hub)).name == "amina"
     assert waits == [hub_client.PAUSES_S[0] if seconds is None else seconds]
 

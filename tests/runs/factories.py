@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import psycopg
 import pytest
@@ -26,6 +27,7 @@ from peer_agent.protocol.identifiers import ANY_RUN
 from peer_agent.protocol.log.records import GENESIS, Entry
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.causal_lm import CausalLM, Model
+from peer_agent.site_work.intake.verdict import Verdict
 from runs import processes, storage
 from runs.datasets.services import preparation_of
 from runs.ledger.records import keep_sealed
@@ -103,6 +105,21 @@ def draft(organizer: Person, **changes: Any) -> Run:
     run = Run.objects.create(**{**facts, **changes})
     Head.objects.create(run=run)
     return run
+
+
+def understood(dataset: Dataset, **facts: Any) -> None:
+    """Store a verdict on prepared data, with these facts."""
+    dataset.verdict = msgspec.to_builtins(Verdict(**facts))
+    dataset.save(update_fields=["verdict"])
+
+
+def pictured(dataset: Dataset, *shown: str, **facts: Any) -> None:
+    """Store a verdict on images, with a picture of each class that is `shown`."""
+    understood(dataset, format="images in folders", classes=dict.fromkeys(shown, 12), **facts)
+    folder = storage.prepared_folder(dataset) / "pictures"
+    folder.mkdir()
+    for number, label in enumerate(sorted(set(shown))):
+        (folder / f"{number}-{number}.png").write_bytes(label.encode())
 
 
 def opened(organizer: Person, **changes: Any) -> Run:

@@ -55,7 +55,7 @@ def test_a_draft_of_before_the_bound_is_not_opened(organizer: Person, settings: 
     run = draft(organizer)
     settings.QUOTAS = settings.QUOTAS | {"parameters": RECIPE.parameters() - 1}
     with pytest.raises(Problem, match="E366"):
-        services.open_run(run=run)
+        services.open_run(run=run, seen="")
     run.refresh_from_db()
     assert run.state == Run.State.DRAFT
 
@@ -64,9 +64,9 @@ def test_a_draft_of_before_the_bound_is_not_opened(organizer: Person, settings: 
 def test_so_many_runs_are_under_way_at_once(organizer: Person, state: str) -> None:
     first, second = opened(organizer, state=state), draft(organizer, slug="second")
     with pytest.raises(Problem, match=r"E367: You have 1 active runs"):
-        services.open_run(run=second)
+        services.open_run(run=second, seen="")
     Run.objects.filter(pk=first.pk).update(state=Run.State.FINISHED)
-    services.open_run(run=second)
+    services.open_run(run=second, seen="")
     assert second.state == Run.State.PREPARING
 
 
@@ -100,9 +100,11 @@ def begin(person: Person, size: int) -> Upload:
 def test_operators_have_no_bounds(operator: Person) -> None:
     opened(operator)
     for _ in range(3):
-        run = new_run(operator, vocab=RECIPE.vocab + 1)
+        new_run(operator, vocab=RECIPE.vocab + 1)
         store(operator, MEGABYTE)
-    services.open_run(run=run)
+    run = draft(operator, slug="one-more")
+    services.open_run(run=run, seen="")
+    assert run.state == Run.State.PREPARING
     assert quotas.use_of(operator).most is None
 
 

@@ -50,6 +50,7 @@ def test_from_a_text_to_a_release(tmp_path: Path) -> None:
         "ready",
         "end",
         "special",
+        "verdict",
     }
     assert set(prepared["shards"][0]) == set(prepared["heldout"]) == {"digest", "size", "source"}
     (tmp_path / "recipe.json").write_bytes(encode_recipe(small_recipe()))
@@ -71,7 +72,9 @@ def test_from_a_text_to_a_release(tmp_path: Path) -> None:
     assert set(released["files"][0]) == {"name", "size", "sha256"}
 
 
-@pytest.mark.parametrize(("content", "code", "words"), [(b"", "E303", "empty"), (b"ab\xff", "E302", "byte 2: 0xff")])
+@pytest.mark.parametrize(
+    ("content", "code", "words"), [(b"", "E303", "empty"), ("é".encode() * 20 + b"\xff", "E302", "byte 40: 0xff")]
+)
 def test_a_persons_error_is_the_last_line(content: bytes, code: str, words: str, tmp_path: Path) -> None:
     done = run("prepare", written(tmp_path, content), tmp_path / "data", "--preparation", PREPARATION)
     assert done.returncode == 1

@@ -1,7 +1,6 @@
 """Preparing images: from an archive to shards that do not depend on the order of the archive's files."""
 
 import io
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +8,17 @@ import pytest
 from PIL import Image
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.recipes.images.pixels import load_shard, shards_of
+from peer_agent.recipes.images.pixels import Pixels, load_shard, shards_of
 from peer_agent.recipes.images.preparation import ImagePreparation
-from peer_agent.site_work import prepare_images
 from peer_agent.site_work import prepare_images as preparing
-from peer_agent.site_work.prepare_images import PreparedImages, members_of, pixels_of, prepare
-from tests.site_work.tars import Colour, entry_of, png, tar
+from peer_agent.site_work.prepare_images import PreparedImages, decoded, prepare
+from tests.site_work.intake.made import codes_of
+from tests.site_work.tars import Colour, png, tar
+
+
+def pixels_of(content: bytes, side: int) -> Pixels | None:
+    found = decoded(content, side)
+    return None if found is None else found.pixels
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF"])
@@ -60,75 +64,39 @@ def test_what_is_no_image_is_nothing(content: bytes) -> None:
 
 
 def test_a_huge_image_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare_images, "MOST_PIXELS", 99)
+    monkeypatch.setattr(preparing, "MOST_PIXELS", 99)
     assert pixels_of(png(size=(10, 10)), 8) is None
-    monkeypatch.setattr(prepare_images, "MOST_PIXELS", 100)
+    monkeypatch.setattr(preparing, "MOST_PIXELS", 100)
     assert pixels_of(png(size=(10, 10)), 8) is not None
 
 
-def encoded(image: Image.Image) -> bytes:
+def encoded(image: Image.Image, kind: str = "PNG") -> bytes:
     content = io.BytesIO()
-    image.save(content, "PNG")
+    image.save(content, kind)
     return content.getvalue()
 
 
-@pytest.mark.parametrize("mode", ["w", "w:gz"])
-def test_files_in_folders_are_read_in_their_order(tmp_path: Path, mode: str) -> None:
-    files = {"set/cat/1.png": b"one", "set/dog/2.png": b"two", "./bird/3.png": b"three", "alone.png": b"none"}
-    folder = entry_of("set/empty", tarfile.DIRTYPE)
-    members = [*members_of(tar(tmp_path / "a.tar", files, [folder], mode))]
-    found = [(member.folder, member.name, member.content) for member in members]
-    assert found == [("cat", "1.png", b"one"), ("dog", "2.png", b"two"), ("bird", "3.png", b"three")]
+@pytest.mark.parametrize(("kind", "dtype"), [("PNG", "uint16"), ("TIFF", "uint16"), ("TIFF", "int32"), ("TIFF", "f4")])
+@pytest.mark.parametrize("most", [900, 30_000])
+def test_more_than_8_bits_are_scaled_by_their_own_range(kind: str, dtype: str, most: int) -> None:
+    values = np.linspace(100, most, 64).reshape(8, 8)
+    found = decoded(encoded(Image.fromarray(values.astype(dtype)), kind), 8)
+    assert found is not None
+    assert found.was_scaled
+    grey = (values - 100) * 255 / (most - 100)
+    assert np.abs(found.pixels[:, :, 0] - grey).max() < 2
+    plain = decoded(encoded(Image.fromarray(np.full((8, 8), 500, dtype)), kind), 8)
+    assert plain is not None, "an image of a single colour has no range"
+    assert plain.pixels.max() == 0
 
 
-def test_what_a_file_system_adds_is_left_out(tmp_path: Path) -> None:
-    files = {"cat/._1.png": b"fork", "__MACOSX/1.png": b"fork", ".git/x": b"x", "cat/1.png": b"one"}
-    assert [member.name for member in members_of(tar(tmp_path / "a.tar", files))] == ["1.png"]
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        entry_of("cat/link", tarfile.SYMTYPE, "/etc/passwd"),
-        entry_of("cat/hard", tarfile.LNKTYPE, "../../x"),
-        entry_of("cat/device", tarfile.CHRTYPE),
-        entry_of("cat/pipe", tarfile.FIFOTYPE),
-        entry_of("../cat/out.png", tarfile.REGTYPE),
-        entry_of("/cat/root.png", tarfile.REGTYPE),
-    ],
-    ids=lambda entry: entry.name,
-)
-def test_what_leads_out_is_refused_by_name(tmp_path: Path, entry: tarfile.TarInfo) -> None:
-    with pytest.raises(Problem, match=f"E379.*{entry.name}"):
-        [*members_of(tar(tmp_path / "a.tar", {"cat/1.png": b"one"}, [entry]))]
-
-
-def test_what_is_no_archive_or_cut_short_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.tar"
-    path.write_bytes(b"a text, and no archive" * 100)
-    with pytest.raises(Problem, match="E378"):
-        [*members_of(path)]
-    tar(path, {"cat/1.png": b"x" * 5000, "cat/2.png": b"y" * 5000}, mode="w:gz")
-    path.write_bytes(path.read_bytes()[:60])
-    with pytest.raises(Problem, match="E378"):
-        [*members_of(path)]
-
-
-def test_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tar(tmp_path / "a.tar", {"cat/1.png": b"one", "cat/2.png": b"two!", "cat/3.png": b"six"})
-    monkeypatch.setattr(prepare_images, "FILE_BYTES", 3)
-    assert [member.content for member in members_of(path)] == [b"one", b"", b"six"]
-    monkeypatch.setattr(prepare_images, "FILES", 2)
-    with pytest.raises(Problem, match=r"E378.*more than 2 files"):
-        [*members_of(path)]
-
-
-def test_a_name_of_a_gigabyte_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tar(tmp_path / "a.tar", {f"cat/{'x' * 3000}.png": b"one"})
-    assert [len(member.name) for member in members_of(path)] == [3004]
-    monkeypatch.setattr(prepare_images, "LONGEST_NAME", 2000)
-    with pytest.raises(Problem, match=r"E378.*too long"):
-        [*members_of(path)]
+def test_floats_that_are_no_numbers_are_dark() -> None:
+    values = np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)
+    values[0, 1], values[0, 2], values[0, 3] = np.nan, np.inf, -np.inf
+    pixels = pixels_of(encoded(Image.fromarray(values), "TIFF"), 8)
+    assert pixels is not None
+    assert pixels[0, 1:4, 0].tolist() == [0, 255, 0]
+    assert abs(int(pixels[4, 4, 0]) - 255 * 36 / 63) < 2
 
 
 COLOURS: dict[str, Colour] = {"red": (250, 0, 0), "green": (0, 250, 0), "blue": (0, 0, 250)}
@@ -189,7 +157,9 @@ def test_further_archives_are_sources_of_their_own(tmp_path: Path) -> None:
 def test_files_that_are_no_images_are_counted(tmp_path: Path) -> None:
     made = prepared(tmp_path, {**IMAGES, "set/red/broken.png": b"x", "set/red/notes.txt": b"hello"})
     assert (made.skipped, made.size) == (2, 54)
-    assert made.ready.endswith("2 files were no images and are left out.")
+    assert made.ready.endswith("2 files are left out.")
+    assert made.verdict.left_out == {"damaged images": 1, "TXT files": 1}
+    assert "E444" in codes_of(made.verdict)
     assert made.shards == prepared(tmp_path / "without").shards
 
 
@@ -227,3 +197,119 @@ def test_empty_file_and_excess_pixels_or_folders_are_refused(tmp_path: Path, mon
     monkeypatch.setattr(preparing, "CLASSES", 2)
     with pytest.raises(Problem, match=r"E301.*more than 2 folders"):
         prepared(tmp_path / "classes")
+
+
+PLAIN = {"a": (250, 0, 0), "b": (0, 250, 0)}
+
+
+def squares(name: str, count: int, begin: int = 0) -> dict[str, bytes]:
+    """Return different images of a class."""
+    red, green, blue = COLOURS[name]
+    return {
+        f"{name}/{n}.png": png((red * (9 * n + 5) // 450, green * (9 * n + 5) // 450, blue * (9 * n + 5) // 450))
+        for n in range(begin, begin + count)
+    }
+
+
+def pixels_in(path: Path) -> set[bytes]:
+    pixels, _ = load_shard(path)
+    return {image.tobytes() for image in pixels}
+
+
+def test_copies_of_an_image_go_to_one_part(tmp_path: Path) -> None:
+    once = {**squares("red", 30), **squares("blue", 25)}
+    files = {name.replace(".png", f"-{copy}.png"): content for name, content in once.items() for copy in range(4)}
+    made = prepared(tmp_path, files)
+    assert (made.verdict.rows, made.verdict.repeats, made.verdict.heldout_overlap) == (220, 165, 0)
+    assert made.heldout is not None
+    assert made.heldout.size == 20
+    (shard,) = made.shards
+    held = pixels_in(tmp_path / "out" / "heldout.safetensors")
+    trained = pixels_in(tmp_path / "out" / "shards" / f"{shard.digest}.safetensors")
+    assert (len(held), len(trained)) == (5, 50)
+    assert not held & trained
+
+
+@pytest.mark.parametrize(
+    ("names", "held", "left_out"),
+    [
+        (("train", "val", "test"), "validation", 4),
+        (("train", "test"), "test", 0),
+        (("Training", "dev"), "validation", 0),
+    ],
+)
+def test_images_set_aside_are_held_out(tmp_path: Path, names: tuple[str, ...], held: str, left_out: int) -> None:
+    files = {
+        f"set/{split}/{name}": content
+        for number, split in enumerate(names)
+        for colour in ("red", "blue")
+        for name, content in squares(colour, 2 if number else 12, 12 * number).items()
+    }
+    made = prepared(tmp_path, files)
+    assert (made.size, made.classes) == (24, ["blue", "red"])
+    assert made.heldout is not None
+    assert made.heldout.size == 4
+    assert (made.verdict.heldout, codes_of(made.verdict)[0]) == (held, "E435")
+    assert sum(made.verdict.left_out.values()) == left_out
+    expected = {pixels.tobytes() for n in (12, 13) for pixels in _decoded(n)}
+    assert pixels_in(tmp_path / "out" / "heldout.safetensors") == expected
+
+
+def _decoded(number: int) -> list[Pixels]:
+    found = [pixels_of(squares(name, 1, number)[f"{name}/{number}.png"], 8) for name in ("red", "blue")]
+    return [pixels for pixels in found if pixels is not None]
+
+
+def test_training_images_set_aside_too_are_asked_about(tmp_path: Path) -> None:
+    files = {f"{split}/{name}": data for split in ("train", "test") for name, data in IMAGES.items()}
+    made = prepared(tmp_path, {name.replace("set/", ""): data for name, data in files.items()})
+    assert made.verdict.heldout_overlap == 1
+    assert "E439" in codes_of(made.verdict)
+
+
+def test_nothing_held_out_for_copies_is_asked_about(tmp_path: Path) -> None:
+    files = {f"{name}/{n}.png": png(colour) for name, colour in PLAIN.items() for n in range(30)}
+    made = prepared(tmp_path, files)
+    assert made.heldout is None
+    assert "E440" in codes_of(made.verdict)
+
+
+@pytest.mark.parametrize("colour", [(250, 250, 250), (250, 0, 0)])
+def test_images_of_a_single_colour_are_asked_about(tmp_path: Path, colour: Colour) -> None:
+    made = prepared(tmp_path, {f"{name}/{n}.png": png(colour) for name in "ab" for n in range(5)})
+    assert "E443" in codes_of(made.verdict)
+
+
+def test_an_image_in_two_classes_is_told(tmp_path: Path) -> None:
+    made = prepared(tmp_path, {**squares("red", 10), "blue/1.png": squares("red", 1)["red/0.png"]})
+    (found,) = (found for found in made.verdict.findings if found.code == "E442")
+    assert "1 images are in more than one class, as in blue and red" in found.text
+
+
+def test_the_verdict_measures_each_class(tmp_path: Path) -> None:
+    made = prepared(tmp_path, {f"{name}/{n}.png": png(colour) for name, colour in COLOURS.items() for n in range(9)})
+    assert made.verdict.classes == {"blue": 9, "green": 9, "red": 9}
+    assert [(each.name, each.mean) for each in made.verdict.pieces] == [  # type: ignore[union-attr]
+        ("blue", 83.33), ("green", 83.33), ("red", 83.33),
+    ]  # fmt: skip
+    pictures = sorted(path.name for path in (tmp_path / "out" / "pictures").iterdir())
+    assert len(pictures) == 12
+    assert {name.split("-")[1] for name in pictures} == {"0.png", "1.png", "2.png"}
+
+
+def test_a_class_has_the_whole_name_of_its_folder(tmp_path: Path) -> None:
+    names = [f"{'Animalia_' * 9}{last}" for last in ("erato", "sara")]
+    made = prepared(tmp_path, {f"{name}/{n}.png": png((9 * n, len(name), 0)) for name in names for n in range(9)})
+    assert made.classes == names
+
+
+def test_images_outside_folders_are_left_out(tmp_path: Path) -> None:
+    with pytest.raises(Problem, match=r"E380.*0 images in 0 folders, and other files: 30 images outside folders"):
+        prepared(tmp_path, {f"{n}.png": png((n, n, n)) for n in range(30)})
+
+
+def test_images_that_are_too_large_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "FILE_BYTES", max(map(len, IMAGES.values())))
+    made = prepared(tmp_path, {**IMAGES, "set/red/large.png": png() + bytes(1000)})
+    assert made.verdict.left_out == {"too large": 1}
+    assert made.shards == prepared(tmp_path / "without").shards

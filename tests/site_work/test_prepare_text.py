@@ -12,7 +12,6 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.publishing.documents import open_documents
 from peer_agent.publishing.tokenizer import train_tokenizer
 from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.recipes.causal_lm.training import build_model, save_model
@@ -20,8 +19,10 @@ from peer_agent.recipes.masked_lm import MaskedLM
 from peer_agent.recipes.text.preparation import TextPreparation
 from peer_agent.recipes.text.tokens import load_sentences, load_shard
 from peer_agent.site_work import prepare_text as module
-from peer_agent.site_work.prepare_text import PreparedText, cut, prepare, take_tokenizer
+from peer_agent.site_work.intake.texts import Source, open_texts
+from peer_agent.site_work.prepare_text import PreparedText, Texts, cut, prepare, take_tokenizer
 from tests.publishing.texts import docstrings, written
+from tests.site_work.intake.made import json_lines, passage, passages, put, table, zipped
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +61,15 @@ def test_the_whole_text_is_there_once(prepared: PreparedText, folder: Path) -> N
     assert not text.startswith(documents[0])
 
 
+def fruit(name: str) -> str:
+    """Return a text with the name before every word, which does not repeat itself."""
+    return "\n\n".join(" ".join(f"{name} {word}" for word in text.split()) for text in passages(200))
+
+
 def test_further_texts_are_own_sources_under_one_tokenizer(tmp_path: Path) -> None:
     for name in ("apples", "berries"):
         (tmp_path / name).mkdir()
-    texts = [written(tmp_path / name, f"{name} " * 60_000) for name in ("apples", "berries")]
+    texts = [written(tmp_path / name, fruit(name)) for name in ("apples", "berries")]
     made = prepare(texts[0], tmp_path / "out", TextPreparation(300), texts[1:])
     tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer" / "tokenizer.json"))
     assert {shard.source for shard in made.shards} == {0, 1}
@@ -72,12 +78,14 @@ def test_further_texts_are_own_sources_under_one_tokenizer(tmp_path: Path) -> No
         words = set(tokenizer.decode(tokens).split())
         assert ("apples" in words, "berries" in words) == (shard.source == 0, shard.source == 1)
     assert made.size == sum(shard.size for shard in made.shards)
-    assert made.characters == 60_000 * (len("apples ") + len("berries "))
+    assert made.characters == len(fruit("apples")) + len(fruit("berries"))
     held = tokenizer.decode(load_shard(tmp_path / "out" / "heldout.safetensors").tolist())
-    assert "apples apples" in held
-    assert "berries berries" in held
-    assert len(made.pieces) == 3
-    assert {word for piece in made.pieces for word in piece.split()} >= {"apples", "berries"}
+    assert "apples the" in held
+    assert "berries the" in held
+    assert made.pieces == made.verdict.pieces
+    assert [("apples" in piece, "berries" in piece) for piece in made.pieces] == [(True, False), (False, True)] * 2 + [
+        (True, False)
+    ]
     assert made.ready.startswith("The dataset of 2 texts is ready: ")
 
 
@@ -112,7 +120,7 @@ def test_every_shard_is_a_fair_sample(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_entropy_and_pieces_describe_the_text(prepared: PreparedText) -> None:
     assert prepared.unigram_entropy is not None
     assert 4 < prepared.unigram_entropy < np.log(1024)
-    assert len(prepared.pieces) == 3
+    assert len(prepared.pieces) == 5
     assert all(100 < len(piece) <= 200 for piece in prepared.pieces)
     assert all(piece.split()[0] in docstrings() for piece in prepared.pieces)
 
@@ -130,11 +138,55 @@ def test_a_tiny_text_is_enough(text: str, tmp_path: Path) -> None:
     assert not (tmp_path / "heldout.safetensors").exists()
 
 
-@pytest.mark.parametrize(("content", "code"), [(b"", "E303"), (b"caf\xe9", "E302")])
-def test_what_is_no_text_leaves_nothing_behind(content: bytes, code: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [(b"", "E303"), (b"\xff\xfea", "E302"), (b"%PDF-1.7", "E424"), (b'{"text": 5}\n', "E382"), (b"PAR1", "E381")],
+)
+def test_what_is_refused_leaves_no_file_behind(content: bytes, code: str, tmp_path: Path) -> None:
     with pytest.raises(Problem, match=code):
         prepare(written(tmp_path, content), tmp_path / "out", TextPreparation(300))
-    assert not (tmp_path / "out").exists()
+    assert [*(tmp_path / "out").rglob("*")] == []
+
+
+def test_a_refusal_while_reading_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peer_agent.site_work.intake.texts.UNPACKED_LEAST", 0)
+    monkeypatch.setattr("peer_agent.site_work.intake.texts.UNPACKED_TIMES", 0)
+    with pytest.raises(Problem, match="E395"):
+        prepare(written(tmp_path, "many hands " * 1000), tmp_path / "out", TextPreparation(300))
+    assert [*(tmp_path / "out").rglob("*")] == []
+
+
+def test_rows_are_prepared_as_a_text_is(tmp_path: Path) -> None:
+    texts = passages(300)
+    lines = put(tmp_path, "a.jsonl", json_lines(*({"text": text} for text in texts), b"{"))
+    made = prepare(lines, tmp_path / "a", TextPreparation(400))
+    assert made.characters == sum(map(len, texts))
+    assert made.ready.endswith("They are the field 'text' of 301 rows. 1 are left out: 1 broken.")
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {"tokenizer", "shards", "heldout.safetensors"}
+    same = prepare(
+        put(tmp_path, "b", table([{"text": text} for text in texts])), tmp_path / "b-out", TextPreparation(400)
+    )
+    assert same.shards == made.shards, "whatever the rows are packed in"
+    assert same.heldout == made.heldout
+
+
+def test_a_part_set_aside_is_held_out_as_it_is(tmp_path: Path) -> None:
+    parts = {"train.txt": "\n\n".join(passages(200)).encode(), "val.txt": passages(1, 900)[0].encode()}
+    made = prepare(put(tmp_path, "a.zip", zipped(parts)), tmp_path / "out", TextPreparation(300))
+    tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer" / "tokenizer.json"))
+    assert tokenizer.decode(load_shard(tmp_path / "out" / "heldout.safetensors").tolist()) == passages(1, 900)[0]
+    assert made.characters == len(parts["train.txt"])
+
+
+def test_a_field_and_a_name_are_taken_for_each_text(tmp_path: Path) -> None:
+    rows = [{"text": passage(9, 20), "body": text} for text in passages(30)]
+    paths = [put(tmp_path, name, json_lines(*rows)) for name in ("a", "b")]
+    named: dict[str, Any] = {"names": ["a.jsonl", "b.jsonl"], "fields": ["", "body"]}
+    made = prepare(paths[0], tmp_path / "out", TextPreparation(300), paths[1:], **named)
+    assert made.verdict.field == "text; body"
+    (tmp_path / "c").write_text("Plain words.\n" * 30)
+    with pytest.raises(Problem, match=r"E427.*c\.json"):
+        prepare(tmp_path / "c", tmp_path / "other", TextPreparation(300), names=["c.json"])
 
 
 @pytest.mark.parametrize("vocab", [256, 65_537])
@@ -283,8 +335,9 @@ def test_one_token_has_one_role(tmp_path: Path) -> None:
 def test_a_file_that_says_truncation_cuts_no_document_short(tmp_path: Path) -> None:
     """A tokenizer supplied with a model may truncate texts, but must not shorten documents."""
     own = bert()
-    with open_documents(written(tmp_path, WORDS), tmp_path / "rows") as documents:
-        made = cut([documents], tmp_path / "out", own, end=0)
+    path = written(tmp_path, WORDS)
+    with open_texts(Source(path), tmp_path / "rows") as opened:
+        made = cut([Texts(path, opened, [])], tmp_path / "out", own, end=0)
     assert made.size > 3000
 
 
@@ -292,5 +345,6 @@ def test_numbers_that_are_left_out_are_rows_all_the_same(tmp_path: Path) -> None
     vocab = {"[UNK]": 0, "[SEP]": 900, **{word: 300 + place for place, word in enumerate(("many", "hands"))}}
     holes = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
     holes.pre_tokenizer = pre_tokenizers.Whitespace()
-    with open_documents(written(tmp_path, "many hands " * 400), tmp_path / "rows") as documents:
-        assert cut([documents], tmp_path / "out", holes, end=900).vocab == 901
+    path = written(tmp_path, "many hands " * 400)
+    with open_texts(Source(path), tmp_path / "rows") as opened:
+        assert cut([Texts(path, opened, [])], tmp_path / "out", holes, end=900).vocab == 901

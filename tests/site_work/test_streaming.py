@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing import portions, row_groups
-from peer_agent.publishing.documents import open_documents
+from peer_agent.publishing.documents import open_column
 from peer_agent.publishing.portions import (
     Listing,
     RangeFile,
@@ -26,7 +26,6 @@ from peer_agent.publishing.portions import (
     portions_of,
 )
 from peer_agent.publishing.row_groups import Group, Groups
-from peer_agent.publishing.rows import ChatTemplate, Writer
 from peer_agent.publishing.tokenizer import save_tokenizer, train_tokenizer
 from peer_agent.recipes.text.portion import Cutting, Portion, portion_in
 from peer_agent.recipes.text.preparation import TextPreparation
@@ -34,7 +33,9 @@ from peer_agent.recipes.text.tokens import load_sentences, load_shard
 from peer_agent.site_work import prepare_text as prepare_module
 from peer_agent.site_work import streaming
 from peer_agent.site_work.fetching import Wanted, look
-from peer_agent.site_work.prepare_text import PreparedText, cut, prepare
+from peer_agent.site_work.intake.chat import ChatTemplate, Writer
+from peer_agent.site_work.intake.texts import Source, open_texts
+from peer_agent.site_work.prepare_text import PreparedText, Texts, cut, prepare
 from peer_agent.site_work.streaming import fetch_sample
 from tests.publishing.hub_double import Hub, running_hub
 
@@ -104,7 +105,7 @@ def test_what_machines_could_not_read_is_too_large(hub: Hub, closed: str) -> Non
         repository.gated = True
     with pytest.raises(Problem) as caught:
         look(wanted(hub), token, most=10_000)
-    assert caught.value.fault.code == ("E397" if closed == "gated" else "E304")
+    assert caught.value.fault.code == ("E453" if closed == "gated" else "E304")
 
 
 # The sample, and the rest
@@ -338,7 +339,8 @@ def test_texts_that_are_repeated_are_cut_not_refused(hub: Hub, tmp_path: Path) -
     said = [f"{number % 50} {'many hands ' * 2100}" for number in range(9000)]
     put_rows(hub, pa.table({"text": said}), row_group_size=3000)
     fetch_sample(wanted(hub), hub.repositories["datasets/amina/proverbs"].head, tmp_path / "text", most=2_000_000)
-    with open_documents(tmp_path / "text", tmp_path / "scratch", field="text") as documents:
+    (sample,) = (tmp_path / "text").iterdir()
+    with open_column(sample, "text", tmp_path / "scratch") as documents:
         assert documents.bytes > 64 << 20
 
 
@@ -459,10 +461,12 @@ def test_conversations_stay_where_they_are(hub: Hub, tmp_path: Path) -> None:
     put_rows(hub, pa.table({"prompt_id": ids, "messages": said}), row_group_size=200)
     text = sampled(hub, tmp_path, most=200_000)
     template = "{% for each in messages %}{{ each['content'] }}{% endfor %}"
-    with Writer(ChatTemplate(template, {})) as writer, open_documents(text, tmp_path / "scratch", writer) as documents:
+    writer, scratch = Writer(ChatTemplate(template, {})), tmp_path / "scratch"
+    with writer, open_texts(Source(text), scratch, writer) as opened:
+        documents = opened.documents
         assert documents.are_conversations, "and not what a column of numbers says"
         tokenizer = train_tokenizer((documents[number] for number in range(len(documents))), PREPARATION)
         save_tokenizer(tokenizer, tmp_path / "out" / "tokenizer")
         with pytest.raises(Problem) as caught:
-            cut([documents], tmp_path / "out", tokenizer)
+            cut([Texts(text, opened, [])], tmp_path / "out", tokenizer)
     assert caught.value.fault.code == "E415"

@@ -174,6 +174,12 @@ POST  /runs/<slug>/texts/                            private   login  404      4
 POST  /runs/<slug>/texts/<source>/                   public    login  403      403    done      403      login
 POST  /runs/<slug>/texts/<source>/                   unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/texts/<source>/                   private   login  404      403    done      404      login
+POST  /runs/<slug>/texts/<source>/field/             public    login  403      403    done      403      login
+POST  /runs/<slug>/texts/<source>/field/             unlisted  login  403      403    done      403      login
+POST  /runs/<slug>/texts/<source>/field/             private   login  404      403    done      404      login
+GET   /runs/<slug>/pictures/<number>.png             public    login  403      403    200       403      login
+GET   /runs/<slug>/pictures/<number>.png             unlisted  login  403      403    200       403      login
+GET   /runs/<slug>/pictures/<number>.png             private   login  404      403    200       404      login
 GET   /runs/<slug>/model/                            public    login  403      403    200       403      login
 GET   /runs/<slug>/model/                            unlisted  login  403      403    200       403      login
 GET   /runs/<slug>/model/                            private   login  404      403    200       404      login
@@ -355,6 +361,9 @@ GET   /api/v1/runs/<slug>/links                      private   401    404      2
 GET   /api/v1/runs/<slug>/snapshots                  public    200    200      200    200       200      403
 GET   /api/v1/runs/<slug>/snapshots                  unlisted  200    200      200    200       200      403
 GET   /api/v1/runs/<slug>/snapshots                  private   404    404      200    200       404      403
+GET   /api/v1/runs/<slug>/verdict                    public    403    403      403    200       403      403
+GET   /api/v1/runs/<slug>/verdict                    unlisted  403    403      403    200       403      403
+GET   /api/v1/runs/<slug>/verdict                    private   404    404      403    200       404      404
 GET   /api/v1/runs/<slug>/facts                      public    200    200      200    200       200      403
 GET   /api/v1/runs/<slug>/facts                      unlisted  200    200      200    200       200      403
 GET   /api/v1/runs/<slug>/facts                      private   404    404      200    200       404      403

@@ -24,12 +24,13 @@ from accounts.services import create_machine_token, create_token, revoke_machine
 from coordination.snapshots import elect_keeper
 from peer_agent.protocol.credentials import REQUEST, Role, public_bytes, sign
 from peer_agent.protocol.messages import PROTOCOL
+from peer_agent.site_work.intake.verdict import Field
 from runs import storage
 from runs.access import may_see
 from runs.datasets.uploads import begin_upload
 from runs.lifecycle import membership, roles
 from runs.models import Dataset, JoinRequest, Release, Run, RunRole, Trial
-from tests.runs.factories import PASSWORD, Owned, committed, draft, opened, owned, state_bytes
+from tests.runs.factories import PASSWORD, Owned, committed, draft, opened, owned, pictured, state_bytes, understood
 from web.api.files import TOKENIZER
 from web.pages.runs.uploads import KIND, LENGTH, OFFSET, RESUMABLE, VERSION
 
@@ -119,6 +120,7 @@ def make_world(organizer: Person, member: Person, visibility: str) -> World:
         "name": released(run),
         "step": "1",
         "made": "0",
+        "number": "0",  # number of the run's first picture
         "shard": own_shard(run, other),
         "digest": own_snapshot(run, other),
         "draft": draft(organizer, slug="draft", visibility=visibility).slug,
@@ -131,6 +133,8 @@ def make_world(organizer: Person, member: Person, visibility: str) -> World:
         **addresses_of(run, member),
     }
     world.names["source"] = str(world.draft.dataset_id)
+    understood(world.draft.dataset, fields=[Field("body", 1, 4, "Many")])
+    pictured(run.dataset, "cats")
     membership.add_member(run=world.draft, name=member.username)
     return world
 
@@ -392,6 +396,7 @@ WAYS: dict[str, Ask] = {
     "POST /runs/<slug>/texts/": add_text,
     "POST /runs/<slug>/model/": add_text,
     "POST /runs/<slug>/texts/<source>/": posting(),
+    "POST /runs/<slug>/texts/<source>/field/": posting(field="body"),
     "POST /runs/<slug>/mix/": posting(weight_0="2"),
     "POST /runs/<slug>/extend/": posting(target_steps="200"),
     "POST /runs/<slug>/announce/": posting(text="Thank you all"),

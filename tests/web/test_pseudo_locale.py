@@ -26,10 +26,10 @@ MARKED = re.compile(r"⟦[^⟦⟧]*⟧")
 ATTRIBUTE = re.compile(r'\b(?:aria-label|placeholder|title|alt|data-label)="([^"]*)"')
 WORD = re.compile(r"[A-Za-z]{3,}")
 NAMES = re.compile(r"Manyhands|API|UTC|RSS|JSON|CSV|Hub|sha256|English|BCDF-GHJK|https://")
-# Stored in one language for all readers: words of people, events, and the dates of fixtures.
+# Stored in one language for all readers: words of people, events, formats of data, and the dates of fixtures.
 STORED = re.compile(
     r"helper\d|Ines|Please|words|machine \d|trains|averages|run-\d|CC0|A model of proverbs|Many ·|^a{64}$"
-    r"|^(Created|Added) |\d{1,2} [A-Z][a-z]+ 20\d\d"
+    r"|images in folders|^(Created|Added) |\d{1,2} [A-Z][a-z]+ 20\d\d"
 )
 CHOICES = re.compile(
     r"adamw|all|constant|cosine|fast|fp16|fp32|gpt2|int4|int8|lamb|larc|linear|llama|mixed|plan|qwen3|sgd|stated"

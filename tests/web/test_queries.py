@@ -16,7 +16,7 @@ from notices import services as notices
 from notices.models import Event, Way
 from runs.lifecycle.membership import add_member, create_invitation
 from runs.models import AveragedTotal, JoinRequest, NamedVolunteer, Release, Run, RunRole, Snapshot, Trial
-from tests.runs.factories import committed, opened, owned
+from tests.runs.factories import committed, opened, owned, pictured
 from tests.web.browsing import as_
 
 FEW, MANY = 2, 50
@@ -30,6 +30,7 @@ PAGES = [
     "/runs/run-0/",
     "/runs/run-0/feed.json",
     "/runs/run-0/manage/",
+    "/runs/run-0/pictures/0.png",
     "/runs/run-0/rollback/0/",
     "/runs/run-0/trail/",
     "/runs/run-0/try/",
@@ -66,6 +67,7 @@ PAGES = [
     "/api/v1/runs/run-0/facts",
     "/api/v1/runs/run-0/plan",
     "/api/v1/runs/run-0/links",
+    "/api/v1/runs/run-0/verdict",
     "/admin/runs/run/",
     "/admin/runs/dataset/",
     "/admin/runs/logentry/",
@@ -89,6 +91,7 @@ def grow(operator: Person) -> Callable[[int, int], None]:
             Presence.objects.create(run=run, phase="accumulate", done=0, target=4, members=[])
             if place == 0:
                 train_in(run, operator)
+                pictured(run.dataset, "cats", "dogs")
             if place == 1:
                 finish(run, operator)
             first = Run.objects.get(slug="run-0")

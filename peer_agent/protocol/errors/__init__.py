@@ -8,13 +8,14 @@ from msgspec import Struct
 
 from peer_agent.protocol.errors.agent import AGENT
 from peer_agent.protocol.errors.entry import Entry, Severity
+from peer_agent.protocol.errors.intake import INTAKE
 from peer_agent.protocol.errors.joining import JOINING
 from peer_agent.protocol.errors.links import LINKS
 from peer_agent.protocol.errors.material import MATERIAL
 from peer_agent.protocol.errors.operating import OPERATING
 from peer_agent.protocol.errors.site import SITE
 
-CATALOGUE: dict[str, Entry] = dict(sorted((AGENT | LINKS | SITE | MATERIAL | OPERATING | JOINING).items()))
+CATALOGUE: dict[str, Entry] = dict(sorted((AGENT | LINKS | SITE | MATERIAL | INTAKE | OPERATING | JOINING).items()))
 
 
 class Fault(Struct, frozen=True, omit_defaults=True):

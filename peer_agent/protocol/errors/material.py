@@ -21,17 +21,11 @@ MATERIAL: dict[str, Entry] = {
         "The archive cannot be read ({reason}).",
         "Pack the folders again with tar, and upload the new file.",
     ),
-    "E379": Entry(
-        "Unsafe path in archive",
-        Severity.MEDIUM,
-        "In the archive, {name} is a link, a device, or a path outside its folder.",
-        "Pack plain files in plain folders (tar --dereference follows links), and upload the new file.",
-    ),
     "E380": Entry(
         "Too few images",
         Severity.MEDIUM,
-        "The archive has {images} images in {folders} folders.",
-        "Pack folders of images (PNG, JPEG, WebP, GIF, BMP or TIFF), at least two to learn classes.",
+        "The archive has {images} in {folders}{others}.",
+        "Pack one folder per class with its images (PNG, JPEG, WebP, GIF, BMP or TIFF), and upload that.",
     ),
     "E381": Entry(
         "Parquet not readable",
@@ -42,8 +36,8 @@ MATERIAL: dict[str, Entry] = {
     "E382": Entry(
         "Rows without text",
         Severity.MEDIUM,
-        "None of the first {rows} rows has a text field.",
-        "Give each row a text field, ideally called “text”, and upload the new file.",
+        "None of {rows} rows has text (fields: {fields}).",
+        "Give each row a field with text, ideally called “text”, and upload the new file.",
     ),
     "E385": Entry(
         "Too many files",

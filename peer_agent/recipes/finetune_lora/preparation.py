@@ -13,7 +13,7 @@ class AdaptedText(Preparation, frozen=True, tag="adapted_text"):
 
     material: ClassVar[Material] = TextPreparation.material._replace(
         takes=None,
-        file="a plain-text file (UTF-8), or texts or conversations in JSON Lines or Parquet",
+        file="a text file, CSV, JSON, JSON Lines, Parquet or Arrow with texts or conversations, alone or packed",
         adapts=Material(
             "model",
             "parameters",

@@ -13,9 +13,9 @@ class ImagePreparation(Preparation, frozen=True, tag="images"):
     material: ClassVar[Material] = Material(
         "images",
         "images",
-        "a .tar of images, one folder per class (if there are classes)",
+        "a zip or tar of images, one folder per class (if there are classes)",
         ("Images of each class", "The largest classes. If something looks wrong, check how the file was packed."),
-        (".tar", ".tar.gz", ".tgz"),
+        (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"),
         more="more images",
     )
     beside: ClassVar[Literal["tokenizer", "shards"]] = "shards"

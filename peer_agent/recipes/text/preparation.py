@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 from peer_agent.protocol.recipe import Material, Preparation
 
+PACKED = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".gz", ".bz2", ".xz", ".zst")
 TokenizerName = Literal["bpe", "unigram"]
 Language = Literal["any", "bengali"]
 
@@ -16,12 +17,12 @@ class TextPreparation(Preparation, frozen=True, tag="text"):
     material: ClassVar[Material] = Material(
         "text",
         "tokens",
-        "a plain-text file (UTF-8), JSON Lines or Parquet",
+        "a text file, CSV, JSON, JSON Lines, Parquet or Arrow, alone or packed (zip, tar, gzip, zstd)",
         (
-            "Three random pieces",
-            "This is what the model sees. Strange characters? Your file may use a different encoding.",
+            "Five pieces of text",
+            "As the model will see them.",
         ),
-        (".jsonl", ".ndjson", ".parquet"),
+        (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".zip", *PACKED),
         or_text=True,
         more="another text",
         hub="dataset",

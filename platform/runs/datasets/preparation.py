@@ -56,6 +56,7 @@ def _prepare(dataset: Dataset) -> None:
         out = work / "out"
         text, *further = map(str, map(storage.text_path, sources := dataset.sources()))
         more = [word for path in further for word in ("--also", path)]
+        more += [word for source in sources for word in (f"--name={source.filename}", f"--field={source.field}")]
         more += ["--base", str(storage.text_path(dataset.base))] if dataset.base is not None else []
         made = run_child(["prepare", text, str(out), "--preparation", dataset.preparation, *more])
         for run in dataset.runs.filter(state__in=NOT_OPEN):
@@ -70,13 +71,14 @@ def _prepare(dataset: Dataset) -> None:
 def _keep_dataset(sources: Sequence[Dataset], made: dict[str, Any], folder: Path) -> bool:
     """Store the prepared data in rows. Return False if another worker was faster or the data are no longer wanted."""
     dataset = sources[0]
-    names = ("vocab", "characters", "unigram_entropy", "pieces", "heldout")
+    names = ("vocab", "characters", "unigram_entropy", "pieces", "heldout", "verdict")
     facts = {"tokens": made["size"]} | {name: made[name] for name in names if name in made}
     wanted = Dataset.objects.filter(
         pk=dataset.pk, state=Dataset.State.PREPARING, preparation=dataset.preparation, base=dataset.base
     )
-    # Lock the row first. Adding or removing a text locks the row too.
-    if not wanted.select_for_update().exists() or dataset.sources() != list(sources):
+    # Lock the row first. Adding or removing a text, or choosing a field, locks the row too.
+    now = wanted.select_for_update().first()
+    if now is None or _read(now.sources()) != _read(sources):
         return False
     well = {"state": Dataset.State.READY, "fault_code": "", "fault_text": ""}
     wanted.update(**well, folder=storage.relative(folder), **facts)
@@ -94,6 +96,11 @@ def _keep_dataset(sources: Sequence[Dataset], made: dict[str, Any], folder: Path
     for run in dataset.runs.filter(state__in=NOT_OPEN):
         _fit_recipe(run, dataset, made)
     return True
+
+
+def _read(sources: Sequence[Dataset]) -> list[tuple[UUID, str]]:
+    """Return what a preparation reads: each source, and which of its fields."""
+    return [(source.pk, source.field) for source in sources]
 
 
 def _fit_recipe(run: Run, dataset: Dataset, made: dict[str, Any]) -> None:

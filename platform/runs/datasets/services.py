@@ -28,7 +28,7 @@ from runs.storage import link, release_path, text_path
 def store_upload(
     *, organizer: Person, title: str, licence: str, filename: str, size: int | None, chunks: Iterable[bytes]
 ) -> Dataset:
-    """Store a file. Raises Problem E311, E303, E304, E365 before reading; E302 if a text is not UTF-8."""
+    """Store a file. Raises Problem E311, E303, E304, E365 before reading."""
     if size is None:
         raise Problem.of("E311")
     if size == 0:
@@ -38,7 +38,7 @@ def store_upload(
     quotas.require_disk(organizer, size)
     dataset = new_dataset(organizer=organizer, title=title, licence=licence, filename=filename, size=size)
     with whole_or_gone(dataset):
-        dataset.sha256 = write_file(chunks, text_path(dataset), size=size, is_text=is_text(filename))
+        dataset.sha256 = write_file(chunks, text_path(dataset), size=size)
         with transaction.atomic():
             quotas.held(organizer)
             quotas.require_disk(organizer, size)

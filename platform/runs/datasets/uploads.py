@@ -1,12 +1,11 @@
-"""Incoming files, whole or in pieces. A file's length is known before a byte is read, and a text must be UTF-8.
+"""Incoming files, whole or in pieces. A file's length is known before a byte is read.
 
 An upload in pieces resumes at the offset in its row. One transaction writes a piece to disk and the new offset to the
 row.
 """
 
-import codecs
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -29,7 +28,7 @@ FORM_ALLOWANCE = MEGABYTE  # for the form's other fields
 
 
 def is_text(filename: str) -> bool:
-    """Return True if a file with this name must be UTF-8: no recipe expects another format for its suffix."""
+    """Return True if no recipe expects a special format for this file's suffix."""
     materials = [kind.prepares.material for kind in KINDS.values()]
     brought = [*materials, *(material.adapts for material in materials if material.adapts is not None)]
     suffixes = {suffix for material in brought for suffix in material.suffixes}
@@ -58,50 +57,19 @@ def upload_limit() -> int:
     return int(settings.UPLOAD_LIMIT_MB) * MEGABYTE
 
 
-def write_file(chunks: Iterable[bytes], target: Path, *, size: int, is_text: bool) -> str:
-    """Write a file of at most `size` bytes and return its sha256. Raises Problem E302 (not UTF-8), E304 (too long)."""
+def write_file(chunks: Iterable[bytes], target: Path, *, size: int) -> str:
+    """Write a file of at most `size` bytes and return its sha256. Raises Problem E304 (too long)."""
     target.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     written = 0
     with target.open("wb") as file:
-        for chunk in utf8_checked(chunks) if is_text else chunks:
+        for chunk in chunks:
             written += len(chunk)
             if written > size:
                 raise Problem(too_long(written, size))
             digest.update(chunk)
             file.write(chunk)
     return digest.hexdigest()
-
-
-def utf8_checked(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the chunks, checking that together they are UTF-8. Raises Problem E302, which names the invalid byte."""
-    pending = b""
-    start = 0  # offset of the next chunk
-    for chunk in chunks:
-        pending = utf8_piece(chunk, pending=pending, start=start)
-        start += len(chunk)
-        yield chunk
-    utf8_piece(b"", pending=pending, start=start, is_last=True)
-
-
-def utf8_piece(piece: bytes, *, pending: bytes, start: int, is_last: bool = False) -> bytes:
-    """Check that a piece of a text is UTF-8. Return any trailing bytes of a character that the next piece completes.
-
-    `start` is the offset of the piece in the text. Raises Problem E302, which names the invalid byte.
-    """
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    decoder.setstate((pending, 0))
-    _decode(decoder, piece, start, final=is_last)
-    return decoder.getstate()[0]
-
-
-def _decode(decoder: codecs.IncrementalDecoder, chunk: bytes, start: int, *, final: bool) -> None:
-    pending, _ = decoder.getstate()
-    try:
-        decoder.decode(chunk, final)
-    except UnicodeDecodeError as error:
-        position = start - len(pending) + error.start
-        raise Problem.of("E302", position=position, byte=f"{error.object[error.start]:02x}") from error
 
 
 def begin_upload(*, person: Person, filename: str, size: int) -> Upload:
@@ -140,7 +108,7 @@ def upload_of(person: Person, upload_id: UUID) -> Upload:
 
 @transaction.atomic
 def take_piece(*, upload: Upload, offset: int, piece: bytes) -> Upload:
-    """Append a piece. Raises Problem E318 (upload gone), E319 (wrong offset or size), E302 (not UTF-8)."""
+    """Append a piece. Raises Problem E318 (upload gone), E319 (wrong offset or size)."""
     now = Upload.objects.select_for_update().filter(pk=upload.pk).first()
     if now is None:
         raise Problem.of("E318")
@@ -149,11 +117,9 @@ def take_piece(*, upload: Upload, offset: int, piece: bytes) -> Upload:
     end = offset + len(piece)
     if end > now.size:
         raise Problem.of("E319", offset=now.size, given=end)
-    if is_text(now.filename):
-        now.pending = utf8_piece(piece, pending=bytes(now.pending), start=offset, is_last=end == now.size)
     _write(upload_path(now), offset, piece)
     now.offset, now.touched_at = end, timezone.now()
-    now.save(update_fields=["offset", "pending", "touched_at"])
+    now.save(update_fields=["offset", "touched_at"])
     return now
 
 

@@ -294,6 +294,22 @@ def remove_source(*, run: Run, source: UUID, by: Person | None = None) -> None:
     run.refresh_from_db()
 
 
+@transaction.atomic
+def choose_field(*, run: Run, source: UUID, field: str, by: Person | None = None) -> None:
+    """Read another field of a draft's rows, and prepare its texts again. Raises Problem E315, E430."""
+    draft = require_draft(run)
+    chosen = next((each for each in draft.dataset.sources() if each.pk == source), None)
+    verdict = draft.dataset.verdict or {}
+    fields = [each["name"] for each in verdict.get("fields", ())]
+    if chosen is None or field not in fields:
+        raise Problem.of("E430", field=field[:60], fields=", ".join(fields))
+    Dataset.objects.filter(pk=chosen.pk).update(field=field)
+    draft.dataset.refresh_from_db()
+    _change(draft, draft.parsed_recipe)
+    add_action(run=run, kind="edited", action=f"chose the field {quoted(field)}.", by=by)
+    run.refresh_from_db()
+
+
 def _change(draft: Run, recipe: Recipe) -> None:
     Run.objects.filter(pk=draft.pk).update(recipe=encode_recipe(recipe).decode(), waiting_for="")
     prepare_anew(draft.dataset, recipe)

@@ -85,11 +85,11 @@ def create_run(
 
 
 @transaction.atomic
-def open_run(*, run: Run, by: Person | None = None) -> None:
+def open_run(*, run: Run, seen: str, by: Person | None = None) -> None:
     """Open a run to volunteers, once its first parameters exist. If the site failed to prepare its text, try again.
 
-    Do nothing if the run is open or about to open. Raises Problem with the text's fault, E307, E387, or, since quotas
-    may have been lowered, E366 or E367.
+    `seen` is the mark of the verdict that the person has seen. Do nothing if the run is open or about to open. Raises
+    Problem with the text's fault, E307, E387, E445, or, since quotas may have been lowered, E366 or E367.
     """
     if run.state == Run.State.PAUSED:
         resume_run(run=run, by=by)
@@ -98,14 +98,20 @@ def open_run(*, run: Run, by: Person | None = None) -> None:
     quotas.held(run.organizer)
     quotas.require_run_left(run.organizer)
     quotas.require_model(run.organizer, run.parsed_recipe)
+    # Every change of a draft's data takes this lock too, so the data stay as they are checked here.
+    run.dataset = Run.objects.select_for_update(of=("self",)).select_related("dataset").get(pk=run.pk).dataset
     if lacks_base(run.dataset):
         raise Problem.of("E387")
     if run.dataset.state == Dataset.State.FAILED and run.dataset.fault_code in OURS:
+        run.waiting_for = ""
+        run.save(update_fields=["waiting_for"])
         prepare_anew(run.dataset, run.parsed_recipe)
+        return
     if run.dataset.state == Dataset.State.FAILED and run.dataset.fault is not None:
         raise Problem(run.dataset.fault)
-    if run.dataset.state == Dataset.State.READY:
-        require_data(run.parsed_recipe, run.dataset)
+    if run.dataset.state != Dataset.State.READY or seen != run.dataset.mark:
+        raise Problem.of("E445")
+    require_data(run.parsed_recipe, run.dataset)
     if move(run, Why.WANTED_OPEN, waiting_for=""):
         add_action(run=run, kind="opened", action="published the run.", by=by, is_internal=True)
         queue.enqueue_on_commit(TaskName.PREPARE_RUN, run.pk)

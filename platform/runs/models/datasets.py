@@ -1,5 +1,7 @@
 """Tables of texts, of the shards prepared from them, and of uploads under way."""
 
+import hashlib
+import json
 import uuid
 
 from django.conf import settings
@@ -36,6 +38,8 @@ class Dataset(models.Model):
     characters = models.BigIntegerField(null=True, blank=True)
     unigram_entropy = models.FloatField(null=True, blank=True)  # nats per token
     pieces = models.JSONField(null=True, blank=True)
+    verdict = models.JSONField(null=True, blank=True)  # what was understood, by peer_agent/site_work/intake
+    field = models.CharField(max_length=200, blank=True)  # the rows' field to read; empty to choose the likeliest
     heldout = models.JSONField(null=True, blank=True)  # {digest, size}
     folder = models.CharField(max_length=200)  # relative to the storage folder
     # The run's first text, if this is a further text of a run. The first text has all prepared data.
@@ -78,6 +82,13 @@ class Dataset(models.Model):
     def is_fetched(self) -> bool:
         return bool(self.sha256) or not self.origin
 
+    @property
+    def mark(self) -> str:
+        """A short digest of the verdict. Publishing a run requires it, as proof that a person has seen the verdict."""
+        if self.verdict is None:
+            return ""
+        return hashlib.sha256(json.dumps([self.preparation, self.verdict], sort_keys=True).encode()).hexdigest()[:16]
+
     def source_tokens(self, count: int) -> list[int]:
         """Return the number of prepared tokens of each of the `count` sources."""
         found = dict(self.shards.order_by().values_list("source").annotate(models.Sum("tokens")))
@@ -113,7 +124,6 @@ class Upload(models.Model):
     filename = models.CharField(max_length=200)
     size = models.BigIntegerField()  # bytes, as announced
     offset = models.BigIntegerField(default=0)
-    pending = models.BinaryField(max_length=3, default=b"")  # bytes of a character cut between two pieces
     touched_at = models.DateTimeField(default=timezone.now, db_index=True)
 
     def __str__(self) -> str:

@@ -15,11 +15,11 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.plan import Participant
 from peer_agent.protocol.recipe import as_values
 from runs import selectors
-from runs.access import access_run, person_of
+from runs.access import access_managed_run, access_run, person_of
 from runs.datasets.services import SourceLine, source_lines
 from runs.ledger import standings
 from runs.ledger.totals import averaged_lines
-from runs.models import LedgerEntry, LogEntry, Release, Run, Snapshot
+from runs.models import Dataset, LedgerEntry, LogEntry, Release, Run, Snapshot
 from runs.releases.card_facts import facts_at
 from runs.storage import release_path
 from web.api.identity import run_for, viewer_of
@@ -38,6 +38,7 @@ from web.api.schemas import (
     RunList,
     SnapshotList,
     StepList,
+    VerdictOut,
 )
 from web.http.files import send_file
 from web.run_picture.averaging import names_of
@@ -113,6 +114,16 @@ def facts(request: HttpRequest, slug: str, step: Cursor | None = None) -> dict[s
     newest = found.head.step
     known: dict[str, Any] = msgspec.to_builtins(facts_at(found, newest if step is None else min(step, newest)))
     return known
+
+
+@router.get(
+    "runs/{slug:slug}/verdict", response={200: VerdictOut, **READING}, summary="What was understood of the data"
+)
+def verdict(request: HttpRequest, slug: str) -> dict[str, Any]:
+    """Return what was understood of the run's data. Only for the organizer and co-organizers."""
+    dataset = access_managed_run(slug=slug, viewer=viewer_of(request)).dataset
+    is_ready = dataset.state == Dataset.State.READY
+    return {"state": dataset.state, "mark": dataset.mark, "verdict": dataset.verdict if is_ready else None}
 
 
 @router.get("runs/{slug:slug}/release/{name}", response={200: None, 206: None, 416: None, **READING})

@@ -229,6 +229,18 @@ class NamedPerson(Schema):
     samples: int
 
 
+class VerdictOut(Schema):
+    """The verdict on a run's data, for those who manage the run.
+
+    `state` is `uploaded`, `preparing`, `ready` or `failed`. `mark` is a digest of the verdict. `verdict` has the
+    keys that `manage.py inspect` prints; it is null until the data are ready.
+    """
+
+    state: str
+    mark: str
+    verdict: dict[str, Any] | None
+
+
 class FactsOut(Schema):
     """The facts of a model card. Losses are in nats per token.
 

@@ -59,7 +59,7 @@ def opened(swarm: Swarm, texts: dict[str, Path], recipe: dict[str, str]) -> str:
             field = page.locator(f"form [name={name}]")
             is_list = field.evaluate("(field) => field.tagName === 'SELECT'")
             field.select_option(value) if is_list else field.fill(value)
-        page.click("text=Save draft")
+        page.click('form button:text-is("Continue")')
         page.click("text=Add another text", timeout=PREPARED_MS)
         page.set_input_files("input[name=text]", further)
         page.fill("input[name=licence]", LICENCE)

@@ -41,7 +41,7 @@ def test_two_machines_learn_from_what_stays_on_the_hub(tmp_path: Path) -> None:
         }
         organizer.submit("/runs/new/", {**SMALL, **FIELDS, **numbers, "hub": "amina/proverbs"})
         swarm.slug = organizer.slug
-        organizer.submit(f"/runs/{swarm.slug}/manage/", {"action": "open"})
+        organizer.publish(swarm.slug)
         swarm.wait_for_state("open", 120)
         expected = streamed(swarm)
         for name in ("first", "second"):

@@ -140,7 +140,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Iterator[Site
 def drafted(swarm: Swarm, organizer: Visitor) -> dict[str, str]:
     swarm.draft(organizer, python_text()[:150_000], trainers=1, steps=9, visibility="private", title="Not yet")
     draft = f"/runs/{swarm.slug}/"
-    swarm.wait(lambda: "Three random pieces" in organizer.read(f"{draft}manage/"), 60, "the text is prepared")
+    swarm.wait(lambda: "What the run learns from" in organizer.read(f"{draft}manage/"), 60, "the text is prepared")
     form = {"most_uses": "1", "lifetime": ""}
     link = LINK.search(organizer.submit(f"{draft}manage/", form, action=f"{draft}invitations/"))
     assert link is not None

@@ -69,6 +69,7 @@ def test_from_the_front_page_to_a_run_that_takes_volunteers(
     person.fill("input[name=licence]", "CC0")
     person.press("label:has-text('I have the right to share the text')")
     person.fill("input[name=title]", "Words on a phone" if device else "Words")
+    person.press("button:text-is('Continue')")
     person.press("button:text-is('Publish run')")
     reader.page.wait_for_selector("button:text-is('Pause')", timeout=120_000)
     record_property("actions to an open run", len(person.actions))

@@ -240,7 +240,7 @@ class Swarm:
         self.draft(organizer, data, trainers=trainers, steps=steps, **recipe)
         if model is not None:
             organizer.submit(f"/runs/{self.slug}/model/", {"licence": LICENCE, "may_share": "on"}, {"text": model})
-        organizer.submit(f"/runs/{self.slug}/manage/", {"action": "open"})
+        organizer.publish(self.slug)
         self.wait_for_state("open", 120)
 
     def open_endless_run(self, organizer: Visitor, text: str, *, trainers: int = 1, **recipe: str) -> None:

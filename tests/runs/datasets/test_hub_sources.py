@@ -164,7 +164,7 @@ def test_vanished_hub_text_is_reported_and_retried_at_opening(hub: Hub, organize
     run.refresh_from_db()
     assert (run.dataset.state, run.dataset.fault_code) == ("failed", "E397")
     hub.repositories["datasets/amina/proverbs"] = gone
-    services.open_run(run=run)
+    services.open_run(run=run, seen="")
     preparation.prepare_dataset(run.dataset_id)
     assert Dataset.objects.get().state == "ready"
 

@@ -34,6 +34,8 @@ __all__ = ["database"]
 
 MADE = {"size": 900, "ready": "Ready.", "vocab": 300, "shards": [{"digest": "d" * 64, "size": 900}]}
 
+VERDICT = {"format": "text", "rows": 1, "findings": []}
+
 
 def prepared(arguments: list[str]) -> dict[str, Any]:
     out = Path(arguments[2])
@@ -47,6 +49,7 @@ def prepared(arguments: list[str]) -> dict[str, Any]:
         "heldout": {"digest": "e" * 64, "size": 100},
         "unigram_entropy": 5.5,
         "pieces": ["Many", " hands"],
+        "verdict": VERDICT,
         "ready": "The text is ready.",
     }
 
@@ -130,6 +133,27 @@ class TestDataset:
         line = created.activity.get(kind="prepared").text
         assert (f"The run is set to {steps} steps." in line) == is_automatic
 
+    def test_the_verdict_is_kept_and_another_one_changes_the_mark(self, created: Run, children: list[str]) -> None:
+        assert created.dataset.mark == ""
+        preparation.prepare_dataset(created.dataset_id)
+        dataset = Dataset.objects.get()
+        assert dataset.verdict == VERDICT
+        mark, dataset.verdict = dataset.mark, VERDICT | {"rows": 2}
+        assert len({"", mark, dataset.mark}) == 3
+
+    def test_each_source_is_read_by_its_name_and_field(self, created: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A file's name may look like an option."""
+        Dataset.objects.update(filename="--out.csv", field="text")
+        started: list[list[str]] = []
+
+        def run_child(arguments: list[str]) -> dict[str, Any]:
+            started.append(arguments)
+            return prepared(arguments)
+
+        monkeypatch.setattr(preparation, "run_child", run_child)
+        preparation.prepare_dataset(created.dataset_id)
+        assert started[0][-2:] == ["--name=--out.csv", "--field=text"]
+
     def test_doing_it_twice_does_it_once(self, created: Run, children: list[str]) -> None:
         for _ in range(2):
             preparation.prepare_dataset(created.dataset_id)
@@ -164,7 +188,7 @@ class TestDataset:
         assert (created.dataset.state, created.dataset.fault_code) == ("failed", "E317")
         assert "E317: This dataset is too small: it has 7 tokens" in created.waiting_for
         with pytest.raises(Problem, match="E317"):
-            services.open_run(run=created)
+            services.open_run(run=created, seen="")
 
     def test_another_vocabulary_asked_for_meanwhile_wins(
         self, created: Run, monkeypatch: pytest.MonkeyPatch, children: list[str]
@@ -181,6 +205,21 @@ class TestDataset:
             preparation.prepare_dataset(created.dataset_id)
         dataset = Dataset.objects.get()
         assert (dataset.state, dataset.preparation, dataset.shards.count()) == ("preparing", preparation_of(recipe), 0)
+
+    def test_another_field_chosen_meanwhile_wins(
+        self, created: Run, monkeypatch: pytest.MonkeyPatch, children: list[str]
+    ) -> None:
+        def changing(arguments: list[str]) -> dict[str, Any]:
+            drafts.choose_field(run=created, source=created.dataset_id, field="text")
+            Dataset.objects.update(state="preparing")  # as another worker would set it
+            return prepared(arguments)
+
+        Dataset.objects.update(verdict={"fields": [{"name": "text"}]})
+        with monkeypatch.context() as patch:
+            patch.setattr(preparation, "run_child", changing)
+            preparation.prepare_dataset(created.dataset_id)
+        dataset = Dataset.objects.get()
+        assert (dataset.state, dataset.field, dataset.shards.count()) == ("preparing", "text", 0)
 
     def test_of_a_draft_that_is_deleted_meanwhile_nothing_is_left(
         self, created: Run, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
@@ -203,8 +242,8 @@ class TestDataset:
 
 class TestRun:
     def test_the_snapshot_of_step_0_opens_the_run(self, created: Run, children: list[str]) -> None:
-        services.open_run(run=created)
         preparation.prepare_dataset(created.dataset_id)
+        services.open_run(run=created, seen=Dataset.objects.get().mark)
         services.prepare_run(created.pk)
         created.refresh_from_db()
         snapshot = created.snapshots.get()
@@ -219,8 +258,8 @@ class TestRun:
         assert (created.state, children) == ("draft", ["prepare"])
 
     def test_a_text_that_turned_out_too_short_sends_it_back(self, created: Run, children: list[str]) -> None:
-        services.open_run(run=created)
         preparation.prepare_dataset(created.dataset_id)
+        services.open_run(run=created, seen=Dataset.objects.get().mark)
         created.dataset.shards.update(tokens=10)
         services.prepare_run(created.pk)
         created.refresh_from_db()

@@ -17,7 +17,7 @@ from peer_agent.protocol.errors import Problem
 from runs import storage
 from runs.datasets import uploads
 from runs.datasets.services import store_pieces
-from runs.datasets.uploads import length_fault, utf8_checked, write_file
+from runs.datasets.uploads import length_fault, write_file
 from runs.models import Dataset, Upload
 
 TEXT = "Many hands, много рук, 众人拾柴火焰高.\n".encode() * 40
@@ -43,11 +43,12 @@ def test_a_text_is_whole_however_it_was_cut(organizer: Person, cuts: set[int]) -
     assert storage.text_path(dataset).read_bytes() == TEXT
 
 
-def test_an_archive_is_no_text(organizer: Person) -> None:
-    packed = bytes(range(256)) * 8
-    upload = sent(begun(organizer, packed, "Digits.TAR"), packed, 200, 1000)
+@pytest.mark.parametrize("filename", ["Digits.TAR", "words.txt"])
+def test_bytes_of_any_kind_are_kept_as_they_are(organizer: Person, filename: str) -> None:
+    brought = bytes(range(256)) * 8
+    upload = sent(begun(organizer, brought, filename), brought, 200, 1000)
     dataset = store_pieces(organizer=organizer, title="Digits", licence="CC0", upload=upload)
-    assert storage.text_path(dataset).read_bytes() == packed
+    assert storage.text_path(dataset).read_bytes() == brought
 
 
 def test_what_is_kept_says_who_vouched_for_it(organizer: Person, django_capture_on_commit_callbacks: Any) -> None:
@@ -79,20 +80,6 @@ def test_what_was_written_and_never_acknowledged_is_written_over(organizer: Pers
 def test_more_than_was_announced_is_refused(organizer: Person) -> None:
     with pytest.raises(Problem, match="E319"):
         uploads.take_piece(upload=begun(organizer), offset=0, piece=TEXT + b"x")
-
-
-@pytest.mark.parametrize("cut", [2, 4, 5])
-def test_the_wrong_byte_is_named_by_its_place_in_the_whole_text(organizer: Person, cut: int) -> None:
-    text = "Café ".encode() + b"\xff\xfe and more"
-    upload = begun(organizer, text)
-    with pytest.raises(Problem, match=r"E302.*byte 6: 0xff"):
-        sent(upload, text, cut)
-
-
-def test_a_text_that_ends_in_mid_character_is_refused(organizer: Person) -> None:
-    text = "谚".encode()[:2]
-    with pytest.raises(Problem, match="E302"):
-        sent(begun(organizer, text), text)
 
 
 @pytest.mark.parametrize(("size", "code"), [(0, "E303"), (-1, "E303"), (10**12, "E304")])
@@ -142,31 +129,6 @@ def test_a_file_name_is_a_name_and_nothing_else(organizer: Person, said: str, ke
     assert begun(organizer, filename=said).filename == kept
 
 
-def cut(data: bytes, places: list[int]) -> list[bytes]:
-    bounds = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
-    return [data[start:stop] for start, stop in pairwise(bounds)]
-
-
-@given(st.text(), st.lists(st.integers(0, 10_000)))
-def test_a_text_comes_through_however_it_is_cut(text: str, places: list[int]) -> None:
-    assert b"".join(utf8_checked(cut(text.encode(), places))) == text.encode()
-
-
-@given(
-    st.text(), st.sampled_from([b"\xff", b"\xc3\x28", b"\xed\xa0\x80", b"\xf0\x9f"]), st.lists(st.integers(0, 10_000))
-)
-def test_the_first_wrong_byte_is_named_however_the_text_is_cut(text: str, wrong: bytes, places: list[int]) -> None:
-    with pytest.raises(Problem) as raised:
-        list(utf8_checked(cut(text.encode() + wrong, places)))
-    assert raised.value.fault.code == "E302"
-    assert f"byte {len(text.encode())}: 0x{wrong[0]:02x}" in raised.value.fault.text
-
-
-def test_a_text_in_latin_1_is_refused_with_what_to_do() -> None:
-    with pytest.raises(Problem, match=r"E302.*byte 3: 0xe9.*Save it as UTF-8"):
-        list(utf8_checked(["Café".encode("latin-1")]))
-
-
 @pytest.mark.parametrize(
     ("length", "code"), [(None, "E311"), ("", "E311"), ("many", "E311"), ("-1", "E311"), ("101", "E304")]
 )
@@ -187,14 +149,11 @@ def test_more_bytes_than_announced_are_not_written(tmp_path: Path) -> None:
             yield b"x" * 1000
 
     with pytest.raises(Problem, match="E304"):
-        write_file(endless(), tmp_path / "text", size=1500, is_text=True)
+        write_file(endless(), tmp_path / "text", size=1500)
     assert (tmp_path / "text").stat().st_size <= 1500
 
 
 def test_the_digest_is_that_of_the_file(tmp_path: Path) -> None:
-    written = write_file([b"many ", b"hands"], tmp_path / "text", size=10, is_text=True)
-    assert written == hashlib.sha256(b"many hands").hexdigest()
-    with pytest.raises(Problem, match="E302"):
-        write_file([b"\xff"], tmp_path / "text", size=1, is_text=True)
-    write_file([b"\xff"], tmp_path / "archive", size=1, is_text=False)
-    assert (tmp_path / "archive").read_bytes() == b"\xff"
+    written = write_file([b"many ", b"hands \xff"], tmp_path / "text", size=12)
+    assert written == hashlib.sha256(b"many hands \xff").hexdigest()
+    assert (tmp_path / "text").read_bytes() == b"many hands \xff"

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +15,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.recipes.causal_lm import Model
 from runs import queue, storage
-from runs.datasets.services import store_upload
+from runs.datasets.services import preparation_of, store_upload
 from runs.lifecycle import services
 from runs.lifecycle.services import ask_rollback, end_run, finish_run, rollback_targets
 from runs.models import Dataset, Head, Release, Run, Snapshot
@@ -24,6 +25,8 @@ from runs.timeline import trail_of
 from tests.runs.factories import RECIPE, Owned, committed, draft, opened, state_bytes, state_file
 
 TEXT = b"Many hands make light work.\n" * 100
+OTHER = msgspec.structs.replace(RECIPE, vocab=400)
+VERDICT = {"format": "CSV", "field": "text", "fields": [{"name": "text"}, {"name": "body"}]}
 
 
 @pytest.fixture(autouse=True)
@@ -100,8 +103,8 @@ class TestUploads:
         assert not Dataset.objects.exists()
 
     def test_nothing_stays_of_a_text_that_is_refused(self, organizer: Person) -> None:
-        with pytest.raises(Problem, match="E302"):
-            stored(organizer, b"\xff" + TEXT)
+        with pytest.raises(Problem, match="E304"):
+            stored(organizer, size=len(TEXT) - 1)
         assert not Dataset.objects.exists()
         assert list((storage.root() / "datasets").iterdir()) == []
 
@@ -114,6 +117,7 @@ class TestCreating:
             run = created(organizer)
             assert enqueued == []
         assert enqueued == [("prepare_dataset", run.dataset_id)]
+        assert Run.objects.get().waiting_for == ""
 
     def test_a_text_that_is_too_short_for_a_step_is_refused(self, organizer: Person) -> None:
         with pytest.raises(Problem, match="E307"):
@@ -149,7 +153,7 @@ class TestOpening:
     ) -> None:
         run = draft(organizer)
         with django_capture_on_commit_callbacks(execute=True):
-            services.open_run(run=run)
+            services.open_run(run=run, seen="")
         assert (run.state, run.wanted) == ("preparing", "open")
         assert enqueued == [("prepare_run", run.pk)]
 
@@ -158,7 +162,7 @@ class TestOpening:
         Dataset.objects.update(state="failed", fault_code="E302", fault_text="The text is not UTF-8.")
         run.refresh_from_db()
         with pytest.raises(Problem, match=r"E302: The text is not UTF-8\."):
-            services.open_run(run=run)
+            services.open_run(run=run, seen="")
 
     @pytest.mark.parametrize("code", ["E309", "E327", "E328"])
     def test_a_text_that_failed_by_the_sites_fault_is_prepared_again(
@@ -169,26 +173,65 @@ class TestOpening:
         django_capture_on_commit_callbacks: Any,
         code: str,
     ) -> None:
-        run = draft(organizer)
+        run = draft(organizer, waiting_for=f"{code}: It is over by now.")
         Dataset.objects.update(state="failed", fault_code=code, fault_text="It is over by now.")
         run.refresh_from_db()
         with django_capture_on_commit_callbacks(execute=True):
-            services.open_run(run=run)
-        assert (run.state, run.dataset.state, run.dataset.fault_code) == ("preparing", "uploaded", "")
-        assert ("prepare_dataset", run.dataset_id) in enqueued
+            services.open_run(run=run, seen="")
+        assert (run.state, run.dataset.state, run.dataset.fault_code) == ("draft", "uploaded", "")
+        assert enqueued == [("prepare_dataset", run.dataset_id)]
+
+    @pytest.mark.parametrize("seen", ["", "0123456789abcdef"])
+    def test_a_verdict_that_nobody_has_seen_is_not_published(
+        self, organizer: Person, data_folder: Any, enqueued: list[Any], seen: str
+    ) -> None:
+        run = draft(organizer)
+        Dataset.objects.update(verdict=VERDICT)
+        with pytest.raises(Problem, match="E445"):
+            services.open_run(run=run, seen=seen)
+        run.refresh_from_db()
+        assert (run.state, run.wanted, run.activity.count(), enqueued) == ("draft", "", 0, [])
+        services.open_run(run=run, seen=run.dataset.mark)
+        assert run.state == "preparing"
+
+    @pytest.mark.parametrize(
+        "changed", [{"verdict": VERDICT | {"field": "body"}}, {"preparation": preparation_of(OTHER)}]
+    )
+    def test_a_verdict_that_has_changed_since_is_not_published(
+        self, organizer: Person, data_folder: Any, changed: dict[str, Any]
+    ) -> None:
+        """The changes are made by another request, after this one has read the run."""
+        run = draft(organizer)
+        run.dataset.verdict = VERDICT
+        run.dataset.save()
+        seen = run.dataset.mark
+        Dataset.objects.update(**changed)
+        with pytest.raises(Problem, match="E445"):
+            services.open_run(run=run, seen=seen)
+        assert Run.objects.get().state == "draft"
+
+    @pytest.mark.parametrize("state", ["uploaded", "preparing"])
+    def test_nothing_is_published_before_the_text_is_prepared(
+        self, organizer: Person, data_folder: Any, state: str
+    ) -> None:
+        run = draft(organizer)
+        Dataset.objects.update(state=state, verdict=VERDICT)
+        with pytest.raises(Problem, match="E445"):
+            services.open_run(run=run, seen=Dataset.objects.get().mark)
+        assert Run.objects.get().state == "draft"
 
     def test_a_text_that_turned_out_too_short_is_refused(self, organizer: Person, data_folder: Any) -> None:
         run = draft(organizer)
         run.dataset.shards.update(tokens=20)
         with pytest.raises(Problem, match=r"E307.*3 samples"):
-            services.open_run(run=run)
+            services.open_run(run=run, seen="")
         run.refresh_from_db()
         assert run.state == "draft"
 
     def test_a_finished_run_stays_finished(self, run: Run) -> None:
         Run.objects.update(state="finished")
         run.refresh_from_db()
-        for change in (services.open_run, services.pause_run, services.resume_run):
+        for change in (partial(services.open_run, seen=""), services.pause_run, services.resume_run):
             change(run=run)
             assert run.state == "finished"
 

@@ -24,6 +24,7 @@ from runs.timeline import quoted
 from tests.runs.factories import RECIPE
 
 TEXT = b"Many hands make light work.\n" * 100
+VERDICT = {"format": "CSV", "fields": [{"name": "text"}, {"name": "body"}]}
 SIZES = (300, 700)  # tokens of the sources after preparation
 
 
@@ -83,7 +84,7 @@ def mixed(run: Run) -> Run:
 
 
 def opened(run: Run) -> Run:
-    services.open_run(run=run)
+    services.open_run(run=run, seen=run.dataset.mark)
     services.prepare_run(run.pk)
     run = Run.objects.get()
     assert run.state == Run.State.OPEN
@@ -100,7 +101,8 @@ def restored(run: Run, monkeypatch: pytest.MonkeyPatch) -> StoredFacts:
 class TestTexts:
     def test_all_are_prepared_together(self, mixed: Run, started: list[list[str]], enqueued: list[Any]) -> None:
         further = mixed.dataset.further.get()
-        assert started[-1][-2:] == ["--also", str(storage.text_path(further))]
+        assert started[-1][5:7] == ["--also", str(storage.text_path(further))]
+        assert started[-1][7:] == ["--name=proverbs.txt", "--field=", "--name=riddles.txt", "--field="]
         assert list(mixed.dataset.shards.values_list("source", "tokens")) == list(enumerate(SIZES))
         assert [(line.dataset.filename, line.tokens, line.percent) for line in source_lines(mixed)] == [
             ("proverbs.txt", 300, "30 %"),
@@ -195,7 +197,7 @@ class TestTexts:
 
     def test_there_are_bounds(self, run: Run) -> None:
         with pytest.raises(Problem, match="E377"):
-            drafts.require_source(run, "digits.tar")
+            drafts.require_source(run, "amina/words", "model")
         for number in range(MOST_SOURCES - 1):
             Dataset.objects.create(
                 organizer=run.organizer, title="T", licence="CC0", filename=f"{number}.txt", size=9, first=run.dataset
@@ -209,6 +211,31 @@ class TestTexts:
         drafts.change_draft(run=mixed, recipe=replace(RECIPE, vocab=290, target_batch=3 * half), licence="CC0")
         with pytest.raises(Problem, match="E307"):
             drafts.change_draft(run=mixed, recipe=replace(RECIPE, vocab=290, target_batch=6 * half), licence="CC0")
+
+    def test_another_field_is_read_and_all_are_prepared_again(self, mixed: Run, started: list[list[str]]) -> None:
+        further = mixed.dataset.further.get()
+        Dataset.objects.filter(pk=mixed.dataset_id).update(verdict=VERDICT)
+        drafts.choose_field(run=mixed, source=further.pk, field="body", by=mixed.organizer)
+        assert Run.objects.get().dataset.state == Dataset.State.UPLOADED
+        preparation.prepare_dataset(mixed.dataset_id)
+        assert started[-1][7:] == ["--name=proverbs.txt", "--field=", "--name=riddles.txt", "--field=body"]
+        line = mixed.activity.filter(kind="edited").latest("pk")
+        assert (line.text, line.by) == (f"Amina chose the field {quoted('body')}.", mixed.organizer)
+
+    @pytest.mark.parametrize(("field", "is_own"), [("title", True), ("", True), ("body", False)])
+    def test_a_field_that_is_not_there_is_refused(self, run: Run, stranger: Person, field: str, is_own: bool) -> None:
+        Dataset.objects.update(verdict=VERDICT)
+        source = run.dataset_id if is_own else text(stranger, "theirs.csv").pk
+        with pytest.raises(Problem, match=r"E430.*text, body"):
+            drafts.choose_field(run=run, source=source, field=field)
+        assert not Dataset.objects.exclude(field="").exists()
+        assert (Run.objects.get().dataset.state, run.activity.filter(kind="edited").count()) == ("ready", 0)
+
+    def test_only_a_draft_reads_another_field(self, run: Run) -> None:
+        Dataset.objects.update(verdict=VERDICT)
+        run = opened(Run.objects.get())
+        with pytest.raises(Problem, match="E315"):
+            drafts.choose_field(run=run, source=run.dataset_id, field="body")
 
     def test_only_drafts_take_more(self, mixed: Run) -> None:
         run = opened(mixed)
@@ -305,7 +332,7 @@ class TestBase:
         assert adapting.dataset.state == Dataset.State.UPLOADED
         assert "--base" not in started[-1]
         with pytest.raises(Problem, match="E387"):
-            services.open_run(run=adapting)
+            services.open_run(run=adapting, seen="")
 
     def test_then_the_text_is_cut_with_it(self, adapting: Run, started: list[list[str]]) -> None:
         base = self.base(adapting)

@@ -285,15 +285,15 @@ class TestPage:
         assert "The files are being rebuilt" in text
         tasks.remake_release(finished.pk.hex)
         text = organizer.get("/runs/proverbs/").content.decode()
-        assert "This is the model of step 2, the best of this run on held-out data." in text
+        assert "This model is from step 2, the best step of this run on held-out data." in text
         assert "Release the last step instead" in text
         assert organizer.post("/runs/proverbs/release/", {"snapshot": "last"}).status_code == 302
         assert Release.objects.get(run=finished).wanted_index is None
 
     def test_what_an_overfitted_run_offers_is_told(self, overfitted: Run, client: Client) -> None:
         text = client.get("/runs/proverbs/").content.decode()
-        assert "This is the model of step 2, the best of this run on held-out data." in text
-        assert "The last one, of step 4, has a held-out loss of 4.30" in text
+        assert "This model is from step 2, the best step of this run on held-out data." in text
+        assert "The last step, 4, has a held-out loss of 4.30" in text
         assert "The model overfitted: held-out loss rose from 3.30 at step 2 to 4.30 at step 4" in text
         assert "The snapshot of step 2 is the best." in text
         facts = client.get("/api/v1/runs/proverbs").json()

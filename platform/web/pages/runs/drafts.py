@@ -1,7 +1,6 @@
 """Pages that create a run, change a draft, or change the description of a run."""
 
 from django.conf import settings
-from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
@@ -20,14 +19,13 @@ from web.http.requester import person_in, run_or_404
 from web.pages.runs.dataset_text import found_on_hub, stored_text, too_often, upload_facts
 from web.pages.runs.forms.new_run import NewRunForm, usual_recipe
 from web.pages.runs.forms.organizer import DraftForm, WordsForm
-from web.words import titled_in_words_of_page
 
 
 @login_required
 @rate_limits.limited("uploads", rate_limits.person)
 @require_http_methods(["GET", "POST"])
 def new_run(request: HttpRequest) -> HttpResponse:
-    """Create a draft from a form, and publish the run if the form asks for it."""
+    """Create a draft from a form. The next page shows what was understood of its data, and publishes it."""
     form = NewRunForm(
         request.POST or None,
         request.FILES or None,
@@ -40,8 +38,6 @@ def new_run(request: HttpRequest) -> HttpResponse:
         except Problem as problem:
             form.blame(problem)
         else:
-            if "publish" in request.POST:
-                _publish(request, run)
             return redirect("web:manage", slug=run.slug)
     facts = upload_facts(person_in(request), form)
     return render(request, "web/runs/new_run.html", facts, status=400 if form.errors else 200)
@@ -99,14 +95,6 @@ def _create(request: HttpRequest, form: NewRunForm, found: OnHub | None) -> Run:
         automatic_steps=form.automatic_steps,
         prompts=form.cleaned_data.get("prompts", ""),
     )
-
-
-def _publish(request: HttpRequest, run: Run) -> None:
-    """Publish a new run. If that fails, the next page shows the error and lets the person retry."""
-    try:
-        services.open_run(run=run, by=person_in(request))
-    except Problem as problem:
-        messages.error(request, titled_in_words_of_page(problem.fault))
 
 
 @transaction.atomic

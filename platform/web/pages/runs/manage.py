@@ -36,13 +36,13 @@ from web.pages.runs.forms.organizer import (
 )
 from web.pages.runs.run import REFRESH_S, STANDING_ON, head_facts, standing_facts
 from web.pages.runs.trials import switch_facts
+from web.pages.runs.verdict import verdict_facts
 from web.run_picture.loading import head_of, troubles_of
 from web.run_picture.own import Own
 from web.words import material_in_words_of_page, titled_in_words_of_page
 
 MOST_DIGITS = 18  # most digits of a row's number in an address
 ACTIONS: dict[str, Callable[..., object]] = {
-    "open": services.open_run,
     "pause": services.pause_run,
     "resume": services.resume_run,
     "take_back": drafts.take_back,
@@ -58,10 +58,13 @@ def manage_run(request: HttpRequest, slug: str) -> HttpResponse:
     if request.method != "POST":
         return manage_page(request, run_or_404(access_moderated_run, request, slug))
     run = run_or_404(access_managed_run, request, slug)
-    action = ACTIONS.get(request.POST.get("action", ""))
+    asked, person = request.POST.get("action", ""), person_in(request)
+    if asked == "open":
+        return managed(request, run, lambda: services.open_run(run=run, seen=request.POST.get("seen", ""), by=person))
+    action = ACTIONS.get(asked)
     if action is None:
         raise Http404
-    return managed(request, run, lambda: action(run=run, by=person_in(request)))
+    return managed(request, run, lambda: action(run=run, by=person))
 
 
 @login_required
@@ -265,6 +268,7 @@ def manage_page(
         "refresh_s": REFRESH_S if not link and is_getting_ready(run) else None,
         **source_facts(run, facts["sources"]),
         "use": quotas.use_of(run.organizer),
+        **verdict_facts(run.dataset),
         **switch_facts(run),
         **possible(run),
         **(rollback_facts(run) if own in MANAGING else {}),

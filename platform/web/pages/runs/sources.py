@@ -6,10 +6,10 @@ from uuid import UUID
 
 from django.contrib.auth.decorators import login_required
 from django.db import transaction
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
-from django.views.decorators.http import require_http_methods, require_POST
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
@@ -19,11 +19,14 @@ from runs.datasets.hub_sources import OnHub
 from runs.datasets.services import adaptable_releases, bring_release, source_lines, whole_or_gone
 from runs.lifecycle import drafts
 from runs.models import Dataset, Release, Run
+from runs.storage import pictures_of
 from web.http.requester import person_in, run_or_404
 from web.pages.runs.dataset_text import found_on_hub, stored_beside, too_often, upload_facts
 from web.pages.runs.forms.organizer import SourceForm, WeightsForm
 from web.pages.runs.manage import manage_page, managed
 from web.words import material_in_words_of_page
+
+LONGEST_FIELD = 200  # characters of a field's name
 
 
 class Beside(NamedTuple):
@@ -133,6 +136,26 @@ def _add(request: HttpRequest, run: Run, form: SourceForm, beside: Beside, found
 def remove_source(request: HttpRequest, slug: str, source: UUID) -> HttpResponse:
     run = run_or_404(access_managed_run, request, slug)
     return managed(request, run, lambda: drafts.remove_source(run=run, source=source, by=person_in(request)))
+
+
+@login_required
+@require_POST
+def choose_field(request: HttpRequest, slug: str, source: UUID) -> HttpResponse:
+    """Let a draft read another field of its rows."""
+    run, person = run_or_404(access_managed_run, request, slug), person_in(request)
+    field = request.POST.get("field", "")[:LONGEST_FIELD]
+    return managed(request, run, lambda: drafts.choose_field(run=run, source=source, field=field, by=person))
+
+
+@login_required
+@require_safe
+def picture(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    """Return one of the images that show what was understood of a run's data."""
+    run = run_or_404(access_managed_run, request, slug)
+    shown = {index: path for index, _, path in pictures_of(run.dataset)}
+    if number not in shown:
+        raise Http404
+    return HttpResponse(shown[number].read_bytes(), content_type="image/png")
 
 
 @login_required

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
-from peer_agent.protocol.errors import Fault, Problem, codes
+from peer_agent.protocol.errors import Fault, Problem
 from runs.datasets import uploads
 from runs.datasets.uploads import upload_limit
 from runs.models import Upload
@@ -87,18 +87,13 @@ def go_on(request: HttpRequest, upload_id: UUID) -> HttpResponse:
 
 
 def _take(upload: Upload, request: HttpRequest) -> Upload:
-    """Append a piece. Delete the upload if it must be UTF-8 but is not. Raises Problem E369, E319, E302."""
+    """Append a piece. Raises Problem E369, E319."""
     require_piece(request)
     offset = byte_count(request, OFFSET)
     if offset is None:
         given = request.headers.get(OFFSET, "")
         raise Problem.of("E319", offset=upload.offset, given=given[:SHOWN] or "none")
-    try:
-        return uploads.take_piece(upload=upload, offset=offset, piece=request.body)
-    except Problem as problem:
-        if problem.fault.code == codes.NOT_UTF8:
-            uploads.forget_upload(upload)
-        raise
+    return uploads.take_piece(upload=upload, offset=offset, piece=request.body)
 
 
 # Headers of tus 1.0.0 (tus.io/protocols/resumable-upload): the core protocol, creation and termination

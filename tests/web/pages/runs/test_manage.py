@@ -268,14 +268,17 @@ class TestDrafts:
         assert "<strong>Site&#x27;s disk is full</strong> (E328). The disk is &lt;b&gt;full&lt;/b&gt;." in text
         assert text.count("(E328)") == 1
 
-    @pytest.mark.parametrize(("state", "first"), [("ready", "Publish run"), ("failed", "Choose another file")])
+    @pytest.mark.parametrize(
+        ("state", "first"), [("ready", ["Publish run"]), ("preparing", []), ("failed", ["Choose another file"])]
+    )
     def test_the_first_button_of_a_draft_is_what_helps(
-        self, state: str, first: str, organizer: Person, data_folder: Any
+        self, state: str, first: list[str], organizer: Person, data_folder: Any
     ) -> None:
         draft(organizer)
         Dataset.objects.update(state=state, fault_code="E302" if state == "failed" else "")
         text = page(as_(organizer).get(MANAGE))
-        assert re.findall(r'class="(?:button )?main"[^>]*>([^<]+)<', text) == [first]
+        assert re.findall(r'class="(?:button )?main"[^>]*>([^<]+)<', text) == first
+        assert ("Try again" in text) == (state == "failed")
 
     def test_what_was_just_refused_is_told_once(self, organizer: Person, data_folder: Any) -> None:
         draft(organizer)
@@ -488,7 +491,7 @@ def test_a_minimum_is_set_shown_and_taken_off(stalled: Run, organizer: Person) -
     assert client.post(ALERTS, {"machines": "3"})["Location"] == MANAGE
     text = page(client.get(MANAGE))
     assert 'name="machines" value="3"' in text
-    assert "(E422). Fewer than 3 machines have been training since" in text
+    assert "(E422). Only 1 machine has been training since" in text
     assert "2 problems in this run: step takes too long, few machines." in page(client.get("/runs/proverbs/"))
     client.post(ALERTS, {"machines": ""})
     assert "E422" not in page(client.get(MANAGE))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -9,10 +10,14 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.utils import timezone
+from msgspec.structs import replace
 
+from accounts import machine_control
 from accounts.models import Machine, Person, Token
 from accounts.services import create_machine_token, create_token
 from coordination.models import Presence
+from peer_agent.protocol.messages import MachineReport
+from peer_agent.protocol.messages.machine import Why
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.recipes.masked_lm import MaskedLM
@@ -171,38 +176,23 @@ class TestNewRun:
         form = page(as_(organizer).get("/runs/new/", {"recipe": "masked_lm", "preset": preset}))
         assert f'name="target_steps" value="{steps}"' in form
 
-    @pytest.mark.parametrize(("button", "state"), [({"publish": "1"}, "preparing"), ({}, "draft")])
-    def test_it_is_published_at_once_where_that_is_wanted(
-        self, organizer: Person, button: dict[str, str], state: str
-    ) -> None:
-        answer = as_(organizer).post("/runs/new/", filled(**button))
-        run = Run.objects.get()
-        assert run.state == state
-        assert answer["Location"] == f"/runs/{run.slug}/manage/"
+    @pytest.mark.parametrize("recipe", ["causal_lm", "finetune_lora"])
+    def test_its_only_button_leads_to_the_next_page(self, organizer: Person, recipe: str) -> None:
+        form = page(as_(organizer).get(f"/runs/new/?recipe={recipe}")).split('class="send"')[1]
+        assert re.findall(r"<button[^>]*>([^<]+)<", form) == ["Continue"]
 
-    def test_what_cannot_be_published_is_a_draft_with_the_reason(self, organizer: Person, settings: Any) -> None:
-        settings.QUOTAS = {"drafts": 2, "disk_mb": 1, "parameters": 10**9, "runs": 0}
-        client = as_(organizer)
-        answer = client.post("/runs/new/", filled(publish="1"))
+    def test_it_is_not_published_before_its_data_are_seen(self, organizer: Person) -> None:
+        as_(organizer).post("/runs/new/", filled(publish="1"))
         assert Run.objects.get().state == "draft"
-        assert "E367" in page(client.get(answer["Location"]))
-        assert "E367" not in page(client.get(answer["Location"])), "it is said once"
-
-    def test_what_is_adapted_is_brought_before_it_is_published(self, organizer: Person) -> None:
-        form = page(as_(organizer).get("/runs/new/?recipe=finetune_lora"))
-        assert "Save draft" in form
-        assert "Publish run" not in form
-        assert "Publish run" in page(as_(organizer).get("/runs/new/"))
 
     @pytest.mark.parametrize(
         ("field", "changes", "words"),
         [
-            ("text", {"content": b"caf\xe9 " * 99}, "(E302). The text is not UTF-8 (byte 3: 0xe9)"),
             ("text", {"content": b""}, "(E303). The file is empty."),
             (
                 "text",
-                {"filename": "set.TAR"},
-                "(E377). set.TAR does not fit this recipe, which needs a plain-text file (UTF-8)",
+                {"objective": "image_ssl"},
+                "(E377). proverbs.txt does not fit this recipe, which needs a zip or tar of images",
             ),
             ("text", {"target_batch": "100000"}, "(E307). The dataset makes"),
             ("layers", {"layers": "65"}, "(E301). The recipe is out of bounds: layers must be between 1 and 64."),
@@ -227,6 +217,20 @@ class TestNewRun:
         assert words in block
         assert not Run.objects.exists()
         assert not Dataset.objects.exists()
+
+    def test_an_empty_form_names_only_what_is_missing(self, organizer: Person) -> None:
+        answer = as_(organizer).post("/runs/new/", {"objective": "causal_lm"})
+        assert sorted(answer.context["form"].errors) == ["may_share", "text", "title"]
+        assert "3 fields need your attention" in page(answer)
+        answer = as_(organizer).post("/runs/new/", {"objective": "causal_lm", "visibility": "secret"})
+        assert "visibility" in answer.context["form"].errors
+
+    @pytest.mark.parametrize("made", [draft, opened])
+    def test_visibility_that_is_not_sent_stays(self, organizer: Person, made: Callable[..., Run]) -> None:
+        run = made(organizer, visibility=Run.Visibility.PRIVATE)
+        as_(organizer).post(f"/runs/{run.slug}/edit/", filled(visibility=None, text=None, title="Sayings"))
+        run.refresh_from_db()
+        assert (run.title, run.visibility) == ("Sayings", Run.Visibility.PRIVATE)
 
     def test_what_is_trained_is_chosen_first(self, organizer: Person) -> None:
         client = as_(organizer)
@@ -361,6 +365,21 @@ class TestRunPage:
         Presence.objects.update(members=[{**peer, "role": "relay"}])
         assert "mine-now" not in page(teo.get(path)), "it gives no samples"
 
+    def test_owner_of_a_paused_machine_is_offered_to_resume_it(self, run: Run, laptop: Owned) -> None:
+        path, teo = f"/runs/{run.slug}/", as_(laptop.machine.person)
+        resume = f'action="/machines/{laptop.machine.pk}/"'
+        machine_control.change(machine=laptop.machine, to=lambda wanted: replace(wanted, pause=True))
+        assert resume not in page(teo.get(path)), "its agent does not run, so it needs the command"
+        report = MachineReport(run=run.run_id, revision=1, why=Why.PAUSED)
+        machine_control.take_report(machine_id=laptop.machine.peer_id, report=report)
+        text = page(teo.get(path))
+        assert resume in text
+        assert "Resume laptop</button>" in text
+        assert ">Join in</a>" not in text
+        assert resume not in page(as_(run.organizer).get(path))
+        machine_control.change(machine=laptop.machine, to=lambda wanted: replace(wanted, pause=False))
+        assert resume not in page(teo.get(path))
+
     def test_a_finished_run_begins_with_its_model_and_thanks(self, client: Client, run: Run, laptop: Owned) -> None:
         committed(run, (laptop.machine, 300), (owned(run.organizer).machine, 100))
         Release.objects.create(run=run, state="ready", files=[], archive="proverbs.zip", sample="A bird in the hand")
@@ -371,7 +390,8 @@ class TestRunPage:
         assert text.count('id="home"') == 1
         assert "400 samples from 2 people on 2 machines." in text
         assert "You contributed" not in text
-        assert "You contributed 300 of the samples (75.0 %)." in page(as_(laptop.machine.person).get(f"/runs/{run.slug}/"))
+        own = page(as_(laptop.machine.person).get(f"/runs/{run.slug}/"))
+        assert "You contributed 300 of the samples (75.0 %)." in own
 
     def test_people_who_are_gone_are_not_shown_as_here(self, client: Client, run: Run) -> None:
         Presence.objects.create(run=run, phase="accumulate", members=[])

@@ -214,14 +214,6 @@ def test_full_disk_is_reported_and_the_upload_resumes_later(organizer: Person, m
     assert send(client, path, 0, TEXT)["Upload-Offset"] == str(len(TEXT))
 
 
-def test_what_is_no_text_is_forgotten_at_once(organizer: Person) -> None:
-    client = as_(organizer)
-    answer = send(client, announce(client)["Location"], 0, TEXT[:10] + b"\xff")
-    assert (answer.status_code, answer.json()["code"]) == (400, "E302")
-    assert "byte 10: 0xff" in answer.json()["text"]
-    assert not Upload.objects.exists()
-
-
 class Sender:
     def __init__(self, url: str) -> None:
         self.address = urlsplit(url).netloc

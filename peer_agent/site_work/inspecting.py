@@ -1,0 +1,67 @@
+"""The verdict on files without a run or a site: prepare them in a temporary folder, and say what was understood."""
+
+import importlib
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.recipe import KINDS, Recipe, recipe_of
+from peer_agent.recipes.images.preparation import ImagePreparation
+from peer_agent.recipes.text.preparation import TextPreparation
+from peer_agent.site_work.intake.unpack import members_of
+from peer_agent.site_work.intake.verdict import Verdict
+from peer_agent.site_work.prepare_images import SUFFIXES
+
+LOOKED_AT = 200  # files in an archive from which the kind of data is recognised
+IMAGES, TEXTS = "image_classification", "causal_lm"
+
+
+def inspect(files: Sequence[Path], recipe: str = "", fields: Sequence[str] = ()) -> Verdict:
+    """Return the verdict on files that would be the sources of one run. A refusal is one of its findings.
+
+    `recipe`: the name of a kind of recipe. If empty, it follows from the data. Raises Problem E301 if there is no such
+    recipe.
+    """
+    kind = _recipe(recipe or _kind_of(files[0]))
+    preparation: Any = kind.preparation()
+    if not isinstance(preparation, (ImagePreparation, TextPreparation)):
+        preparation = TextPreparation(recipe_of({}).vocab)  # type: ignore[attr-defined] # a model to adapt is not here
+    prepare = importlib.import_module(preparation.module).prepare
+    names = [path.name for path in files]
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            made = prepare(files[0], Path(folder) / "out", preparation, files[1:], names=names, fields=fields)
+        except Problem as problem:
+            refused = Verdict()
+            refused.refuse(problem.fault)
+            return refused
+    verdict: Verdict = made.verdict
+    if made.size < kind.least_size():
+        unit, least = kind.material.unit, kind.least_size()
+        verdict.refuse(Fault.of("E317", size=f"{made.size:,}", unit=unit, least=f"{least:,}"))
+    return verdict
+
+
+def _recipe(name: str) -> Recipe:
+    if name not in KINDS:
+        raise Problem.of("E301", reason=f"there is no recipe {name[:40]!r}; there are {', '.join(sorted(KINDS))}")
+    return recipe_of({"objective": name})
+
+
+def _kind_of(path: Path) -> str:
+    """Return the kind of recipe for a file: images if most files in an archive are images."""
+    if path.is_dir():
+        return TEXTS
+    images = others = 0
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for member in members_of(path, path.name, Verdict(), Path(folder) / "unpacked"):
+                is_image = member.name.lower().endswith((*SUFFIXES, ".heic", ".heif", ".avif"))
+                images, others = images + is_image, others + (not is_image)
+                if images + others >= LOOKED_AT:
+                    break
+        except Problem:
+            pass
+    return IMAGES if images > others else TEXTS

@@ -1,0 +1,205 @@
+"""Texts in other encodings than UTF-8, and characters that are not text: recognised, rewritten as UTF-8, and told."""
+
+import codecs
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import charset_normalizer
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.publishing.rows import CONTROL
+from peer_agent.site_work.intake.verdict import Verdict, shown
+
+BLOCK = 1 << 20
+SAMPLE = 1 << 18  # bytes from which an encoding is recognised
+MARKS = (  # of the order of bytes, the longer ones first
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+CONTROLS = bytes(code for code in range(32) if code not in b"\t\n\r\f") + b"\x7f"
+# A text with more of these than one in so many characters is no text, or needs a look.
+NO_TEXT, STRANGE = 10, 1000
+# The start of an accented letter that was read as Windows-1252 although it was UTF-8, as in “Ã©”.
+TWICE = re.compile("[ÃÂâ][\u0080-\u00bf\u20ac\u2018-\u201d\u2122]|à[\u00a4-\u00b4]")
+DAMAGED = "\ufffd"
+HTML = re.compile(r"<(?:html|body|div|p|span|script|table)\b[^>]*>", re.IGNORECASE)
+PUNCTUATION = set("\u00a0¡¢£¤¥§©ª«¬®°±²³´·¹º»¼½¾¿×÷€‚ƒ„…†‡‰‹‘’“”•–—™›")  # of Windows-1252
+NULS = 0.2  # share of zero bytes at even or odd places that shows UTF-16
+
+
+class Look:
+    """Counts, over the texts of one source, what may be wrong with their characters."""
+
+    def __init__(self) -> None:
+        self.characters = self.controls = self.damaged = self.twice = self.tags = 0
+
+    def take(self, text: str) -> str:
+        """Count a text's strange characters. Return the text without control characters."""
+        self.characters += len(text)
+        if CONTROL.search(text):
+            text, count = CONTROL.subn("", text)
+            self.controls += count
+        self.damaged += text.count(DAMAGED)
+        self.twice += len(TWICE.findall(text))
+        self.tags += len(HTML.findall(text))
+        return text
+
+    def tell(self, verdict: Verdict) -> None:
+        """Add what was found to the verdict."""
+        many = max(1, self.characters // STRANGE)
+        if self.controls:
+            (verdict.ask if self.controls >= many else verdict.note)("E431", count=f"{self.controls:,}")
+        if self.damaged >= max(3, many // 10):
+            verdict.ask("E432", count=f"{self.damaged:,}", what="“�”, which stand for lost characters")
+        if self.twice >= max(3, many):
+            verdict.ask("E432", count=f"{self.twice:,}", what="pairs like “Ã©”, which come from a wrong encoding")
+        if self.tags >= max(10, 2 * many):
+            verdict.ask("E433", count=f"{self.tags:,}")
+
+
+def as_utf8(path: Path, name: str, scratch: Path, verdict: Verdict) -> Path:
+    """Return the path of a text as UTF-8 with line feeds: the file itself, or `scratch`, which is then written.
+
+    Raises Problem E302 if the encoding is not recognised, E424 if the file is not a text.
+    """
+    encoding, begin = _encoding_of(path, name, verdict)
+    if encoding == "utf-8" and not begin and not _has(path, b"\r"):
+        return path
+    with path.open("rb") as file, scratch.open("wb") as written:
+        file.seek(begin)
+        for text in _decoded(file, encoding):
+            written.write(text.encode())
+    return scratch
+
+
+def _encoding_of(path: Path, name: str, verdict: Verdict) -> tuple[str, int]:
+    """Return a text's encoding, and the length of its byte order mark."""
+    with path.open("rb") as file:
+        sample = file.read(SAMPLE)
+    for mark, encoding in MARKS:
+        if sample.startswith(mark):
+            return encoding, len(mark)
+    if (wide := _wide(sample)) is not None:
+        verdict.note("E434", name=shown(name), encoding=wide.upper())
+        return wide, 0
+    controls = len(sample) - len(sample.translate(None, CONTROLS))
+    if controls * NO_TEXT > len(sample):
+        if (wide := _wide_of_a_script(sample)) is None:
+            raise Problem.of("E424", name=shown(name), what="not a text", advice="Choose a file of texts")
+        verdict.note("E434", name=shown(name), encoding=wide.upper())
+        return wide, 0
+    wrong = _first_wrong_byte(path)
+    if wrong is None:
+        return "utf-8", 0
+    position, byte = wrong
+    with path.open("rb") as file:
+        file.seek(max(0, position - SAMPLE // 2))
+        around = file.read(SAMPLE)
+    guess = None if _is_mostly_utf8(around) else _guess(around)
+    if guess is None:
+        raise Problem.of("E302", position=position, byte=f"{byte:02x}")
+    verdict.ask("E428", name=shown(name), encoding=guess)
+    return guess, 0
+
+
+def _guess(sample: bytes) -> str | None:
+    """Return the likely encoding of a text that is not UTF-8. Windows-1252 comes first if it gives Latin letters."""
+    if _is_latin(sample.decode("cp1252", "replace")):
+        return "windows-1252"
+    found = charset_normalizer.from_bytes(sample).best()
+    if found is None or found.encoding.startswith("utf"):
+        return None
+    return found.encoding.replace("_", "-")
+
+
+def _is_latin(text: str) -> bool:
+    others = {letter for letter in text if not letter.isascii()}
+    return all(letter in PUNCTUATION or unicodedata.name(letter, "").startswith("LATIN") for letter in others)
+
+
+def _wide(sample: bytes) -> str | None:
+    """Return UTF-16 without a byte order mark, recognised by zero bytes at every other place."""
+    pairs = len(sample) // 2
+    if not pairs:
+        return None
+    even, odd = sample[0::2].count(0) / pairs, sample[1::2].count(0) / pairs
+    if odd > NULS and even < odd / 10:
+        return "utf-16-le"
+    return "utf-16-be" if even > NULS and odd < even / 10 else None
+
+
+def _wide_of_a_script(sample: bytes) -> str | None:
+    """Return UTF-16 without a byte order mark whose letters nearly all are of one script, as in Russian."""
+    for encoding in ("utf-16-le", "utf-16-be"):
+        letters = sample[: len(sample) & ~1].decode(encoding, "replace")
+        scripts = Counter(unicodedata.name(letter, "?").split()[0] for letter in letters if letter.isalpha())
+        plain = sum(
+            letter.isalnum() or letter.isspace() or unicodedata.category(letter)[0] in "PM" for letter in letters
+        )
+        if scripts and plain > 0.95 * len(letters) and max(scripts.values()) > 0.7 * sum(scripts.values()):
+            return encoding
+    return None
+
+
+def _first_wrong_byte(path: Path) -> tuple[int, int] | None:
+    decoder, position = codecs.getincrementaldecoder("utf-8")(), 0
+    with path.open("rb") as file:
+        while True:
+            block = file.read(BLOCK)
+            begin = position - len(decoder.getstate()[0])
+            try:
+                decoder.decode(block, final=not block)
+            except UnicodeDecodeError as error:
+                return begin + error.start, error.object[error.start]
+            if not block:
+                return None
+            position += len(block)
+
+
+def _is_mostly_utf8(sample: bytes) -> bool:
+    """Return True if nearly all characters beyond ASCII are UTF-8, so that a few wrong bytes are damage."""
+    text = sample.decode("utf-8", "replace")
+    wrong = text.count(DAMAGED)
+    right = sum(not letter.isascii() for letter in text) - wrong
+    return right > 10 * wrong
+
+
+def _has(path: Path, mark: bytes) -> bool:
+    with path.open("rb") as file:
+        return any(mark in block for block in iter(lambda: file.read(BLOCK), b""))
+
+
+def _decoded(file: IO[bytes], encoding: str) -> Iterator[str]:
+    """Yield the text. A carriage return, alone or before a line feed, becomes a line feed. Raises Problem E302."""
+    decoder = codecs.getincrementaldecoder(encoding)()
+    newlines = _Newlines()
+    while True:
+        held = decoder.getstate()[0]
+        position = file.tell() - len(held)
+        block = file.read(BLOCK)
+        try:
+            text = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            byte = f"{error.object[error.start]:02x}"
+            raise Problem.of("E302", position=position + error.start, byte=byte) from error
+        yield newlines.take(text, is_last=not block)
+        if not block:
+            return
+
+
+class _Newlines:
+    def __init__(self) -> None:
+        self._held = ""
+
+    def take(self, text: str, *, is_last: bool = False) -> str:
+        text, self._held = self._held + text, ""
+        if text.endswith("\r") and not is_last:
+            text, self._held = text[:-1], "\r"
+        return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -1,0 +1,146 @@
+"""Choice of a held-out part that the training part does not contain, neither as copies nor as longer passages.
+
+Equal documents always go to the same part. Among the documents that may be held out, those stay in the training part
+of which other documents contain many passages: sequences of eight words, as in the decontamination of GPT-2 and GPT-3
+(Radford et al. 2019, section 4; Brown et al. 2020, appendix C).
+"""
+
+import hashlib
+import re
+import unicodedata
+import zlib
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+PASSAGE = 8  # words
+WORD = re.compile(r"\w{1,12}")  # longer runs of letters, as in scripts without spaces, are split
+CONTAINED = 0.5  # a document of which others contain this share of passages is not held out
+SPARE = 2  # candidates, as a multiple of what is to be held out
+ROUNDS = 4  # of taking back documents that resemble others which went back
+MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+
+Digests = NDArray[np.uint64]
+
+
+class Texts(Protocol):
+    def __len__(self) -> int: ...
+    def __getitem__(self, number: int, /) -> str: ...
+    def size(self, number: int, /) -> int: ...
+
+
+class Choice(NamedTuple):
+    """The numbers of the held-out documents, and the share of their passages that the training part contains."""
+
+    held: list[int]
+    overlap: float
+
+
+def digest_of(text: str) -> int:
+    """Return 64 bits that are equal for texts that differ only in spaces, case and the form of accents."""
+    plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    return int.from_bytes(hashlib.blake2b(plain.encode("utf-8", "replace"), digest_size=8).digest())
+
+
+def digests_of(texts: Texts) -> Digests:
+    return np.fromiter((digest_of(texts[number]) for number in range(len(texts))), np.uint64, len(texts))
+
+
+def choose(texts: Texts, *, wanted: int, most: int) -> Choice:
+    """Choose documents of at least `wanted` bytes and at most `most`; fewer if too many resemble others."""
+    digests = digests_of(texts)
+    candidates = _candidates(texts, digests, SPARE * wanted, most)
+    aside = {number for group in candidates for number in group}
+    seen = _Passages([texts[group[0]] for group in candidates])
+    seen.mark(texts[number] for number in range(len(texts)) if number not in aside)
+    kept: list[int] = []
+    size = 0
+    for place in np.flatnonzero(seen.shares() < CONTAINED):
+        if size < wanted:
+            kept.append(int(place))
+            size += sum(map(texts.size, candidates[place]))
+    back = set(range(len(candidates))).difference(kept)
+    for _ in range(ROUNDS):
+        seen.mark(texts[candidates[place][0]] for place in sorted(back))
+        shares = seen.shares()
+        back = {place for place in kept if shares[place] >= CONTAINED}
+        kept = [place for place in kept if place not in back]
+        if not back:
+            break
+    seen.mark(texts[candidates[place][0]] for place in sorted(back))
+    held = [number for place in kept for number in candidates[place]]
+    return Choice(held, seen.share_of(kept))
+
+
+def overlap_of(held: Sequence[str], trained: Iterable[str]) -> float:
+    """Return the share of the held-out passages that the training texts contain, from 0 to 1."""
+    seen = _Passages(held)
+    seen.mark(trained)
+    return seen.share_of(range(len(held)))
+
+
+def _candidates(texts: Texts, digests: Digests, wanted: int, most: int) -> list[list[int]]:
+    """Return groups of equal documents, in the order of their digests, until they are large enough.
+
+    A group that would be too large is passed over.
+    """
+    found: list[list[int]] = []
+    size = 0
+    order = np.argsort(digests, kind="stable").tolist()
+    for _, group in groupby(order, key=digests.__getitem__):
+        numbers = list(group)
+        here = sum(map(texts.size, numbers))
+        if size + here <= most:
+            found.append(numbers)
+            size += here
+        if size >= wanted:
+            break
+    return found
+
+
+class _Passages:
+    """The passages of some documents, and which of them were seen elsewhere."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        found = [passages_of(text) for text in texts]
+        self._ends = np.cumsum([0, *map(len, found)])
+        together = np.concatenate([np.empty(0, np.uint64), *found])
+        self._known, self._places = np.unique(together, return_inverse=True)
+        self._seen = np.zeros(len(self._known), dtype=bool)
+
+    def mark(self, texts: Iterable[str]) -> None:
+        if not len(self._known):
+            return
+        for text in texts:
+            found = passages_of(text)
+            at = np.searchsorted(self._known, found).clip(max=len(self._known) - 1)
+            self._seen[at[self._known[at] == found]] = True
+
+    def shares(self) -> NDArray[np.float64]:
+        """Return for each document the share of its passages that were seen."""
+        sums = np.concatenate([[0], np.cumsum(self._seen[self._places])])
+        shares: NDArray[np.float64] = np.diff(sums[self._ends]) / np.maximum(np.diff(self._ends), 1)
+        return shares
+
+    def share_of(self, documents: Iterable[int]) -> float:
+        lengths, shares = np.diff(self._ends), self.shares()
+        chosen = list(documents)
+        passages = lengths[chosen].sum() if chosen else 0
+        return float((lengths[chosen] * shares[chosen]).sum() / passages) if passages else 0.0
+
+
+def passages_of(text: str) -> Digests:
+    """Return a number for each sequence of `PASSAGE` words, and one number for a shorter text."""
+    words = WORD.findall(text.casefold())
+    codes = np.fromiter((zlib.crc32(word.encode("utf-8", "replace")) for word in words), np.uint64, len(words))
+    length = min(PASSAGE, len(codes))
+    if not length:
+        return codes
+    found = np.full(len(codes) - length + 1, length, np.uint64)
+    for place in range(length):
+        found = found * MULTIPLIER + codes[place : len(codes) - length + 1 + place]
+        found ^= found >> np.uint64(29)
+    return found

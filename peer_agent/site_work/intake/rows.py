@@ -1,0 +1,378 @@
+"""Rows of JSON, CSV, Parquet and Arrow files, as texts and conversations by the path of their field.
+
+A field inside an object is named by its path, as `translation.en`. Strings in a list are joined by line breaks.
+"""
+
+import csv
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from io import TextIOWrapper
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, Literal, NamedTuple
+
+import msgspec
+import pyarrow as pa
+from pyarrow import compute, parquet, types
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.publishing.rows import AT_A_TIME, GROUP_ROWS, ROW_BYTES, UNREADABLE, is_bounded
+from peer_agent.site_work.intake.chat import Message, NotText, conversation_of, letters_in
+from peer_agent.site_work.intake.verdict import shown
+
+Kind = Literal["text", "json", "csv", "parquet", "arrow"]
+
+FIRST = 20  # lines read to detect JSON Lines: most must be objects
+DEEPEST, MOST_FIELDS = 4, 200  # levels of objects inside each other, and fields of a row
+JSON_NAMES = (".json", ".jsonl", ".ndjson", ".jsonlines")
+CSV_NAMES, TABS = (".csv", ".tsv", ".tab"), (".tsv", ".tab")
+PARQUET, ARROW = b"PAR1", b"ARROW1"
+SNIFFED = 1 << 16  # characters from which the separator of a CSV is guessed
+MOST_LISTED = 10_000  # items of a list; a longer one would become too many objects
+FEWEST_LISTED = 10  # rows that an object must list to be the whole table and not one row, unless named .json
+HEADER = 60  # most characters in a column's name
+_decoder = json.JSONDecoder()
+
+
+class Broken(NamedTuple):
+    """A row that cannot be used, and why."""
+
+    reason: str
+    example: str
+
+
+Value = str | list[Message] | Broken  # a field's value may be unusable in rows whose other fields are good
+Row = dict[str, Value] | Broken
+
+
+def kind_of(path: Path, name: str) -> Kind:
+    """Return a file's format, detected from its content and its suffix. A text must already be UTF-8.
+
+    Raises Problem E427 if the file is named JSON and has no JSON objects.
+    """
+    suffix = PurePosixPath(name.lower()).suffix
+    with path.open("rb") as file:
+        begin = file.read(len(ARROW))
+        if begin.startswith(PARQUET):
+            return "parquet"
+        if begin.startswith(ARROW) or suffix == ".arrow":
+            return "arrow"
+        if suffix in CSV_NAMES:
+            return "csv"
+        if _is_json(path, name):
+            return "json"
+    if suffix in JSON_NAMES:
+        raise Problem.of("E427", name=shown(name))
+    return "text"
+
+
+def rows_in(path: Path, kind: Kind, name: str) -> Iterator[Row]:
+    """Yield a file's rows in order. Raises Problem E381 (Parquet or Arrow), E454 (JSON that breaks off)."""
+    match kind:
+        case "json":
+            yield from _json(path, name)
+        case "csv":
+            yield from _csv(path, name)
+        case "parquet":
+            yield from _parquet(path)
+        case "arrow":
+            yield from _arrow(path)
+        case "text":
+            raise AssertionError("a text has no rows")
+
+
+# Values
+
+
+def _row(values: Mapping[str, Any]) -> Row:
+    found: dict[str, Value] = {}
+    _gather(values, "", found, DEEPEST)
+    if any(_length(value) > ROW_BYTES for value in found.values()):
+        return Broken("too long", shown(str(next(iter(found.values())))))
+    return found
+
+
+def _length(value: Value) -> int:
+    if isinstance(value, str):
+        return len(value)
+    return 0 if isinstance(value, Broken) else letters_in(value)
+
+
+def _gather(values: Mapping[str, Any], prefix: str, found: dict[str, Value], levels: int) -> None:
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if len(found) >= MOST_FIELDS:
+            return
+        if isinstance(value, str):
+            found[name] = value
+        elif isinstance(value, bytes):
+            found[name] = value.decode("utf-8", "replace") if b"\0" not in value else ""
+        elif isinstance(value, dict) and levels:
+            _gather(value, f"{name}.", found, levels - 1)
+        elif isinstance(value, list) and value:
+            _gather_list(value, name, found, levels)
+
+
+def _gather_list(items: list[Any], name: str, found: dict[str, Value], levels: int) -> None:
+    try:
+        said = conversation_of(items)
+    except NotText:
+        found[name] = Broken("with parts that are not text", json.dumps(items, default=str)[:500])
+        return
+    if said is not None:
+        found[name] = said
+    elif all(item is None or isinstance(item, str) for item in items):
+        found[name] = "\n".join(item for item in items if item)
+    elif levels and all(isinstance(item, dict) for item in items):
+        parts: defaultdict[str, list[str]] = defaultdict(list)
+        for item in items[:MOST_LISTED]:
+            inside: dict[str, Value] = {}
+            _gather(item, f"{name}.", inside, levels - 1)
+            for key, value in inside.items():
+                if isinstance(value, str):
+                    parts[key].append(value)
+        found |= {key: "\n".join(texts) for key, texts in parts.items()}
+
+
+# JSON: a line per object, objects over several lines, or one array of them
+
+
+def _is_json(path: Path, name: str) -> bool:
+    """Return True if a text has objects: one in most of its first lines, or one after the other from its start.
+
+    If the file's name says JSON, one whole object is enough, whatever follows it.
+    """
+    if _has_lines(_first_objects(path), name):
+        return True
+    found: list[Any] = []
+    try:
+        found.extend(islice(_values(path, name), 2))
+    except Problem:  # something else follows the first objects
+        return name.lower().endswith(JSON_NAMES) or len(found) > 1
+    return bool(found)
+
+
+def _first_objects(path: Path) -> list[dict[str, Any] | None]:
+    with path.open("rb") as file:
+        return [_object(line) for line in islice((line for line in _lines(file) if line and line.strip()), FIRST)]
+
+
+def _has_lines(first: list[dict[str, Any] | None], name: str) -> bool:
+    """Return True if these are lines of objects, and not one object that holds the rows."""
+    if len(first) == 1 and first[0] is not None and _list_in(first[0], name) is not None:
+        return False
+    return sum(values is not None for values in first) * 2 > len(first)
+
+
+def _json(path: Path, name: str) -> Iterator[Row]:
+    if not _has_lines(_first_objects(path), name):
+        for values in _values(path, name):
+            yield Broken("broken", shown(values)) if isinstance(values, str) else _row(values)
+        return
+    with path.open("rb") as file:
+        for line in _lines(file):
+            if line is None:
+                yield Broken("too long", "a line")
+            elif line.strip():
+                found = _object(line)
+                yield Broken("broken", line[:500].decode(errors="replace")) if found is None else _row(found)
+
+
+def _lines(file: IO[bytes]) -> Iterator[bytes | None]:
+    """Yield lines, or None for one that is too long to be held."""
+    while line := file.readline(ROW_BYTES + 1):
+        if len(line) > ROW_BYTES and not line.endswith(b"\n"):
+            while (rest := file.readline(ROW_BYTES)) and not rest.endswith(b"\n"):
+                pass
+            yield None
+        else:
+            yield line
+
+
+def _object(line: bytes | None) -> dict[str, Any] | None:
+    """Return the object in a line, or None. `NaN` and infinite numbers, which Python writes, are accepted."""
+    if line is None:
+        return None
+    try:
+        found = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        try:
+            found = json.loads(line) if b"NaN" in line or b"Infinity" in line or b"\\ud" in line.lower() else None
+        except (ValueError, RecursionError):
+            return None
+    return _without_halves(found) if isinstance(found, dict) else None
+
+
+def _without_halves(value: Any) -> Any:
+    """Replace halves of characters, which only escapes can write, because no file can hold them."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_without_halves(key): _without_halves(inside) for key, inside in value.items()}
+    return [_without_halves(inside) for inside in value] if isinstance(value, list) else value
+
+
+def _values(path: Path, name: str) -> Iterator[dict[str, Any] | str]:
+    """Yield the objects of an array, of a list in an object, or of a sequence. Yield a text for each other value.
+
+    Raises Problem E454 if the file cannot be read to its end.
+    """
+    number = 0
+    with path.open(encoding="utf-8", errors="replace") as file:
+        buffer = file.read(SNIFFED).lstrip()
+        is_array = buffer.startswith("[")
+        if not is_array and not buffer.startswith("{"):
+            return
+        buffer = buffer[is_array:]
+        while True:
+            buffer = buffer.lstrip(" \t\r\n,")
+            found, end = _first_value(buffer)
+            if end:
+                if not number and not isinstance(found, dict):
+                    return
+                if not number and not is_array and (inside := _list_in(found, name)) is not None:
+                    yield from inside
+                    return
+                yield _without_halves(found) if isinstance(found, dict) else shown(json.dumps(found))
+                number, buffer = number + 1, buffer[end:]
+            elif is_array and buffer.startswith("]"):
+                return
+            elif len(buffer) <= 4 * ROW_BYTES and (more := file.read(max(SNIFFED, len(buffer)))):
+                buffer += more
+            elif buffer or is_array:
+                if not number:
+                    return
+                raise Problem.of("E454", name=shown(name), rows=f"{number:,}", text=shown(buffer, 60) or "the end")
+            else:
+                return
+
+
+def _first_value(buffer: str) -> tuple[Any, int]:
+    """Return the value at the start of a text and where it ends, or 0 if the text has no whole value there."""
+    try:
+        found, end = _decoder.raw_decode(buffer)
+    except (ValueError, RecursionError):
+        return None, 0
+    return found, end
+
+
+def _list_in(values: Mapping[str, Any], name: str) -> list[dict[str, Any]] | None:
+    """Return the longest list of objects directly in an object that is a whole file, as `{"data": [...]}`."""
+    lists = [value for value in values.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
+    longest = max(lists, key=len, default=[])
+    fewest = 2 if name.lower().endswith(".json") else FEWEST_LISTED
+    if len(longest) < fewest or conversation_of(longest[:2]) is not None:
+        return None
+    return [each for each in longest if isinstance(each, dict)]
+
+
+# CSV
+
+
+def _csv(path: Path, name: str) -> Iterator[Row]:
+    csv.field_size_limit(ROW_BYTES)
+    with path.open("rb") as raw:
+        file = TextIOWrapper(raw, "utf-8", "replace", newline="")
+        begin = file.read(SNIFFED)
+        file.seek(0)
+        reader = csv.reader(file, delimiter=_separator(begin, name))
+        header = next(reader, [])
+        names = [title.strip().removeprefix("\ufeff") for title in header]
+        if not _is_header(names):
+            names = [f"column {number + 1}" for number in range(len(header))]
+            yield _csv_row(names, header)
+        while True:
+            try:
+                cells = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield Broken("broken", shown(str(error)))
+                continue
+            if cells:
+                yield _csv_row(names, cells)
+
+
+def _separator(begin: str, name: str) -> str:
+    if PurePosixPath(name.lower()).suffix in TABS:
+        return "\t"
+    first = begin.split("\n", 1)[0]
+    return max(",;\t|", key=first.count) if any(mark in first for mark in ",;\t|") else ","
+
+
+def _is_header(names: list[str]) -> bool:
+    if len(set(names)) < len(names) or not all(0 < len(name) <= HEADER for name in names):
+        return False
+    return not any(name.replace(".", "", 1).lstrip("-").isdigit() for name in names)
+
+
+def _csv_row(names: list[str], cells: list[str]) -> Row:
+    if len(cells) > len(names):
+        return Broken("broken", f"{len(cells)} cells where the header has {len(names)}: {','.join(cells)[:200]}")
+    return dict(zip(names, cells, strict=False))
+
+
+# Parquet and Arrow
+
+SKIPPED = (types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_temporal, types.is_null)
+LISTS = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+
+
+def _parquet(path: Path) -> Iterator[Row]:
+    try:
+        file = parquet.ParquetFile(path)
+    except UNREADABLE as error:
+        raise Problem.of("E381", reason=shown(str(error))) from error
+    with file:
+        names = _columns(file.schema_arrow)
+        for group in range(file.metadata.num_row_groups):
+            about, read = file.metadata.row_group(group), 0
+            try:
+                if is_bounded(about):
+                    for batch in file.iter_batches(AT_A_TIME, row_groups=[group], columns=names, use_threads=False):
+                        for row in _batch(batch):
+                            read += 1
+                            yield row
+            except UNREADABLE:
+                pass
+            for _ in range(min(about.num_rows, GROUP_ROWS) - read):
+                yield Broken("broken", f"a row of the row group {group + 1}, which cannot be read")
+
+
+def _arrow(path: Path) -> Iterator[Row]:
+    try:
+        with pa.OSFile(str(path)) as file:
+            with_footer = file.read(len(ARROW)) == ARROW
+            file.seek(0)
+            if with_footer:
+                reader = pa.ipc.open_file(file)
+                batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
+            else:
+                batches = iter(pa.ipc.open_stream(file))
+            for batch in batches:
+                names = _columns(batch.schema)
+                for start in range(0, batch.num_rows, AT_A_TIME):
+                    yield from _batch(batch.select(names).slice(start, AT_A_TIME))
+    except UNREADABLE as error:
+        raise Problem.of("E381", reason=shown(str(error))) from error
+
+
+def _columns(schema: pa.Schema) -> list[str]:
+    return [column.name for column in schema if not _is_of_numbers(column.type)]
+
+
+def _is_of_numbers(kind: pa.DataType) -> bool:
+    if any(is_list(kind) for is_list in LISTS):
+        return _is_of_numbers(kind.value_type)
+    return any(is_kind(kind) for is_kind in SKIPPED)
+
+
+def _batch(batch: pa.RecordBatch) -> Iterator[Row]:
+    for at, column in enumerate(batch.columns):
+        if types.is_list(column.type) or types.is_large_list(column.type):
+            is_long = compute.greater(compute.fill_null(compute.list_value_length(column), 0), MOST_LISTED)
+            if compute.any(is_long).as_py():
+                batch = batch.set_column(at, batch.schema.field(at), compute.if_else(is_long, None, column))
+    for values in batch.to_pylist():
+        yield _row({name: value for name, value in values.items() if value is not None})

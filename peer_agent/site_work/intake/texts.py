@@ -1,0 +1,378 @@
+"""Opens a source of texts: unpacks it, recognises its encoding and format, chooses the field, and cuts documents.
+
+A source is a file, or a folder whose files are read in the order of their names. What was understood goes into a
+verdict.
+"""
+
+import json
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from peer_agent.protocol.errors import Problem, codes
+from peer_agent.publishing.documents import LONGEST_CONVERSATION, Documents, cut_documents
+from peer_agent.site_work.intake.chat import Message, Writer, plainly
+from peer_agent.site_work.intake.encoding import Look, as_utf8
+from peer_agent.site_work.intake.overlap import digest_of
+from peer_agent.site_work.intake.rows import MOST_FIELDS, Broken, Kind, Value, kind_of, rows_in
+from peer_agent.site_work.intake.unpack import UNPACKED_LEAST, UNPACKED_TIMES, is_hidden, members_of, split_of
+from peer_agent.site_work.intake.verdict import SHOWN, Field, Verdict, shown
+
+USUAL = ("text", "content", "sentence")  # fields preferred to the field with the most text ...
+LEAST_USUAL = 0.1  # ... if they have at least this share of its characters
+RIVAL = 0.1  # another field with this share of the chosen field's characters is worth a question
+LEAST = 2  # characters, without which a text counts as empty
+MANY_REPEATS, MANY_LEFT_OUT = 0.05, 0.2  # shares of rows that are worth a word
+REFUSED = "refused by the template"
+FORMATS: dict[Kind, str] = {
+    "text": "plain text",
+    "json": "JSON",
+    "csv": "CSV",
+    "parquet": "Parquet",
+    "arrow": "Arrow",
+}
+MOST_HELD_OUT = 16 << 20  # bytes that are read of a held-out part that the organizer brings
+BLOCK = 1 << 20
+
+
+class Source(NamedTuple):
+    """One source as people brought it. `name`: its file's name. `field`: the field to read, or empty to choose one."""
+
+    path: Path
+    name: str = ""
+    field: str = ""
+
+
+class Opened(NamedTuple):
+    """The documents of a source. `heldout`: those that the organizer set aside, in `val` or `test`, if any."""
+
+    documents: Documents
+    heldout: Documents | None
+    verdict: Verdict
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for documents in filter(None, (self.documents, self.heldout)):
+            documents.close()
+
+
+class _File(NamedTuple):
+    """A plain file, unpacked and in UTF-8 unless it has columns."""
+
+    path: Path
+    name: str
+    kind: Kind
+
+
+def open_texts(source: Source, scratch: Path, writer: Writer | None = None) -> Opened:
+    """Read a source. `scratch`: a path beside which files are written. `writer`: renders conversations.
+
+    Raises Problem E302 (encoding), E303 (empty), E378 (not unpacked), E381 (Parquet), E382 (no text), E393 and E394
+    (conversations), E395 (too much text), E424 (a format that is not opened), E427 (not JSON).
+    """
+    verdict = Verdict()
+    folder = scratch.with_name(scratch.name + ".files")
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        stack.callback(_remove, folder)
+        files = [*_files_of(source, folder, verdict)]
+        if not files:
+            raise Problem.of("E303")
+        trained, aside = _parted(files, verdict)
+        reader = _Reader(trained, source.field, writer, verdict)
+        documents = reader.documents(trained, scratch)
+        stack.callback(documents.close)
+        heldout = None
+        if aside:
+            beside = scratch.with_name(scratch.name + ".heldout")
+            heldout = _Reader(aside, reader.field, writer, Verdict()).documents(aside, beside, most=MOST_HELD_OUT)
+        stack.pop_all()
+        _remove(folder)
+    return Opened(documents, heldout, verdict)
+
+
+def _remove(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+# Files
+
+
+def _files_of(source: Source, folder: Path, verdict: Verdict) -> Iterator[_File]:
+    is_folder = source.path.is_dir()
+    inside = (path for path in source.path.rglob("*") if path.is_file()) if is_folder else [source.path]
+    paths = sorted(path for path in inside if not is_folder or not is_hidden(str(path.relative_to(source.path))))
+    packed = 0
+    for number, path in enumerate(paths):
+        name = path.relative_to(source.path).as_posix() if is_folder else source.name
+        for place, member in enumerate(members_of(path, name, verdict, folder / "unpacking")):
+            plain = folder / f"{number}-{place}" if member.is_packed else path
+            packed += member.is_packed
+            if member.is_packed:
+                with plain.open("wb") as written:
+                    while block := member.file.read(BLOCK):
+                        written.write(block)
+            if not plain.stat().st_size:
+                continue
+            try:
+                kind = _column_kind(plain, member.name)
+                if kind is None:
+                    plain = as_utf8(plain, member.name, folder / f"{number}-{place}.utf8", verdict)
+                    kind = kind_of(plain, member.name)
+            except Problem as problem:
+                if not member.is_packed or problem.fault.code != codes.NOT_OPENED:
+                    raise
+                verdict.leave_out("not opened", member.name)
+                continue
+            yield _File(plain, member.name, kind)
+    verdict.format = "archive" if packed else ""
+
+
+def _column_kind(path: Path, name: str) -> Kind | None:
+    """Return the kind of a file that is not a text, or None."""
+    with path.open("rb") as file:
+        begin = file.read(6)
+    if begin.startswith(b"PAR1"):
+        return "parquet"
+    return "arrow" if begin == b"ARROW1" or name.lower().endswith(".arrow") else None
+
+
+def _parted(files: list[_File], verdict: Verdict) -> tuple[list[_File], list[_File]]:
+    """Divide files into those to train on and those that people set aside, and describe them in the verdict.
+
+    Of `val` and `test`, the first is held out, and the other is not used.
+    """
+    by_split: defaultdict[str, list[_File]] = defaultdict(list)
+    for file in files:
+        by_split[split_of(file.name)].append(file)
+    trained = [*by_split["train"], *by_split[""]] if by_split["train"] else files
+    if not by_split["train"] and not by_split[""]:
+        verdict.ask("E446", name=shown(files[0].name))
+    aside: list[_File] = []
+    if by_split["train"]:
+        chosen = next((split for split in ("validation", "test") if by_split[split]), "")
+        aside = by_split[chosen] if chosen else []
+        if chosen:
+            verdict.heldout = chosen
+            verdict.note("E435", part=", ".join(dict.fromkeys(file.name for file in aside[:3])))
+        if chosen == "validation" and by_split["test"]:
+            verdict.leave_out("set aside as a test", by_split["test"][0].name, len(by_split["test"]))
+    kinds = dict.fromkeys(FORMATS[file.kind] for file in trained)
+    name = " and ".join(kinds)
+    packed = ", packed" if verdict.format == "archive" else ""
+    verdict.format = f"{name}, {len(trained):,} files" if len(trained) > 1 else f"{name}{packed}"
+    return trained, aside
+
+
+# Rows
+
+
+class _Reader:
+    """Chooses the field of the rows, and reads their texts."""
+
+    def __init__(self, files: Sequence[_File], field: str, writer: Writer | None, verdict: Verdict) -> None:
+        self.writer, self.verdict, self.look = writer, verdict, Look()
+        self.are_conversations = False
+        self.has_rows = any(file.kind != "text" for file in files)
+        self.field = self._choose(files, field) if self.has_rows else ""
+        verdict.field = self.field
+        self._digests = array("Q")
+
+    def documents(self, files: Sequence[_File], scratch: Path, *, most: int | None = None) -> Documents:
+        """Write the files' texts to `scratch`, cut into documents. `most`: stop after so many bytes."""
+        limit = UNPACKED_LEAST + UNPACKED_TIMES * sum(file.path.stat().st_size for file in files)
+        offsets, characters = array("q", [0]), 0
+        scratch.parent.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            stack.callback(scratch.unlink)
+            written = stack.enter_context(scratch.open("w+b"))
+            for document in self._documents(files):
+                data = document.encode("utf-8", "replace")
+                written.write(data)
+                offsets.append(offsets[-1] + len(data))
+                characters += len(document)
+                if offsets[-1] > limit:
+                    raise Problem.of("E395", most=f"{limit >> 20:,}")
+                if most is not None and offsets[-1] >= most:
+                    break
+            written.flush()
+            if not characters:
+                self._nothing()
+            self._tell(len(offsets) - 1)
+            documents = Documents(
+                written,
+                np.array(offsets, dtype=np.int64),
+                characters,
+                field=self.field,
+                are_conversations=self.are_conversations,
+                scratch=scratch,
+            )
+            stack.pop_all()
+            written.close()
+            return documents
+
+    def _documents(self, files: Sequence[_File]) -> Iterator[str]:
+        for file in files:
+            if file.kind == "text":
+                yield from cut_documents(map(self.look.take, _blocks(file.path)))
+                continue
+            for text in self._texts(file):
+                is_short = self.are_conversations and len(text) <= LONGEST_CONVERSATION
+                yield from [text] if is_short else cut_documents([text])
+
+    def _texts(self, file: _File) -> Iterator[str]:
+        for number, row in enumerate(rows_in(file.path, file.kind, file.name), 1):
+            self.verdict.rows += 1
+            if isinstance(row, Broken):
+                self.verdict.leave_out(row.reason, f"row {number:,}: {row.example}")
+                continue
+            value = row.get(self.field)
+            if isinstance(value, Broken):
+                self.verdict.leave_out(value.reason, f"row {number:,}: {value.example}")
+                continue
+            text = self._text_of(value)
+            if text is None:
+                self.verdict.leave_out(REFUSED, f"row {number:,}: {self.writer.refusal if self.writer else ''}")
+                continue
+            text = self.look.take(text)
+            if len(text.strip()) < LEAST:
+                self.verdict.leave_out("without text", f"row {number:,}: {_told(row)}")
+                continue
+            self._digests.append(digest_of(text))
+            yield text
+
+    def _text_of(self, value: str | list[Message] | None) -> str | None:
+        if not isinstance(value, list):
+            return value if not self.are_conversations and value else ""
+        if self.writer is None:
+            return plainly(value)
+        return self.writer.write(value)
+
+    def _choose(self, files: Sequence[_File], wanted: str) -> str:
+        """Return the field to read, and describe all fields in the verdict. Raises Problem E382, E430.
+
+        Conversations are chosen if no field has text, or if most rows have them and a chat template exists.
+        """
+        texts, said, count = _fields_in(files)
+        fields = [*texts.values(), *said.values()]
+        self.verdict.fields = [each.as_field() for each in sorted(fields, key=lambda each: -each.characters)]
+        if wanted:
+            if wanted not in texts and wanted not in said:
+                raise Problem.of("E430", field=shown(wanted), fields=_names(fields))
+            self.are_conversations = wanted not in texts
+            return wanted
+        talk = max(said.values(), key=lambda each: each.rows, default=None)
+        has_text = any(each.characters for each in texts.values() if talk is None or _is_beside(each, talk))
+        if talk is not None and (
+            not has_text or (self.writer is not None and self.writer.has_template and 2 * talk.rows > count)
+        ):
+            self.are_conversations = True
+            if self.writer is None:
+                self.verdict.note("E436", field=talk.name)
+            return talk.name
+        if not has_text:
+            raise Problem.of("E382", rows=f"{count:,}", fields=_names(fields) or "no text")
+        return self._text_field([each for each in texts.values() if each.characters])
+
+    def _text_field(self, fields: list["_Counted"]) -> str:
+        most = max(fields, key=lambda each: each.weight)
+        usual = [each for name in USUAL for each in fields if each.name == name]
+        chosen = next((each for each in usual if each.characters >= LEAST_USUAL * most.characters), most)
+        rivals = [
+            each for each in fields if each is not chosen and each.is_prose and each.weight >= RIVAL * chosen.weight
+        ]
+        if rivals and chosen.name not in USUAL:
+            self.verdict.ask("E429", field=chosen.name, fields=_names([chosen, *rivals]))
+        return chosen.name
+
+    def _nothing(self) -> None:
+        if self.writer is not None and self.verdict.left_out.get(REFUSED):
+            raise Problem.of("E394", reason=self.writer.refusal)
+        if self.has_rows:
+            raise Problem.of("E382", rows=f"{self.verdict.rows:,}", fields=self.field or "no text")
+        raise Problem.of("E303")
+
+    def _tell(self, documents: int) -> None:
+        verdict = self.verdict
+        self.look.tell(verdict)
+        verdict.rows = verdict.rows or documents
+        verdict.repeats = len(self._digests) - len(set(self._digests))
+        left = sum(verdict.left_out.values())
+        if verdict.repeats > MANY_REPEATS * max(len(self._digests), 1):
+            verdict.note("E437", repeats=f"{verdict.repeats:,}", rows=f"{len(self._digests):,}")
+        if self.has_rows and left > MANY_LEFT_OUT * verdict.rows:
+            reason = max(verdict.left_out, key=verdict.left_out.__getitem__)
+            verdict.note("E438", left=f"{left:,}", rows=f"{verdict.rows:,}", reason=reason)
+
+
+def _is_beside(field: "_Counted", talk: "_Counted") -> bool:
+    """Return True if a field has texts that may be meant, although the rows have conversations too."""
+    return field.name in USUAL or (field.is_prose and field.characters > talk.characters)
+
+
+class _Counted:
+    """What is counted of a field over all rows."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.rows, self.characters, self.spaces, self.example = name, 0, 0, 0, ""
+
+    def take(self, text: str) -> None:
+        if len(text.strip()) >= LEAST:
+            self.rows += 1
+            self.characters += len(text)
+            self.spaces += text.count(" ") + text.count("\n")
+            self.example = self.example or text[: 4 * SHOWN]
+
+    @property
+    def is_prose(self) -> bool:
+        """True if the values have words, unlike numbers, addresses and labels."""
+        return self.spaces > 2 * self.rows
+
+    @property
+    def weight(self) -> float:
+        """Characters, of which those without spaces, as in addresses, count less."""
+        return self.characters if self.is_prose else self.characters / 4
+
+    def as_field(self) -> Field:
+        return Field(self.name, self.rows, self.characters, shown(self.example))
+
+
+def _fields_in(files: Sequence[_File]) -> tuple[dict[str, _Counted], dict[str, _Counted], int]:
+    """Return the fields with texts and those with conversations, by name, and the number of rows."""
+    texts: dict[str, _Counted] = {}
+    said: dict[str, _Counted] = {}
+    count = 0
+    for file in files:
+        for row in rows_in(file.path, file.kind, file.name) if file.kind != "text" else ():
+            count += 1
+            if isinstance(row, Broken):
+                continue
+            for name, value in row.items():
+                kept = texts if isinstance(value, str) else said
+                if isinstance(value, Broken) or (name not in kept and len(kept) >= MOST_FIELDS):
+                    continue
+                kept.setdefault(name, _Counted(name)).take(value if isinstance(value, str) else plainly(value))
+    return texts, said, count
+
+
+def _names(fields: Iterable[_Counted]) -> str:
+    return ", ".join(shown(each.name, 60) for each in fields)
+
+
+def _told(row: dict[str, Value]) -> str:
+    return json.dumps(row, ensure_ascii=False, default=str)
+
+
+def _blocks(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8", newline="") as file:
+        while block := file.read(BLOCK):
+            yield block

@@ -1,0 +1,264 @@
+"""Unpacks compressed files and archives within limits. Names in an archive are untrusted and never become paths."""
+
+import bz2
+import gzip
+import lzma
+import re
+import shutil
+import tarfile
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, NamedTuple, Self
+
+import pyarrow as pa
+
+from peer_agent.protocol.errors import Problem, codes
+from peer_agent.site_work.intake.verdict import Verdict, shown
+
+GZIP, ZSTD, BZIP2, XZ, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\x00", (b"PK\x03\x04", b"PK\x05\x06")
+PACKERS = {GZIP: "gzip", ZSTD: "zstd", BZIP2: "bzip2", XZ: "xz"}
+# What is not opened, by its first bytes: its name, and what to do instead.
+CLOSED = {
+    b"7z\xbc\xaf\x27\x1c": ("a 7z archive", "Unpack it, and pack the files as a zip"),
+    b"Rar!\x1a\x07": ("a RAR archive", "Unpack it, and pack the files as a zip"),
+    b"%PDF": ("a PDF", "Export its text, as pdftotext does"),
+    b"{\\rtf": ("an RTF document", "Save it as plain text (.txt)"),
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": ("an old Office document", "Save it as plain text (.txt), or a sheet as CSV"),
+    b"SQLite format 3\x00": ("an SQLite database", "Export the table as CSV"),
+    b"\x93NUMPY": ("a NumPy array", "Save texts as JSON Lines, or images as PNG files in folders"),
+    b"ORC": ("an ORC file", "Save it as Parquet"),
+    b"\x80\x04\x95": ("a pickle", "Save the rows as JSON Lines or Parquet"),
+    b"\x80\x02}": ("a pickle", "Save the rows as JSON Lines or Parquet"),
+}
+# What a zip is, by a member that only such files have.
+OFFICE = {
+    "word/document.xml": ("a Word document", "Save it as plain text (.txt)"),
+    "xl/workbook.xml": ("an Excel workbook", "Save the sheet as CSV"),
+    "content.xml": ("an OpenDocument file", "Save it as plain text (.txt), or a sheet as CSV"),
+    "META-INF/container.xml": ("an e-book (EPUB)", "Save it as plain text (.txt)"),
+}
+TAR_MAGIC, TAR_AT = b"ustar", 257
+BEGIN = TAR_AT + len(TAR_MAGIC)
+UTF8_FLAG, ENCRYPTED = 0x800, 0x1  # bits of a zip entry
+LAYERS = 3  # most layers of compression and archives inside each other
+FILES = 20_000_000  # limit for one archive
+LONG = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+LONGEST_NAME = 1 << 20  # bytes
+HIDDEN = (".", "__MACOSX")  # names with these prefixes come from file systems, not from people
+BYSTANDERS = ("thumbs.db", "desktop.ini")
+BLOCK = 1 << 20
+UNPACKED_LEAST, UNPACKED_TIMES = 64 << 20, 32  # limit of unpacked bytes: the first plus the second times the file
+BROKEN = (
+    EOFError,
+    OSError,
+    NotImplementedError,
+    RuntimeError,
+    zlib.error,
+    lzma.LZMAError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    pa.ArrowException,
+)
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev", "eval"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+
+
+class Member(NamedTuple):
+    """A file, alone or in an archive. `name`: its whole name there. `file` can be read until the next member comes."""
+
+    name: str
+    file: IO[bytes]
+    is_packed: bool = True
+
+
+class Header(tarfile.TarInfo):
+    """A tar header that limits the size of extension headers. tarfile reads those into memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Parse a header. Raises ReadError if it announces a name that is too long."""
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in LONG and header.size > LONGEST_NAME:
+            raise tarfile.ReadError("a name in it is too long")
+        return header
+
+
+class Unpacking:
+    """What one upload is unpacked with: the verdict, a folder, and a limit of unpacked bytes (Problem E395)."""
+
+    def __init__(self, size: int, verdict: Verdict, scratch: Path) -> None:
+        self.verdict, self.scratch = verdict, scratch
+        self.most, self.taken = UNPACKED_LEAST + UNPACKED_TIMES * size, 0
+
+    def take(self, count: int) -> None:
+        self.taken += count
+        if self.taken > self.most:
+            raise Problem.of("E395", most=f"{self.most >> 20:,}")
+
+
+def members_of(path: Path, name: str, verdict: Verdict, scratch: Path) -> Iterator[Member]:
+    """Yield a file, or the files in the archive that it is, through at most `LAYERS` layers of packing.
+
+    Links and files that cannot be opened are left out of an archive. `scratch`: a folder for unpacked files. Raises
+    Problem E378 (cannot be unpacked), E395 (too large), E424 (a format that is not opened), E425 (a name that cannot
+    be read).
+    """
+    scratch.mkdir(parents=True, exist_ok=True)
+    try:
+        yield from _opened(path, name, Unpacking(path.stat().st_size, verdict, scratch), LAYERS)
+    except BROKEN as error:
+        raise Problem.of("E378", reason=shown(str(error)) or type(error).__name__) from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def split_of(name: str) -> str:
+    """Return `train`, `validation` or `test` if a folder or the file is named so, as in `train-00000-of-00001`."""
+    *folders, file = PurePosixPath(name).parts or ("",)
+    first = re.split(r"[-_. ]", file.lower(), maxsplit=1)[0]
+    return next((SPLITS[part.lower()] for part in folders if part.lower() in SPLITS), "") or SPLITS.get(first, "")
+
+
+def _opened(path: Path, name: str, unpacking: Unpacking, layers: int, within: str = "") -> Iterator[Member]:
+    with path.open("rb") as file:
+        begin = file.read(TAR_AT + len(TAR_MAGIC))
+        file.seek(0)
+        packer = next((packer for magic, packer in PACKERS.items() if begin.startswith(magic)), None)
+        if packer is not None and layers:
+            inside = unpacking.scratch / str(layers)
+            with inside.open("wb") as unpacked, pa.PythonFile(file, mode="r") as packed:
+                _copy(_reader(packed, file, packer), unpacked, unpacking)
+            plain = name.removesuffix(PurePosixPath(name).suffix) or name
+            yield from _opened(inside, plain, unpacking, layers - 1, within)
+            inside.unlink()
+        elif begin.startswith(ZIP):
+            yield from _inside(_zipped(file, name, unpacking.verdict), unpacking, layers, within)
+        elif begin[TAR_AT:] == TAR_MAGIC or name.lower().endswith(".tar"):
+            yield from _inside(_tarred(file, unpacking.verdict), unpacking, layers, within)
+        else:
+            _require_open(begin, name)
+            yield Member(name, file, layers < LAYERS)
+
+
+def _reader(packed: pa.PythonFile, file: IO[bytes], packer: str) -> Any:
+    if packer == "zstd":
+        return pa.CompressedInputStream(packed, "zstd")
+    if packer == "gzip":
+        return gzip.GzipFile(fileobj=file)
+    return bz2.BZ2File(file) if packer == "bzip2" else lzma.LZMAFile(file)
+
+
+def _copy(source: IO[bytes], target: IO[bytes], unpacking: Unpacking) -> None:
+    while block := source.read(BLOCK):
+        unpacking.take(len(block))
+        target.write(block)
+
+
+def _require_open(begin: bytes, name: str) -> None:
+    for magic, (what, advice) in CLOSED.items():
+        if begin.startswith(magic):
+            raise Problem.of("E424", name=shown(name), what=what, advice=advice)
+
+
+def _inside(members: Iterator[Member], unpacking: Unpacking, layers: int, within: str) -> Iterator[Member]:
+    """Yield the members, and the members of archives among them."""
+    for inner_name, file, _ in members:
+        name, begin = within + inner_name, file.read(BEGIN)
+        is_packed = begin.startswith((*PACKERS, *ZIP)) or begin[TAR_AT : TAR_AT + len(TAR_MAGIC)] == TAR_MAGIC
+        if not is_packed or not layers:
+            unpacking.take(len(begin))
+            yield Member(name, _Begun(begin, file, unpacking))  # type: ignore[arg-type]
+            continue
+        inner = unpacking.scratch / f"inside-{layers}"
+        with inner.open("wb") as unpacked:
+            unpacked.write(begin)
+            _copy(file, unpacked, unpacking)
+        try:
+            yield from _opened(inner, name, unpacking, layers - 1, f"{PurePosixPath(name).with_suffix('')}/")
+        except (Problem, *BROKEN) as error:
+            if isinstance(error, Problem) and error.fault.code != codes.NOT_OPENED:
+                raise
+            unpacking.verdict.leave_out("not opened", f"{name}: {error}")
+        inner.unlink(missing_ok=True)
+
+
+class _Begun:
+    """A file of which `begin` was read already. Counts what is read further."""
+
+    def __init__(self, begin: bytes, file: IO[bytes], unpacking: Unpacking) -> None:
+        self._begin, self._file, self._unpacking = begin, file, unpacking
+
+    def read(self, size: int = -1) -> bytes:
+        """Read up to `size` bytes, or all."""
+        begin = self._begin if size < 0 else self._begin[:size]
+        self._begin = self._begin[len(begin) :]
+        if 0 <= size <= len(begin):
+            return begin
+        further = self._file.read(size - len(begin) if size >= 0 else -1)
+        self._unpacking.take(len(further))
+        return begin + further
+
+
+def _tarred(file: IO[bytes], verdict: Verdict) -> Iterator[Member]:
+    with tarfile.open(fileobj=file, mode="r|", tarinfo=Header, errors="surrogateescape") as archive:
+        for number, entry in enumerate(archive):
+            if number >= FILES:
+                raise tarfile.ReadError(f"it has more than {FILES:,} files")
+            archive.members = []  # type: ignore[attr-defined] # else tarfile keeps all headers of a large archive
+            name = _name_of(entry.name.encode(errors="surrogateescape"), verdict)
+            if entry.isdir() or is_hidden(name):
+                continue
+            content = archive.extractfile(entry) if entry.isfile() else None
+            if content is None:
+                verdict.leave_out("links and devices", name)
+            else:
+                yield Member(name, content)
+
+
+def _zipped(file: IO[bytes], name: str, verdict: Verdict) -> Iterator[Member]:
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        for inside, (what, advice) in OFFICE.items():
+            if any(entry.filename == inside for entry in entries):
+                raise Problem.of("E424", name=shown(name), what=what, advice=advice)
+        for entry in entries:
+            is_unicode = entry.flag_bits & UTF8_FLAG
+            inner = unicodedata.normalize("NFC", entry.filename) if is_unicode else _name_of(_raw(entry), verdict)
+            inner = inner.replace("\\", "/")
+            if inner.endswith("/") or is_hidden(inner):
+                continue
+            if entry.flag_bits & ENCRYPTED:
+                raise Problem.of("E424", name=shown(name), what="locked with a password", advice="Pack it without one")
+            with archive.open(entry) as content:
+                yield Member(inner, content)
+
+
+def _raw(entry: zipfile.ZipInfo) -> bytes:
+    return entry.filename.encode("cp437")  # as zipfile decodes names without the flag for UTF-8
+
+
+def is_hidden(name: str) -> bool:
+    """Return True for files that file systems add, and for all in folders such as `.git`."""
+    parts = PurePosixPath(name).parts or (".",)
+    return parts[-1].lower() in BYSTANDERS or any(part.startswith(HIDDEN) and part not in (".", "..") for part in parts)
+
+
+def _name_of(raw: bytes, verdict: Verdict) -> str:
+    """Return a name in NFC. A name that is not UTF-8 is read as Windows-1252 if that gives letters alone.
+
+    Raises Problem E425 if it does not.
+    """
+    try:
+        return unicodedata.normalize("NFC", raw.decode())
+    except UnicodeDecodeError:
+        guessed = raw.decode("cp1252", "replace")
+    if not all(letter.isascii() or unicodedata.name(letter, "").startswith("LATIN") for letter in guessed):
+        raise Problem.of("E425", name=shown(guessed))
+    verdict.ask("E426", name=shown(guessed))
+    return guessed

@@ -1,0 +1,123 @@
+"""The verdict on an organizer's data: what was understood, what was left out, and what the organizer should check."""
+
+import unicodedata
+from collections import Counter
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from peer_agent.protocol.errors import Fault
+
+EXAMPLES = 3  # examples that are kept of each reason for leaving something out
+SHOWN = 160  # characters of an example or of a value
+SMALL_SHARE = 0.01  # of the held-out part: repeating less than this is not worth a word
+
+
+class Field(Struct, frozen=True):
+    """A field or column with text. `rows`: rows in which it has text. `example`: the start of one value."""
+
+    name: str
+    rows: int
+    characters: int
+    example: str
+
+
+class Finding(Struct, frozen=True):
+    """Something the organizer should know. A question can be answered by looking; a refusal stops the preparation."""
+
+    code: str
+    severity: Literal["note", "question", "refusal"]
+    text: str
+
+
+class Pixels(Struct, frozen=True, rename={"name": "class"}):
+    """The mean and the standard deviation of a class's pixels, each from 0 to 255."""
+
+    name: str
+    mean: float
+    deviation: float
+
+
+class Verdict(Struct, kw_only=True):
+    """What was understood of the data. Rows are images if the data are images.
+
+    `left_out`: the number of rows, or files in an archive, by reason. `examples`: some of these by reason.
+    `heldout_overlap`: the share of the held-out part that also occurs in the training part, from 0 to 1.
+    """
+
+    format: str = ""
+    field: str = ""
+    fields: list[Field] = []
+    rows: int = 0
+    left_out: dict[str, int] = {}
+    examples: dict[str, list[str]] = {}
+    repeats: int = 0
+    heldout: str = ""
+    heldout_overlap: float = 0.0
+    tokens: int = 0
+    classes: dict[str, int] = {}
+    pieces: list[str | Pixels] = []
+    findings: list[Finding] = []
+
+    def leave_out(self, reason: str, example: str, count: int = 1) -> None:
+        self.left_out[reason] = self.left_out.get(reason, 0) + count
+        kept = self.examples.setdefault(reason, [])
+        if len(kept) < EXAMPLES:
+            kept.append(shown(example))
+
+    def note(self, code: str, **values: object) -> None:
+        self._find("note", code, values)
+
+    def ask(self, code: str, **values: object) -> None:
+        self._find("question", code, values)
+
+    def refuse(self, fault: Fault) -> None:
+        self.findings.append(Finding(fault.code, "refusal", str(fault)))
+
+    def _find(self, severity: Literal["note", "question"], code: str, values: dict[str, object]) -> None:
+        fault = Fault.of(code, **values)
+        if not any(finding.code == code for finding in self.findings):  # the first of a kind is enough
+            self.findings.append(Finding(code, severity, fault.text))
+
+    @property
+    def is_plain(self) -> bool:
+        """True if nothing is refused and nothing is asked."""
+        return all(finding.severity == "note" for finding in self.findings)
+
+
+def together(verdicts: list[Verdict]) -> Verdict:
+    """Join the verdicts on a run's sources. Counts are added. Texts of different sources are named one by one."""
+    if len(verdicts) == 1:
+        return verdicts[0]
+    left_out: Counter[str] = Counter()
+    for each in verdicts:
+        left_out.update(each.left_out)
+    return Verdict(
+        format="; ".join(each.format for each in verdicts),
+        field="; ".join(each.field or "–" for each in verdicts) if any(each.field for each in verdicts) else "",
+        fields=[field for each in verdicts for field in each.fields],
+        rows=sum(each.rows for each in verdicts),
+        left_out=dict(left_out),
+        examples={reason: found for each in verdicts for reason, found in each.examples.items()},
+        repeats=sum(each.repeats for each in verdicts),
+        heldout_overlap=max(each.heldout_overlap for each in verdicts),
+        heldout="; ".join(dict.fromkeys(each.heldout for each in verdicts if each.heldout)),
+        findings=[finding for each in verdicts for finding in each.findings],
+    )
+
+
+def shown(text: str, most: int = SHOWN) -> str:
+    """Return the start of a text on one line, without characters that would disturb a page or a terminal."""
+    words = " ".join(text[: 4 * most].split())
+    plain = "".join(letter for letter in words if not unicodedata.category(letter).startswith("C"))
+    return plain if len(plain) <= most else plain[:most].rstrip() + "…"
+
+
+def counted(number: int, one: str) -> str:
+    """Return a number with its noun, as in `3 images`."""
+    return f"{number:,} {one}" if number == 1 else f"{number:,} {one}s"
+
+
+def encode_verdict(verdict: Verdict) -> bytes:
+    return msgspec.json.encode(verdict)
