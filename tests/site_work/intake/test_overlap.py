@@ -54,6 +54,30 @@ def test_copies_of_rows_go_to_one_part(tmp_path: Path) -> None:
     assert codes_of(texts.opened.verdict) == ["E437"]
 
 
+def loss_of_a_memoriser(trained: Sequence[str], texts: Sequence[str]) -> float:
+    """Return the loss, in nats per word, of a model that knows only which words followed which six words."""
+    following: dict[tuple[str, ...], set[str]] = {}
+    for text in trained:
+        words = text.split()
+        for at in range(6, len(words)):
+            following.setdefault(tuple(words[at - 6 : at]), set()).add(words[at])
+    losses = []
+    for text in texts:
+        words = text.split()
+        for at in range(6, len(words)):
+            known = following.get(tuple(words[at - 6 : at]), set())
+            losses.append(np.log(len(known)) if words[at] in known else np.log(len(WORDS)))
+    return float(np.mean(losses))
+
+
+def test_memoriser_has_a_high_held_out_loss(tmp_path: Path) -> None:
+    trained, held, _ = parts(rows(tmp_path, passages(300) * 10), tmp_path)
+    assert loss_of_a_memoriser(trained, trained) < 0.1
+    assert loss_of_a_memoriser(trained, held) > 0.9 * np.log(len(WORDS))
+    shuffled = random.Random(6).sample(passages(300) * 10, 3000)
+    assert loss_of_a_memoriser(shuffled[60:], shuffled[:60]) < 0.1, "as rows set aside at random would tell"
+
+
 def test_copies_may_differ_in_case_and_spaces(tmp_path: Path) -> None:
     copies = [text.upper().replace(" ", "  ") + "\n" for text in passages(300)]
     trained, held, texts = parts(rows(tmp_path, passages(300) + copies), tmp_path)
