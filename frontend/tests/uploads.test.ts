@@ -41,8 +41,8 @@ it("a file that the site would not take is refused before a byte is sent, in the
   expect(fileFault(2_000_000_000, 512_000_000, words)).toBe("is 2,000 MB");
 });
 
-it("sizes are kilobytes and megabytes", () => {
-  expect([0, 1, 999_999, 1_000_000, 12_340_000].map(megabytes)).toEqual(["0 kB", "1 kB", "1000 kB", "1.0 MB", "12.3 MB"]);
+it("sizes are written as on the pages", () => {
+  expect([0, 1, 301_560, 1_000_000, 12_340_000, 3e9].map(megabytes)).toEqual(["0 kB", "1 kB", "302 kB", "1.0 MB", "12 MB", "3.0 GB"]);
 });
 
 it("an upload's name is the end of its address", () => {

@@ -5,6 +5,7 @@ is MANYHANDS_LANGUAGE or the system's language. Output for programs is never tra
 import codecs
 import locale
 import logging
+import math
 import os
 import re
 import struct
@@ -117,8 +118,11 @@ def _writes_all_letters() -> bool:
 
 
 def in_bytes(count: float) -> str:
+    """Return a size as text, such as “12 kB”, “3.4 MB” or “1.5 GB”."""
     if count >= 1e9:
         return f"{count / 1e9:.1f} GB"
+    if count < 1e6:
+        return f"{math.ceil(count / 1e3)} kB"
     return f"{count / 1e6:.0f} MB" if count >= 1e7 else f"{count / 1e6:.1f} MB"
 
 

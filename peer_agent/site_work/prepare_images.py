@@ -156,9 +156,9 @@ def prepare(
 
 
 def _others(read: Read) -> str:
-    """Return words about the files that are not images that can be read, or an empty text."""
+    """Return words about the files that are not images that can be read."""
     found = [f"{count:,} {reason}" for reason, count in [*read.verdict.left_out.items()][:OTHERS]]
-    return f", and other files: {', '.join(found)}" if found else ""
+    return ", ".join(found) or "none"
 
 
 def _read(archives: Sequence[Path], names: Sequence[str], raw: Path, side: int) -> Read:

@@ -10,8 +10,9 @@ from django.db import transaction
 from django.utils import timezone
 from msgspec.structs import replace
 
-from accounts.models import Machine, MachineControl
+from accounts.models import Machine, MachineControl, Person
 from peer_agent.machine.resting import Rest
+from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.messages import Instructions, MachineReport
 
 SPARED = timedelta(seconds=30)  # a report equal to the last one is not written again within this time
@@ -46,6 +47,16 @@ def control_of(machine: Machine) -> Control:
 def controls_of(machines: Collection[Machine]) -> dict[UUID, Control]:
     rows = MachineControl.objects.filter(machine__in=[machine.pk for machine in machines])
     return {row.machine_id: _control_in(row) for row in rows}
+
+
+def paused_in(run: RunId, owner: Person) -> Machine | None:
+    """Return a connected machine in the run that its owner has paused, if there is one."""
+    rows = MachineControl.objects.filter(machine__person=owner, reported_at__gte=timezone.now() - FRESH)
+    for row in rows.select_related("machine"):
+        control = _control_in(row)
+        if control.wanted.pause and control.report is not None and control.report.run == run:
+            return row.machine
+    return None
 
 
 def _control_in(row: MachineControl) -> Control:

@@ -372,7 +372,7 @@ def hosted_runs(viewer: Viewer) -> list[Run]:
 
 
 def found_runs(viewer: Viewer, search: Search, *, busy: Collection[UUID] = ()) -> QuerySet[Run]:
-    """Return listed runs that match a search, with their newest held-out loss as `heldout_loss`.
+    """Return listed runs that match a search, with their newest `heldout_loss` and its `heldout_step`.
 
     First come open runs without trainers, then `busy` ones, then other runs under way, then finished runs. Each group
     is ordered by age, the newest first.
@@ -387,7 +387,8 @@ def found_runs(viewer: Viewer, search: Search, *, busy: Collection[UUID] = ()) -
         output_field=IntegerField(),
     )
     runs = listed_runs(viewer).select_related("head", "organizer", "dataset").order_by(need, "-created_at")
-    runs = runs.annotate(heldout_loss=Subquery(measured.values("heldout_loss")[:1]))
+    loss, step = (Subquery(measured.values(name)[:1]) for name in ("heldout_loss", "step"))
+    runs = runs.annotate(heldout_loss=loss, heldout_step=step)
     for word in search.words.split()[:MOST_WORDS]:
         runs = runs.filter(reduce(or_, (Q(**{f"{name}__icontains": word}) for name in SEARCHED)))
     if search.recipe:

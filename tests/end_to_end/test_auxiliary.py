@@ -13,7 +13,7 @@ from peer_agent.relay.place import SEEN
 from tests.end_to_end.rig.swarm import Swarm
 
 HERE = str(ROOT)  # the agent of this checkout, even if another version is installed
-AVERAGED = re.compile(r"step ([\d,]+): .* ([\d.]+) [MG]B averaged here")
+AVERAGED = re.compile(r"step ([\d,]+): .* ([\d.]+) [kMG]B averaged here")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,16 @@ from peer_agent.display.lines import View
 from peer_agent.machine import language
 from peer_agent.machine.faults import in_readers_words, sanitize_fault
 from peer_agent.machine.hardware import not_reached
-from peer_agent.machine.language import SanitizingFormatter, columns_of, gettext, ngettext, padded, sanitize, speak
+from peer_agent.machine.language import (
+    SanitizingFormatter,
+    columns_of,
+    gettext,
+    in_bytes,
+    ngettext,
+    padded,
+    sanitize,
+    speak,
+)
 from peer_agent.machine.resting import Rest, in_words
 from peer_agent.protocol.errors import CATALOGUE, Fault
 from peer_agent.protocol.messages.machine import Why
@@ -170,3 +179,20 @@ def test_a_sites_error_ends_a_command_without_acting(tmp_path: Path, command: st
         known_at(tmp_path, url)
         said = complaint(tmp_path, command, f"{url}/runs/a/")
     assert said == "E306: The run ]0;owned[2Jback  is finished."
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (0, "0 kB"),
+        (1, "1 kB"),
+        (8192, "9 kB"),
+        (301_560, "302 kB"),
+        (2_500_000, "2.5 MB"),
+        (4e7, "40 MB"),
+        (3e9, "3.0 GB"),
+    ],
+)
+def test_sizes_have_one_unit_from_thousand_to_thousand(count: float, words: str) -> None:
+    """Uploads use the same units in `frontend/src/uploads/answers.ts`."""
+    assert in_bytes(count) == words

@@ -1,4 +1,4 @@
-"""What the Hub refuses, in numbered words. A local server answers as the Hub does, over HTTP."""
+"""Refusals by the Hub as numbered errors. A local server answers as the Hub does, over HTTP."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace

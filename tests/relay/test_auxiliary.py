@@ -224,7 +224,7 @@ async def test_another_command_is_told_what_it_does(tmp_path: Path) -> None:
             lines = status_lines(one.home, status_facts(one.home, status.at))
         assert status.role == "auxiliary"
         assert sentence(status) == "Averaging for the machines that train step 8."
-        assert lines[-1].endswith("0.0 MB averaged here")
+        assert lines[-1].endswith("0 kB averaged here")
 
 
 def test_it_needs_no_torch() -> None:

@@ -304,7 +304,7 @@ def test_a_class_has_the_whole_name_of_its_folder(tmp_path: Path) -> None:
 
 
 def test_images_outside_folders_are_left_out(tmp_path: Path) -> None:
-    with pytest.raises(Problem, match=r"E380.*0 images in 0 folders, and other files: 30 images outside folders"):
+    with pytest.raises(Problem, match=r"E380.*0 images in 0 folders .other files: 30 images outside folders"):
         prepared(tmp_path, {f"{n}.png": png((n, n, n)) for n in range(30)})
 
 

@@ -24,7 +24,7 @@ MATERIAL: dict[str, Entry] = {
     "E380": Entry(
         "Too few images",
         Severity.MEDIUM,
-        "The archive has {images} in {folders}{others}.",
+        "The archive has {images} in {folders} (other files: {others}).",
         "Pack one folder per class with its images (PNG, JPEG, WebP, GIF, BMP or TIFF), and upload that.",
     ),
     "E381": Entry(

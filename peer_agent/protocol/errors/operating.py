@@ -83,7 +83,7 @@ OPERATING: dict[str, Entry] = {
     "E422": Entry(
         "Few machines",
         Severity.MEDIUM,
-        "{few} been training since {since}.",
+        "{few} been training since {since}, fewer than the {least} wanted.",
         "Share the run's address, or ask volunteers to come back.",
         means="Steps take longer or wait until more machines join.",
     ),

@@ -83,7 +83,7 @@ SITE: dict[str, Entry] = {
         "Person not found",
         Severity.MEDIUM,
         "There is no account named {name}.",
-        "Check the name, or send an invitation link so they can sign up.",
+        "Check the name.",
     ),
     "E315": Entry(
         "Not possible in this state",

@@ -320,7 +320,7 @@ def _is_beside(field: "_Counted", talk: "_Counted") -> bool:
 
 
 class _Counted:
-    """What is counted of a field over all rows."""
+    """Counts the texts of one field over all the rows."""
 
     def __init__(self, name: str) -> None:
         self.name, self.rows, self.characters, self.spaces, self.example = name, 0, 0, 0, ""

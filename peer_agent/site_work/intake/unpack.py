@@ -90,7 +90,7 @@ class Header(tarfile.TarInfo):
 
 
 class Unpacking:
-    """What one upload is unpacked with: the verdict, a folder, and a limit of unpacked bytes (Problem E395)."""
+    """The state of unpacking one upload: its verdict, a folder, and a limit on unpacked bytes (Problem E395)."""
 
     def __init__(self, size: int, verdict: Verdict, scratch: Path) -> None:
         self.verdict, self.scratch = verdict, scratch

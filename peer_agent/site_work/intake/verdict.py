@@ -40,7 +40,7 @@ class Pixels(Struct, frozen=True, rename={"name": "class"}):
 
 
 class Verdict(Struct, kw_only=True):
-    """What was understood of the data. Rows are images if the data are images.
+    """A description of the data as they were understood. Rows are images if the data are images.
 
     `left_out`: the number of rows, or files in an archive, by reason. `examples`: some of these by reason.
     `heldout_overlap`: the share of the held-out part that also occurs in the training part, from 0 to 1.

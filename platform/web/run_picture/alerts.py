@@ -69,12 +69,14 @@ def _stalled(seen: Seen, watch: Watch) -> Iterator[Fault]:
 
 
 def _few(seen: Seen, crowd: Sequence[Crowd]) -> Iterator[Fault]:
-    """Yield E422 if fewer machines train than the limit that the organizer set."""
+    """Yield E422 if fewer machines train than the limit that the organizer set. Its time is that of the last change."""
     least = seen.run.run.least_machines or 0
     since = _since(crowd, lambda trainers: trainers < least)
     if since is not None and seen.now - since > timedelta(seconds=FEW_S):
-        few = f"Fewer than {least:,} machines have" if least > 1 else "No machine has"
-        yield Fault.of("E422", few=few, since=since_words(since))
+        now = crowd[-1]
+        few = f"Only {machines(now.trainers)}" if now.trainers else "No machine"
+        few += " has" if now.trainers < 2 else " have"
+        yield Fault.of("E422", few=few, since=since_words(now.since), least=f"{least:,}")
 
 
 def _since(crowd: Sequence[Crowd], holds: Callable[[int], bool]) -> datetime | None:

@@ -27,14 +27,27 @@ NOTHING = gettext_lazy("No activity yet.")
 
 def progress(picture: RunPicture, to_go: str) -> str:
     """Return text such as “step 12 of 100 · about 88 min to go”. `to_go` is empty if the run is making no steps."""
-    step = _("step %(step)s of %(target)s") % {"step": f"{picture.step:,}", "target": f"{picture.target_steps:,}"}
-    return " · ".join(filter(None, [step, to_go]))
+    return " · ".join(filter(None, [step_of(picture.run, picture.step, picture.target_steps), to_go]))
+
+
+def step_of(run: Run, step: int, target: int) -> str:
+    """Return text such as “step 12 of 100” or, for a run that was ended early, “ended at step 12”."""
+    is_early = last_step(run, step, target) < target
+    message = _("ended at step %(step)s") if is_early else _("step %(step)s of %(target)s")
+    return message % {"step": f"{step:,}", "target": f"{target:,}"}
+
+
+def last_step(run: Run, step: int, target: int) -> int:
+    """Return the step at which a run's progress bar is full: its present step if it makes no more."""
+    return step if run.state in (Run.State.FINISHING, Run.State.FINISHED) else target
 
 
 def resting(picture: RunPicture) -> str:
     """Return the text that replaces the step's bars while no machine is connected."""
     if picture.run.state == Run.State.FINISHED:
         return _("Training finished after %(samples)s.") % {"samples": counts.samples(picture.samples)}
+    if picture.run.state == Run.State.PAUSED:
+        return _("Training is paused.")
     return _("No machines are training right now. A step needs %(samples)s samples from all machines together.") % {
         "samples": f"{picture.target_batch:,}"
     }

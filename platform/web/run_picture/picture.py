@@ -102,7 +102,7 @@ def _loss(seen: Seen) -> Picture:
     perplexity, perplexity_note = status_sentence.perplexity_words(heldout)
     return {
         "step": seen.run.step,
-        "target_steps": seen.run.target_steps,
+        "target_steps": card_sentences.last_step(seen.run.run, seen.run.step, seen.run.target_steps),
         "loss": selectors.typical_loss(points),
         "trend": status_sentence.trend(points, seen.now),
         "heldout_loss": heldout[-1].loss if heldout else None,
@@ -120,12 +120,13 @@ def _loss(seen: Seen) -> Picture:
 
 
 def _step(seen: Seen) -> Picture:
-    sums = step_sums(seen.peers, target=seen.run.target_batch, phase=seen.phase)
+    peers = [*_trainers(seen), *(peer for peer in seen.peers if peer.role != TRAINER)]
+    sums = step_sums(peers, target=seen.run.target_batch, phase=seen.phase)
     recipe, shares = seen.run.run.parsed_recipe, _shares_shown(seen)
     return {
         "step_title": _step_title(shares),
         "phase": "" if shares else sums.phase,
-        "done": shares.samples if shares else min(sums.done, sums.target),
+        "done": shares.samples if shares else sums.done,  # may exceed the target, as the sum of the bars does
         "target": 0 if shares else sums.target,  # a sum over several steps has no target
         "samples_per_s": round(sums.samples_per_s, 1),
         "tokens_per_s": round(sums.samples_per_s * recipe.loss_units_in(1)[1]),
@@ -231,7 +232,7 @@ def _figure(point: Point, name: str) -> float | None:
 
 
 def _trainers(seen: Seen) -> list[OnlinePeer]:
-    return [peer for peer in seen.peers if peer.role == TRAINER]
+    return status_sentence.training_in(seen.run.run, seen.peers)
 
 
 # The present step, as one thin bar per machine

@@ -1,6 +1,6 @@
 """The sentence at the top of a run's page: what it is doing, or what it is waiting for. Pure functions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import assert_never
 
@@ -201,6 +201,11 @@ def standing(place: Place) -> str:
         return _("you: %(rank)s") % {"rank": ordinal(place.rank)}
     facts = {"rank": ordinal(place.rank), "samples": samples(place.short), "next_rank": ordinal(place.next_rank)}
     return _("you: %(rank)s, %(samples)s short of %(next_rank)s") % facts
+
+
+def training_in(run: Run, peers: Iterable[OnlinePeer]) -> list[OnlinePeer]:
+    """Return the machines that train now; none while the run is paused, although trainers stay connected."""
+    return [] if run.state == Run.State.PAUSED else [peer for peer in peers if peer.role == TRAINER]
 
 
 def state_word(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:

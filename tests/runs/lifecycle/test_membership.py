@@ -153,8 +153,9 @@ class TestRemovedFromAPublicRun:
     def test_not_the_organizer_and_nobody_who_is_not_here(self, run: Run) -> None:
         with pytest.raises(Problem, match="E325: Amina"):
             membership.remove_person(run=run, name="amina")
-        with pytest.raises(Problem, match="E314"):
+        with pytest.raises(Problem, match="E314") as refused:
             membership.remove_person(run=run, name="Zoë")
+        assert "invitation" not in refused.value.fault.text, "it would advise to invite whom they remove"
         assert not Member.objects.exists()
 
 

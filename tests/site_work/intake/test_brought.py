@@ -1,5 +1,5 @@
 """Files as people bring them: each is learned as it was meant, asked about, or refused by number. Every input comes
-from a public report of somebody's trouble.
+from a public report of a problem.
 """
 
 import csv
@@ -47,7 +47,7 @@ def column(values: Any) -> bytes:
 
 
 class Learned:
-    """What the verdict on a learned source must state. `piece`: words at the start of one of the shown texts."""
+    """The verdict that a learned source must get. `piece`: words at the start of one of the shown texts."""
 
     def __init__(
         self,
@@ -274,8 +274,8 @@ def test_a_refusal_names_what_is_there(tmp_path: Path) -> None:
     said = {}
     for name in ("flat_labels.tar", "heic.tar", "one.tar"):
         said[name] = inspect([put(tmp_path, name, IMAGE_FILES[name][0])]).findings[0].text
-    assert "30 images in 1 folder, and other files: 1 CSV files" in said["flat_labels.tar"]
-    assert "0 images in 0 folders, and other files: 30 HEIC files" in said["heic.tar"]
+    assert "30 images in 1 folder (other files: 1 CSV files)" in said["flat_labels.tar"]
+    assert "0 images in 0 folders (other files: 30 HEIC files)" in said["heic.tar"]
     assert "15 images in 1 folder." in said["one.tar"]
 
 

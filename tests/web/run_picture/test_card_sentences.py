@@ -3,7 +3,7 @@
 import pytest
 
 from tests.web.run_picture.test_status_sentence import picture
-from web.run_picture.card_sentences import given, others, percent, progress, resting, without_curve
+from web.run_picture.card_sentences import given, last_step, others, percent, progress, resting, without_curve
 
 
 def test_how_far_it_is_and_how_long_the_rest_takes() -> None:
@@ -12,10 +12,20 @@ def test_how_far_it_is_and_how_long_the_rest_takes() -> None:
     assert progress(moving, "") == "step 1,200 of 1,288"
 
 
+@pytest.mark.parametrize("state", ["finishing", "finished"])
+def test_a_run_that_was_ended_early_is_complete(state: str) -> None:
+    ended = picture(state, step=1320, target_steps=2000)
+    assert progress(ended, "") == "ended at step 1,320"
+    assert last_step(ended.run, 1320, 2000) == 1320
+    assert progress(picture(state, step=2000, target_steps=2000), "") == "step 2,000 of 2,000"
+    assert last_step(picture("paused").run, 1320, 2000) == 2000
+
+
 @pytest.mark.parametrize(
     ("state", "words"),
     [
         ("open", "No machines are training right now. A step needs 48 samples from all machines together."),
+        ("paused", "Training is paused."),
         ("finished", "Training finished after 12,000 samples."),
     ],
 )

@@ -111,11 +111,12 @@ def test_passes_are_told_as_far_as_they_are_known(passes: float | None, words: s
     assert passes_note(passes) == words
 
 
-def test_more_than_a_step_takes_is_not_shown() -> None:
+def test_the_bars_of_a_step_sum_to_the_samples_shown() -> None:
     """Machines compute a few more samples than a step needs."""
     shown = with_recipe(picture("open", target_batch=10))
     found = picture_of(Seen(shown, (TEO, NOOR), "accumulate", 0, NOON))
-    assert (found["step_title"], found["done"], found["target"]) == ("This step", 10, 10)
+    assert (found["step_title"], found["done"], found["target"]) == ("This step", 12, 10)
+    assert sum(bar["done"] for bar in found["bars"]) == found["done"]
 
 
 def test_a_point_has_what_every_chart_shows() -> None:
@@ -140,6 +141,21 @@ def test_short_steps_are_shown_together() -> None:
     assert found["training"] == 1
     resting = picture_of(Seen(shown, (), "", 0, NOON))
     assert (resting["step_title"], resting["bars"]) == ("This step", []), "nobody trains"
+
+
+@pytest.mark.parametrize("shares", [None, Shares(50, 200, {"Teo": 150, "Ida": 50})])
+def test_no_machine_trains_while_the_run_is_paused(shares: Shares | None) -> None:
+    shown = with_recipe(
+        picture("paused", pace_s=0.4, shares=shares, leaderboard=[LeaderboardLine(1, "Teo", 9, 9, 3, 1)])
+    )
+    found = picture_of(Seen(shown, (TEO, NOOR, RELAY), "accumulate", 0, NOON))
+    assert (found["bars"], found["training"], found["samples_per_s"], found["tokens_per_s"]) == ([], 0, 0, 0)
+    assert (found["step_title"], found["leaderboard"][0]["now"], found["relays"]) == ("This step", False, 1)
+
+
+def test_a_run_that_was_ended_early_has_a_full_bar() -> None:
+    found = picture_of(Seen(with_recipe(picture("finished", step=32)), (), "", 0, NOON))
+    assert (found["step"], found["target_steps"], found["progress"]) == (32, 32, "ended at step 32")
 
 
 def test_a_state_has_a_label_for_people() -> None:
@@ -198,7 +214,7 @@ def test_everybody_gets_the_first_by_name(run: Run, client: Client) -> None:
     training(run, *crowd(BARS + 10))
     shown = client.get(f"/runs/{run.slug}/feed.json").json()["run"]
     assert [bar["name"] for bar in shown["bars"]] == sorted(crowd(BARS + 10))[:BARS]
-    assert (shown["training"], shown["done"]) == (BARS + 10, shown["target"]), "others work too"
+    assert (shown["training"], shown["done"]) == (BARS + 10, sum(range(1, BARS + 11))), "others work too"
     text = page(client.get(f"/runs/{run.slug}/"))
     assert bars(text) == [(bar["name"], bar["done"]) for bar in shown["bars"]]
     assert f'<a href="/runs/{run.slug}/swarm/">{LINE.format(10)}' in text

@@ -20,7 +20,10 @@ def is_current(state: RunState, message: m.Attempted) -> bool:
 
 
 def void(state: RunState, why: Why, text: str) -> list[Command]:
-    """End the round without an update, and note it in the timeline. Trainers keep their gradients."""
+    """End the round without an update. Trainers keep their gradients.
+
+    Note it in the timeline, unless all its trainers have left: the timeline tells that already.
+    """
     round_ = state.round
     assert round_ is not None
     message = m.Void(
@@ -41,7 +44,9 @@ def void(state: RunState, why: Why, text: str) -> list[Command]:
     state.voided, state.voided_for = message, set(round_.persons)
     state.voided_again_at = state.now + REPEAT_S
     recount_all(state)
-    return [Send(state.everyone(), message), Note("void", f"a step is retried: {text}; nothing was lost")]
+    is_of_interest = not round_.persons.keys().isdisjoint(state.members)
+    note = [Note("void", f"a step is retried: {text}; nothing was lost")] if is_of_interest else []
+    return [Send(state.everyone(), message), *note]
 
 
 def repeat_void(state: RunState) -> list[Command]:

@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_safe
 
+from accounts import machine_control
 from coordination.presence import TRAINER, OnlinePeer
 from peer_agent.machine.language import in_bytes
 from peer_agent.protocol.errors import Fault
@@ -145,7 +146,7 @@ def _chart_facts(request: HttpRequest, live: Picture, picture: RunPicture, drawn
 
 def head_facts(request: HttpRequest, run: Run, seen: Seen, own: Own) -> dict[str, Any]:
     """Return the facts that all pages of a run share: the head, the dataset and the picture."""
-    live = picture_of(seen)
+    live, person = picture_of(seen), person_of(request.user)
     return {
         "run": run,
         "seen": seen,
@@ -154,6 +155,7 @@ def head_facts(request: HttpRequest, run: Run, seen: Seen, own: Own) -> dict[str
         "live": live,
         "sentence": live["sentence"],
         "mine": own_machine_words(own, seen.peers),
+        "paused_machine": machine_control.paused_in(run.run_id, person) if person is not None else None,
         "can_join": run.state in LIVE,
         "address": request.build_absolute_uri(f"/runs/{run.slug}/"),
     }

@@ -28,13 +28,13 @@ from web.agent_package import install_lines
 from web.http.middleware import POLICY
 from web.http.requester import run_or_404
 from web.pages.site.about import download_page
-from web.run_picture.card_sentences import given_by
+from web.run_picture.card_sentences import given_by, last_step
 from web.run_picture.counts import steps
 from web.run_picture.curves import NARROW, loss_chart
 from web.run_picture.image import Shown, curve_png, site_png
 from web.run_picture.loading import seen_of
 from web.run_picture.picture import picture_of
-from web.run_picture.status_sentence import RUNNING, state_label, word_of
+from web.run_picture.status_sentence import RUNNING, state_label, training_in, word_of
 from web.words import loss_unit_of_page
 
 BADGE_S = 60  # seconds for which a badge may be cached
@@ -71,7 +71,7 @@ def _words(run: Run) -> str:
     """Return the text on the badge, such as “running · step 413 of 1,000”."""
     if run.state == Run.State.FINISHED:
         return f"finished · {steps(run.head.step)}"
-    trainers = [peer for peer in presence.online(run) if peer.role == TRAINER]
+    trainers = training_in(run, presence.online(run))
     label = state_label(word_of(run, run.dataset, trainers), trainers).lower()
     return f"{label} · step {run.head.step:,} of {run.parsed_recipe.target_steps:,}"
 
@@ -235,14 +235,14 @@ def _looked(key: Hashable, look: Callable[[], Facts], draw: Callable[[Facts], by
 
 
 def shown_of(run: Run) -> Shown:
-    trainers = [peer for peer in presence.online(run) if peer.role == TRAINER]
+    trainers = training_in(run, presence.online(run))
     word = word_of(run, run.dataset, trainers)
     return Shown(
         points=selectors.loss_points(run),
         entropy=run.dataset.unigram_entropy,
         heldout=selectors.heldout_points(run),
         step=run.head.step,
-        target_steps=run.parsed_recipe.target_steps,
+        target_steps=last_step(run, run.head.step, run.parsed_recipe.target_steps),
         title=run.title,
         state=state_label(word, trainers),
         is_alive=word == RUNNING,

@@ -19,8 +19,9 @@ from runs import selectors
 from runs.models import Run
 from runs.selectors import TYPICAL, Point, typical_loss
 from web.http.requester import site_of
+from web.run_picture import card_sentences
 from web.run_picture.image import CARD as PREVIEW
-from web.run_picture.status_sentence import state_label, word_of
+from web.run_picture.status_sentence import state_label, training_in, word_of
 
 ON_A_PAGE = 48  # runs on one page
 FINISHED = str(Run.State.FINISHED)
@@ -36,15 +37,20 @@ STATES = (
 
 
 class Card(NamedTuple):
-    """A run's card on the front page. `curve` is the SVG path of its losses; `loss_name` says which loss `loss` is."""
+    """A run's card on the front page. `curve` is the SVG path of its losses; `loss_name` says which loss `loss` is.
+
+    `loss_step` is the step of a held-out loss that was measured before the present step.
+    """
 
     run: Run
     word: str
     label: str
     step: int
-    target_steps: int
+    last_step: int
+    progress: str
     loss_name: str
     loss: float | None
+    loss_step: int | None
     curve: str
     here: str
     machines: int
@@ -113,18 +119,21 @@ def _totals(request: HttpRequest, here: dict[Any, list[OnlinePeer]]) -> dict[str
 
 def _card(run: Any, curve: Sequence[Point], peers: Sequence[OnlinePeer]) -> Card:
     """Return the card of a run that `selectors.found_runs` returned."""
-    trainers = [peer for peer in peers if peer.role == TRAINER]
+    trainers = training_in(run, peers)
     word = word_of(run, run.dataset, trainers)
+    step, target = run.head.step, run.parsed_recipe.target_steps
     heldout: float | None = run.heldout_loss
     newest = [point for point in curve if point.step > run.head.step - TYPICAL]  # older points are thinned
     return Card(
         run=run,
         word=word,
         label=state_label(word, trainers),
-        step=run.head.step,
-        target_steps=run.parsed_recipe.target_steps,
+        step=step,
+        last_step=card_sentences.last_step(run, step, target),
+        progress=card_sentences.step_of(run, step, target),
         loss_name=_("Training loss") if heldout is None else _("Held-out loss"),
         loss=typical_loss(newest) if heldout is None else heldout,
+        loss_step=run.heldout_step if run.heldout_step != step else None,
         curve=small_curve([point.loss for point in curve if math.isfinite(point.loss)]),
         here=_here(trainers),
         machines=len(trainers),

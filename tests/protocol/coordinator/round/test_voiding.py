@@ -45,6 +45,21 @@ def test_a_void_round_is_told_to_everybody_and_counted() -> None:
     assert (stage.state.phase, stage.state.round, stage.state.void_rounds) == (Phase.ACCUMULATE, None, 1)
 
 
+@pytest.mark.parametrize("offered", [True, False])
+def test_nobody_is_told_of_a_void_without_its_trainers(offered: bool) -> None:
+    """An owner who pauses the only machine reads that it left; no other machine lost work."""
+    if offered:
+        stage, (only,), _ = reducing(people=1)
+    else:
+        stage = Stage(batch=8)
+        stage.relay()
+        only = stage.trainer("ann")
+        stage.accumulate()
+    answer = stage.say(only.peer, m.Leave(run=RUN)) + stage.tick()
+    assert (stage.state.phase, stage.state.void_rounds, voids(answer) != []) == (Phase.ACCUMULATE, 1, True)
+    assert notes(answer) == ["left"]
+
+
 def test_a_void_names_the_last_attempt_that_the_peers_know() -> None:
     stage, _, (relay,) = reducing()
     stage.handle(e.Lost(relay))

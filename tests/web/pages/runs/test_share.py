@@ -86,6 +86,12 @@ def test_embedded_frame_shows_the_curve_or_the_leaderboard(run: Run, laptop: Own
     assert "<svg" not in text
 
 
+def test_a_frame_says_at_which_step_the_loss_was_measured(run: Run, laptop: Owned, client: Client) -> None:
+    committed(run, (laptop.machine, 4))
+    run.snapshots.update(heldout_loss=3.25)
+    assert 'Held-out loss <span class="figure">3.25</span> at step 0' in page(client.get("/runs/proverbs/embed/"))
+
+
 def test_no_other_page_is_shown_in_a_frame(run: Run, client: Client) -> None:
     answer = client.get("/runs/proverbs/")
     assert answer["X-Frame-Options"] == "DENY"

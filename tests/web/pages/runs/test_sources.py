@@ -90,6 +90,7 @@ class TestTexts:
             answer = as_(organizer).post(TEXTS, filled(**{name: ""}))
             assert answer.status_code == 400
             assert told in page(answer)
+        assert "Enter the licence." not in page(as_(organizer).post(TEXTS, {"licence": ""})), "the Hub may"
         answer = as_(organizer).post(TEXTS, filled(text=SimpleUploadedFile("riddles.txt", b"")))
         assert "E303" in page(answer)
         assert not Dataset.objects.exclude(pk=proverbs.dataset_id).exists(), "nothing is kept"

@@ -51,7 +51,7 @@ def proverbs(organizer: Person) -> Run:
 
 @pytest.fixture
 def shown(proverbs: Run) -> str:
-    """The card's HTML."""
+    """Return the HTML of the verdict's card."""
     text = page(as_(proverbs.organizer).get(MANAGE))
     return text.split('aria-labelledby="verdict"')[1].split("</section>")[0]
 

@@ -226,7 +226,7 @@ class TestThePage:
         text = page(Client().get("/download/"))
         assert f'<a href="/download/{NAME}">{NAME}</a>' in text
         assert f"{DIGEST}</td>" in text
-        assert "16.0 KB" in text
+        assert "17 kB" in text
 
     def test_every_line_names_the_whole_address_and_digest(self, wheel: Path, client: Client, db: None) -> None:
         lines = client.get("/download/").context["install"]

@@ -141,10 +141,25 @@ class TestFigures:
         assert re.search(r"training loss\s*<span[^>]*>5.00<", text)
         assert 'class="small-curve"' in text
         run.snapshots.update(heldout_loss=3.25)
-        assert re.search(r"held-out loss\s*<span[^>]*>3.25<", page(client.get("/")))
+        assert re.search(r"held-out loss\s*<span[^>]*>3.25</span> at step 0<", page(client.get("/")))
         facts = {"state_digest": "", "size": 1, "file": "e" * 64}
         Snapshot.objects.create(run=run, index=3, step=3, heldout_loss=4.5, **facts)
-        assert re.search(r"held-out loss\s*<span[^>]*>4.50<", page(client.get("/"))), "the newest, as on its page"
+        newest = re.search(r"held-out loss\s*<span[^>]*>4.50</span>(.*?)<", page(client.get("/")))
+        assert newest is not None, "the newest, as on its page"
+        assert "at step" not in newest[1], "it is that of the last step"
+
+    def test_a_run_that_was_ended_early_has_a_full_bar(self, run: Run, laptop: Owned, client: Client) -> None:
+        committed(run, (laptop.machine, 4))
+        assert "Step 1 of" in page(client.get("/"))
+        Run.objects.filter(pk=run.pk).update(state=Run.State.FINISHED)
+        text = page(client.get("/"))
+        assert "Ended at step 1" in text
+        assert '<progress value="1" max="1"' in text
+
+    def test_a_paused_run_has_no_machines_that_train(self, run: Run, client: Client) -> None:
+        here(run, "Teo")
+        Run.objects.filter(pk=run.pk).update(state=Run.State.PAUSED)
+        assert "● Teo" not in page(client.get("/"))
 
     def test_training_loss_is_of_the_newest_steps_of_a_long_run(self, run: Run, laptop: Owned, client: Client) -> None:
         for step in range(1, 181):

@@ -67,6 +67,7 @@ class NewRunForm(forms.Form):
             (Run.Visibility.PRIVATE, gettext_lazy("Private: invited members only")),
         ],
         initial=Run.Visibility.PUBLIC,
+        required=False,
         label=gettext_lazy("Visibility"),
     )
     text = forms.FileField(required=False, allow_empty_file=True, widget=forms.FileInput())
@@ -129,6 +130,10 @@ class NewRunForm(forms.Form):
             "material": material.name,
         }
 
+    def clean_visibility(self) -> str:
+        field = self.fields["visibility"]
+        return str(self.cleaned_data["visibility"] or self.get_initial_for_field(field, "visibility"))
+
     def clean_prompts(self) -> str:
         return short_lines(self.cleaned_data["prompts"])
 
@@ -138,7 +143,8 @@ class NewRunForm(forms.Form):
         brings_text = brings_one(self, values)
         if self.wants_text and not brings_text and "text" not in self.errors:
             self.add_error("text", NO_FILE if "hub" in self.fields else NO_UPLOAD)
-        if not values.get("licence") and not values.get("hub") and "licence" not in self.errors:
+        may_be_on_hub = self.wants_text and not brings_text and "hub" in self.fields  # which would state the licence
+        if not (values.get("licence") or values.get("hub") or may_be_on_hub) and "licence" not in self.errors:
             self.add_error("licence", NO_LICENCE)
         if (self.wants_text or brings_text) and not values.get("may_share"):
             self.add_error("may_share", NO_RIGHT)

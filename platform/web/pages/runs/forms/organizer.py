@@ -48,6 +48,9 @@ class WordsForm(forms.Form):
         if not run.parsed_recipe.writes:
             del self.fields["prompts"]
 
+    def clean_visibility(self) -> str:
+        return str(self.cleaned_data["visibility"] or self.initial["visibility"])
+
     def clean_prompts(self) -> str:
         return short_lines(self.cleaned_data["prompts"])
 
@@ -211,7 +214,7 @@ class SourceForm(forms.Form):
             self.add_error("text", _("Choose a model trained here or upload one, not both."))
         elif self.release is None and not is_brought and "text" not in self.errors:
             self.add_error("text", _("Choose a file or name one on the Hub."))
-        needs_licence = self.release is None and not values.get("hub")
+        needs_licence = is_brought and not values.get("hub")
         if needs_licence and not values.get("licence") and "licence" not in self.errors:
             self.add_error("licence", NO_LICENCE)
         return values
