@@ -18,6 +18,7 @@ from peer_agent.protocol.coordinator.phases import TRANSITIONS
 from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.errors.agent import AGENT
 from peer_agent.protocol.errors.entry import SAYS, Entry
+from peer_agent.protocol.errors.intake import INTAKE
 from peer_agent.protocol.errors.joining import JOINING
 from peer_agent.protocol.errors.links import LINKS
 from peer_agent.protocol.errors.material import MATERIAL
@@ -129,6 +130,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     "Credentials, links and messages": LINKS,
     "What people give the site": SITE,
     "What runs are made of": MATERIAL,
+    "Reading what people bring": INTAKE,
     "Operating a site": OPERATING,
     "Joining a run of members": JOINING,
 }

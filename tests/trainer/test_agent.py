@@ -355,7 +355,7 @@ async def test_refusals_count_in_the_open_round_until_work_is_taken(tmp_path: Pa
         agent._end_round()
         await agent._hear_relay(RELAY, body)
         assert told == [4]
-        record: Any = SimpleNamespace(step=1, loss=2.0, contributors=1, samples=4)
+        record: Any = SimpleNamespace(index=1, step=1, loss=2.0, contributors=1, samples=4)
         for contribution, taken in ((None, [4]), (SimpleNamespace(samples=4), [4, -1])):
             made: Any = SimpleNamespace(record=record, contribution=contribution)
             agent._made(made)
