@@ -25,7 +25,7 @@ from tests.site_work.intake.made import put, read, table, tarred, zipped
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32")
 CONTAINERS: dict[str, Callable[[str, bytes], tuple[str, bytes]]] = {
     "none": lambda name, data: (name, data),
-    "gzip": lambda name, data: (f"{name}.gz", gzip.compress(data)),
+    "gzip": lambda name, data: (f"{name}.gz", gzip.compress(data, mtime=0)),
     "bz2": lambda name, data: (f"{name}.bz2", bz2.compress(data)),
     "xz": lambda name, data: (f"{name}.xz", lzma.compress(data)),
     "zip": lambda name, data: ("rows.zip", zipped({f"set/{name}": data})),
