@@ -14,6 +14,7 @@ from peer_agent.site_work.intake.unpack import members_of
 from peer_agent.site_work.intake.verdict import Verdict
 from peer_agent.site_work.prepare_images import SUFFIXES
 
+MANY_IMAGES = 0.2  # share of files that are images in an archive of images, which may have files beside them
 LOOKED_AT = 200  # files in an archive from which the kind of data is recognised
 IMAGES, TEXTS = "image_classification", "causal_lm"
 
@@ -64,4 +65,4 @@ def _kind_of(path: Path) -> str:
                     break
         except Problem:
             pass
-    return IMAGES if images > others else TEXTS
+    return IMAGES if images >= MANY_IMAGES * (images + others) and images else TEXTS

@@ -152,7 +152,7 @@ TRAINED_ON = 64 << 20  # bytes of text on which a tokenizer trains, at most
 HELD_OUT, HELD_OUT_BYTES = 0.02, 8192  # fraction of the text that is held out, and the least number of its bytes ...
 HELD_OUT_AT_MOST = 0.2  # ... unless these are more than this fraction
 SMALL_OVERLAP = 0.01  # share of the held-out part in the training part that is worth a question
-MUCH_OVERLAP = 0.1  # the same, of several sources: parts of texts may well repeat in others
+MUCH_OVERLAP = 0.25  # the same, of a part that the site has chosen: what all documents share may be in it
 FEWEST_DOCUMENTS = 10  # with fewer, a held-out part is not expected
 PIECE = 200  # characters that are shown of a document
 SHOWN = 5  # random documents that are shown
@@ -275,6 +275,8 @@ def _held_out(opened: Opened) -> list[int]:
     most = int(HELD_OUT_AT_MOST * documents.bytes)
     choice = overlap.choose(documents, wanted=min(wanted, most), most=most)
     verdict.heldout_overlap = choice.overlap
+    if choice.overlap > MUCH_OVERLAP:
+        verdict.ask("E439", percent=f"{100 * choice.overlap:.0f}")
     if not choice.held and len(documents) >= FEWEST_DOCUMENTS:
         verdict.ask("E440")
     return choice.held

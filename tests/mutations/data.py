@@ -323,8 +323,8 @@ DATA: tuple[Mutation, ...] = (
     Mutation(
         "pictures with 16 bits are white",
         "peer_agent/site_work/prepare_images.py",
-        "_on_white(_in_8_bits(upright) if is_deep else upright)",
-        "_on_white(upright)",
+        "ImageOps.exif_transpose(_in_8_bits(small) if is_deep else small)",
+        "ImageOps.exif_transpose(small)",
         ("tests/site_work/test_prepare_images.py", "tests/site_work/intake/test_brought.py"),
     ),
     Mutation(

@@ -5,6 +5,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -25,12 +26,14 @@ MARKS = (  # of the order of bytes, the longer ones first
 )
 CONTROLS = bytes(code for code in range(32) if code not in b"\t\n\r\f") + b"\x7f"
 # A text with more of these than one in so many characters is no text, or needs a look.
-NO_TEXT, STRANGE = 10, 1000
-# The start of an accented letter that was read as Windows-1252 although it was UTF-8, as in “Ã©”.
-TWICE = re.compile("[ÃÂâ][\u0080-\u00bf\u20ac\u2018-\u201d\u2122]|à[\u00a4-\u00b4]")
+NO_TEXT, STRANGE = 20, 1000
+FOREIGN = re.compile(r"[^\x00-\x7f]{2,}")  # where text shows that it was decoded wrongly
+WRONGLY = ("cp1252", "latin-1", "cp1251")  # encodings as which UTF-8 is often read
+MOST_TRIED = 50  # such places of a document that are tried
 DAMAGED = "\ufffd"
-HTML = re.compile(r"<(?:html|body|div|p|span|script|table)\b[^>]*>", re.IGNORECASE)
+HTML = re.compile(r"</?[a-z][\w:-]*(?:\s[^<>]*)?/?>|&(?:#\d+|#x[0-9a-f]+|amp|lt|gt|quot|nbsp|apos);", re.IGNORECASE)
 PUNCTUATION = set("\u00a0¡¢£¤¥§©ª«¬®°±²³´·¹º»¼½¾¿×÷€‚ƒ„…†‡‰‹‘’“”•–—™›")  # of Windows-1252
+MANY_ACCENTS = 0.15  # share of letters that are not ASCII; few languages in Latin letters have more
 NULS = 0.2  # share of zero bytes at even or odd places that shows UTF-16
 
 
@@ -47,7 +50,7 @@ class Look:
             text, count = CONTROL.subn("", text)
             self.controls += count
         self.damaged += text.count(DAMAGED)
-        self.twice += len(TWICE.findall(text))
+        self.twice += _read_twice(text)
         self.tags += len(HTML.findall(text))
         return text
 
@@ -62,6 +65,21 @@ class Look:
             verdict.ask("E432", count=f"{self.twice:,}", what="pairs like “Ã©”, which come from a wrong encoding")
         if self.tags >= max(10, 2 * many):
             verdict.ask("E433", count=f"{self.tags:,}")
+
+
+def _read_twice(text: str) -> int:
+    """Return at how many places UTF-8 was read as something else, as in “Ã©” for “é”."""
+    if text.isascii():
+        return 0
+    return sum(any(map(partial(_is_utf8_as, part), WRONGLY)) for part in FOREIGN.findall(text)[:MOST_TRIED])
+
+
+def _is_utf8_as(part: str, encoding: str) -> bool:
+    try:
+        part.encode(encoding).decode()
+    except UnicodeError:
+        return False
+    return True
 
 
 def as_utf8(path: Path, name: str, scratch: Path, verdict: Verdict) -> Path:
@@ -111,7 +129,9 @@ def _encoding_of(path: Path, name: str, verdict: Verdict) -> tuple[str, int]:
 
 def _guess(sample: bytes) -> str | None:
     """Return the likely encoding of a text that is not UTF-8. Windows-1252 comes first if it gives Latin letters."""
-    if _is_latin(sample.decode("cp1252", "replace")):
+    text = sample.decode("cp1252", "replace")
+    accents = sum(not letter.isascii() for letter in text)
+    if accents < MANY_ACCENTS * sum(map(str.isalpha, text)) and _is_latin(text):
         return "windows-1252"
     found = charset_normalizer.from_bytes(sample).best()
     if found is None or found.encoding.startswith("utf"):

@@ -5,9 +5,9 @@ A field inside an object is named by its path, as `translation.en`. Strings in a
 
 import csv
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal, NamedTuple
@@ -19,6 +19,7 @@ from pyarrow import compute, parquet, types
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.rows import AT_A_TIME, GROUP_ROWS, ROW_BYTES, UNREADABLE, is_bounded
 from peer_agent.site_work.intake.chat import Message, NotText, conversation_of, letters_in
+from peer_agent.site_work.intake.unpack import split_in
 from peer_agent.site_work.intake.verdict import shown
 
 Kind = Literal["text", "json", "csv", "parquet", "arrow"]
@@ -27,7 +28,9 @@ FIRST = 20  # lines read to detect JSON Lines: most must be objects
 DEEPEST, MOST_FIELDS = 4, 200  # levels of objects inside each other, and fields of a row
 JSON_NAMES = (".json", ".jsonl", ".ndjson", ".jsonlines")
 CSV_NAMES, TABS = (".csv", ".tsv", ".tab"), (".tsv", ".tab")
+ARROW_NAMES = (".arrow", ".ipc", ".feather")
 PARQUET, ARROW = b"PAR1", b"ARROW1"
+LOOKED_AT, MOST_WORDS = 30, 6  # lines that decide on a separator, and words of a column's name
 SNIFFED = 1 << 16  # characters from which the separator of a CSV is guessed
 MOST_LISTED = 10_000  # items of a list; a longer one would become too many objects
 FEWEST_LISTED = 10  # rows that an object must list to be the whole table and not one row, unless named .json
@@ -56,7 +59,7 @@ def kind_of(path: Path, name: str) -> Kind:
         begin = file.read(len(ARROW))
         if begin.startswith(PARQUET):
             return "parquet"
-        if begin.startswith(ARROW) or suffix == ".arrow":
+        if begin.startswith(ARROW) or suffix in ARROW_NAMES:
             return "arrow"
         if suffix in CSV_NAMES:
             return "csv"
@@ -104,8 +107,8 @@ def _gather(values: Mapping[str, Any], prefix: str, found: dict[str, Value], lev
         name = f"{prefix}{key}"
         if len(found) >= MOST_FIELDS:
             return
-        if isinstance(value, str):
-            found[name] = value
+        if isinstance(value, str) or value is None:
+            found[name] = value or ""
         elif isinstance(value, bytes):
             found[name] = value.decode("utf-8", "replace") if b"\0" not in value else ""
         elif isinstance(value, dict) and levels:
@@ -124,6 +127,13 @@ def _gather_list(items: list[Any], name: str, found: dict[str, Value], levels: i
         found[name] = said
     elif all(item is None or isinstance(item, str) for item in items):
         found[name] = "\n".join(item for item in items if item)
+    elif all(isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) for item in items):
+        _gather(dict(items), f"{name}.", found, levels - 1)  # a map of Parquet
+    elif levels and all(isinstance(item, list) for item in items):
+        inside_lists: dict[str, Value] = {}
+        for number, item in enumerate(items[:MOST_LISTED]):
+            _gather({str(number): item}, "", inside_lists, levels - 1)
+        found[name] = "\n".join(value for value in inside_lists.values() if isinstance(value, str) and value)
     elif levels and all(isinstance(item, dict) for item in items):
         parts: defaultdict[str, list[str]] = defaultdict(list)
         for item in items[:MOST_LISTED]:
@@ -260,6 +270,12 @@ def _first_value(buffer: str) -> tuple[Any, int]:
 def _list_in(values: Mapping[str, Any], name: str) -> list[dict[str, Any]] | None:
     """Return the longest list of objects directly in an object that is a whole file, as `{"data": [...]}`."""
     lists = [value for value in values.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
+    named = [key for key, value in values.items() if value in lists and split_in(key)] if len(lists) > 1 else []
+    if len(named) > 1:
+        raise Problem.of("E457", name=shown(name), lists=", ".join(map(shown, named)))
+    whole = [value for value in values.values() if isinstance(value, dict)]
+    if len(whole) == len(values) >= FEWEST_LISTED:
+        return whole  # rows by their names
     longest = max(lists, key=len, default=[])
     fewest = 2 if name.lower().endswith(".json") else FEWEST_LISTED
     if len(longest) < fewest or conversation_of(longest[:2]) is not None:
@@ -276,7 +292,12 @@ def _csv(path: Path, name: str) -> Iterator[Row]:
         file = TextIOWrapper(raw, "utf-8", "replace", newline="")
         begin = file.read(SNIFFED)
         file.seek(0)
-        reader = csv.reader(file, delimiter=_separator(begin, name))
+        if begin[:4].lower() == "sep=":  # a line for Excel
+            file.readline()
+            begin = begin.partition("\n")[2]
+        separator = _separator(begin, name)
+        is_quoted = separator != "\t" or not _swallows_rows(begin)
+        reader = csv.reader(file, delimiter=separator, quoting=csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE)
         header = next(reader, [])
         names = [title.strip().removeprefix("\ufeff") for title in header]
         if not _is_header(names):
@@ -294,22 +315,41 @@ def _csv(path: Path, name: str) -> Iterator[Row]:
                 yield _csv_row(names, cells)
 
 
+def _swallows_rows(begin: str) -> bool:
+    """Return True if quotation marks that are part of a text would join rows of a table separated by tabs."""
+    rows = csv.reader(StringIO(begin, newline=""), delimiter="\t")
+    swallows = any("\n" in cell and "\t" in cell for cells in rows for cell in cells)
+    return swallows and len({line.count("\t") for line in begin.split("\n")[:-1]}) == 1
+
+
 def _separator(begin: str, name: str) -> str:
     if PurePosixPath(name.lower()).suffix in TABS:
         return "\t"
-    first = begin.split("\n", 1)[0]
-    return max(",;\t|", key=first.count) if any(mark in first for mark in ",;\t|") else ","
+    lines = begin.split("\n")[:LOOKED_AT]
+
+    def regular(mark: str) -> tuple[int, int]:
+        """Return in how many rows a mark gives the most usual number of cells, if more than one, and that number."""
+        counts = Counter(len(cells) for cells in csv.reader(lines, delimiter=mark) if cells)
+        cells, rows = counts.most_common(1)[0] if counts else (1, 0)
+        return (rows, cells) if cells > 1 else (0, 0)
+
+    return max(",;\t|", key=regular)
 
 
 def _is_header(names: list[str]) -> bool:
-    if len(set(names)) < len(names) or not all(0 < len(name) <= HEADER for name in names):
+    if len(set(names)) < len(names) or not all(0 < len(name) <= HEADER for name in names[1:]):
+        return False  # the first may be empty, as pandas leaves it for the number of the row
+    if any(name.endswith((".", "!", "?")) or len(name.split()) > MOST_WORDS for name in names):
         return False
     return not any(name.replace(".", "", 1).lstrip("-").isdigit() for name in names)
 
 
 def _csv_row(names: list[str], cells: list[str]) -> Row:
     if len(cells) > len(names):
-        return Broken("broken", f"{len(cells)} cells where the header has {len(names)}: {','.join(cells)[:200]}")
+        return Broken(
+            "with more cells than the header",
+            f"{len(cells)} cells where the header has {len(names)}: {','.join(cells)[:200]}",
+        )
     return dict(zip(names, cells, strict=False))
 
 
@@ -351,9 +391,9 @@ def _arrow(path: Path) -> Iterator[Row]:
             else:
                 batches = iter(pa.ipc.open_stream(file))
             for batch in batches:
-                names = _columns(batch.schema)
+                chosen = [at for at, column in enumerate(batch.schema) if not _is_of_numbers(column.type)]
                 for start in range(0, batch.num_rows, AT_A_TIME):
-                    yield from _batch(batch.select(names).slice(start, AT_A_TIME))
+                    yield from _batch(batch.select(chosen).slice(start, AT_A_TIME))
     except UNREADABLE as error:
         raise Problem.of("E381", reason=shown(str(error))) from error
 
@@ -374,5 +414,23 @@ def _batch(batch: pa.RecordBatch) -> Iterator[Row]:
             is_long = compute.greater(compute.fill_null(compute.list_value_length(column), 0), MOST_LISTED)
             if compute.any(is_long).as_py():
                 batch = batch.set_column(at, batch.schema.field(at), compute.if_else(is_long, None, column))
-    for values in batch.to_pylist():
-        yield _row({name: value for name, value in values.items() if value is not None})
+    columns = [_cells(column) for column in batch.columns]
+    names = [
+        name if batch.schema.names.index(name) == at else f"{name} {at}" for at, name in enumerate(batch.schema.names)
+    ]
+    for cells in zip(*columns, strict=True):
+        yield _row(dict(zip(names, cells, strict=True)))
+
+
+def _cells(column: pa.Array) -> list[Any]:
+    """Return a column's values. Text that is not UTF-8 is read as far as it is; other unreadable values are None."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except (ValueError, *UNREADABLE):
+        pass
+    else:
+        return values
+    try:
+        return [None if raw is None else raw.decode("utf-8", "replace") for raw in column.cast(pa.binary()).to_pylist()]
+    except (ValueError, *UNREADABLE):
+        return [None] * len(column)

@@ -6,7 +6,7 @@ verdict.
 
 import json
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,7 +20,7 @@ from peer_agent.site_work.intake.chat import Message, Writer, plainly
 from peer_agent.site_work.intake.encoding import Look, as_utf8
 from peer_agent.site_work.intake.overlap import digest_of
 from peer_agent.site_work.intake.rows import MOST_FIELDS, Broken, Kind, Value, kind_of, rows_in
-from peer_agent.site_work.intake.unpack import UNPACKED_LEAST, UNPACKED_TIMES, is_hidden, members_of, split_of
+from peer_agent.site_work.intake.unpack import SPLITS, UNPACKED_LEAST, UNPACKED_TIMES, is_hidden, members_of, split_of
 from peer_agent.site_work.intake.verdict import SHOWN, Field, Verdict, shown
 
 USUAL = ("text", "content", "sentence")  # fields preferred to the field with the most text ...
@@ -28,6 +28,9 @@ LEAST_USUAL = 0.1  # ... if they have at least this share of its characters
 RIVAL = 0.1  # another field with this share of the chosen field's characters is worth a question
 LEAST = 2  # characters, without which a text counts as empty
 MANY_REPEATS, MANY_LEFT_OUT = 0.05, 0.2  # shares of rows that are worth a word
+# Fields that belong together, so that one alone may not be what is meant.
+PAIRED = {"question", "answer", "prompt", "completion", "response", "instruction", "input", "output", "context"}
+LEFT_IN_ARCHIVES = (codes.NOT_OPENED, codes.NOT_UTF8, codes.NOT_JSON)  # files that do not spoil the others
 REFUSED = "refused by the template"
 FORMATS: dict[Kind, str] = {
     "text": "plain text",
@@ -92,10 +95,27 @@ def open_texts(source: Source, scratch: Path, writer: Writer | None = None) -> O
         heldout = None
         if aside:
             beside = scratch.with_name(scratch.name + ".heldout")
-            heldout = _Reader(aside, reader.field, writer, Verdict()).documents(aside, beside, most=MOST_HELD_OUT)
+            heldout = _brought_part(aside, reader.field, writer, verdict, beside)
         stack.pop_all()
         _remove(folder)
     return Opened(documents, heldout, verdict)
+
+
+def _brought_part(
+    aside: list["_File"], field: str, writer: Writer | None, verdict: Verdict, scratch: Path
+) -> Documents | None:
+    """Read the part that people set aside. Ask if it cannot be read, or if much of it is left out."""
+    own = Verdict()
+    try:
+        found = _Reader(aside, field, writer, own).documents(aside, scratch, most=MOST_HELD_OUT)
+    except Problem as problem:
+        verdict.ask("E462", name=shown(aside[0].name), reason=problem.fault.cause.rstrip("."))
+        return None
+    for reason, count in own.left_out.items():
+        verdict.leave_out(f"{reason} in the held-out part", own.examples[reason][0], count)
+    if sum(own.left_out.values()) > MANY_LEFT_OUT * own.rows:
+        verdict.ask("E462", name=shown(aside[0].name), reason=f"{sum(own.left_out.values()):,} rows are left out")
+    return found
 
 
 def _remove(folder: Path) -> None:
@@ -111,7 +131,8 @@ def _files_of(source: Source, folder: Path, verdict: Verdict) -> Iterator[_File]
     is_folder = source.path.is_dir()
     inside = (path for path in source.path.rglob("*") if path.is_file()) if is_folder else [source.path]
     paths = sorted(path for path in inside if not is_folder or not is_hidden(str(path.relative_to(source.path))))
-    packed = 0
+    packed = opened = 0
+    refused: Problem | None = None
     for number, path in enumerate(paths):
         name = path.relative_to(source.path).as_posix() if is_folder else source.name
         for place, member in enumerate(members_of(path, name, verdict, folder / "unpacking")):
@@ -129,12 +150,21 @@ def _files_of(source: Source, folder: Path, verdict: Verdict) -> Iterator[_File]
                     plain = as_utf8(plain, member.name, folder / f"{number}-{place}.utf8", verdict)
                     kind = kind_of(plain, member.name)
             except Problem as problem:
-                if not member.is_packed or problem.fault.code != codes.NOT_OPENED:
+                if not member.is_packed or problem.fault.code not in LEFT_IN_ARCHIVES:
                     raise
-                verdict.leave_out("not opened", member.name)
+                refused = refused or problem
+                verdict.leave_out("not opened", f"{member.name}: {problem.fault.cause}")
                 continue
+            opened += 1
             yield _File(plain, member.name, kind)
     verdict.format = "archive" if packed else ""
+    if refused is not None and not opened:
+        raise refused
+    if (closed_files := verdict.examples.get("not opened")) and not opened:
+        what = f"an archive of files that are not opened (the first is {closed_files[0]})"
+        raise Problem.of("E424", name=shown(source.name), what=what, advice="Save the texts as plain text files")
+    if (closed := verdict.left_out.get("not opened", 0)) > MANY_LEFT_OUT * (closed + opened):
+        verdict.ask("E444", left=f"{closed:,}", reasons="not opened")
 
 
 def _column_kind(path: Path, name: str) -> Kind | None:
@@ -155,8 +185,11 @@ def _parted(files: list[_File], verdict: Verdict) -> tuple[list[_File], list[_Fi
     for file in files:
         by_split[split_of(file.name)].append(file)
     trained = [*by_split["train"], *by_split[""]] if by_split["train"] else files
-    if not by_split["train"] and not by_split[""]:
-        verdict.ask("E446", name=shown(files[0].name))
+    held_out = [*by_split["validation"], *by_split["test"]]
+    if held_out and not by_split["train"]:
+        verdict.ask("E446", name=shown(held_out[0].name))
+    if len({file.kind == "text" for file in trained}) > 1:
+        verdict.ask("E461")
     aside: list[_File] = []
     if by_split["train"]:
         chosen = next((split for split in ("validation", "test") if by_split[split]), "")
@@ -186,6 +219,7 @@ class _Reader:
         self.field = self._choose(files, field) if self.has_rows else ""
         verdict.field = self.field
         self._digests = array("Q")
+        self._absent = 0  # rows that lack the field; in others its text is empty
 
     def documents(self, files: Sequence[_File], scratch: Path, *, most: int | None = None) -> Documents:
         """Write the files' texts to `scratch`, cut into documents. `most`: stop after so many bytes."""
@@ -245,6 +279,7 @@ class _Reader:
                 continue
             text = self.look.take(text)
             if len(text.strip()) < LEAST:
+                self._absent += self.field not in row
                 self.verdict.leave_out("without text", f"row {number:,}: {_told(row)}")
                 continue
             self._digests.append(digest_of(text))
@@ -262,7 +297,13 @@ class _Reader:
 
         Conversations are chosen if no field has text, or if most rows have them and a chat template exists.
         """
-        texts, said, count = _fields_in(files)
+        texts, said, unusable, count = _fields_in(files)
+        for name, rows in unusable.items():
+            if rows > (said[name].rows if name in said else 0):
+                self.verdict.ask("E458", field=shown(name, 60), rows=f"{rows:,}")
+        for each in texts.values():
+            if each.are_splits:
+                self.verdict.ask("E456", field=each.name)
         fields = [*texts.values(), *said.values()]
         self.verdict.fields = [each.as_field() for each in sorted(fields, key=lambda each: -each.characters)]
         if wanted:
@@ -278,6 +319,11 @@ class _Reader:
             self.are_conversations = True
             if self.writer is None:
                 self.verdict.note("E436", field=talk.name)
+            others = [each for each in said.values() if each is not talk]
+            if others:
+                chosen = min((talk, *others), key=lambda each: (each.name == "rejected", -each.rows))
+                self.verdict.ask("E429", field=chosen.name, fields=_names([talk, *others]))
+                return chosen.name
             return talk.name
         if not has_text:
             raise Problem.of("E382", rows=f"{count:,}", fields=_names(fields) or "no text")
@@ -287,11 +333,17 @@ class _Reader:
         most = max(fields, key=lambda each: each.weight)
         usual = [each for name in USUAL for each in fields if each.name == name]
         chosen = next((each for each in usual if each.characters >= LEAST_USUAL * most.characters), most)
+        least = 1.0 if chosen.name in USUAL else RIVAL
         rivals = [
-            each for each in fields if each is not chosen and each.is_prose and each.weight >= RIVAL * chosen.weight
+            each
+            for each in fields
+            if each is not chosen
+            and ((each.is_prose and each.weight >= least * chosen.weight) or {each.name, chosen.name} <= PAIRED)
         ]
-        if rivals and chosen.name not in USUAL:
+        if rivals:
             self.verdict.ask("E429", field=chosen.name, fields=_names([chosen, *rivals]))
+        if chosen.name not in USUAL and 2 * chosen.spaces < chosen.rows:
+            self.verdict.ask("E459", field=chosen.name, example=shown(chosen.example, 60))
         return chosen.name
 
     def _nothing(self) -> None:
@@ -307,11 +359,13 @@ class _Reader:
         verdict.rows = verdict.rows or documents
         verdict.repeats = len(self._digests) - len(set(self._digests))
         left = sum(verdict.left_out.values())
+        strange = left - verdict.left_out.get("without text", 0) + self._absent
         if verdict.repeats > MANY_REPEATS * max(len(self._digests), 1):
             verdict.note("E437", repeats=f"{verdict.repeats:,}", rows=f"{len(self._digests):,}")
         if self.has_rows and left > MANY_LEFT_OUT * verdict.rows:
             reason = max(verdict.left_out, key=verdict.left_out.__getitem__)
-            verdict.note("E438", left=f"{left:,}", rows=f"{verdict.rows:,}", reason=reason)
+            find = verdict.ask if strange > MANY_LEFT_OUT * verdict.rows else verdict.note
+            find("E438", left=f"{left:,}", rows=f"{verdict.rows:,}", reason=reason)
 
 
 def _is_beside(field: "_Counted", talk: "_Counted") -> bool:
@@ -324,13 +378,21 @@ class _Counted:
 
     def __init__(self, name: str) -> None:
         self.name, self.rows, self.characters, self.spaces, self.example = name, 0, 0, 0, ""
+        self._values: set[str] = set()  # the first different values
 
     def take(self, text: str) -> None:
         if len(text.strip()) >= LEAST:
             self.rows += 1
+            if len(self._values) <= len(SPLITS):
+                self._values.add(text.strip().lower()[:SHOWN])
             self.characters += len(text)
             self.spaces += text.count(" ") + text.count("\n")
             self.example = self.example or text[: 4 * SHOWN]
+
+    @property
+    def are_splits(self) -> bool:
+        """True if the values name parts, as `train` and `test`."""
+        return len(self._values) > 1 and self._values <= SPLITS.keys()
 
     @property
     def is_prose(self) -> bool:
@@ -346,8 +408,12 @@ class _Counted:
         return Field(self.name, self.rows, self.characters, shown(self.example))
 
 
-def _fields_in(files: Sequence[_File]) -> tuple[dict[str, _Counted], dict[str, _Counted], int]:
-    """Return the fields with texts and those with conversations, by name, and the number of rows."""
+def _fields_in(files: Sequence[_File]) -> tuple[dict[str, _Counted], dict[str, _Counted], Counter[str], int]:
+    """Return the fields with texts and those with conversations, by name.
+
+    Also return in how many rows a field cannot be used, by name, and the number of rows.
+    """
+    unusable: Counter[str] = Counter()
     texts: dict[str, _Counted] = {}
     said: dict[str, _Counted] = {}
     count = 0
@@ -358,10 +424,13 @@ def _fields_in(files: Sequence[_File]) -> tuple[dict[str, _Counted], dict[str, _
                 continue
             for name, value in row.items():
                 kept = texts if isinstance(value, str) else said
-                if isinstance(value, Broken) or (name not in kept and len(kept) >= MOST_FIELDS):
+                if isinstance(value, Broken):
+                    unusable[name] += 1
+                    continue
+                if name not in kept and len(kept) >= MOST_FIELDS:
                     continue
                 kept.setdefault(name, _Counted(name)).take(value if isinstance(value, str) else plainly(value))
-    return texts, said, count
+    return texts, said, unusable, count
 
 
 def _names(fields: Iterable[_Counted]) -> str:

@@ -18,8 +18,9 @@ import pyarrow as pa
 from peer_agent.protocol.errors import Problem, codes
 from peer_agent.site_work.intake.verdict import Verdict, shown
 
+SKIPPABLE = tuple(bytes((low, 0x2A, 0x4D, 0x18)) for low in range(0x50, 0x60))  # frames before those of zstd
 GZIP, ZSTD, BZIP2, XZ, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\x00", (b"PK\x03\x04", b"PK\x05\x06")
-PACKERS = {GZIP: "gzip", ZSTD: "zstd", BZIP2: "bzip2", XZ: "xz"}
+PACKERS = {GZIP: "gzip", ZSTD: "zstd", BZIP2: "bzip2", XZ: "xz", **dict.fromkeys(SKIPPABLE, "zstd")}
 # What is not opened, by its first bytes: its name, and what to do instead.
 CLOSED = {
     b"7z\xbc\xaf\x27\x1c": ("a 7z archive", "Unpack it, and pack the files as a zip"),
@@ -37,6 +38,8 @@ CLOSED = {
 OFFICE = {
     "word/document.xml": ("a Word document", "Save it as plain text (.txt)"),
     "xl/workbook.xml": ("an Excel workbook", "Save the sheet as CSV"),
+    "xl/workbook.bin": ("an Excel workbook", "Save the sheet as CSV"),
+    "ppt/presentation.xml": ("a PowerPoint file", "Export its text"),
     "content.xml": ("an OpenDocument file", "Save it as plain text (.txt), or a sheet as CSV"),
     "META-INF/container.xml": ("an e-book (EPUB)", "Save it as plain text (.txt)"),
 }
@@ -47,7 +50,7 @@ LAYERS = 3  # most layers of compression and archives inside each other
 FILES = 20_000_000  # limit for one archive
 LONG = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 LONGEST_NAME = 1 << 20  # bytes
-HIDDEN = (".", "__MACOSX")  # names with these prefixes come from file systems, not from people
+HIDDEN = (".", "__MACOSX", "@eaDir")  # names with these prefixes come from file systems, not from people
 BYSTANDERS = ("thumbs.db", "desktop.ini")
 BLOCK = 1 << 20
 UNPACKED_LEAST, UNPACKED_TIMES = 64 << 20, 32  # limit of unpacked bytes: the first plus the second times the file
@@ -62,9 +65,10 @@ BROKEN = (
     zipfile.BadZipFile,
     pa.ArrowException,
 )
+EMPTY_WORDS = ("of", "part", "set", "split", "shard", "data", "txt", "jsonl", "json", "csv", "tsv", "parquet")
 SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("val", "valid", "validation", "dev", "eval"), "validation"),
+    **dict.fromkeys(("val", "valid", "validation", "dev", "development", "eval"), "validation"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
 
@@ -119,10 +123,19 @@ def members_of(path: Path, name: str, verdict: Verdict, scratch: Path) -> Iterat
 
 
 def split_of(name: str) -> str:
-    """Return `train`, `validation` or `test` if a folder or the file is named so, as in `train-00000-of-00001`."""
+    """Return `train`, `validation` or `test` if a folder or the file is named so, as in `imdb-train-00000-of-00001`."""
     *folders, file = PurePosixPath(name).parts or ("",)
-    first = re.split(r"[-_. ]", file.lower(), maxsplit=1)[0]
-    return next((SPLITS[part.lower()] for part in folders if part.lower() in SPLITS), "") or SPLITS.get(first, "")
+    stem = file.partition(".")[0] if "." not in file.strip(".") else file.rpartition(".")[0]
+    return next(filter(None, map(split_in, [*folders, stem])), "")
+
+
+def split_in(words: str) -> str:
+    """Return the split that a folder or a file without its suffix is named after, or an empty text.
+
+    Its word comes last, as in `imdb_train`, or before words that say nothing, as in `test_set`.
+    """
+    tokens = [word for word in re.findall(r"[^\W\d_]+", words.lower()) if word not in EMPTY_WORDS]
+    return SPLITS.get(tokens[-1], "") if tokens else ""
 
 
 def _opened(path: Path, name: str, unpacking: Unpacking, layers: int, within: str = "") -> Iterator[Member]:
@@ -161,9 +174,18 @@ def _copy(source: IO[bytes], target: IO[bytes], unpacking: Unpacking) -> None:
 
 
 def _require_open(begin: bytes, name: str) -> None:
-    for magic, (what, advice) in CLOSED.items():
-        if begin.startswith(magic):
-            raise Problem.of("E424", name=shown(name), what=what, advice=advice)
+    if (closed := _closed(begin)) is not None:
+        raise Problem.of("E424", name=shown(name), what=closed[0], advice=closed[1])
+
+
+def _closed(begin: bytes) -> tuple[str, str] | None:
+    """Return what a file is that is not opened, and what to do instead."""
+    return next((what for magic, what in CLOSED.items() if begin.startswith(magic)), None)
+
+
+def _stem(name: str) -> str:
+    stem = name.removesuffix(PurePosixPath(name).suffix)
+    return stem.removesuffix(".tar") or name
 
 
 def _inside(members: Iterator[Member], unpacking: Unpacking, layers: int, within: str) -> Iterator[Member]:
@@ -173,6 +195,9 @@ def _inside(members: Iterator[Member], unpacking: Unpacking, layers: int, within
         is_packed = begin.startswith((*PACKERS, *ZIP)) or begin[TAR_AT : TAR_AT + len(TAR_MAGIC)] == TAR_MAGIC
         if not is_packed or not layers:
             unpacking.take(len(begin))
+            if (closed := _closed(begin)) is not None:
+                unpacking.verdict.leave_out("not opened", f"{name}: {closed[0]}")
+                continue
             yield Member(name, _Begun(begin, file, unpacking))  # type: ignore[arg-type]
             continue
         inner = unpacking.scratch / f"inside-{layers}"
@@ -180,7 +205,7 @@ def _inside(members: Iterator[Member], unpacking: Unpacking, layers: int, within
             unpacked.write(begin)
             _copy(file, unpacked, unpacking)
         try:
-            yield from _opened(inner, name, unpacking, layers - 1, f"{PurePosixPath(name).with_suffix('')}/")
+            yield from _opened(inner, name, unpacking, layers - 1, f"{_stem(name)}/")
         except (Problem, *BROKEN) as error:
             if isinstance(error, Problem) and error.fault.code != codes.NOT_OPENED:
                 raise
@@ -200,7 +225,10 @@ class _Begun:
         self._begin = self._begin[len(begin) :]
         if 0 <= size <= len(begin):
             return begin
-        further = self._file.read(size - len(begin) if size >= 0 else -1)
+        try:
+            further = self._file.read(size - len(begin) if size >= 0 else -1)
+        except BROKEN as error:
+            raise Problem.of("E378", reason=shown(str(error)) or type(error).__name__) from error
         self._unpacking.take(len(further))
         return begin + further
 
