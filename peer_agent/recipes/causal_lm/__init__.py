@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from peer_agent.protocol.recipe import Rule, Words, register
+from peer_agent.protocol.recipe import Optimizer, Rule, Words, register
 from peer_agent.recipes.text.recipe import (
     TextRecipe,
     even_heads,
@@ -129,3 +129,42 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
             context=f"{model.context:,}",
             vocab=f"{self.vocab:,}",
         )
+
+
+# Sizes by the machines and the time that people have. A laptop is taken to compute 50 GFLOPS and to send at 30 Mb/s, as
+# in the form's estimate. Each sees about twenty tokens per parameter, or what fits into the time (arXiv 2203.15556).
+EVENING = CausalLM(
+    model=Model(layers=6, width=384, heads=6, context=256),
+    optimizer=Optimizer(learning_rate=0.006, warmup_steps=60),
+    vocab=8192,
+    target_batch=256,
+    micro_batch=4,
+    target_steps=600,
+    codec_up="int8",
+)
+WEEK = CausalLM(
+    model=Model(layers=12, width=768, heads=12, context=512),
+    optimizer=Optimizer(learning_rate=0.004, warmup_steps=400),
+    vocab=32_768,
+    target_batch=512,
+    micro_batch=2,
+    target_steps=7000,
+    snapshot_every=50,
+    staleness=1,
+    codec_up="int8",
+    codec_down="int8",
+)
+MONTH = replace(
+    WEEK,
+    model=Model(layers=24, width=1024, heads=16, context=1024),
+    optimizer=Optimizer(learning_rate=0.003, warmup_steps=600),
+    target_batch=1024,
+    micro_batch=1,
+    target_steps=11_000,
+)
+CausalLM.presets = {
+    "Minutes on two laptops": CausalLM(),
+    "An evening with ten laptops": EVENING,
+    "A week with fifty laptops": WEEK,
+    "A month with two hundred laptops": MONTH,
+}

@@ -189,6 +189,7 @@ class Estimate(NamedTuple):
     seconds: dict[int, float]  # seconds of averaging, by upload speed in Mb/s
     crowds: dict[str, float]  # seconds of a step by kind of machines; empty if the number of operations is unknown
     lacks_base: bool = False  # the recipe adapts a model that is not known yet
+    writes: bool = False  # the model is trained from scratch to continue texts
 
 
 def estimate_of(recipe: Recipe) -> Estimate:
@@ -199,7 +200,8 @@ def estimate_of(recipe: Recipe) -> Estimate:
     spent = {mbit: seconds(up, down, mbit) for mbit in UPLINKS}
     lacks_base = recipe.material.adapts is not None and not recipe.files()
     crowds = _crowds(recipe, spent[UPLINKS[1]])
-    return Estimate(parameters, on_cpu, on_gpu, up, down, REPLICA * ELEMENT * parameters, spent, crowds, lacks_base)
+    writes, snapshot = recipe.writes and recipe.material.adapts is None, REPLICA * ELEMENT * parameters
+    return Estimate(parameters, on_cpu, on_gpu, up, down, snapshot, spent, crowds, lacks_base, writes)
 
 
 def _crowds(recipe: Recipe, averaging_s: float) -> dict[str, float]:
@@ -234,6 +236,7 @@ def rows_of(estimate: Estimate, steps: int | None = None) -> list[tuple[str, str
     )
     return [
         (_("Parameters"), _about(f"{estimate.parameters:,}")),
+        *([(_("It will write"), _quality(estimate.parameters))] if estimate.writes else []),
         (_("Memory per machine"), _about(in_bytes(estimate.on_cpu.memory))),
         (
             _("With a GPU"),
@@ -258,6 +261,18 @@ def _crowd(spent: float, steps: int | None) -> str:
 def _who(crowd: str) -> str:
     named = {"laptops": _("%(number)s laptops"), "gaming PCs": _("%(number)s gaming PCs")}
     return named[crowd] % {"number": CROWD}
+
+
+def _quality(parameters: int) -> str:
+    """Return what may be expected of a model of this size, if it has enough text."""
+    for most, words in (
+        (3e6, _("words and short phrases")),
+        (4e7, _("simple sentences")),
+        (2e8, _("fluent sentences with few facts")),
+    ):
+        if parameters < most:
+            return words
+    return _("fluent paragraphs with some facts")
 
 
 def _about(amount: str) -> str:

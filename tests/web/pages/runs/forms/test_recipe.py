@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from accounts.models import Person
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.recipe import Recipe
+from peer_agent.protocol.recipe import Recipe, checked
 from peer_agent.recipes import KINDS
 from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.recipes.masked_lm import MaskedLM
@@ -170,3 +170,23 @@ def test_what_is_none_of_the_choices_is_refused() -> None:
     with pytest.raises(Problem) as caught:
         recipe_from(CausalLM, {"staleness": "2"})
     assert caught.value.fault.code == "E301"
+
+
+@pytest.mark.parametrize(
+    ("name", "laptops", "shortest_h", "longest_h"),
+    [
+        ("Minutes on two laptops", 2, 0.02, 0.5),
+        ("An evening with ten laptops", 10, 2, 5),
+        ("A week with fifty laptops", 50, 4 * 24, 9 * 24),
+        ("A month with two hundred laptops", 200, 22 * 24, 40 * 24),
+    ],
+)
+def test_a_size_takes_the_time_it_is_named_after(
+    name: str, laptops: int, shortest_h: float, longest_h: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipe, "CROWD", laptops)
+    size = checked(CausalLM.presets[name])
+    hours = estimate_of(size).crowds["laptops"] * size.target_steps / 3600
+    assert shortest_h < hours < longest_h
+    seen = size.target_steps * size.target_batch * size.model.context / size.parameters()
+    assert seen > 2, "tokens per parameter"
