@@ -97,9 +97,7 @@ def says_so_when_it_is_over(swarm: Swarm, reader: Reader) -> None:
     reader.page.reload()
     text = reader.page.inner_text("main")
     assert WAS in text
-    assert (
-        f"This is the model of step {best}, the best of this run on held-out data. The last one, of step {last}" in text
-    )
+    assert f"This model is from step {best}, the best step of this run on held-out data. The last step, {last}" in text
 
 
 def says_it_as_a_perplexity_too(swarm: Swarm, reader: Reader) -> None:

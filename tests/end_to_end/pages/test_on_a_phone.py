@@ -104,7 +104,7 @@ def test_an_owner_sets_a_limit_and_pauses(run: tuple[Swarm, Browser]) -> None:
     reader.page.goto(f"{swarm.url}/machines/")
     fits(reader)
     reader.page.tap("summary[aria-label^='Change ']")
-    tap(reader, "a[aria-label^='Limits of']")
+    tap(reader, "a[aria-label^='Limits for']")
     fits(reader)
     reader.page.fill("input[name=up_mbps]", "50")
     tap(reader, "button:text-is('Save')")
