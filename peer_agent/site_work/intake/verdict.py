@@ -11,7 +11,6 @@ from peer_agent.protocol.errors import Fault
 
 EXAMPLES = 3  # examples that are kept of each reason for leaving something out
 SHOWN = 160  # characters of an example or of a value
-SMALL_SHARE = 0.01  # of the held-out part: repeating less than this is not worth a word
 
 
 class Field(Struct, frozen=True):

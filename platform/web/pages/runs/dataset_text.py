@@ -36,7 +36,7 @@ def stored_text(person: Person, form: NewRunForm, found: OnHub | None = None) ->
     """Store the data from a valid form. Return None if the form has no data.
 
     `found` is the Hub repository that the form names. Raises Problem E301, E307, E317, E366, E377 before storing, and
-    E302, E303, E304, E311, E318, E365.
+    E303, E304, E311, E318, E365.
     """
     given, recipe = form.cleaned_data, form.recipe()
     quotas.require_model(person, recipe)

@@ -23,6 +23,7 @@ from runs.lifecycle.services import ask_rollback, rollback_facts
 from runs.models import Dataset, Member, Run
 from runs.releases.trials import set_allowed
 from runs.states import LIVE
+from runs.storage import pictures_of
 from web.http.parts import Part, part_of
 from web.http.requester import person_in, run_or_404
 from web.pages.runs.forms.organizer import (
@@ -36,10 +37,9 @@ from web.pages.runs.forms.organizer import (
 )
 from web.pages.runs.run import REFRESH_S, STANDING_ON, head_facts, standing_facts
 from web.pages.runs.trials import switch_facts
-from web.pages.runs.verdict import verdict_facts
 from web.run_picture.loading import head_of, troubles_of
 from web.run_picture.own import Own
-from web.words import material_in_words_of_page, titled_in_words_of_page
+from web.words import in_words_of_page, material_in_words_of_page, title_of_page, titled_in_words_of_page
 
 MOST_DIGITS = 18  # most digits of a row's number in an address
 ACTIONS: dict[str, Callable[..., object]] = {
@@ -330,6 +330,43 @@ def is_getting_ready(run: Run) -> bool:
     """Return True if the page will soon change on its own. It then shows no form, because a reload would clear it."""
     is_prepared = run.dataset.state in (Dataset.State.READY, Dataset.State.FAILED) or lacks_base(run.dataset)
     return run.state in (Run.State.PREPARING, Run.State.FINISHING) or (run.state == Run.State.DRAFT and not is_prepared)
+
+
+MOST_FIELDS, MOST_CLASSES = 12, 40  # rows and tags that the card shows
+
+
+def verdict_facts(dataset: Dataset) -> dict[str, Any]:
+    """Return the verdict as the card shows it, and its mark. Empty until the data are prepared."""
+    is_failed = dataset.state == Dataset.State.FAILED and bool(dataset.field)  # another field can still be chosen
+    if dataset.verdict is None or not (dataset.state == Dataset.State.READY or is_failed):
+        return {"mark": dataset.mark, "verdict": None}
+    verdict: dict[str, Any] = dataset.verdict
+    classes = sorted(verdict["classes"].items(), key=lambda each: (-each[1], each[0]))
+    findings = [_finding(each) for each in verdict["findings"]]
+    return {
+        "mark": dataset.mark,
+        "is_outdated": is_failed,
+        "heldout_size": (dataset.heldout or {}).get("size"),
+        "verdict": {
+            **verdict,
+            "fields": verdict["fields"][:MOST_FIELDS],
+            "asked": [each for each in findings if each["severity"] != "note"],
+            "noted": [each for each in findings if each["severity"] == "note"],
+            "overlap_percent": f"{100 * verdict['heldout_overlap']:.1f}".removesuffix(".0"),
+            "texts": [piece for piece in verdict["pieces"] if isinstance(piece, str)],
+            "shown_classes": classes[:MOST_CLASSES],
+            "more_classes": max(0, len(classes) - MOST_CLASSES),
+            "reasons": [
+                (reason, count, verdict["examples"].get(reason, ())) for reason, count in verdict["left_out"].items()
+            ],
+            "pictures": [{"number": number, "name": name} for number, name, _ in pictures_of(dataset)],
+        },
+    }
+
+
+def _finding(said: dict[str, str]) -> dict[str, str]:
+    fault = Fault(said["code"], said["text"])
+    return {**said, "title": title_of_page(fault.title), "text": in_words_of_page(fault).text}
 
 
 LARGEST = 2**63 - 1

@@ -298,5 +298,5 @@ TEXTS = (".txt", ".md", "text/plain")  # the kinds of file that a browser offers
 ABOUT = {  # errors about one field of the form
     "E366": "width",
     **dict.fromkeys(("E346", "E347", "E348", "E372", "E388", "E389", "E396", "E397", "E398"), "hub"),
-    **dict.fromkeys(("E302", "E303", "E304", "E307", "E311", "E317", "E318", "E365", "E377"), "text"),
+    **dict.fromkeys(("E303", "E304", "E307", "E311", "E317", "E318", "E365", "E377"), "text"),
 }
