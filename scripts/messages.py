@@ -34,7 +34,7 @@ KEYWORDS: dict[str, Any] = {
 TAGS = ("TRANSLATORS:",)
 SCRIPTS = "frontend/src/**/*.ts"
 QUOTED = r'"((?:[^"\\]|\\.)*)"'
-SAID = re.compile(rf"(?<![.\w])(?:say\(\s*{QUOTED}|sayCount\(\s*{QUOTED},\s*{QUOTED})")
+SAID = re.compile(rf"(?<![.\w])say\(\s*{QUOTED}")
 WORDS = "words.json"  # the texts that scripts show on translated pages
 PARTS = re.compile(r"%\(\w+\)[sd]|%[sd]|\{\w*\}|<[^>]+>|&\w+;")  # parts of a message that a translation must keep
 NEVER = datetime(2000, 1, 1, tzinfo=UTC)
@@ -148,10 +148,9 @@ def messages_in(path: Path) -> Iterator[tuple[int, Any, list[str], str | None]]:
     yield from extract("python", BytesIO(source.encode()), KEYWORDS, TAGS, {"encoding": "utf-8"})
 
 
-def said_in(script: str) -> Iterator[str | tuple[str, str]]:
-    """Yield the arguments of `say` and `sayCount` in a TypeScript file."""
-    for single, one, many in SAID.findall(script):
-        yield (unquoted(one), unquoted(many)) if one else unquoted(single)
+def said_in(script: str) -> Iterator[str]:
+    """Yield the texts given to `say` in a TypeScript file."""
+    yield from map(unquoted, SAID.findall(script))
 
 
 def unquoted(text: str) -> str:
@@ -204,15 +203,14 @@ def save(catalogue: Catalog, domain: Domain, language: str) -> None:
         path.with_name(WORDS).write_text(json.dumps(words_of(catalogue), ensure_ascii=False, sort_keys=True), "utf-8")
 
 
-def words_of(catalogue: Catalog) -> dict[str, str | list[str]]:
-    """Return the translated texts of scripts. A text with a number has two forms."""
-    found: dict[str, str | list[str]] = {}
+def words_of(catalogue: Catalog) -> dict[str, str]:
+    """Return the translated texts of scripts."""
+    found: dict[str, str] = {}
     for path in sorted(ROOT.glob(SCRIPTS)):
         for said in said_in(path.read_text(encoding="utf-8")):
-            message = catalogue.get(as_tuple(said)[0])
-            if message is not None and all(as_tuple(message.string)):
-                forms = list(as_tuple(message.string))
-                found[as_tuple(said)[0]] = forms if isinstance(said, tuple) else forms[0]
+            message = catalogue.get(said)
+            if message is not None and message.string:
+                found[said] = str(message.string)
     return found
 
 

@@ -1,11 +1,9 @@
 /** The real browser behind the feed. */
 
 import type { Browser, Polled } from "./feed";
-import type { OwnLinks } from "./links";
-import type { Own } from "./place";
 import { language } from "./words";
 
-/** Pictures come in the page's language, whatever the browser likes best. */
+/** Messages come in the page's language, whatever the browser likes best. */
 const inLanguage = language === "en" ? "" : `?language=${encodeURIComponent(language)}`;
 
 /** The feed of a run at the site that served the page. */
@@ -18,22 +16,6 @@ export function browserOf(slug: string): Browser {
     isHidden: () => document.hidden,
     isOffline: () => !navigator.onLine,
   };
-}
-
-/** The reader's own line and bars. */
-export async function ownPlace(slug: string): Promise<Own> {
-  return (await own(`/runs/${slug}/you.json`)) as Own;
-}
-
-/** What the links of the reader's machines carry. */
-export async function ownLinks(slug: string): Promise<OwnLinks> {
-  return (await own(`/runs/${slug}/links.json`)) as OwnLinks;
-}
-
-async function own(address: string): Promise<unknown> {
-  const answer = await fetch(address, { cache: "no-store", signal: AbortSignal.timeout(10_000) });
-  if (!answer.ok) throw new Error(`${answer.status}`);
-  return answer.json();
 }
 
 /** Call `wake` whenever the reader, the network or the machine comes back. */

@@ -1,6 +1,6 @@
 /** The charts of a run, by the rules of `peer_agent/plot.py` and `web/run_picture/charts/further.py`. Pure. */
 
-import type { Point } from "./picture";
+import type { Point } from "./curve";
 
 /** Where a point has a chart's value. */
 const PLACES = { speed: 3, machines: 4, rate: 5, bytes: 6 } as const;

@@ -1,7 +1,15 @@
 /** The columns that the chart draws, by the rules of `peer_agent/plot.py`. Pure. */
 
 import { type ChartKey, valuesOf } from "./charts";
-import type { Measured, Point } from "./picture";
+
+/** Step, nats per token, seconds of UTC; then what the further charts show, null where it is not known. */
+export type Point = readonly [
+  step: number, loss: number, at: number,
+  samples_per_s: number | null, machines: number | null, learning_rate: number | null, bytes_averaged: number | null,
+];
+
+/** The loss of one snapshot on held-out data: step, seconds of UTC, nats per token. */
+export type Measured = readonly [step: number, at: number, loss: number];
 
 /** Of the range of losses: beyond them, and below the dotted line where it is lowest. */
 const [MARGIN, MARGIN_FOR_NOTE] = [0.05, 0.15];
@@ -26,9 +34,9 @@ export function columns(points: readonly Point[], axis: Axis, weight: number, ke
 
 /** Held-out losses where the chart draws them. A snapshot comes in after its step and is never beyond the curve. */
 export function circles(heldout: readonly Measured[], points: readonly Point[], axis: Axis): { x: number; loss: number }[] {
-  const [step, , at] = points[points.length - 1] ?? [0, 0, 0];
-  const shown = heldout.filter((row) => row.step <= step);
-  return shown.map((row) => ({ x: axis === "step" ? row.step : Math.min(row.at, at), loss: row.loss }));
+  const [last, , newest] = points[points.length - 1] ?? [0, 0, 0];
+  const shown = heldout.filter(([step]) => step <= last);
+  return shown.map(([step, at, loss]) => ({ x: axis === "step" ? step : Math.min(at, newest), loss }));
 }
 
 /** On which side of the dotted line fewer of the `near` points of the curve are in the way; in pixels from the top. */

@@ -1,10 +1,17 @@
 /**
- * The live feed: by socket, by polling while the socket does not work, and back. Knows pictures and changes, and
+ * The live feed: by socket, by polling while the socket does not work, and back. Knows messages in their order, and
  * nothing of the page. What it needs of the browser is handed in, so that tests can stand in for it.
  */
 
-import { apply } from "./changes";
-import type { Message, Picture } from "./picture";
+/** What `platform/web/feed/live.py` writes: everything, or what has changed since the message before. */
+export interface Message {
+  readonly whole: boolean;
+  readonly seq: number;
+  /** HTML by name of the part. */
+  readonly parts: Readonly<Record<string, string>>;
+  readonly chart: unknown;
+  readonly standing: string;
+}
 
 export interface Socket {
   onmessage: ((event: MessageEvent) => unknown) | null;
@@ -16,7 +23,7 @@ export interface Socket {
 export interface Browser {
   /** A socket, or an error where there can be none. */
   open(): Socket;
-  /** The picture if it is not the one named by `etag`. */
+  /** The whole page if it is not the one named by `etag`. */
   poll(etag: string): Promise<Polled>;
   random(): number;
   isHidden(): boolean;
@@ -34,12 +41,11 @@ export type Link = "live" | "polling" | "away" | "offline" | "gone";
 
 export const POLL_MS = 1_200; // with what it takes to answer, within two seconds of each step
 export const FIRST_POLL_MS = 500; // at most, after a socket was lost: not all of a crowd at once
-export const ANSWER_MS = 5_000; // until the first picture, or an answer to "again"
+export const ANSWER_MS = 5_000; // until the first message, or an answer to "again"
 export const QUIET_MS = 45_000; // without a word, before we ask whether anybody is there
 export const LONGEST_WAIT_MS = 15_000; // between tries
 
 export class Feed {
-  private picture: Picture | null = null;
   private seq = 0;
   private socket: Socket | null = null;
   private tries = 0;
@@ -55,7 +61,7 @@ export class Feed {
 
   constructor(
     private readonly browser: Browser,
-    private readonly show: (picture: Picture) => void,
+    private readonly show: (message: Message) => void,
     private readonly tell: (link: Link) => void,
   ) {}
 
@@ -103,25 +109,25 @@ export class Feed {
     const message = JSON.parse(text) as Message;
     clearTimeout(this.quiet);
     this.quiet = setTimeout(() => this.browser.isHidden() || this.ask(), QUIET_MS);
-    if (message.type === "picture") this.take(message.seq, message.run);
-    else if (this.picture && message.seq === this.seq + 1) {
+    if (message.whole) this.take(message);
+    else if (this.isLive && message.seq === this.seq + 1) {
       this.seq = message.seq;
-      this.display(apply(this.picture, message.change));
+      this.show(message);
     } else if (message.seq > this.seq) this.ask();
   }
 
-  private take(seq: number, picture: Picture): void {
+  private take(message: Message): void {
     clearTimeout(this.patience);
     this.stopPolling();
     this.hasAsked = false;
     this.isLive = true;
     this.tries = 0;
-    this.seq = seq;
+    this.seq = message.seq;
     this.say("live");
-    this.display(picture);
+    this.show(message);
   }
 
-  /** Ask for the whole picture, once. A socket that is not open yet brings it by itself, and takes no word. */
+  /** Ask for the whole page, once. A socket that is not open yet brings it by itself, and takes no word. */
   private ask(): void {
     if (this.hasAsked || !this.socket || !this.isLive) return;
     this.hasAsked = true;
@@ -163,8 +169,7 @@ export class Feed {
     if (polled?.status === 404 || polled?.status === 403) return this.end();
     if (polled?.status === 200) {
       this.etag = polled.etag;
-      const message = JSON.parse(polled.text) as Message;
-      if (message.type === "picture") this.display(message.run);
+      this.show(JSON.parse(polled.text) as Message);
     }
     if (polled && polled.status < 400) this.say("polling");
     else this.say(this.browser.isOffline() ? "offline" : "away");
@@ -176,11 +181,6 @@ export class Feed {
     this.stopPolling();
     clearTimeout(this.retry);
     this.lost();
-  }
-
-  private display(picture: Picture): void {
-    this.picture = picture;
-    this.show(picture);
   }
 
   private say(link: Link): void {

@@ -1,70 +1,65 @@
-/** The run page, live. The page is complete before this runs; from then on the feed keeps it up. */
+/** The run page, live. The page is complete before this runs; from then on the feed keeps its parts up to date. */
 
 import "./run.css";
-import { browserOf, onReturn, ownLinks, ownPlace } from "./browser";
-import { Feed } from "./feed";
-import { Links } from "./links";
-import { place as placeOf, renewStanding, renewWritten } from "./page";
-import type { Bar, Picture, Values } from "./picture";
-import { Mine, Place } from "./place";
-import { showActivity } from "./views/activity";
-import { showAveraging, showLinks } from "./views/averaging";
-import { showHead, showLink } from "./views/head";
-import { showLeaderboard } from "./views/leaderboard";
-import { redrawLoss, showLoss } from "./views/loss";
-import { showStep } from "./views/step";
+import { browserOf, onReturn } from "./browser";
+import { type Chart, redraw, showChart } from "./chart";
+import { Feed, type Link, type Message, POLL_MS } from "./feed";
+import { Own } from "./own";
+import { elementOf, followTabs, prepare, renew, showPart, showWaiting } from "./parts";
+import { say } from "./words";
 
-const WRITTEN_MS = 10_000;
+const SPREAD_MS = 3_000; // a crowd does not request the whole page at once
 
 function begin(root: HTMLElement): void {
   const me = root.dataset["me"] ?? "";
-  const slug = root.dataset["slug"] ?? "";
-  const reader = placeOf("links") ? me : ""; // the organizer's own page has none
-  const own = { you: root.dataset["you"] ?? "", bars: JSON.parse(root.dataset["bars"] || "[]") as Bar[] };
-  const place = new Place(reader, own, () => ownPlace(slug), () => performance.now(), showPlace);
-  const links = new Links(reader, root.dataset["links"] === "yes", () => ownLinks(slug), () => performance.now(), showOwnLinks);
-  const standingOn = (root.dataset["standingOn"] ?? "").split(" ") as (keyof Values)[];
-  let standing = root.dataset["standingAs"] ?? "";
-  const mine = new Mine(me, () => document.querySelector<HTMLElement>(".mine-now"));
-  let latest: Picture | null = null;
-  let written = document.querySelector<HTMLElement>("[data-written]")?.dataset["written"] ?? null; // none on its organizer's page
+  const address = root.dataset["own"] ?? "";
+  let standing = root.dataset["standing"] ?? "";
+  const isSeen = () => me !== "" && document.querySelector(`#part-step [data-person="${CSS.escape(me)}"]`) !== null;
+  const takesPart = () => document.querySelector("#part-mine[data-follow]") !== null;
+  const own = address ? new Own(() => renew(address, me), () => performance.now(), takesPart, isSeen) : null;
 
-  function showPlace(): void {
-    if (!latest) return;
-    showStep(place.with(latest));
-    showLeaderboard(latest, me, place.words(latest));
-  }
-
-  function showOwnLinks(): void {
-    if (latest && links.known) showLinks(latest, links.known);
-  }
-
-  function show(picture: Picture): void {
-    showHead(picture);
-    showLoss(picture);
-    latest = picture;
-    place.look(picture);
-    showPlace();
-    showActivity(picture);
-    showAveraging(picture);
-    links.look(place.with(picture));
-    showOwnLinks();
-    if (written !== null && picture.written !== written) {
-      written = picture.written;
-      renewWritten(slug, WRITTEN_MS);
+  function show(message: Message): void {
+    for (const html of Object.values(message.parts)) {
+      const fresh = elementOf(html);
+      if (fresh) showPart(fresh, me);
     }
-    const now = standingOn.map((name) => picture[name]).join("|");
-    const isRight = mine.look(picture);
-    if (now === standing && isRight) return;
-    standing = now;
-    void renewStanding().catch(() => (standing = ""));
+    if (message.chart) showChart(message.chart as Chart);
+    own?.look();
+    if (message.standing === standing) return;
+    standing = message.standing;
+    setTimeout(() => void renew(location.href, me).catch(() => (standing = "")), Math.random() * SPREAD_MS);
   }
 
-  const feed = new Feed(browserOf(slug), show, showLink);
+  prepare(document, me);
+  followTabs(redraw);
+  const feed = new Feed(browserOf(root.dataset["slug"] ?? ""), show, showLink);
   onReturn(() => feed.wake());
   addEventListener("offline", () => feed.cut());
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawLoss);
+  document.addEventListener("selectionchange", () => showWaiting(me));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   feed.start();
+}
+
+/** How the page is kept up to date; silent while all is well. */
+function showLink(link: Link): void {
+  const element = document.getElementById("part-link");
+  if (element) element.textContent = told(link);
+  document.documentElement.dataset["feed"] = link;
+}
+
+function told(link: Link): string {
+  switch (link) {
+    case "live":
+      return "";
+    case "polling":
+      return say("· updated every {seconds} s, since live connections do not get through here", { seconds: POLL_MS / 1000 });
+    case "offline":
+      return say("· you are offline; showing the last known state");
+    case "away":
+      return say("· the site does not answer; showing the last known state, retrying");
+    case "gone":
+      return say("· this run is no longer visible");
+  }
 }
 
 const root = document.getElementById("live");

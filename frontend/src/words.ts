@@ -7,11 +7,11 @@ export const language = (typeof document === "undefined" ? "" : document.documen
 /** For times: days as in Britain, figures as everywhere on the site. */
 const places = language === ENGLISH ? "en-GB" : `${language}-u-nu-latn`;
 
-/** What the page brings where its language is another one: what a message is in it; two where it counts something. */
-type Catalogue = Readonly<Record<string, string | readonly string[]>>;
+/** Messages in the page's language, which a page brings along if it is not English. */
+type Catalogue = Readonly<Record<string, string>>;
 let catalogue: Catalogue | null = null;
 
-function translated(message: string): string | readonly string[] | undefined {
+function translated(message: string): string | undefined {
   if (language === ENGLISH) return undefined;
   catalogue ??= JSON.parse(document.getElementById("words")?.textContent || "{}") as Catalogue;
   return catalogue[message];
@@ -21,15 +21,7 @@ type Places = Readonly<Record<string, string | number>>;
 
 /** A message in the page's language, with what belongs into its `{places}`. The message stands in the call as it is. */
 export function say(message: string, places: Places = {}): string {
-  const found = translated(message);
-  return filled(typeof found === "string" ? found : message, places);
-}
-
-/** The same of a `{number}` of things, in groups of three. */
-export function sayCount(one: string, many: string, number: number, places: Places = {}): string {
-  const found = translated(one);
-  const forms = Array.isArray(found) ? (found as readonly string[]) : [one, many];
-  return filled(forms[number === 1 ? 0 : 1] ?? many, { number: grouped(number), ...places });
+  return filled(translated(message) ?? message, places);
 }
 
 function filled(message: string, places: Places): string {
@@ -41,15 +33,6 @@ const whole = new Intl.NumberFormat(ENGLISH, { maximumFractionDigits: 0 });
 /** 41,210 */
 export function grouped(value: number): string {
   return whole.format(value);
-}
-
-/** 1st, 2nd, 3rd, 11th. */
-export function ordinal(value: number): string {
-  const number = grouped(value);
-  const ending = [11, 12, 13].includes(value % 100) ? 0 : value % 10;
-  if (ending === 1) return say("{number}st", { number });
-  if (ending === 2) return say("{number}nd", { number });
-  return ending === 3 ? say("{number}rd", { number }) : say("{number}th", { number });
 }
 
 /** Hours and minutes; with the day where it was not today. */

@@ -3,9 +3,8 @@
 import { expect, it } from "vitest";
 
 import golden from "../../tests/golden/curve.json";
-import feed from "../../tests/golden/feed.json";
 import { chartKey, said, shortText, valuesOf, zeroBounds } from "../src/charts";
-import type { Picture } from "../src/picture";
+import type { Point } from "../src/curve";
 
 it.each(golden.zero_bounds.map((one) => [one.why, one] as const))("amounts: %s", (_, { values, range }) => {
   expect(zeroBounds(values)).toEqual(range.map((end) => expect.closeTo(end, 9)));
@@ -15,11 +14,10 @@ it("amounts are written short", () => {
   for (const { value, text } of golden.short_text) expect(shortText(value)).toBe(text);
 });
 
-it("every chart of the picture is known here, and finds its values", () => {
-  const picture = feed.steps[0]?.after as unknown as Picture;
-  const found = picture.charts.map(({ key }) => [key, chartKey(key), valuesOf(picture.points, chartKey(key)).at(-1)]);
-  expect(found).toEqual([["speed", "speed", 30.5], ["machines", "machines", 2], ["rate", "rate", 3e-4], ["bytes", "bytes", 2048000]]);
-  expect(valuesOf(picture.points, "loss")).toEqual([6, 5.25, 4.5]);
+it("every chart finds its values among those of a point", () => {
+  const point: Point = [3, 4.5, 1_700_000_000, 30.5, 2, 3e-4, 2_048_000];
+  const keys = ["speed", "machines", "rate", "bytes", "loss"] as const;
+  expect(keys.map((key) => valuesOf([point], chartKey(key))[0])).toEqual([30.5, 2, 3e-4, 2_048_000, 4.5]);
 });
 
 it("what nobody knows is the loss", () => {

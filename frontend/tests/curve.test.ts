@@ -3,8 +3,7 @@
 import { expect, it } from "vitest";
 
 import golden from "../../tests/golden/curve.json";
-import { bounds, circles, columns, levelTexts, noteSide, perplexityText, smoothed } from "../src/curve";
-import type { Point } from "../src/picture";
+import { type Measured, type Point, bounds, circles, columns, levelTexts, noteSide, perplexityText, smoothed } from "../src/curve";
 
 function point(step: number, loss: number, at: number, speed: number | null = null): Point {
   return [step, loss, at, speed, null, null, null];
@@ -48,10 +47,10 @@ it("a logarithmic axis never reaches zero, and otherwise is the same", () => {
 
 it("held-out losses stand at their step, or at the time their snapshot came in", () => {
   const points = [point(1, 6, 1000), point(2, 5, 1010)];
-  const heldout = [
-    { key: "1", step: 1, at: 1004, loss: 6.1 },
-    { key: "2", step: 2, at: 1013, loss: 5.2 },
-    { key: "3", step: 3, at: 1020, loss: 5 },
+  const heldout: Measured[] = [
+    [1, 1004, 6.1],
+    [2, 1013, 5.2],
+    [3, 1020, 5],
   ];
   expect(circles(heldout, points, "step")).toEqual([{ x: 1, loss: 6.1 }, { x: 2, loss: 5.2 }]);
   expect(circles(heldout, points, "time")).toEqual([{ x: 1004, loss: 6.1 }, { x: 1010, loss: 5.2 }]);
@@ -59,7 +58,7 @@ it("held-out losses stand at their step, or at the time their snapshot came in",
 });
 
 it.each(golden.heldout.map((one) => [one.why, one] as const))("circles: %s", (_, { last, heldout, drawn }) => {
-  const rows = heldout.map(([step = 0, loss = 0]) => ({ key: `${step}`, step, loss, at: step }));
+  const rows = heldout.map(([step = 0, loss = 0]): Measured => [step, step, loss]);
   expect(circles(rows, [point(1, 7, 1), point(last, 6, last)], "step")).toEqual(drawn.map(([x, loss]) => ({ x, loss })));
 });
 

@@ -2,13 +2,11 @@
 
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
-import golden from "../../tests/golden/feed.json";
-import { ANSWER_MS, Feed, LONGEST_WAIT_MS, type Link, POLL_MS, type Polled, QUIET_MS, type Socket } from "../src/feed";
-import type { Message, Picture } from "../src/picture";
+import { ANSWER_MS, Feed, LONGEST_WAIT_MS, type Link, type Message, POLL_MS, type Polled, QUIET_MS, type Socket } from "../src/feed";
 
-const [first, second] = golden.messages as unknown as [Message, Message];
-const after = golden.steps[0]?.after as unknown as Picture;
-const before = golden.steps[0]?.before as unknown as Picture;
+const whole = (seq: number): Message => ({ whole: true, seq, parts: { head: "<p>7</p>" }, chart: null, standing: "open" });
+const change = (seq: number): Message => ({ ...whole(seq), whole: false, parts: { head: "<p>8</p>" } });
+const [first, second] = [whole(7), change(8)];
 
 class FakeSocket implements Socket {
   onmessage: Socket["onmessage"] = null;
@@ -47,46 +45,45 @@ class FakeBrowser {
 }
 
 let browser: FakeBrowser;
-let shown: Picture[];
+let shown: string[];
 let links: Link[];
 let feed: Feed;
 
 beforeEach(() => {
   vi.useFakeTimers();
   [browser, shown, links] = [new FakeBrowser(), [], []];
-  feed = new Feed(browser, (picture) => shown.push(picture), (link) => links.push(link));
+  feed = new Feed(browser, ({ whole, seq }) => shown.push(`${whole ? "whole" : "change"} ${seq}`), (link) => links.push(link));
   feed.start();
 });
 afterEach(() => void vi.useRealTimers());
 
 const pass = (ms: number) => vi.advanceTimersByTimeAsync(ms);
-const picture = (seq: number): Message => ({ type: "picture", seq, run: before });
-const polled = (status: number): Polled => ({ status, etag: '"e"', text: JSON.stringify(picture(0)) });
+const polled = (status: number): Polled => ({ status, etag: '"e"', text: JSON.stringify(whole(0)) });
 
 describe("by socket", () => {
-  it("shows the picture and what changes, and asks for nothing else", async () => {
+  it("shows the page and what changes, and asks for nothing else", async () => {
     browser.last.hears(first);
     browser.last.hears(second);
     await pass(QUIET_MS - 1);
-    expect(shown).toEqual([before, after]);
+    expect(shown).toEqual(["whole 7", "change 8"]);
     expect([links, browser.polls, browser.last.said, browser.sockets.length]).toEqual([["live"], [], [], 1]);
   });
 
-  it("asks again, once, over a gap, and goes on from the picture", () => {
-    browser.last.hears(picture(3));
-    browser.last.hears({ ...second, seq: 5 });
-    browser.last.hears({ ...second, seq: 6 });
+  it("asks again, once, over a gap, and goes on from the whole page", () => {
+    browser.last.hears(whole(3));
+    browser.last.hears(change(5));
+    browser.last.hears(change(6));
     expect(browser.last.said).toEqual(["again"]);
-    expect(shown).toEqual([before]);
-    browser.last.hears(picture(6));
-    browser.last.hears({ ...second, seq: 7 });
-    expect(shown.at(-1)).toEqual(after);
+    expect(shown).toEqual(["whole 3"]);
+    browser.last.hears(whole(6));
+    browser.last.hears(change(7));
+    expect(shown.at(-1)).toBe("change 7");
   });
 
-  it("a change that is in the picture already is passed over", () => {
-    browser.last.hears(picture(8));
-    browser.last.hears({ ...second, seq: 8 });
-    expect([shown, browser.last.said]).toEqual([[before], []]);
+  it("a change that the whole page has already is passed over", () => {
+    browser.last.hears(whole(8));
+    browser.last.hears(change(8));
+    expect([shown, browser.last.said]).toEqual([["whole 8"], []]);
   });
 
   it("a page that is seen again asks at once, and leaves a socket that does not answer", async () => {
@@ -105,7 +102,7 @@ describe("by socket", () => {
     expect([browser.last.said, browser.sockets.length]).toEqual([[], 1]);
     browser.last.hears(first);
     feed.wake();
-    expect([shown, browser.last.said]).toEqual([[before], ["again"]]);
+    expect([shown, browser.last.said]).toEqual([["whole 7"], ["again"]]);
   });
 
   it("silence is asked whether anybody is there", async () => {
@@ -133,12 +130,12 @@ describe("when the socket is lost", () => {
   });
 
   it("after a restart it goes on by itself", async () => {
-    browser.last.hears(picture(90));
+    browser.last.hears(whole(90));
     browser.last.breaks();
     await pass(1000);
-    browser.last.hears(picture(1));
-    browser.last.hears({ ...second, seq: 2 });
-    expect(shown.at(-1)).toEqual(after);
+    browser.last.hears(whole(1));
+    browser.last.hears(change(2));
+    expect(shown.at(-1)).toBe("change 2");
     expect(links.at(-1)).toBe("live");
     const polls = browser.polls.length;
     await pass(3 * POLL_MS);
@@ -164,7 +161,7 @@ describe("where sockets are blocked", () => {
     browser.isBlocked = throws;
     browser.last.breaks();
     await pass(500);
-    expect([shown, links]).toEqual([[before], ["polling"]]);
+    expect([shown, links]).toEqual([["whole 0"], ["polling"]]);
     browser.answer = { status: 304, etag: "", text: "" };
     await pass(2 * POLL_MS);
     expect(browser.polls).toEqual(["", '"e"', '"e"']);
@@ -219,7 +216,7 @@ describe("where sockets are blocked", () => {
 
 describe("without a network of one's own", () => {
   it("says so at once, and goes on when it is back", async () => {
-    browser.last.hears(picture(0));
+    browser.last.hears(whole(0));
     browser.isAway = true;
     feed.cut();
     expect(links).toEqual(["live", "offline"]);
@@ -227,7 +224,7 @@ describe("without a network of one's own", () => {
     expect(links).toEqual(["live", "offline"]);
     browser.isAway = false;
     feed.wake();
-    browser.last.hears(picture(1));
+    browser.last.hears(whole(1));
     expect(links).toEqual(["live", "offline", "live"]);
   });
 

@@ -3,7 +3,7 @@
 from django.urls import path
 from django.views.decorators.http import require_http_methods
 
-from web.feed.polling import own_links, own_place, polled_feed
+from web.feed.polling import polled_feed
 from web.pages.accounts import (
     account,
     approve_machine,
@@ -79,7 +79,7 @@ urlpatterns = [
     path("approve/", approve_machine.approve, name="approve"),
     path("download/", about.download_page, name="download"),
     path("download/<str:name>", about.wheel_file, name="wheel"),
-    path("runs/<slug:slug>/written/", runs_pages.written_part, name="written"),
+    path("runs/<slug:slug>/own/", runs_pages.own_parts, name="own"),
     path("runs/<slug:slug>/curve.png", share.curve_image, name="curve"),
     path("runs/<slug:slug>/curve.csv", share.curve_table, name="curve_table"),
     path("runs/<slug:slug>/feed.json", polled_feed, name="feed"),
@@ -89,8 +89,6 @@ urlpatterns = [
     path("runs/<slug:slug>/feed.rss", activity.activity_feed, name="activity_feed"),
     path("runs/<slug:slug>/badge.svg", share.badge, name="badge"),
     path("runs/<slug:slug>/embed/", share.embed, name="embed"),
-    path("runs/<slug:slug>/links.json", own_links, name="links"),
-    path("runs/<slug:slug>/you.json", own_place, name="you"),
     path("machines/", machines.machine_list, name="machines"),
     path("machines/<uuid:machine_id>/", machines.change_machine, name="machine"),
     path("machines/<uuid:machine_id>/limits/", machine_limits.machine_limits, name="machine_limits"),

@@ -69,7 +69,7 @@ def looks(slug: str) -> Figures:
 
     from coordination.models import Presence
     from runs.models import Run
-    from web.run_picture.loading import look, prepare_looks
+    from web.feed.live import look, prepare_looks
 
     prepare_looks()  # `serve` also calls this before it answers requests
     Presence.objects.update(at=timezone.now())

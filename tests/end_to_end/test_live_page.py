@@ -12,7 +12,6 @@ from playwright.sync_api import Browser, WebSocketRoute
 from tests.end_to_end.rig.browser import LIVE, POLLING, Reader, chromium, sign_in
 from tests.end_to_end.rig.stalls import Heartbeat, Span, stalled_s
 from tests.end_to_end.rig.swarm import PASSWORD, Swarm
-from tests.golden import golden
 from tests.tier import length
 
 PROMPT_S = 2.0
@@ -24,12 +23,12 @@ RECORDER = """
   window.mark = "still the same page";
   window.seen = [];
   const look = () => {
-    const step = document.querySelector("[data-live=under]").textContent.match(/step ([\\d,]+)/);
-    const names = [...document.querySelectorAll("[data-live=leaderboard] tbody tr td:nth-child(2)")];
+    const step = document.querySelector("#part-head .under").textContent.match(/step ([\\d,]+)/);
+    const names = [...document.querySelectorAll("#part-leaderboard [data-panel='board=all'] tbody tr td:nth-child(2)")];
     const now = {
       step: step ? Number(step[1].replaceAll(",", "")) : 0,
-      loss: document.querySelector("[data-live=loss] .big")?.textContent.trim() ?? "",
-      sentence: document.querySelector("[data-live=sentence]").textContent,
+      loss: document.querySelector("#part-loss .big")?.textContent.trim() ?? "",
+      sentence: document.querySelector("#part-head .sentence").textContent,
       ranks: names.map((name) => name.textContent.replace("● now", "").trim()),
     };
     const last = window.seen.at(-1);
@@ -44,15 +43,17 @@ RECORDER = """
 # live page draws, and times, which the live page shows in the reader's time zone.
 DIFFERENCES = """async () => {
   const fresh = new DOMParser().parseFromString(await (await fetch(location.pathname)).text(), "text/html");
-  const text = (page, name) => page.querySelector(`[data-live=${name}]`).textContent.replace(/\\s+/g, "");
-  const names = ["badge", "sentence", "under", "loss", "charts", "summary", "step"];
-  names.push("leaderboard", "averaging", "links");
-  if (!document.querySelector(".curve")) names.push("chart");
+  const text = (page, name) => {
+    const part = page.querySelector(`#part-${name}`).cloneNode(true);
+    for (const drawn of part.querySelectorAll("#part-chart, .readout, .told")) drawn.remove();
+    return part.textContent.replace(/\\s+/g, "");
+  };
+  const names = ["head", "loss", "step", "leaderboard", "averaging", "links", "written"];
   return names.map((name) => [name, text(fresh, name), text(document, name)]).filter(([, one, other]) => one !== other);
 }"""
 
 
-PLACES = "(all) => all.map((each) => { const { y, height } = each.getBoundingClientRect(); return [y, height]; })"
+SUMMARY = "#part-loss [data-panel^='chart=']:not([hidden])"
 
 
 def blocked(route: WebSocketRoute) -> None:
@@ -140,10 +141,8 @@ def test_steps_show_in_time_by_socket_or_by_polling_if_blocked(
         teo_overtakes_amina(swarm, token, live, polled)
         swarm.wait_for_step(swarm.facts()["step"] + MORE_STEPS)
         shown = {"socket": look_back(live, swarm), "polling": look_back(polled, swarm)}
-        # written texts are fetched once per snapshot
-        fetched = [url for url in live.requests if not url.endswith("/written/")]
-        assert fetched == [], "nothing was fetched: the socket brought it all"
-        assert {url.rsplit("/", 1)[-1] for url in polled.requests if not url.endswith("/written/")} == {"feed.json"}
+        assert live.requests == [], "nothing was fetched: the socket brought it all"
+        assert {url.rsplit("/", 1)[-1] for url in polled.requests} == {"feed.json"}
         steps, stalls = swarm.items("steps"), heart.stalls()
         for way, seen in shown.items():
             late = delays(seen, steps, stalls)
@@ -176,16 +175,16 @@ def test_it_goes_on_by_itself_after_the_site_was_killed(tmp_path: Path, english:
 
 def reads_every_board(reader: Reader) -> None:
     """Require that each leaderboard can be selected by a link, that the choice persists, and that the board updates."""
-    rows = "[...document.querySelectorAll('[data-live=leaderboard] tbody tr')]"
+    rows = "[...document.querySelectorAll('#part-leaderboard [data-panel]:not([hidden]) tbody tr')]"
     samples = f"{rows}.map((row) => +row.cells[2].innerText.replace(/,/g, ''))"
     for name, board in (("This week", "week"), ("Today", "day")):
-        reader.page.click(f"[data-live=leaderboard] nav a:has-text('{name}')")
+        reader.page.click(f"#part-leaderboard nav a:has-text('{name}')")
         assert reader.page.url.endswith(f"?board={board}")
         before = reader.page.evaluate(samples)
         assert len(before) == 2
         assert before == sorted(before, reverse=True)
         reader.wait_for(f"{samples}.reduce((sum, one) => sum + one, 0) > {sum(before)}", 60)
-        assert reader.page.inner_text("[data-live=leaderboard] nav [aria-current]") == name
+        assert reader.page.inner_text("#part-leaderboard nav [aria-current]") == name
     reader.page.reload()
     assert "Samples since midnight, UTC." in reader.text("leaderboard"), "also at its address"
 
@@ -193,20 +192,20 @@ def reads_every_board(reader: Reader) -> None:
 def reads_every_chart(reader: Reader) -> None:
     """Require that each chart has a link and its own address, and can be read using the keyboard."""
     names = ["Samples per second", "Machines", "Learning rate", "Data per step"]
-    assert reader.page.locator("[data-live=charts] a").all_inner_texts() == ["Loss", *names]
+    assert reader.page.locator("#part-loss nav a").all_inner_texts() == ["Loss", *names]
     told = {}
     for name in names:
-        reader.page.click(f"[data-live=charts] a:has-text('{name}')")
+        reader.page.click(f"#part-loss nav a:has-text('{name}')")
         reader.page.focus(".curve")
         reader.page.keyboard.press("End")
         told[name] = reader.page.inner_text(".readout").partition(": ")[2]
-        assert " in step 4: " in reader.text("summary")
+        assert " in step 4: " in reader.page.inner_text(SUMMARY)
     assert told["Machines"] == "1 machine"
     assert re.fullmatch(r"learning rate [\d.e-]+", told["Learning rate"])
     assert re.fullmatch(r"[\d.]+ [kM]B averaged", told["Data per step"])
     assert reader.page.url.endswith("?chart=bytes")
-    reader.page.click("[data-live=charts] a:has-text('Loss')")
-    assert reader.text("summary").startswith("Training loss ")
+    reader.page.click("#part-loss nav a:has-text('Loss')")
+    assert reader.page.inner_text(SUMMARY).startswith("Training loss ")
 
 
 def test_a_finished_run_shows_its_model_without_a_reload(tmp_path: Path, english: str) -> None:
@@ -219,7 +218,7 @@ def test_a_finished_run_shows_its_model_without_a_reload(tmp_path: Path, english
         says_the_same_anew(swarm, live)
         swarm.start_agent("amina", token=swarm.token_of(amina))
         live.page.wait_for_selector('text="Download the model"', timeout=180_000)
-        assert live.text("badge").startswith("Finished")
+        assert live.page.inner_text("#part-head .badge").startswith("Finished")
         assert live.page.locator("a:has-text('Join in')").count() == 0
         says_the_same_anew(swarm, live)
         reads_every_chart(live)
@@ -227,39 +226,55 @@ def test_a_finished_run_shows_its_model_without_a_reload(tmp_path: Path, english
         assert live.faults == []
 
 
-def test_crowd_shows_bars_of_the_first_and_the_readers_machines(tmp_path: Path, english: str) -> None:
-    """The feed contains only twenty of the 668 machines, and the site adds the reader's own."""
-    crowd = next(vector["after"] for vector in golden("feed")["steps"] if vector["after"]["training"] == 668)
-    own = {**crowd["bars"][0], "key": "own", "name": "Teo"}
-    bars, rest = "[data-live=step] .machines-now li", "[data-live=step] a"
+PARTS = {
+    "step": """<section id="part-step"><h2>This step</h2><ul>
+      <li data-key="a" data-person="Teo"><span class="who">Teo</span> <eased-number value="%d">%d</eased-number></li>
+      <li data-key="b" data-person="Noor"><span class="who">Noor</span></li></ul></section>""",
+    "activity": """<section id="part-activity"><p id="told">said %d times</p><input name="note">
+      <details><summary>More</summary><a href="#more">link %d</a></details></section>""",
+}
+
+
+def test_new_parts_keep_what_the_reader_marks_opens_types_and_focuses(tmp_path: Path, english: str) -> None:
+    """The feed is answered here, so that each new message comes when the reader is ready for it."""
     with Swarm(tmp_path) as swarm, chromium() as browser:
         swarm.start_site()
         swarm.sign_up("Teo")
         swarm.open_run(swarm.sign_up("Amina"), english, trainers=1, steps=4)
         reader = Reader(browser)
+        page = reader.page
         sign_in(reader, swarm.url, "Teo", PASSWORD)
-        told = {"feed.json": {"type": "picture", "seq": 0, "run": crowd}, "you.json": {"you": "", "bars": []}}
-        reader.page.route_web_socket(re.compile("/ws/"), blocked)
-        reader.page.route(
-            re.compile("(feed|you)[.]json"),
-            lambda route: route.fulfill(json=told[route.request.url.rsplit("/", 1)[-1]]),
-        )
-        reader.page.goto(f"{swarm.url}/runs/{swarm.slug}/")
-        reader.page.wait_for_selector(f"{rest}:text-is('and 648 more machines')")
-        assert reader.page.locator(bars).count() == 20
-        told["you.json"]["bars"] = [own]
-        told["feed.json"]["run"] = {**crowd, "step": crowd["step"] + 1}
-        # the request follows once a trainer has measured links
-        with reader.page.expect_request(re.compile("links[.]json")):
-            reader.page.wait_for_selector(f"{rest}:text-is('and 647 more machines')")
-        assert reader.page.locator(bars).count() == 21
-        assert reader.page.locator(bars).last.inner_text().startswith("Teo")
-        assert reader.page.get_attribute(rest, "href") == f"/runs/{crowd['slug']}/swarm/"
-        few, places = {**crowd, "bars": crowd["bars"][:3], "training": 3, "target": 64}, []
-        for later, (title, target) in enumerate([("This step", 64), ("Last 50 steps", 0)], 2):
-            told["you.json"]["bars"] = []
-            told["feed.json"]["run"] = {**few, "step": crowd["step"] + later, "step_title": title, "target": target}
-            reader.page.wait_for_selector(f"#step:text-is('{title}') ~ ul > :nth-child(3):last-child")
-            places.append(reader.page.locator("[data-live=step] > :is(ul, :last-child)").evaluate_all(PLACES))
-        assert places[0] == places[1], "steps that become short move nothing"
+        count = 1
+
+        def answer(route: Any) -> None:
+            parts = {name: html % (count, count) for name, html in PARTS.items()}
+            route.fulfill(json={"whole": True, "seq": 0, "parts": parts, "chart": None, "standing": standing})
+
+        def says(text: str) -> bool:
+            return bool(page.inner_text("#told") == text)
+
+        page.route_web_socket(re.compile("/ws/"), blocked)
+        page.goto(f"{swarm.url}/runs/{swarm.slug}/")
+        standing = page.get_attribute("#live", "data-standing")
+        page.route(re.compile("feed[.]json"), answer)
+        swarm.wait(lambda: says("said 1 times"), 10, "the parts have come")
+        assert page.get_attribute("#part-step [data-person=Teo]", "class") == "mine"
+        assert not page.get_attribute("#part-step [data-person=Noor]", "class")
+        page.fill("[name=note]", "typed")
+        page.click("#part-activity summary")
+        page.focus("#part-activity a")
+        page.evaluate("window.kept = document.querySelector('#part-activity a')")
+        count = 2
+        swarm.wait(lambda: says("said 2 times"), 10, "new parts have come")
+        assert page.input_value("[name=note]") == "typed"
+        assert page.get_attribute("#part-activity details", "open") is not None
+        assert page.evaluate("document.activeElement === window.kept && window.kept.textContent") == "link 2"
+        page.wait_for_selector("#part-step eased-number:text-is('2')")
+        page.evaluate("getSelection().selectAllChildren(document.getElementById('told'))")
+        count = 3
+        page.wait_for_selector("#part-step eased-number:text-is('3')")
+        assert says("said 2 times"), "a text that is marked stays"
+        assert page.evaluate("String(getSelection())") == "said 2 times"
+        page.evaluate("getSelection().removeAllRanges()")
+        swarm.wait(lambda: says("said 3 times"), 10, "the part that waited is shown")
         assert reader.faults == []

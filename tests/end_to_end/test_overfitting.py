@@ -74,7 +74,7 @@ def is_settled(facts: dict[str, Any]) -> bool:
 def says_so_while_it_runs(swarm: Swarm, reader: Reader) -> None:
     """Require that the API, page, agent output and `manyhands status` all show the warning."""
     assert swarm.facts()["warning"].startswith(IS)
-    reader.wait_for(f"document.querySelector('[data-live=loss] .warning')?.textContent.startsWith('{IS}') ?? false")
+    reader.wait_for(f"document.querySelector('#part-loss .warning')?.textContent.startsWith('{IS}') ?? false")
     assert IS in Visitor(swarm.url).read(f"/runs/{swarm.slug}/"), "also without a script"
     swarm.wait(lambda: swarm.said("teo", IS), 180, "the agent says so")
     swarm.wait(lambda: IS in status(swarm), 30, "its status, which is a second old at most, says so too")

@@ -37,8 +37,8 @@ LEARNED_LATER = """
 
 
 MEASURING_S = 300.0  # seconds for a child process that imports torch, after all earlier tasks, on a busy machine
-WRITTEN_S = 30  # an open page fetches written texts within ten seconds
-MEASURED = 'document.querySelector("[data-live=summary]").textContent.includes("On held-out data: ")'
+WRITTEN_S = 30
+MEASURED = 'document.querySelector("#part-loss").textContent.includes("On held-out data: ")'
 
 
 class Run(NamedTuple):
@@ -219,5 +219,5 @@ def test_snapshot_is_measured_on_unseen_text_and_shown_live(run: Run) -> None:
     assert all(row["step"] % 10 == 0 and row["step"] > 0 for row in measured)
     # The texts are in one language and the model is small, so the losses on unseen and on seen text are close.
     assert all(abs(row["heldout_loss"] - steps[row["step"]]) < 1 for row in measured if row["step"] in steps)
-    spectator.wait_for('document.querySelector("[data-standing=written] blockquote") !== null', WRITTEN_S)
+    spectator.wait_for('document.querySelector("#part-written blockquote") !== null', WRITTEN_S)
     assert 'class="held"' in Visitor(swarm.url).read(f"/runs/{swarm.slug}/")

@@ -11,12 +11,12 @@ from django.db import DatabaseError
 from coordination.threads import in_thread
 from runs.models import Run
 from web.feed.admission import comes_from_here, counted_in, language_of, place_of, visible_run
-from web.feed.changes import AGAIN
+from web.feed.live import AGAIN
 from web.feed.watch import Subscription, subscribe, unsubscribe
 
 ASK_S = 30.0  # seconds between checks whether a watcher may still see a private run
 RENEW_S = 1800.0  # seconds after which the socket closes, so that access is checked again
-AGAIN_BURST, AGAIN_S = 5, 2.0  # pictures that may be requested at once, and seconds until one more is allowed
+AGAIN_BURST, AGAIN_S = 5, 2.0  # whole pages that may be requested at once, and seconds until one more is allowed
 OVER, NOT_UNDERSTOOD, RENEW = 4004, 1008, 4000
 
 
@@ -64,12 +64,12 @@ class WatcherConsumer(AsyncWebsocketConsumer):
         subscription.end()
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """Send the whole picture if the message is `again`. Close the socket on any other message, or on too many."""
+        """Send the whole page if the message is `again`. Close the socket on any other message, or on too many."""
         del bytes_data
         if self.subscription is None or text_data != AGAIN or not self._is_allowed():
             await self.close(code=NOT_UNDERSTOOD)
         else:
-            self.subscription.give_picture()
+            self.subscription.give_whole()
 
     def _is_allowed(self) -> bool:
         now = time.monotonic()

@@ -1,7 +1,7 @@
-"""A watch: one loop that loads a run's picture for all of this process's watchers in one language.
+"""A watch: one loop that loads a run's live page for all of this process's watchers in one language.
 
-Each subscription gets the same text. The loop runs while there are watchers; it loads the picture when a step is
-announced, else once a second. A slow subscription gets the whole picture instead of changes, so that it does not delay
+Each subscription gets the same text. The loop runs while there are watchers; it loads the page when a step is
+announced, else once a second. A slow subscription gets the whole page instead of changes, so that it does not delay
 the others.
 """
 
@@ -16,9 +16,8 @@ from django.db import DatabaseError
 
 from coordination.channel_layer.messages import watchers_of
 from coordination.threads import in_thread
-from web.feed.changes import change_message, changes, picture_message
-from web.run_picture.loading import ENGLISH, look
-from web.run_picture.picture import Picture
+from web.feed.live import Live, change_message, look, whole_message
+from web.run_picture.loading import ENGLISH
 
 log = logging.getLogger(__name__)
 
@@ -39,16 +38,16 @@ class Subscription:
         return await self._waiting.get()
 
     def give(self, message: str) -> None:
-        """Queue a change. If the queue is full, replace its contents with the whole picture."""
+        """Queue a change. If the queue is full, replace its contents with the whole page."""
         if self._waiting.full():
-            self.give_picture()
+            self.give_whole()
         else:
             self._waiting.put_nowait(message)
 
-    def give_picture(self) -> None:
+    def give_whole(self) -> None:
         self._empty()
-        if self.watch.picture is not None:
-            self._waiting.put_nowait(picture_message(self.watch.seq, self.watch.picture))
+        if self.watch.live is not None:
+            self._waiting.put_nowait(self.watch.whole())
 
     def end(self) -> None:
         self._empty()
@@ -67,12 +66,19 @@ class Watch:
         self.language = language
         self.subscriptions: set[Subscription] = set()
         self.seq = 0
-        self.picture: Picture | None = None
+        self.live: Live | None = None
+        self._whole = ""  # the page as one message, made for the first subscription that needs it
         self._moved = asyncio.Event()
         self._began = 0.0  # start of the last load, by the event loop's clock
 
+    def whole(self) -> str:
+        """Return the whole page as a message: the same text for every subscription that needs it."""
+        if not self._whole and self.live is not None:
+            self._whole = whole_message(self.seq, self.live)
+        return self._whole
+
     async def follow(self) -> None:
-        """Load the picture after each step or once a second, until cancelled or until the watch ends."""
+        """Load the page after each step or once a second, until cancelled or until the watch ends."""
         layer: Any = get_channel_layer()
         channel: str = await layer.new_channel()
         group = watchers_of(self.run_id.hex)
@@ -103,26 +109,26 @@ class Watch:
         """Send all subscriptions the changes. Return False if the run is gone or its visibility has changed."""
         self._began = asyncio.get_running_loop().time()
         try:
-            found = await in_thread(look)(self.run_id, self.language)
+            found = await in_thread(look)(self.run_id, self.language, self.live)
         except DatabaseError:
             log.warning("the feed waits for the database", exc_info=True)
             return True
-        if found is None or (self.picture and self.picture["visibility"] != found["visibility"]):
+        if found is None or (self.live and self.live.visibility != found.visibility):
             self._end()  # watchers reconnect, and their access is checked again
             return False
         self._show(found)
         return True
 
-    def _show(self, found: Picture) -> None:
-        before, self.picture = self.picture, found
-        change = changes(before, found) if before is not None else {}
-        if before is not None and not change:
+    def _show(self, found: Live) -> None:
+        before, self.live = self.live, found
+        if found is before:
             return
         self.seq += 1
-        message = change_message(self.seq, change)
+        self._whole = ""
+        message = change_message(self.seq, before, found) if before is not None else ""
         for subscription in self.subscriptions:
             if before is None:
-                subscription.give_picture()
+                subscription.give_whole()
             else:
                 subscription.give(message)
 
@@ -135,14 +141,14 @@ _watches: dict[tuple[UUID, str], tuple[Watch, "asyncio.Task[None]"]] = {}  # by 
 
 
 def subscribe(run_id: UUID, language: str = ENGLISH) -> Subscription:
-    """Subscribe to a run in one of the site's languages. The first message is the whole picture."""
+    """Subscribe to a run in one of the site's languages. The first message is the whole page."""
     key = run_id, language
     if key not in _watches or _watches[key][1].done():
         watch = Watch(run_id, language)
         _watches[key] = watch, asyncio.create_task(watch.follow(), name=f"watch {run_id} {language}")
     subscription = Subscription(_watches[key][0])
     subscription.watch.subscriptions.add(subscription)
-    subscription.give_picture()
+    subscription.give_whole()
     return subscription
 
 

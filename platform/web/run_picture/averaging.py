@@ -169,14 +169,9 @@ def _name(who: Participant) -> str:
 # --- As a drawing
 
 
-def linked(plan: dict[str, Any]) -> list[tuple[Line, Line]]:
+def linked(senders: list[Line], averagers: list[Line]) -> list[tuple[Line, Line]]:
     """Return both ends of each link from a sender to another averager. Limiting links come last, to be drawn on top."""
-    ends = [
-        (one, other)
-        for one in plan["senders"]
-        for other in plan["averagers"]
-        if not one["key"] or one["key"] != other["key"]
-    ]
+    ends = [(one, other) for one in senders for other in averagers if not one["key"] or one["key"] != other["key"]]
     return sorted(ends, key=lambda link: link[0]["limits"])
 
 
@@ -190,14 +185,15 @@ def drawn(outline: Outline) -> dict[str, Any]:
         averagers.append({**_rest(outline.other_averagers), **_part(outline.other_part)})
     height = ROW * max(len(senders), len(averagers))
     sending, averaging = len(outline.senders) + outline.other_senders, len(outline.averagers) + outline.other_averagers
+    ends = {"senders": _placed(senders, height), "averagers": _placed(averagers, height)}
     return {
         "height": height,
         "sending": with_number(ngettext("%(number)s machine sends", "%(number)s machines send", sending), sending),
         "averaging": with_number(
             ngettext("%(number)s machine averages", "%(number)s machines average", averaging), averaging
         ),
-        "senders": _placed(senders, height),
-        "averagers": _placed(averagers, height),
+        **ends,
+        "links": linked(**ends),
         "note": str(NOTE),
     }
 

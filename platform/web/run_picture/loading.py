@@ -3,23 +3,20 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from threading import Lock
-from uuid import UUID
 
 from cachetools import TTLCache, cached
 from django.conf import settings
 from django.utils import timezone
-from django.utils.translation import override
 
 from accounts.days import day_of
 from coordination import presence
 from peer_agent.protocol.errors import Fault
 from runs import selectors
-from runs.access import BESIDE
 from runs.ledger.standings import Period, PeriodLine, period_board
 from runs.models import Run
 from runs.timeline import resumed_at
 from web.run_picture.alerts import Watch, run_troubles
-from web.run_picture.picture import LEADERBOARD_LINES, PERIODS, Picture, Seen, picture_of
+from web.run_picture.picture import LEADERBOARD_LINES, PERIODS, Seen
 
 ENGLISH = "en"
 BOARDS_S, MOST_BOARDS = 10.0, 256  # seconds for which period boards are kept, and for how many runs
@@ -67,24 +64,6 @@ def troubles_of(seen: Seen) -> Sequence[Fault]:
     verification, publication = getattr(run, "verification", None), getattr(run, "publication", None)
     watch = Watch(seen.crowd, partial(resumed_at, run))
     return run_troubles(seen, verification, publication, watch)
-
-
-def prepare_looks() -> None:
-    """Load one run when the site starts, so that Django prepares its queries before the first reader arrives."""
-    run = Run.objects.filter(state=Run.State.OPEN).order_by("-pk").first()
-    if run is not None:
-        look(run.pk)
-
-
-def look(run_id: UUID, language: str = ENGLISH) -> Picture | None:
-    """Return the picture of a run in a language; None if the run is gone."""
-    run = Run.objects.select_related(*BESIDE).filter(pk=run_id).first()
-    return picture_in(language, run) if run else None
-
-
-def picture_in(language: str, run: Run) -> Picture:
-    with override(language):
-        return picture_of(seen_of(run))
 
 
 def known_language(asked: str) -> str:

@@ -19,7 +19,7 @@ from runs.ledger import standings
 from runs.ledger.standings import Place
 from runs.models import NamedVolunteer, Run
 from web.run_picture import counts, status_sentence
-from web.run_picture.averaging import RELAY, key_of, way_key
+from web.run_picture.averaging import RELAY, way_key
 from web.run_picture.picture import OWN_BARS, bars_of
 
 LINES = 50  # most lines on a page; the API has them all
@@ -72,31 +72,36 @@ def _names(machine: Machine, person: Person) -> tuple[str, str]:
     return RELAY, machine.name if machine.person == person else ""
 
 
-def links_shown(run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = None, *, sees_all: bool) -> dict[str, Any]:
-    """Return the links as text for a page. `rows` is empty if there is no link to show."""
+def links_shown(
+    run: Run,
+    viewer: Viewer,
+    stored: Mapping[str, Any] | None = None,
+    *,
+    sees_all: bool,
+    limiting: Collection[str] = (),
+) -> dict[str, Any]:
+    """Return the links as text for a page. `rows` is empty if there is no link to show.
+
+    `limiting` has the key, as `way_key` makes it, of each direction that limits averaging.
+    """
     links = _links(run, viewer, stored, sees_all=sees_all, most=LINES + 1)
     return {
         "title": str(EVERYBODYS if sees_all else OWN),
-        "rows": [_row(each) for each in links[:LINES]],
+        "rows": [_row(each, limiting) for each in links[:LINES]],
         "note": str(NOTE),
         "more": str(MORE) if len(links) > LINES else "",
     }
 
 
-def _row(own: OwnLink) -> dict[str, Any]:
-    """Return a link as text.
-
-    If a direction limits averaging, its key, `up_key` or `down_key`, is in the picture's `limiting`. A key is empty
-    while that direction has no measured speed, for example after a restart.
-    """
+def _row(own: OwnLink, limiting: Collection[str]) -> dict[str, Any]:
+    """Return a link as text. A direction without a measured speed, as after a restart, is not named as the limit."""
     return {
-        "key": key_of(own.peer),
         "person": own.person,
         "machine": own.machine,
         "up": in_words(own.link.up),
-        "up_key": way_key(own.peer, Kind.UP) if own.link.up else "",
+        "up_limits": own.link.up is not None and way_key(own.peer, Kind.UP) in limiting,
         "down": in_words(own.link.down),
-        "down_key": way_key(own.peer, Kind.DOWN) if own.link.down else "",
+        "down_limits": own.link.down is not None and way_key(own.peer, Kind.DOWN) in limiting,
     }
 
 
@@ -169,7 +174,7 @@ def own_machine_words(own: Own, peers: Sequence[OnlinePeer]) -> str:
 
 
 def own_bars(own: Own, peers: Sequence[OnlinePeer]) -> list[dict[str, Any]]:
-    """Return a bar for each of the viewer's training machines. The feed has bars only for a run's first machines."""
+    """Return a bar for each of the viewer's training machines, up to `OWN_BARS`."""
     target = own.run.parsed_recipe.target_batch
     return bars_of(_own_trainers(own, peers), target=target, most=OWN_BARS)
 

@@ -1,4 +1,4 @@
-"""A run's page as plain values that travel as JSON, with the fields of `frontend/src/picture.ts`. Pure functions."""
+"""A run's page as plain values, which templates show. Pure functions."""
 
 import hashlib
 import math
@@ -29,7 +29,8 @@ LEADERBOARD_LINES = 10  # rows; `web.pages.runs.leaderboard` has them all
 PERIODS = (Period.WEEK, Period.DAY)  # the periods that have their own board
 TALLEST = 8  # height of the tallest bar in the chart of recent work
 BARS = 20  # machines whose bar everyone sees; `web.pages.runs.swarm` has all machines
-OWN_BARS = 5  # machines of the reader whose bars are shown below the others
+STANDING_ON = ("state", "release", "released_step", "text", "waiting_for")
+OWN_BARS = 5  # machines of the reader whose bars are shown to the reader
 TINTS = 8  # classes tint-0 … tint-7 of the style sheet, each with a light and a dark shade
 WORDS = {
     "accumulate": gettext_lazy("gathering samples"),
@@ -54,7 +55,7 @@ class Seen(NamedTuple):
 
 
 def picture_of(seen: Seen) -> Picture:
-    """Return the picture. Each list named in `changes.LISTS` has rows with a unique `key`."""
+    """Return the picture. Rows of its lists have a unique `key`, by which a page recognizes them."""
     averaging = averaging_of(seen.outline, phase=seen.phase, is_over=seen.run.run.state not in LIVE)
     values = {**_words(seen), **_cards(seen), **_loss(seen), **_step(seen), **_totals(seen.run), **averaging}
     return {**values, **_lists(seen)}
@@ -134,6 +135,7 @@ def _step(seen: Seen) -> Picture:
         "training": len(_trainers(seen)),
         "relays": sums.relays,
         "void_rounds": seen.void_rounds,
+        "more_machines": card_sentences.more_machines(0 if shares else max(0, len(_trainers(seen)) - BARS)),
         "others": card_sentences.others(sums.relays, sums.auxiliaries, seen.void_rounds),
     }
 
@@ -276,17 +278,24 @@ def bars_of(trainers: Iterable[OnlinePeer], *, target: int, most: int = BARS) ->
     ]
 
 
-def with_own(picture: dict[str, Any], own: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the picture with the reader's bars below the others; unchanged if it shows people, not machines."""
-    if not picture["target"]:
-        return picture
-    known = {bar["key"] for bar in picture["bars"]}
-    below = [bar for bar in own if bar["key"] not in known]
-    return {**picture, "bars": [*picture["bars"], *below][: picture["training"]]}
+def board_facts(picture: Picture, board: str = "all") -> dict[str, Any]:
+    """Return the leaderboards of a run; `board` is the key of the one that is shown."""
+    boards = [
+        {
+            "key": str(period),
+            "name": name,
+            "rows": picture.get(period, ()),
+            "note": card_sentences.PERIOD_NOTES.get(period, ""),
+            "nobody": card_sentences.NOBODY_IN.get(period, ""),
+        }
+        for period, name in card_sentences.PERIOD_NAMES.items()
+    ]
+    return {"board": board, "boards": boards}
 
 
-def machines_without_bar(picture: dict[str, Any]) -> int:
-    return picture["training"] - len(picture["bars"]) if picture["target"] else 0
+def standing_of(picture: Picture) -> str:
+    """Return a text that changes when the page has to show other parts: a form, a button, files."""
+    return "|".join(picture[name] for name in STANDING_ON)
 
 
 def tint_of(name: str) -> int:

@@ -81,7 +81,7 @@ def test_spectator_sees_a_run_move_without_layout_shift(
     reader.page.evaluate(SHIFTS)
     before, places = swarm.head(), reader.page.evaluate(PLACES)
     swarm.wait_for_step(before + MORE_STEPS)
-    reader.wait_for(f"Number(document.querySelector('[data-live=progress]').value) >= {before + MORE_STEPS}")
+    reader.wait_for(f"Number(document.querySelector('#part-head progress').value) >= {before + MORE_STEPS}")
     shifts = reader.page.evaluate("window.shifts")
     record_property("layout shift", shifts)
     assert shifts < MOST_SHIFT * MORE_STEPS

@@ -66,8 +66,8 @@ class Reader:
         dialog.dismiss()
 
     def text(self, name: str) -> str:
-        """Return the text of the live-updated page element with this name."""
-        return self.page.inner_text(f'[data-live="{name}"]')
+        """Return the text of the page's part with this name."""
+        return self.page.inner_text(f"#part-{name}")
 
     def wait_for(self, condition: str, limit_s: float = PATIENCE_MS / 1000) -> None:
         """Wait until a JavaScript expression is true on the page. Playwright's own wait needs `eval`, which the policy

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,8 +25,7 @@ from tests.coordination.engines import PATIENCE_S, fresh_database
 from tests.coordination.example_run import Example, example_run
 from tests.runs.factories import committed
 from web.feed import admission, consumer, watch
-from web.feed.changes import apply
-from web.run_picture.loading import look
+from web.feed.live import Live, look
 
 communicator: Any = ApplicationCommunicator  # asgiref's testing module has no types
 routes = sockets
@@ -97,21 +97,33 @@ async def a_step(example: Example, layer: Any, loss: float) -> None:
 async def test_picture_first_and_then_what_changed(example: Example, layer: Any) -> None:
     async with watching(example.run) as watcher:
         first = await watcher.message()
-        assert (first["type"], first["run"]["step"]) == ("picture", 0)
+        assert (first["whole"], first["chart"]["add"]) == (True, [])
         await a_step(example, layer, 5.0)
         second = await watcher.message()
-        assert (second["type"], second["seq"]) == ("change", first["seq"] + 1)
-        shown = apply(first["run"], second["change"])
-        assert shown == await in_thread(look)(example.run.pk)
-        assert (shown["step"], [line["name"] for line in shown["leaderboard"]]) == (1, ["Teo", "Noor"])
+        assert (second["whole"], second["seq"]) == (False, first["seq"] + 1)
+        now = await in_thread(look)(example.run.pk)
+        assert now is not None
+        assert {**first["parts"], **second["parts"]} == now.parts
+        assert second["chart"]["add"] == now.chart["points"]
+        assert "written" not in second["parts"], "only what has changed is sent"
+        assert re.findall(r'data-person="(\w+)"', second["parts"]["leaderboard"])[:2] == ["Teo", "Noor"]
+
+
+async def test_a_step_sends_one_point_and_not_the_curve(example: Example, layer: Any) -> None:
+    async with watching(example.run) as watcher:
+        await watcher.message()
+        for step in range(1, 4):
+            await a_step(example, layer, 8.0 - step)
+            message = await watcher.message()
+            assert (message["chart"]["from"], len(message["chart"]["add"])) == (step - 1, 1)
 
 
 async def test_all_who_watch_share_one_look(example: Example, layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
 
-    def counted_look(run: UUID, language: str) -> Any:
+    def counted_look(run: UUID, language: str, before: Live | None) -> Any:
         looks.append(run)
-        return look(run, language)
+        return look(run, language, before)
 
     monkeypatch.setattr(watch, "look", counted_look)
     async with watching(example.run) as one, watching(example.run) as other:
@@ -127,15 +139,15 @@ async def test_each_language_that_is_watched_has_a_picture(example: Example, lay
         watching(example.run, b"language=bn") as reader,
         watching(example.run, b"language=xx") as stranger,
     ):
-        told = [(await each.message())["run"]["sentence"] for each in (program, reader, stranger)]
+        told = [(await each.message())["parts"]["head"] for each in (program, reader, stranger)]
         assert told[0] == told[2] != told[1]
         bengali = await in_thread(look)(example.run.pk, "bn")
         assert bengali is not None
-        assert told[1] == bengali["sentence"]
+        assert told[1] == bengali.parts["head"]
         assert set(watch._watches) == {(example.run.pk, "en"), (example.run.pk, "bn")}
         await a_step(example, layer, 5.0)
-        assert (await reader.message())["change"]["values"]["progress"].startswith("ধাপ 1 / ")
-        assert (await program.message())["change"]["values"]["progress"].startswith("step 1 of ")
+        assert "ধাপ 1 / " in (await reader.message())["parts"]["head"]
+        assert "step 1 of " in (await program.message())["parts"]["head"]
 
 
 async def test_without_a_word_of_the_host_it_looks_by_itself(
@@ -145,7 +157,7 @@ async def test_without_a_word_of_the_host_it_looks_by_itself(
     async with watching(example.run) as watcher:
         await watcher.message()
         await in_thread(committed)(example.run, (example.teo.machine, 3))
-        assert (await watcher.message())["change"]["values"]["step"] == 1
+        assert "step 1 of " in (await watcher.message())["parts"]["head"]
 
 
 async def test_a_held_out_loss_comes_when_it_is_known(
@@ -154,10 +166,12 @@ async def test_a_held_out_loss_comes_when_it_is_known(
     monkeypatch.setattr(watch, "LOOK_S", 0.05)
     async with watching(example.run) as watcher:
         first = await watcher.message()
-        assert first["run"]["heldout"] == []
+        assert first["chart"]["heldout"] == []
         await in_thread(example.run.snapshots.update)(heldout_loss=6.125)
-        (row,) = (await watcher.message())["change"]["lists"]["heldout"]["set"]
-        assert (row["key"], row["step"], row["loss"]) == ("0", 0, 6.125)
+        message = await watcher.message()
+        ((step, _, loss),) = message["chart"]["heldout"]
+        assert (step, loss) == (0, 6.125)
+        assert "6.12" in message["parts"]["loss"]
 
 
 async def test_again_is_answered_with_the_picture(example: Example, layer: Any) -> None:
@@ -185,12 +199,11 @@ async def test_a_slow_socket_gets_a_picture_for_what_it_missed(example: Example,
         await a_step(example, layer, float(loss + 1))
     await other.next()
     waiting = [json.loads(await subscription.next() or "") for _ in range(subscription._waiting.qsize())]
-    assert waiting[0]["type"] == "picture"
+    assert waiting[0]["whole"]
     assert waiting[0]["seq"] > watch.WAITING
-    shown = waiting[0]["run"]
-    for message in waiting[1:]:
-        shown = apply(shown, message["change"])
-    assert shown == await in_thread(look)(example.run.pk)
+    now = await in_thread(look)(example.run.pk)
+    assert now is not None
+    assert dict(item for message in waiting for item in message["parts"].items()) == now.parts
     await watch.unsubscribe(subscription)
     await watch.unsubscribe(other)
 
@@ -223,13 +236,13 @@ class TestWhoLosesTheRun:
         cookie = await in_thread(let_in)(example.run, "Noor")
         other = await in_thread(cookie_of)("Amina")
         async with watching(example.run, cookie=other) as stays, watching(example.run, cookie=cookie) as watcher:
-            assert (await watcher.message())["type"] == (await stays.message())["type"] == "picture"
+            assert (await watcher.message())["whole"] is (await stays.message())["whole"] is True
             await in_thread(shut_out)(example.run, "Noor", name, cookie)
             while (event := await watcher.event())["type"] == "websocket.send":
                 pass
             assert (event["type"], event["code"]) == ("websocket.close", consumer.OVER)
             await stays.say("again")
-            assert (await stays.message())["run"]["slug"] == example.run.slug
+            assert (await stays.message())["whole"]
         assert not await Watcher(example.run, cookie=cookie).connect()
 
     async def test_who_may_still_see_it_stays_while_the_database_is_away(
@@ -249,7 +262,7 @@ class TestWhoLosesTheRun:
             async with asyncio.timeout(PATIENCE_S):
                 await asked.wait()
             await watcher.say("again")
-            assert (await watcher.message())["type"] == "picture"
+            assert (await watcher.message())["whole"]
 
 
 def let_in(run: Run, name: str) -> str:

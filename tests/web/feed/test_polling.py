@@ -9,10 +9,10 @@ from django.utils import timezone
 
 from coordination.models import Presence
 from runs.models import LogEntry, Run
-from tests.golden import golden
 from tests.runs.factories import Owned, committed
+from tests.web.browsing import page
 from web.feed import polling
-from web.run_picture.loading import look
+from web.feed.live import PARTS, look
 
 
 @pytest.fixture(autouse=True)
@@ -25,13 +25,22 @@ def test_the_same_picture_as_by_the_socket(client: Client, run: Run, laptop: Own
     committed(run, (laptop.machine, 4))
     run.snapshots.update(heldout_loss=6.5)
     answer = client.get(f"/runs/{run.slug}/feed.json").json()
-    assert answer == {"type": "picture", "seq": 0, "run": look(run.pk)}
-    assert set(answer["run"]) == set(golden("feed")["messages"][0]["run"])
-    assert answer["run"]["leaderboard"]
-    assert answer["run"]["heldout"]
-    for rows in ("leaderboard", "activity", "heldout"):
-        named = golden("feed")["messages"][0]["run"][rows][0]
-        assert all(set(row) == set(named) for row in answer["run"][rows])
+    now = look(run.pk)
+    assert now is not None
+    points, heldout = now.chart["points"], now.chart["heldout"]
+    chart = {"from": 0, "add": points, "heldout": heldout, "unigram": now.chart["unigram"]}
+    assert answer == {"whole": True, "seq": 0, "parts": now.parts, "chart": chart, "standing": now.standing}
+    assert set(now.parts) == set(PARTS)
+    assert all(html.startswith(("<section", "<header")) for html in now.parts.values())
+    assert (len(points), len(heldout)) == (1, 1)
+
+
+def test_a_part_is_what_the_page_shows(client: Client, run: Run, laptop: Owned) -> None:
+    committed(run, (laptop.machine, 4))
+    shown = page(client.get(f"/runs/{run.slug}/"))
+    parts = client.get(f"/runs/{run.slug}/feed.json").json()["parts"]
+    for name in ("step", "written", "activity"):
+        assert " ".join(parts[name].split()) in shown, name
 
 
 def test_time_to_go_is_shown_only_while_trainers_are_present(client: Client, run: Run, laptop: Owned) -> None:
@@ -39,18 +48,20 @@ def test_time_to_go_is_shown_only_while_trainers_are_present(client: Client, run
         committed(run, (laptop.machine, 4))
     LogEntry.objects.filter(index=1).update(at=timezone.now() - timedelta(seconds=60))
     path = f"/runs/{run.slug}/feed.json"
-    assert "to go" not in client.get(path).json()["run"]["progress"]
+    assert "to go" not in client.get(path).json()["parts"]["head"]
     teo = {"peer": "a" * 32, "name": "Teo", "role": "trainer", "state": "ready", "done": 1, "samples_per_s": 2.0}
     Presence.objects.create(run=run, phase="accumulate", done=1, target=4, void_rounds=0, members=[teo])
-    assert client.get(path).json()["run"]["progress"].endswith("to go")
+    assert "to go" in client.get(path).json()["parts"]["head"]
 
 
 def test_it_is_in_the_language_that_the_page_names(client: Client, run: Run) -> None:
     path = f"/runs/{run.slug}/feed.json"
-    english = client.get(path, headers={"accept-language": "bn"}).json()["run"]
-    assert english["resting"].startswith("No machines are training")
-    assert client.get(f"{path}?language=bn").json()["run"] == look(run.pk, "bn")
-    assert client.get(f"{path}?language=xx").json()["run"] == english
+    english = client.get(path, headers={"accept-language": "bn"}).json()
+    assert "No machines are training" in english["parts"]["step"]
+    bengali = look(run.pk, "bn")
+    assert bengali is not None
+    assert client.get(f"{path}?language=bn").json()["parts"] == bengali.parts != english["parts"]
+    assert client.get(f"{path}?language=xx").json() == english
 
 
 def test_no_more_pictures_are_kept_than_there_is_room_for(
@@ -81,7 +92,7 @@ def test_a_crowd_shares_one_look_until_a_step_is_made(
     assert client.get(path).content == first
     committed(run, (laptop.machine, 4))
     second = client.get(path)
-    assert second.json()["run"]["step"] == 1
+    assert "step 1 of" in second.json()["parts"]["head"]
     assert "Teo joined" in second.content.decode()
 
 
@@ -95,7 +106,7 @@ def test_steps_faster_than_looks_share_one_too(
     committed(run, (laptop.machine, 4))
     assert client.get(path).content == first
     monkeypatch.setattr(polling, "REST_S", 0.0)
-    assert client.get(path).json()["run"]["step"] == 1
+    assert "step 1 of" in client.get(path).json()["parts"]["head"]
 
 
 def test_a_picture_is_compressed_once_however_many_ask(

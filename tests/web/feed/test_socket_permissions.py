@@ -96,7 +96,7 @@ async def watched(world: World, name: str, **headers: str) -> str:
     watcher = Watcher(world.run, **await in_thread(world.cookie)(name), **headers)
     if not await watcher.connect():
         return SHUT
-    assert (await watcher.message())["run"]["slug"] == world.run.slug
+    assert world.run.title in (await watcher.message())["parts"]["head"]
     await watcher.leave()
     return OPEN
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Bottleneck, Kind, Outline, Participant
 from peer_agent.protocol.plan.outline import Averager
-from web.run_picture.averaging import NO_BREAK, ROW, averaging_of, drawn, limit_sentence, linked, time_sentence
+from web.run_picture.averaging import NO_BREAK, ROW, averaging_of, drawn, limit_sentence, time_sentence
 
 
 def who(person: str, machine: str = "laptop", role: str = "trainer") -> Participant:
@@ -137,7 +137,7 @@ def test_of_a_thousand_the_most_are_counted() -> None:
         ("12 others", "10 %"),
     ]
     assert drawn(replace(many, other_part=0.001))["averagers"][-1]["percent"] == "under 1 %"
-    assert len(json.dumps(shown)) < 4000
+    assert len(json.dumps(shown)) < 5000
 
 
 def test_whom_the_sentence_does_not_name_is_not_marked() -> None:
@@ -153,7 +153,7 @@ def test_sentence_replaces_the_drawing_before_the_first_plan() -> None:
 
 
 def ends(plan: dict[str, Any]) -> list[str]:
-    return [f"{one['name']}-{other['name']}" for one, other in linked(plan)]
+    return [f"{one['name']}-{other['name']}" for one, other in plan["links"]]
 
 
 def test_links_join_all_but_themselves_with_limiting_ones_on_top() -> None:

@@ -7,7 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from runs.models import Run
-from web.run_picture.loading import look, prepare_looks
+from web.feed.live import look, prepare_looks
 
 pytestmark = pytest.mark.django_db
 

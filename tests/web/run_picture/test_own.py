@@ -1,5 +1,6 @@
 """Measured link rates: who may see them on the page, in the polled data, and in the API."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -55,7 +56,7 @@ def machines(run: Run, person: Person | None) -> list[str]:
 def read(run: Run, client: Client) -> dict[str, str]:
     addresses = {
         "page": f"/runs/{run.slug}/",
-        "own": f"/runs/{run.slug}/links.json",
+        "own": f"/runs/{run.slug}/own/",
         "feed": f"/runs/{run.slug}/feed.json",
         "plan": f"/api/v1/runs/{run.slug}/plan",
         "run": f"/api/v1/runs/{run.slug}",
@@ -98,7 +99,7 @@ def test_an_owners_page_says_what_is_measured_and_what_only_seen(run: Run, volun
     assert '<td class="number" data-label="Upload"><span><span class="now">limits</span> 17 Mb/s</span></td>' in text
     assert '<td class="number" data-label="Download"><span>at least 323 Mb/s</span></td>' in text
     assert "434" not in text
-    assert 'data-links="yes"' in text
+    assert '<div id="part-mine" data-follow>' in text
 
 
 def test_what_is_not_measured_any_more_is_not_marked(run: Run, laptop: Owned, volunteer: Person) -> None:
@@ -120,9 +121,10 @@ def test_organizers_page_has_all_and_names_unmeasured_links(run: Run, organizer:
 def test_what_a_page_asks_for_is_what_it_had(run: Run, organizer: Person, volunteer: Person) -> None:
     for person in (organizer, volunteer):
         client = as_(person)
-        (found,) = (client.get(f"/runs/{run.slug}/").context["links"],)
-        assert client.get(f"/runs/{run.slug}/links.json").json() == found
-        assert found["rows"]
+        found = re.search(r'<div id="part-links">.*?</div>', page(client.get(f"/runs/{run.slug}/own/")))
+        assert found is not None
+        assert "Mb/s" in found[0]
+        assert found[0] in page(client.get(f"/runs/{run.slug}/"))
 
 
 def test_a_page_with_many_machines_says_where_the_rest_is(

@@ -1,9 +1,7 @@
 """The picture of a run shown on its page: losses, counts, the bars of the current step, and averaged bytes."""
 
-import json
 import re
 from datetime import UTC, datetime
-from html import unescape
 from typing import Any
 
 import pytest
@@ -17,16 +15,12 @@ from runs.ledger.standings import LeaderboardLine, Shares
 from runs.ledger.totals import AveragedLine
 from runs.models import Release, Run
 from runs.selectors import Measured, Point, RunPicture
-from tests.golden import golden
 from tests.runs.factories import RECIPE
 from tests.web.browsing import as_, page
 from tests.web.run_picture.test_status_sentence import AUXILIARY, NOOR, RELAY, TEO, picture
-from web.pages.runs.run import STANDING_ON
-from web.run_picture.averaging import key_of
-from web.run_picture.picture import BARS, OWN_BARS, Seen, machines_without_bar, picture_of, with_own
+from web.run_picture.picture import BARS, OWN_BARS, STANDING_ON, Seen, picture_of
 from web.run_picture.status_sentence import passes_note
 
-VECTORS: list[dict[str, Any]] = golden("feed")["own_bars"]
 LINE = "and {} more machines</a>"
 
 
@@ -176,7 +170,7 @@ def test_a_state_has_a_label_for_people() -> None:
 def test_what_the_page_compares_is_text(release: Release | None) -> None:
     """The script and the server would write other types differently: `None` and an empty text, `True` and `true`."""
     shown = picture_of(Seen(with_recipe(picture("finished", release=release)), (), "", 0, NOON))
-    assert [type(shown[name]) for name in (*STANDING_ON, "waiting_for")] == [str] * (1 + len(STANDING_ON))
+    assert [type(shown[name]) for name in STANDING_ON] == [str] * len(STANDING_ON)
     assert shown["released_step"] == ("400" if release and release.step else "")
 
 
@@ -197,58 +191,51 @@ def crowd(count: int) -> list[str]:
 
 
 def bars(text: str) -> list[tuple[str, int]]:
-    found = re.findall(r'<li><span class="who">([^<]+)</span><span class="figure">([\d,]+)</span> <svg', text)
+    """Return the bars of the card of the present step."""
+    found = re.findall(r'<span class="who">([^<]+)</span><eased-number class="figure" value="(\d+)">', text)
     return [(name, int(done)) for name, done in found]
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["why"])
-def test_own_bars_stand_below_the_others(vector: dict[str, Any]) -> None:
-    shown = with_own(vector["picture"], vector["own"])
-    assert [bar["key"] for bar in shown["bars"]] == vector["shown"]
-    assert machines_without_bar(shown) == vector["without_bar"]
-    first = vector["picture"]["bars"]
-    assert shown == {**vector["picture"], "bars": [*first, *shown["bars"][len(first) :]]}, "the feed's are the newer"
+def own(text: str) -> list[int]:
+    """Return the samples on the bars that only the reader sees."""
+    part = re.search(r'<div id="part-mine".*?</div>', text)
+    assert part is not None
+    return [int(done) for done in re.findall(r'<span class="figure">(\d+)</span>', part[0])]
 
 
 def test_everybody_gets_the_first_by_name(run: Run, client: Client) -> None:
     training(run, *crowd(BARS + 10))
-    shown = client.get(f"/runs/{run.slug}/feed.json").json()["run"]
-    assert [bar["name"] for bar in shown["bars"]] == sorted(crowd(BARS + 10))[:BARS]
-    assert (shown["training"], shown["done"]) == (BARS + 10, sum(range(1, BARS + 11))), "others work too"
     text = page(client.get(f"/runs/{run.slug}/"))
-    assert bars(text) == [(bar["name"], bar["done"]) for bar in shown["bars"]]
+    assert [name for name, _ in bars(text)] == sorted(crowd(BARS + 10))[:BARS]
+    done = f"{sum(range(1, BARS + 11)):,}"
+    assert f">{done}</eased-number> / 4</span> samples" in text, "others work too"
     assert f'<a href="/runs/{run.slug}/swarm/">{LINE.format(10)}' in text
-    assert 'data-bars="[]"' in text
+    assert own(text) == []
     assert page(client.get(f"/runs/{run.slug}/swarm/")).count("<tr") == 1 + BARS + 10 + 2, "all are there"
 
 
-def test_the_readers_own_are_below_them(run: Run, volunteer: Person) -> None:
+def test_readers_see_their_own_machines(run: Run, volunteer: Person) -> None:
     training(run, "Teo", *crowd(BARS + 10), "Teo")
-    own = [("Teo", 1), ("Teo", BARS + 12)]
     text = page(as_(volunteer).get(f"/runs/{run.slug}/"))
-    assert bars(text)[BARS:] == own
-    assert LINE.format(10) in text
-    asked = as_(volunteer).get(f"/runs/{run.slug}/you.json").json()["bars"]
-    assert [(bar["name"], bar["done"]) for bar in asked] == own
-    assert [bar["key"] for bar in asked] == [key_of(f"{at:032}") for at in (1, BARS + 12)]
-    told = re.search(r'data-bars="([^"]*)"', text)
-    assert told is not None
-    assert json.loads(unescape(told[1])) == asked
+    assert own(text) == [1, BARS + 12]
+    assert "Your 2 machines: no samples yet" in text
+    assert LINE.format(12) in text
+    asked = page(as_(volunteer).get(f"/runs/{run.slug}/own/"))
+    assert own(asked) == own(text)
+    assert '<div id="part-mine" data-follow>' in asked
 
 
 def test_nobody_has_more_than_a_few_of_their_own(run: Run, volunteer: Person) -> None:
     training(run, *crowd(BARS), *["Teo"] * (OWN_BARS + 3))
-    text = page(as_(volunteer).get(f"/runs/{run.slug}/"))
-    assert len(bars(text)) == BARS + OWN_BARS
-    assert LINE.format(3) in text
-    assert len(as_(volunteer).get(f"/runs/{run.slug}/you.json").json()["bars"]) == OWN_BARS
+    assert len(own(page(as_(volunteer).get(f"/runs/{run.slug}/own/")))) == OWN_BARS
 
 
 def test_nobody_gets_those_of_others(run: Run, volunteer: Person, organizer: Person) -> None:
     training(run, *crowd(BARS), "Teo")
     for reader in (Client(), as_(organizer)):
-        assert len(bars(page(reader.get(f"/runs/{run.slug}/")))) == BARS
-        assert reader.get(f"/runs/{run.slug}/you.json").json() == {"you": "", "bars": []}
+        text = page(reader.get(f"/runs/{run.slug}/own/"))
+        assert own(text) == []
+        assert "data-follow" not in text
 
 
 def test_one_more_is_told_in_the_singular_and_none_not_at_all(run: Run, client: Client) -> None:

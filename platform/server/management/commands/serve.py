@@ -28,8 +28,8 @@ from server.lock import Place, own_place
 from server.reachability import bound_socket, checked_public, hint_for_neighbours, relay_port_for
 from server.relay import advertised, keep_relay
 from server.worker import running_worker
+from web.feed.live import prepare_looks
 from web.pages.accounts.login import operator_secret
-from web.run_picture.loading import prepare_looks
 
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (how to reach ourselves when bound to every address)
 

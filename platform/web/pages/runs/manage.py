@@ -35,7 +35,7 @@ from web.pages.runs.forms.organizer import (
     RoleForm,
     WeightsForm,
 )
-from web.pages.runs.run import REFRESH_S, STANDING_ON, head_facts, standing_facts
+from web.pages.runs.run import REFRESH_S, head_facts
 from web.pages.runs.trials import switch_facts
 from web.run_picture.loading import head_of, troubles_of
 from web.run_picture.own import Own
@@ -251,7 +251,6 @@ def manage_page(
         "manages": own in MANAGING,
         "just_removed": just_removed(request, run),
         "troubles": [trouble for trouble in troubles_of(facts["seen"]) if trouble != fault],
-        **standing_facts(facts["live"], (*STANDING_ON, "waiting_for")),
         "extend_form": ExtendForm(initial={"target_steps": run.parsed_recipe.target_steps}),
         "announcement_form": AnnouncementForm(initial={"text": run.announcement}),
         "alert_form": AlertForm(initial={"machines": run.least_machines}),

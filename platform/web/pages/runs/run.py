@@ -1,7 +1,7 @@
 """The page of a run, for everyone who may see it. The organizer's page is in `manage`."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -12,37 +12,39 @@ from django.utils.translation import ngettext
 from django.views.decorators.http import require_safe
 
 from accounts import machine_control
+from coordination import presence
 from coordination.presence import TRAINER, OnlinePeer
 from peer_agent.machine.language import in_bytes
 from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.plan import Outline
 from peer_agent.protocol.recipe import Recipe
-from runs.access import MANAGING, access_run, person_of, role_of
+from runs.access import MANAGING, access_run, may_manage, person_of, role_of
 from runs.datasets.services import source_lines
 from runs.ledger.standings import Period
 from runs.lifecycle import joining
 from runs.models import Publication, Release, Run
 from runs.releases.card_facts import how_checked
 from runs.releases.making import better_snapshot, is_stale
-from runs.selectors import RunPicture, written_at
+from runs.selectors import RunPicture
 from runs.states import LIVE, MOVING
 from web.agent_package import install_lines, is_near
-from web.http.requester import run_or_404, site_of
+from web.http import rate_limits
+from web.http.requester import address_of, run_or_404, site_of
 from web.pages.runs.forms.organizer import RequestForm
 from web.pages.runs.forms.recipe import estimate_of
 from web.pages.runs.trials import trial_facts
-from web.run_picture import card_sentences, curves
-from web.run_picture.averaging import linked
+from web.run_picture import curves
+from web.run_picture.averaging import limiting
 from web.run_picture.counts import with_number
 from web.run_picture.curves import LOSS, NARROW, WIDE, chart_of, loss_chart
 from web.run_picture.image import CARD as PREVIEW
 from web.run_picture.loading import seen_of, troubles_of
 from web.run_picture.own import Own, links_shown, own_bars, own_machine_words, own_words
-from web.run_picture.picture import PERIODS, Picture, Seen, machines_without_bar, picture_of, with_own
+from web.run_picture.picture import PERIODS, Picture, Seen, board_facts, picture_of, standing_of
 from web.run_picture.status_sentence import PERPLEXITY
 from web.words import loss_unit_of_page
 
 REFRESH_S = 5
-STANDING_ON = ("state", "release", "released_step", "text")  # values of the picture that decide what the page shows
 CARD = "README.md"
 
 
@@ -66,43 +68,65 @@ def shown_page(
 
 
 @require_safe
-def written_part(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return the texts that snapshots have written, so that a page opened earlier can show the newest ones."""
+@rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
+def own_parts(request: HttpRequest, slug: str) -> HttpResponse:
+    """Return the parts of a run's page that only its reader may see: their machines, place and connections."""
     run = run_or_404(access_run, request, slug)
-    facts = {"run": run, "picture": {"written": written_at(run)}}
-    return render(request, "web/runs/run_parts/written.html", facts)
+    here = presence.here(run, with_links=request.user.is_authenticated)
+    own = Own(run, request.user)
+    facts = {
+        "run": run,
+        "picture": {"release": getattr(run, "release", None)},
+        "standing": joining.standing_of(run, person_of(request.user)),
+        **own_facts(run, own, here.peers),
+        **place_facts(run, own, here.links, here.plan, ()),
+    }
+    answer = render(request, "web/runs/own.html", facts)
+    answer.headers["Cache-Control"] = "private, no-store"
+    return answer
+
+
+def own_facts(run: Run, own: Own, peers: Sequence[OnlinePeer]) -> dict[str, Any]:
+    person = person_of(own.viewer)
+    return {
+        "own_bars": own_bars(own, peers),
+        "mine": own_machine_words(own, peers),
+        "paused_machine": machine_control.paused_in(run.run_id, person) if person is not None else None,
+        "can_join": run.state in LIVE,
+    }
+
+
+def place_facts(
+    run: Run, own: Own, links: Mapping[str, Any], outline: Outline | None, shown: Collection[str]
+) -> dict[str, Any]:
+    """Return the reader's place, unless their name is among those `shown`, and the connections they may see."""
+    limits = limiting(outline) if outline else ()
+    return {
+        "you": own_words(own, shown),
+        "links": links_shown(run, own.viewer, links, sees_all=may_manage(run, own.viewer), limiting=limits),
+    }
 
 
 def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
     seen, own = seen_of(run, with_links=request.user.is_authenticated), Own(run, request.user)
     facts = head_facts(request, run, seen, own)
-    bars = own_bars(own, seen.peers)
-    picture, live = seen.run, with_own(facts["live"], bars)
+    picture, live = seen.run, facts["live"]
     unit = loss_unit_of_page(run.parsed_recipe)[0]
     role = role_of(run, request.user)
     manages = role in MANAGING
-    links = links_shown(run, request.user, seen.links, sees_all=manages)
     as_perplexity = request.GET.get("as") == PERPLEXITY and bool(live["perplexity"])
     drawn: dict[str, Any] = {"unit": unit, "as_perplexity": as_perplexity}
     return {
         **facts,
         "recipe": run.parsed_recipe,
-        "live": live,
-        "own_bars": json.dumps(bars),
-        "more_machines": card_sentences.more_machines(machines_without_bar(live)),
-        **{name: live[name] for name in ("trend", "summary")},
-        **standing_facts(live, STANDING_ON),
+        **place_facts(run, own, seen.links, seen.outline, [line.name for line in picture.leaderboard]),
+        "has_own": request.user.is_authenticated,
         **_chart_facts(request, live, picture, drawn),
         "as_perplexity": as_perplexity,
-        **_board_facts(request, live),
-        "you": own_words(own, [line.name for line in picture.leaderboard]),
+        **board_facts(live, _board_in(request)),
         "refresh_s": REFRESH_S if run.state in MOVING else None,
-        "links": links,
-        "links_drawn": linked(live["plan"]) if live["plan"] else (),
         "role": role,
         "manages": manages,
-        "asks_links": manages or bool(links["rows"]),
-        "can_join": run.state in LIVE,
         "preview": PREVIEW,
         "site": site_of(request),
         **home_facts(request, run, own, picture.samples),
@@ -114,16 +138,9 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
     }
 
 
-def _board_facts(request: HttpRequest, live: Picture) -> dict[str, Any]:
+def _board_in(request: HttpRequest) -> str:
     asked = request.GET.get("board", "")
-    board = Period(asked) if asked in PERIODS else Period.ALL
-    return {
-        "board": str(board),
-        "boards": [(str(each), name, each == board) for each, name in card_sentences.PERIOD_NAMES.items()],
-        "board_rows": live.get(board, ()),
-        "board_note": card_sentences.PERIOD_NOTES.get(board, ""),
-        "board_nobody": card_sentences.NOBODY_IN.get(board, ""),
-    }
+    return asked if asked in PERIODS else str(Period.ALL)
 
 
 def _chart_facts(request: HttpRequest, live: Picture, picture: RunPicture, drawn: dict[str, Any]) -> dict[str, Any]:
@@ -140,23 +157,20 @@ def _chart_facts(request: HttpRequest, live: Picture, picture: RunPicture, drawn
         "chart": chart,
         "chart_wide": wide,
         "chart_narrow": narrow,
-        "told": summaries.get(chart, live["summary"]),
     }
 
 
 def head_facts(request: HttpRequest, run: Run, seen: Seen, own: Own) -> dict[str, Any]:
     """Return the facts that all pages of a run share: the head, the dataset and the picture."""
-    live, person = picture_of(seen), person_of(request.user)
+    live = picture_of(seen)
     return {
         "run": run,
         "seen": seen,
         "picture": seen.run,
         "sources": source_lines(run),
         "live": live,
-        "sentence": live["sentence"],
-        "mine": own_machine_words(own, seen.peers),
-        "paused_machine": machine_control.paused_in(run.run_id, person) if person is not None else None,
-        "can_join": run.state in LIVE,
+        "live_standing": standing_of(live),
+        **own_facts(run, own, seen.peers),
         "address": request.build_absolute_uri(f"/runs/{run.slug}/"),
     }
 
@@ -183,11 +197,6 @@ def room_words(run: Run, peers: Sequence[OnlinePeer]) -> str:
         ngettext("Room for %(number)s more machine.", "Room for %(number)s more machines.", left),
         left,
     )
-
-
-def standing_facts(live: Picture, names: Sequence[str]) -> dict[str, str]:
-    """Return the names of the picture's values that decide when the page reloads, and their current values."""
-    return {"standing_on": " ".join(names), "standing_as": "|".join(str(live[name]) for name in names)}
 
 
 def home_facts(request: HttpRequest, run: Run, own: Own, samples: int) -> dict[str, Any]:

@@ -309,16 +309,16 @@ class TestRunPage:
         Presence.objects.create(run=run, phase="accumulate", done=2, target=4, members=[peer])
         text = page(client.get(f"/runs/{run.slug}/"))
         assert "1 person on 1 machine is working on step 3." in text
-        assert '<span class="big figure">6.88</span>' in text
+        assert '<eased-number class="big figure" digits="2" value="6.8750">6.88</eased-number>' in text
         assert "Training loss fell from 7.25 to 6.50 nats per token." in text
         assert "unigram 6.10" in text
         assert 'Teo <span class="now">● now</span>' in text
-        assert "2 / 4</span> samples · gathering samples" in text
+        assert ">2</eased-number> / 4</span> samples · gathering samples" in text
         assert "step 2 of 100" in text
         assert 'class="no-bar"' not in text
         run.log.filter(step=1).update(at=timezone.now() - timedelta(seconds=2))
         text = page(client.get(f"/runs/{run.slug}/"))
-        assert '<div class="no-bar"></div><p class="under"><span class="figure">8</span> samples by person' in text
+        assert '<eased-number value="8">8</eased-number></span> samples by person' in text
 
     def test_loss_is_shown_as_perplexity_on_request_if_known(self, client: Client, run: Run, laptop: Owned) -> None:
         committed(run, (laptop.machine, 4))
@@ -327,11 +327,12 @@ class TestRunPage:
         assert "Show perplexity" not in page(client.get("/runs/proverbs/")), "its recipe does not say so"
         snapshot.heldout_figures = {"perplexity": 27.1}
         snapshot.save()
-        assert '<a href="?as=perplexity#loss">Show perplexity</a>' in page(client.get("/runs/proverbs/"))
-        text = page(client.get("/runs/proverbs/?as=perplexity"))
+        for query, shown, other in (("", "loss", "perplexity"), ("?as=perplexity", "perplexity", "loss")):
+            text = page(client.get(f"/runs/proverbs/{query}"))
+            assert f'<div data-panel="as={shown}"> <h2' in text
+            assert f'<div data-panel="as={other}" hidden> <h2' in text
+            assert f'data-tab="as={other}" data-panel="as={shown}">Show {other}</a>' in text
         assert 'Held-out perplexity <span class="big figure">27.1</span>' in text
-        assert "Held-out loss" not in text
-        assert '<a href="?as=loss#loss">Show loss</a>' in text
 
     def test_further_charts_are_pictures_of_their_own_address(self, client: Client, run: Run, laptop: Owned) -> None:
         assert 'aria-label="Charts"' not in page(client.get("/runs/proverbs/")), "nothing to choose from yet"
@@ -339,16 +340,16 @@ class TestRunPage:
         run.log.update(bytes_averaged=12_400_000)
         shown, loss = "Gradients averaged in step 1: 12.4 MB.", "Training loss is 6.50 nats per token at step 1."
         text = page(client.get("/runs/proverbs/"))
-        assert [text.count(shown), 'data-chart="loss"' in text] == [0, True]
-        assert '<a href="?chart=bytes#loss">Data per step</a>' in text
+        assert f'<span data-panel="chart=bytes" hidden>{shown}</span>' in text
+        assert '<a href="?chart=bytes#loss" data-tab="chart=bytes">Data per step</a>' in text
         assert "Learning rate</a>" not in text, "rows from before do not have it"
         text = page(client.get("/runs/proverbs/?chart=bytes"))
-        assert '<a href="?chart=bytes#loss" aria-current="true">Data per step</a>' in text
+        assert '<a href="?chart=bytes#loss" data-tab="chart=bytes" aria-current="true">Data per step</a>' in text
         assert text.count(f'role="img" aria-label="{shown}"') == 2, "wide and narrow"
-        assert f'<span data-live="summary">{shown}</span>' in text
+        assert f'<span data-panel="chart=bytes">{shown}</span>' in text
         assert 'class="unigram"' not in text
         for other in ("rate", "<script>"):
-            assert f'<span data-live="summary">{loss}' in page(client.get("/runs/proverbs/", {"chart": other}))
+            assert f'<span data-panel="chart=loss">{loss}' in page(client.get("/runs/proverbs/", {"chart": other}))
 
     def test_trainers_see_their_machines_instead_of_an_invitation(self, run: Run, laptop: Owned) -> None:
         path, teo = f"/runs/{run.slug}/", as_(laptop.machine.person)
@@ -357,7 +358,7 @@ class TestRunPage:
         assert "Your machine: no samples yet" in page(teo.get(path))
         committed(run, (laptop.machine, 1204))
         text = page(teo.get(path))
-        assert '<span class="mine-now">Your machine: 1,204 samples, 1st</span>' in text
+        assert '<p class="mine-now">Your machine: 1,204 samples, 1st</p>' in text
         assert "mine-now" not in page(Client().get(path))
         assert "mine-now" not in page(as_(run.organizer).get(path))
         Presence.objects.update(members=[peer, {**peer, "peer": "b" * 32}])

@@ -186,6 +186,7 @@ def test_a_size_takes_the_time_it_is_named_after(
 ) -> None:
     monkeypatch.setattr(recipe, "CROWD", laptops)
     size = checked(CausalLM.presets[name])
+    assert isinstance(size, CausalLM)
     hours = estimate_of(size).crowds["laptops"] * size.target_steps / 3600
     assert shortest_h < hours < longest_h
     seen = size.target_steps * size.target_batch * size.model.context / size.parameters()

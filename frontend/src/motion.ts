@@ -1,6 +1,6 @@
 /** What may move: numbers ease to their value, rows glide to their rank. Nothing for those who want it still. */
 
-import { grouped } from "../words";
+import { grouped } from "./words";
 
 export const EASE_MS = 300;
 
@@ -8,25 +8,27 @@ export function isStill(): boolean {
   return document.hidden || matchMedia("(prefers-reduced-motion: reduce)").matches;
 }
 
-/** `<eased-number>`: a figure that reaches a new value within 300 ms. */
+/** `<eased-number value="12" digits="0">`: a figure that reaches a new value within 300 ms. Its first text is the site's. */
 export class EasedNumber extends HTMLElement {
+  static readonly observedAttributes = ["value"];
   private shown: number | null = null;
-  private goal = 0;
   private frame = 0;
-  digits = 0;
 
-  set value(goal: number) {
-    if (goal === this.goal && this.shown !== null) return;
+  attributeChangedCallback(_: string, before: string | null, now: string | null): void {
+    const goal = Number(now);
     cancelAnimationFrame(this.frame);
+    if (before === null) {
+      this.shown = goal;
+      return;
+    }
     const from = this.shown ?? goal;
-    this.goal = goal;
     if (from === goal || isStill()) {
       this.write(goal);
       return;
     }
     const began = performance.now();
-    const step = (now: number): void => {
-      const part = Math.min(1, Math.max(0, (now - began) / EASE_MS));
+    const step = (at: number): void => {
+      const part = Math.min(1, Math.max(0, (at - began) / EASE_MS));
       this.write(part === 1 ? goal : from + (goal - from) * (1 - (1 - part) ** 3));
       if (part < 1) this.frame = requestAnimationFrame(step);
     };
@@ -35,7 +37,8 @@ export class EasedNumber extends HTMLElement {
 
   private write(value: number): void {
     this.shown = value;
-    this.textContent = this.digits ? value.toFixed(this.digits) : grouped(value);
+    const digits = Number(this.getAttribute("digits") ?? 0);
+    this.textContent = digits ? value.toFixed(digits) : grouped(value);
   }
 }
 

@@ -1,15 +1,12 @@
 /** The loss figure and its curve, and the further charts in its place: uPlot, in three inks of the style sheet. */
 
-import { type TemplateResult, html, nothing } from "lit";
-import { ref } from "lit/directives/ref.js";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 
-import { type ChartKey, amountText, chartKey, said as amount, zeroBounds } from "../charts";
-import { type Axis, bounds, circles, columns, levelTexts, noteSide, perplexityText } from "../curve";
-import { fill } from "../page";
-import type { FurtherChart, Picture, Point } from "../picture";
-import { clock, grouped, label, say } from "../words";
+import { type ChartKey, amountText, chartKey, said as amount, zeroBounds } from "./charts";
+import { type Axis, type Measured, type Point, bounds, circles, columns, levelTexts, noteSide, perplexityText } from "./curve";
+import { choice } from "./parts";
+import { clock, grouped, label, say } from "./words";
 
 const SMOOTHING: Record<string, number> = { none: 0, some: 0.8, much: 0.95 };
 const NARROW_PX = 400;
@@ -18,107 +15,77 @@ const WHOLE = rounded([1, 10, 100, 1e3, 1e4, 1e5, 1e6]);
 const LOGARITHMIC = { distr: 100, fwd: Math.log, bwd: Math.exp } as const;
 const FINE = rounded([1e-4, 1e-3, 0.01, 0.1, 1, 10]);
 const ANY = rounded(Array.from({ length: 31 }, (_, place) => Number(`1e${place - 12}`))); // of amounts: rates, bytes
-const LOSS = { key: "loss", name: "Loss" } as const;
 
-/** What is drawn: as the page was asked for, until another is chosen. */
-let key: ChartKey | null = null;
+/** Numbers of the charts as the feed sends them: the curve keeps its first `from` points and continues with `add`. */
+export interface Chart {
+  readonly from: number;
+  readonly add: readonly Point[];
+  readonly heldout: readonly Measured[];
+  readonly unigram: number | null;
+}
+
+interface Curve {
+  readonly points: readonly Point[];
+  readonly heldout: readonly Measured[];
+  readonly unigram: number | null;
+}
+
 let axis: Axis = "step";
 let smoothing = "none";
 let isLog = false;
-let latest: Picture | null = null;
+let latest: Curve | null = null;
 let chart: uPlot | null = null;
 let shape = "";
 /** The part that a reader has chosen to look at; null: all of it. */
 let zoom: { readonly min: number; readonly max: number } | null = null;
 
-export function showLoss(picture: Picture): void {
-  latest = picture;
-  key ??= chartKey(document.querySelector<HTMLElement>("[data-chart]")?.dataset["chart"]);
-  const summary = further(picture)?.summary ?? picture.summary;
-  fill("loss", html`${picture.heldout_loss === null ? training(picture) : heldOut(picture, picture.heldout_loss)}
-    ${picture.warning ? html`<p class="warning">${picture.warning}</p>` : nothing}`);
-  fill("charts", picture.charts.length ? offered(picture) : html``);
-  fill("summary", picture.points.length ? summary : "");
-  fill("chart", picture.points.length ? html`<div class="curve" role="img" tabindex="0" aria-label=${`${summary} ${say("Use the arrow keys to read it point by point.")}`} @keydown=${step} ${ref(mount)}></div>${choices()}` : html`<p class="empty">${picture.without_curve}</p>`);
+export function showChart({ from, add, heldout, unigram }: Chart): void {
+  latest = { points: [...(latest?.points ?? []).slice(0, from), ...add], heldout, unigram };
+  if (!latest.points.length) return;
+  if (!document.querySelector(".curve")) mount();
   draw();
 }
 
-/** The chart that is drawn in place of the loss. */
-function further(picture: Picture | null): FurtherChart | undefined {
-  return picture?.charts.find((each) => each.key === key);
+/** Draw in place of the chart that came with the page, and let the choices below it work. */
+function mount(): void {
+  const [place, choices] = [document.getElementById("part-chart"), document.getElementById("part-choices")];
+  if (!place || !choices) return;
+  const curve = document.createElement("div");
+  [curve.className, curve.tabIndex] = ["curve", 0];
+  curve.setAttribute("role", "img");
+  curve.addEventListener("keydown", step);
+  place.replaceChildren(curve);
+  choices.hidden = false;
+  choices.addEventListener("change", (event) => {
+    const field = event.target as HTMLInputElement;
+    if (field.name === "axis") [axis, zoom] = [field.value as Axis, null];
+    else if (field.name === "smoothing") smoothing = field.value;
+    else isLog = field.checked;
+    draw();
+  });
+  choices.querySelector(".reset")?.addEventListener("click", wholeAgain);
+  new ResizeObserver(draw).observe(curve);
 }
 
-/** The same, by its name: of a chart that is not there (any more) the loss. */
+/** The name of the chart that is drawn. */
 function drawn(): ChartKey {
-  return chartKey(further(latest)?.key);
+  return chartKey(choice("chart"));
 }
 
-/** All charts there are, as links that also work where this script does not. */
-function offered(picture: Picture): TemplateResult {
-  const now = drawn();
-  const link = ({ key, name }: { readonly key: string; readonly name: string }) =>
-    html`<a href=${`?chart=${key}#loss`} aria-current=${key === now ? "true" : nothing} @click=${(event: Event) => choose(event, key)}>${name}</a>`;
-  return html`<nav class="charts" aria-label=${say("Charts")}>${[LOSS, ...picture.charts].map(link)}</nav>`;
-}
-
-/** Another chart of the same steps: the part of them that is looked at stays. */
-function choose(event: Event, name: string): void {
-  event.preventDefault();
-  key = chartKey(name);
-  const query = new URLSearchParams(location.search);
-  query.set("chart", name);
-  history.replaceState(null, "", `?${query}`);
-  if (latest) showLoss(latest);
-  document.querySelector(".readout")?.replaceChildren(); // it was of the other chart
-}
-
-/** Whether this reader has asked for perplexities: the page was fetched so. */
 function asPerplexity(): boolean {
-  return document.querySelector("[data-as=perplexity]") !== null;
+  return choice("as") === "perplexity";
+}
+
+/** Draw again: with another chart, the colours and the width of now. */
+export function redraw(): void {
+  shape = "";
+  document.querySelector(".readout")?.replaceChildren(); // it was of the other chart
+  draw();
 }
 
 /** A loss in figures. */
 function said(loss: number, digits: number): string {
   return asPerplexity() ? perplexityText(loss) : loss.toFixed(digits);
-}
-
-/** The newest snapshot's loss leads: training loss says how well a model knows what it has seen. */
-function heldOut(picture: Picture, loss: number): TemplateResult {
-  const notes = picture.passes ? ` · ${picture.passes}` : "";
-  const isOther = asPerplexity();
-  const figure = isOther
-    ? html`<h2 id="loss">${say("Held-out perplexity")} <span class="big figure">${picture.perplexity}</span> <span class="quiet">${picture.perplexity_note}</span></h2>`
-    : html`<h2 id="loss">${say("Held-out loss")} ${big(loss)} <span class="quiet">${picture.heldout_note}</span></h2>`;
-  const link = isOther ? html` · <a href="?as=loss#loss">${say("Show loss")}</a>` : html` · <a href="?as=perplexity#loss">${say("Show perplexity")}</a>`;
-  return html`${figure}
-    <p class="quiet">${say("Training loss")} <span class="figure">${picture.loss?.toFixed(2)}</span> ${picture.trend}${notes}${picture.perplexity ? link : nothing}</p>`;
-}
-
-function training(picture: Picture): TemplateResult {
-  const figure = picture.loss === null ? nothing : html`${big(picture.loss)} <span class="quiet">${picture.trend}</span>`;
-  return html`<h2 id="loss">${say("Training loss")} ${figure}</h2>${picture.passes ? html`<p class="quiet">${picture.passes}</p>` : nothing}`;
-}
-
-function big(value: number): TemplateResult {
-  return html`<span class="big figure"><eased-number .digits=${2} .value=${value}></eased-number></span>`;
-}
-
-/** Draw again with the colours and the width of now. */
-export function redrawLoss(): void {
-  shape = "";
-  draw();
-}
-
-function choices() {
-  const chooseAxis = (event: Event) => ((axis = chosen(event) as Axis), (zoom = null), draw());
-  const chooseSmoothing = (event: Event) => ((smoothing = chosen(event)), draw());
-  const chooseLog = (event: Event) => ((isLog = (event.target as HTMLInputElement).checked), draw());
-  return html`<p class="choices">
-    <label>${say("X axis")} <select @change=${chooseAxis}><option value="step">${say("steps")}</option><option value="time">${say("time")}</option></select></label>
-    <label>${say("Smoothing")} <select @change=${chooseSmoothing}><option value="none">${say("off")}</option><option value="some">${say("light")}</option><option value="much">${say("strong")}</option></select></label>
-    ${asPerplexity() || drawn() !== "loss" ? nothing : html`<label><input type="checkbox" @change=${chooseLog}> ${say("Log scale")}</label>`}
-    <button class="plain reset" type="button" ?hidden=${!zoom} @click=${wholeAgain}>${say("Reset zoom")}</button>
-    <span class="readout" aria-hidden="true"></span><span class="hidden told" aria-live="polite"></span></p>`;
 }
 
 function wholeAgain(): void {
@@ -149,24 +116,13 @@ function noteZoom(plot: uPlot, key: string): void {
   document.querySelector(".reset")?.toggleAttribute("hidden", !zoom);
 }
 
-function chosen(event: Event): string {
-  return (event.target as HTMLSelectElement).value;
-}
-
-const resized = new ResizeObserver(() => draw());
-
-function mount(element?: Element): void {
-  resized.disconnect();
-  chart?.destroy();
-  chart = null;
-  shape = "";
-  if (element) resized.observe(element);
-}
-
 function draw(): void {
   const element = document.querySelector<HTMLElement>(".curve");
   if (!element || !latest?.points.length || !element.clientWidth) return;
-  const wanted = [axis, element.clientWidth, latest.unigram, smoothing, isLog, drawn()].join();
+  const summary = document.querySelector("[data-panel^='chart=']:not([hidden])")?.textContent ?? "";
+  element.setAttribute("aria-label", `${summary} ${say("Use the arrow keys to read it point by point.")}`);
+  document.querySelector("[data-log]")?.toggleAttribute("hidden", asPerplexity() || drawn() !== "loss");
+  const wanted = [axis, element.clientWidth, latest.unigram, smoothing, isLog, drawn(), asPerplexity()].join();
   const data = dataOf(latest);
   const kept = zoom; // a new chart begins with all of it
   if (!chart || shape !== wanted) {
@@ -185,9 +141,9 @@ function show(plot: uPlot, data: uPlot.AlignedData, part: typeof zoom): void {
   });
 }
 
-function dataOf(picture: Picture): uPlot.AlignedData {
-  const { x, values, smooth } = columns(picture.points, axis, SMOOTHING[smoothing] ?? 0, drawn());
-  const level = drawn() === "loss" ? picture.unigram : null;
+function dataOf(curve: Curve): uPlot.AlignedData {
+  const { x, values, smooth } = columns(curve.points, axis, SMOOTHING[smoothing] ?? 0, drawn());
+  const level = drawn() === "loss" ? curve.unigram : null;
   return [x, values, smooth, x.map(() => level)];
 }
 
@@ -197,10 +153,10 @@ function range(plot: uPlot): [number, number] {
   return isLoss ? bounds(lossesOf(latest), latest?.unigram ?? null, isLog) : zeroBounds(plot.data[1] as (number | null)[]);
 }
 
-function lossesOf(picture: Picture | null): number[] {
-  if (!picture) return [];
-  const held = circles(picture.heldout, picture.points, axis).map((circle) => circle.loss);
-  return [...picture.points.map((point) => point[1]), ...held];
+function lossesOf(curve: Curve | null): number[] {
+  if (!curve) return [];
+  const held = circles(curve.heldout, curve.points, axis).map((circle) => circle.loss);
+  return [...curve.points.map((point) => point[1]), ...held];
 }
 
 interface Inks {
@@ -216,7 +172,7 @@ function inks(element: Element): Inks {
   return { accent: ink("--accent"), soft: ink("--soft"), line: ink("--line"), sheet: ink("--sheet") };
 }
 
-function optionsOf(picture: Picture, width: number, ink: Inks): uPlot.Options {
+function optionsOf(curve: Curve, width: number, ink: Inks): uPlot.Options {
   const isSmooth = smoothing !== "none";
   const isLoss = drawn() === "loss";
   const texts = isLoss ? (asPerplexity() ? perplexityText : null) : (level: number) => amountText(level, drawn());
@@ -241,7 +197,7 @@ function optionsOf(picture: Picture, width: number, ink: Inks): uPlot.Options {
       { show: isSmooth, stroke: ink.accent, width: 2, points: { show: false } },
       { stroke: ink.soft, width: 1.5, dash: [1, 5], cap: "round", points: { show: false } },
     ],
-    hooks: { drawAxes: [(plot) => note(plot, isLoss ? picture.unigram : null, ink)], draw: [(plot) => mark(plot, ink)], setCursor: [read], setScale: [noteZoom] },
+    hooks: { drawAxes: [(plot) => note(plot, isLoss ? curve.unigram : null, ink)], draw: [(plot) => mark(plot, ink)], setCursor: [read], setScale: [noteZoom] },
   };
 }
 
@@ -372,7 +328,7 @@ function valueAt(plot: uPlot, point: Point): string {
     const value = plot.data[1]?.[plot.cursor.idx ?? -1];
     return value == null ? say("not known") : amount(value, key);
   }
-  const held = latest?.heldout.find((row) => row.step === point[0]);
+  const held = latest?.heldout.find(([step]) => step === point[0]);
   const loss = said(point[1], 3);
-  return held ? say("{loss}, held-out {heldout}", { loss, heldout: said(held.loss, 3) }) : loss;
+  return held ? say("{loss}, held-out {heldout}", { loss, heldout: said(held[2], 3) }) : loss;
 }
