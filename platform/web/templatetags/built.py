@@ -58,6 +58,23 @@ def stylesheet() -> str:
 
 
 @register.simple_tag
+def font() -> SafeString:
+    """Return a tag that loads the text font together with the style sheet, so that no text changes its width later."""
+    path = FOLDER / "manifest.json"
+    name = _text_font(path, path.stat().st_mtime_ns) if path.exists() else ""
+    if not name:
+        return SafeString()
+    return format_html('<link rel="preload" href="{}" as="font" type="font/woff2" crossorigin>', static(name))
+
+
+@lru_cache(maxsize=4)
+def _text_font(path: Path, changed_ns: int) -> str:
+    del changed_ns
+    files = (chunk["file"] for chunk in json.loads(path.read_bytes()).values())
+    return next((f"built/{name}" for name in files if "figtree-latin-wght-normal" in name), "")
+
+
+@register.simple_tag
 def built(source: str) -> SafeString:
     """Return tags for the head of a page. Without them, the page is complete but does not update itself."""
     entry = built_entry(source)

@@ -1,0 +1,214 @@
+"""Drawings made of strokes, the motif of the mark: one stroke is one share of the work, in its person's tint.
+
+Pure functions that return `<svg>` elements. Lengths follow a fixed pattern and mean nothing; counts and tints are exact.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+
+from django.utils.html import format_html
+from django.utils.safestring import SafeString, mark_safe
+
+Part = tuple[int | str, float]  # a tint or class, and its share of the whole in any unit
+Stroke = tuple[float, float, float, int | str]  # x, y at both ends, tint or class
+Point = tuple[float, float]
+
+GHOST = "ghost"  # the class of strokes that are still to come
+STRIP, HERO, DAYS = 96, 150, 150  # strokes in a drawing
+
+
+def strip(parts: Sequence[Part], left: float, label: str) -> SafeString:
+    """Draw the step in progress. `parts` are the samples of each person so far; `left` is what the step still needs."""
+    tints = spread([*parts], left, STRIP)
+    strokes = [
+        (round(4 + place * 952 / (STRIP - 1), 1), 37, 37 if tint == GHOST else round(30 - 24 * noise(place), 1), tint)
+        for place, tint in enumerate(tints)
+    ]
+    low = [(x, a, 34 if tint == GHOST else b, tint) for x, a, b, tint in strokes]
+    filled = sum(tint != GHOST for tint in tints)
+    last = low.pop(filled - 1) if 0 < filled < STRIP else None
+    newest = _path(f"new {_class(last[3])}", [last]) if last else ""
+    return _svg("strokes strip", 960, 40, paths(low) + newest, label)
+
+
+def hero(
+    points: Sequence[Point], last: int, parts: Sequence[Part], label: str, *, state: str = "running"
+) -> SafeString:
+    """Draw a whole run: strokes below its loss curve. `points` are steps and losses; `last` is the run's last step.
+
+    `state` is `running`, `waiting`, `paused`, `failed` or `finished`. A waiting run has a place for the reader.
+    """
+    width, height = 1184, 200
+    y = _below(points, height)
+    done = points[-1][0] if points else 0
+    filled = min(HERO, round(HERO * done / max(last, 1)))
+    tints = spread([*parts], 0, filled) if parts and filled else [0] * filled
+    strokes: list[Stroke] = []
+    for place in range(HERO):
+        x = round(4 + place * (width - 8) / (HERO - 1), 1)
+        if place >= filled:
+            strokes.append((x, height - 3, height - 5, GHOST))
+            continue
+        top = min(height - 8, y(last * (place + 0.5) / HERO) + 10 + 30 * noise(place))
+        if state == "paused":
+            top = height - 8 - 0.22 * noise(place) * (height - 8 - top)
+        if state == "failed" and place > filled - 12:
+            top = height - 6 - 8 * noise(place)
+        strokes.append((x, height - 3, round(top, 1), tints[place]))
+    drawn = paths(strokes) + _curves(points, last, width, height, state)
+    if state == "waiting":
+        drawn += f'<path class="yours" d="M36 {height - 3}V52"/>'
+    return _svg("strokes hero-curve fine", width, height, drawn, label)
+
+
+def _curves(points: Sequence[Point], last: int, width: int, height: int, state: str) -> str:
+    """Return the loss curve, and a dotted one to the last step."""
+    y = _below(points, height)
+    done = points[-1][0] if points else 0
+
+    def line(begin: float, end: float, name: str) -> str:
+        steps = [begin + (end - begin) * part / 40 for part in range(41)]
+        ends = "L".join(f"{4 + (width - 8) * step / max(last, 1):.1f} {y(step):.1f}" for step in steps)
+        return f'<path class="{name}" d="M{ends}"/>'
+
+    through = line(points[0][0], done, "broken" if state == "failed" else "through") if len(points) > 1 else ""
+    return through + (line(done, last, "coming") if done < last and state in ("running", "waiting") else "")
+
+
+def band(part: float, points: Sequence[Point], label: str) -> SafeString:
+    """Draw a whole run, with a person's share (between 0 and 1) of its strokes marked."""
+    width, height, count = 1000, 120, 180
+    y = _below(points, height)
+    last = points[-1][0] if points else 1
+    names = spread([("own", part), ("rest", 1 - part)], 0, count)
+    strokes = [
+        (
+            round(3 + place * (width - 6) / (count - 1), 1),
+            height - 3,
+            round(min(height - 10, y(last * (place + 0.5) / count) + 20 * noise(place)), 1),
+            name,
+        )
+        for place, name in enumerate(names)
+    ]
+    return _svg("strokes fine", width, height, paths(strokes), label)
+
+
+def days(given: Sequence[float], tint: int, label: str) -> SafeString:
+    """Draw a stroke per day, as tall as its samples; `given` has the oldest day first."""
+    most = max(given, default=0) or 1
+    strokes: list[Stroke] = [
+        (
+            round(3 + place * 994 / max(len(given) - 1, 1), 1),
+            37,
+            round(31 - 25 * (samples / most) ** 0.5, 1) if samples else 34,
+            tint if samples else GHOST,
+        )
+        for place, samples in enumerate(given)
+    ]
+    return _svg("strokes strip fine", 1000, 40, paths(strokes), label)
+
+
+def art(kind: str = "whole", label: str = "") -> SafeString:
+    """Draw loose strokes that become one curve; in the kind `lost`, one stroke has left its place in the curve."""
+    width, height, count = 704, 176, 76
+
+    def y(part: float) -> float:
+        return height * float(0.24 + 0.66 * (1 - 0.09**part))
+
+    strokes: list[Stroke] = []
+    for place in range(count):
+        part = place / (count - 1)
+        if kind == "lost" and 0.66 < part < 0.69:
+            continue
+        loose = max(0.0, 1 - part / 0.62)
+        middle = y(part) + (1.62 * noise(place) - 0.62) * loose * height * 0.42
+        half = (7 + 26 * noise(place, 1) * (0.35 + 0.65 * loose)) / 2
+        middle = min(max(middle, half + 4), height - half - 4)
+        strokes.append(
+            (round(8 + part * (width - 16), 1), round(middle - half, 1), round(middle + half, 1), place * 5 % 8)
+        )
+
+    def line(begin: float, end: float) -> str:
+        parts = [begin + (end - begin) * each / 24 for each in range(25)]
+        return "M" + "L".join(f"{8 + part * (width - 16):.1f} {y(part):.1f}" for part in parts)
+
+    drawn = paths(strokes)
+    if kind == "lost":
+        for begin, end in ((0.5, 0.655), (0.7, 1)):
+            drawn += f'<path class="through" d="{line(begin, end)}"/>'
+        drawn += (
+            f'<path class="tint-0" d="M584 20l9 26"/><path class="coming" d="M482 {y(0.685) - 12:.0f}Q507 40 563 36"/>'
+        )
+    else:
+        drawn += (
+            f'<path class="through" d="{line(0.5, 1)}"/><circle class="dot" cx="{width - 8}" cy="{y(1):.0f}" r="6"/>'
+        )
+    return _svg("strokes art", width, height, drawn, label, stretch=False)
+
+
+def bundle(count: int) -> SafeString:
+    """Draw as many machines as strokes, up to 29."""
+    strokes = [(3 + place * 5, 37, round(29 - 26 * noise(place), 1), 0) for place in range(min(count, 29))]
+    return _svg("strokes fine", 152, 40, _path("", strokes), stretch=False)
+
+
+def spread(parts: Sequence[Part], left: float, count: int) -> list[int | str]:
+    """Share `count` strokes out exactly, by largest remainders, in a fixed mixed order. Strokes of `left` come last."""
+    whole = sum(amount for _, amount in parts)
+    filled = count if left <= 0 else min(count, round(count * whole / (whole + left))) if whole else 0
+    if not whole:
+        return [GHOST] * count
+    exact = [(name, filled * amount / whole) for name, amount in parts]
+    numbers = [int(amount) for _, amount in exact]
+    for place in sorted(range(len(exact)), key=lambda each: numbers[each] - exact[each][1])[: filled - sum(numbers)]:
+        numbers[place] += 1
+    names = [name for (name, _), number in zip(exact, numbers, strict=True) for _ in range(number)]
+    mixed = sorted(range(filled), key=noise)
+    found: list[int | str] = [GHOST] * count
+    for name, place in zip(names, mixed, strict=True):
+        found[place] = name
+    return found
+
+
+def noise(place: int, salt: int = 0) -> float:
+    """Return a number in [0, 1) that looks random and is the same for the same place."""
+    mixed = (place * 2_654_435_761 + salt * 40_503 + 12_345) & 0xFFFF_FFFF
+    return ((mixed ^ mixed >> 15) * 2_246_822_519 & 0xFFFF_FFFF) / 2**32
+
+
+def paths(strokes: Iterable[Stroke]) -> str:
+    """Return one path per tint, so that the markup stays small."""
+    by_name = sorted(strokes, key=lambda stroke: _class(stroke[3]))
+    return "".join(_path(name, list(group)) for name, group in groupby(by_name, key=lambda stroke: _class(stroke[3])))
+
+
+def _path(name: str, strokes: Sequence[Stroke]) -> str:
+    return f'<path class="{name}" d="{"".join(f"M{x:g} {a:g}V{b:g}" for x, a, b, _ in strokes)}"/>'
+
+
+def _class(tint: int | str) -> str:
+    return tint if isinstance(tint, str) else f"tint-{tint}"
+
+
+def _below(points: Sequence[Point], height: int) -> Callable[[float], float]:
+    """Return a function from a step to the height of the loss curve there. Without points, the curve is an example."""
+    if not points:
+        return lambda step: 8 + (height - 24) * (1 - 0.2 ** (step / 40))
+    losses = [loss for _, loss in points]
+    low, high = min(losses), max(losses)
+
+    def y(step: float) -> float:
+        after = next((place for place, (at, _) in enumerate(points) if at >= step), len(points) - 1)
+        (one, loss), (other, next_loss) = points[max(after - 1, 0)], points[after]
+        part = min(1.0, max(0.0, (step - one) / (other - one))) if other > one else 1.0
+        level = loss + part * (next_loss - loss)
+        return 8 + (height - 40) * ((high - level) / (high - low) if high > low else 0.5)
+
+    return y
+
+
+def _svg(name: str, width: int, height: int, drawn: str, label: str = "", *, stretch: bool = True) -> SafeString:
+    told = format_html('role="img" aria-label="{}"', label) if label else mark_safe('aria-hidden="true"')
+    ratio = mark_safe(' preserveAspectRatio="none"' if stretch else "")  # noqa: S308 (fixed words)
+    inside = mark_safe(drawn)  # noqa: S308 (numbers and fixed words)
+    return format_html('<svg class="{}" viewBox="0 0 {} {}"{} {}>{}</svg>', name, width, height, ratio, told, inside)
