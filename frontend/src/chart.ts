@@ -63,7 +63,7 @@ function mount(): void {
     else isLog = field.checked;
     draw();
   });
-  choices.querySelector(".reset")?.addEventListener("click", wholeAgain);
+  document.querySelector(".reset")?.addEventListener("click", wholeAgain);
   new ResizeObserver(draw).observe(curve);
 }
 
@@ -176,10 +176,10 @@ function optionsOf(curve: Curve, width: number, ink: Inks): uPlot.Options {
   const isSmooth = smoothing !== "none";
   const isLoss = drawn() === "loss";
   const texts = isLoss ? (asPerplexity() ? perplexityText : null) : (level: number) => amountText(level, drawn());
-  const quiet: uPlot.Axis = { stroke: ink.soft, font: "12px system-ui, sans-serif", grid: { show: false }, ticks: { show: false } };
+  const quiet: uPlot.Axis = { stroke: ink.soft, font: "12px Figtree, system-ui, sans-serif", grid: { show: false }, ticks: { show: false } };
   return {
     width,
-    height: width < NARROW_PX ? 210 : 280,
+    height: width < NARROW_PX ? 150 : 320,
     legend: { show: false },
     cursor: { y: false, drag: { x: true, y: false } },
     padding: [12, 20, 0, 0], // at the right half of a number under the last step
@@ -310,7 +310,7 @@ function note(plot: uPlot, entropy: number | null, ink: Inks): void {
 }
 
 function letters(): string {
-  return `${12 * devicePixelRatio}px system-ui, sans-serif`;
+  return `${12 * devicePixelRatio}px Figtree, system-ui, sans-serif`;
 }
 
 /** What stands under the pointer, in words. */

@@ -1,6 +1,7 @@
-/** The card "What it takes" follows the form. Without this it says what the form's values were when the page was made. */
+/** The new-run form: choosing a size fills in the recipe, and the estimate follows. Without this the site does both. */
 
 import { Estimate } from "./forms/estimating";
+import { refilled } from "./forms/sizes";
 
 for (const card of document.querySelectorAll<HTMLElement>("[data-estimate]")) {
   const form = card.closest("form");
@@ -10,7 +11,41 @@ for (const card of document.querySelectorAll<HTMLElement>("[data-estimate]")) {
     address,
     fields.split(" "),
     (name) => String(new FormData(form).get(name) ?? ""),
-    (rows) => void (card.innerHTML = rows), // from this site's own template, with everything escaped
+    (rows) => {
+      const isOpen = card.querySelector("details")?.open ?? false;
+      card.innerHTML = rows; // from this site's own template, with everything escaped
+      card.querySelector("details")?.toggleAttribute("open", isOpen);
+    },
   );
-  form.addEventListener("input", (event) => estimate.changed((event.target as HTMLInputElement | null)?.name ?? ""));
+  form.addEventListener("input", (event) => {
+    const field = event.target as HTMLInputElement | null;
+    if (field?.name === "size") resize(form, field);
+    estimate.changed(field?.name ?? "");
+  });
 }
+
+/** Fill in the values of a size, except where a person has typed others. */
+function resize(form: HTMLFormElement, chosen: HTMLInputElement): void {
+  const shown = form.elements.namedItem("shown_size") as HTMLInputElement | null;
+  const radios = [...form.querySelectorAll<HTMLInputElement>("input[name=size]")];
+  const before = radios.find((radio) => radio.value === shown?.value);
+  const values = Object.fromEntries(new FormData(form)) as Record<string, string>;
+  for (const [name, value] of refilled(values, valuesOf(before), valuesOf(chosen))) {
+    const field = form.elements.namedItem(name) as HTMLInputElement | HTMLSelectElement | null;
+    if (field) field.value = value;
+  }
+  if (shown) shown.value = chosen.value;
+}
+
+function valuesOf(radio: HTMLInputElement | undefined): Record<string, string> {
+  return JSON.parse(radio?.dataset["values"] ?? "{}") as Record<string, string>;
+}
+
+document.addEventListener("click", (event) => {
+  const link = (event.target as Element).closest<HTMLElement>("a[data-fill]");
+  const field = document.querySelector<HTMLInputElement>("input[name=hub]");
+  if (!link || !field || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  field.value = link.dataset["fill"] ?? "";
+  field.focus();
+});

@@ -1,6 +1,6 @@
 """Drawings made of strokes, the motif of the mark: one stroke is one share of the work, in its person's tint.
 
-Pure functions that return `<svg>` elements. Lengths follow a fixed pattern and mean nothing; counts and tints are exact.
+Pure functions that return `<svg>` elements. Counts and tints are exact; a stroke's length means nothing.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -150,6 +150,20 @@ def bundle(count: int) -> SafeString:
     """Draw as many machines as strokes, up to 29."""
     strokes = [(3 + place * 5, 37, round(29 - 26 * noise(place), 1), 0) for place in range(min(count, 29))]
     return _svg("strokes fine", 152, 40, _path("", strokes), stretch=False)
+
+
+KINDS = {  # what each kind of recipe learns, by its objective
+    "causal_lm": "M4 6H60M4 16H48M4 26H66M4 36H26",
+    "finetune_lora": "M4 8H40M4 18H26M34 28H70M48 38H70",
+    "image_classification": "M4 6V14M14 4V12M24 7V15M9 22V30M20 20V28M56 6H68M54 16H66M58 26H70M50 34H62M40 2V38",
+    "image_ssl": "M4 20Q20 4 40 4T76 20Q60 36 40 36T4 20M36 14V26M44 14V26",
+    "masked_lm": "M4 6H26M44 6H66M4 16H40M4 26H14M32 26H60M4 36H34",
+}
+
+
+def sketch(objective: str) -> SafeString:
+    """Draw what a kind of recipe learns. Unknown kinds look like text."""
+    return _svg("strokes fine", 152, 40, f'<path d="{KINDS.get(objective, KINDS["causal_lm"])}"/>', stretch=False)
 
 
 def spread(parts: Sequence[Part], left: float, count: int) -> list[int | str]:

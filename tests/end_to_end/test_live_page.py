@@ -23,7 +23,7 @@ RECORDER = """
   window.mark = "still the same page";
   window.seen = [];
   const look = () => {
-    const step = document.querySelector("#part-head .under").textContent.match(/step ([\\d,]+)/);
+    const step = document.querySelector("#part-head .under").textContent.match(/step ([\\d,]+)/i);
     const names = [...document.querySelectorAll("#part-leaderboard [data-panel='board=all'] tbody tr td:nth-child(2)")];
     const now = {
       step: step ? Number(step[1].replaceAll(",", "")) : 0,
@@ -48,7 +48,8 @@ DIFFERENCES = """async () => {
     for (const drawn of part.querySelectorAll("#part-chart, .readout, .told")) drawn.remove();
     return part.textContent.replace(/\\s+/g, "");
   };
-  const names = ["head", "loss", "step", "leaderboard", "averaging", "links", "written"];
+  const all = ["head", "loss", "step", "leaderboard", "averaging", "links", "written", "samples"];
+  const names = all.filter((name) => document.getElementById(`part-${name}`) || fresh.getElementById(`part-${name}`));
   return names.map((name) => [name, text(fresh, name), text(document, name)]).filter(([, one, other]) => one !== other);
 }"""
 
@@ -192,6 +193,7 @@ def reads_every_board(reader: Reader) -> None:
 def reads_every_chart(reader: Reader) -> None:
     """Require that each chart has a link and its own address, and can be read using the keyboard."""
     names = ["Samples per second", "Machines", "Learning rate", "Data per step"]
+    reader.page.click("#part-loss .axes summary")
     assert reader.page.locator("#part-loss nav a").all_inner_texts() == ["Loss", *names]
     told = {}
     for name in names:
@@ -214,12 +216,12 @@ def test_a_finished_run_shows_its_model_without_a_reload(tmp_path: Path, english
         amina = swarm.sign_up("Amina")
         swarm.open_run(amina, english, trainers=1, steps=4)
         live = open_page(swarm, browser, LIVE)
-        assert live.page.locator("text=Join in").count() > 0
+        assert live.page.locator("text=Join with this line").count() == 1
         says_the_same_anew(swarm, live)
         swarm.start_agent("amina", token=swarm.token_of(amina))
         live.page.wait_for_selector('text="Download the model"', timeout=180_000)
         assert live.page.inner_text("#part-head .badge").startswith("Finished")
-        assert live.page.locator("a:has-text('Join in')").count() == 0
+        assert live.page.locator("text=Join with this line").count() == 0
         says_the_same_anew(swarm, live)
         reads_every_chart(live)
         assert live.page.evaluate("window.mark") == "still the same page"

@@ -107,13 +107,13 @@ def says_it_as_a_perplexity_too(swarm: Swarm, reader: Reader) -> None:
     loss = swarm.facts()["heldout"]["loss"]
     reader.page.click("text=Show perplexity")
     reader.page.wait_for_selector(LIVE, state="attached")
-    shown = reader.page.inner_text("h2#loss").split()
+    shown = reader.page.inner_text("#part-loss [data-panel='as=perplexity'] h2").split()
     assert shown[:3] == ["Held-out", "perplexity", perplexity_text(loss)]
     plain = Visitor(swarm.url).read(f"/runs/{swarm.slug}/?as=perplexity")
     assert f'Held-out perplexity <span class="big figure">{perplexity_text(loss)}</span>' in plain
     reader.page.click("text=Show loss")
     reader.page.wait_for_selector(LIVE, state="attached")
-    assert reader.page.inner_text("h2#loss").startswith("Held-out loss")
+    assert reader.page.inner_text("#part-loss [data-panel='as=loss'] h2").startswith("Held-out loss")
 
 
 def the_best_is_downloaded(swarm: Swarm, target: Path) -> None:

@@ -88,6 +88,7 @@ def test_a_browser_of_years_ago(run: Run) -> None:
     watch(swarm, reader)
     assert reader.page.evaluate("[].toSorted === undefined && Promise.withResolvers === undefined")
     moves(swarm, reader)
+    reader.page.click("#part-loss .axes summary")
     reader.page.select_option(".choices select >> nth=0", "time")
     reader.page.select_option(".choices select >> nth=1", "some")
     reader.page.check(".choices input")

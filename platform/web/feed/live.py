@@ -24,7 +24,7 @@ from runs.models import Run
 from web.run_picture.loading import ENGLISH, seen_of
 from web.run_picture.picture import Picture, board_facts, picture_of, standing_of
 
-PARTS = ("head", "loss", "step", "leaderboard", "written", "activity", "averaging")
+PARTS = ("head", "loss", "step", "leaderboard", "written", "samples", "activity", "averaging")
 AGAIN = "again"  # the only message that a watcher sends: a request for a whole message
 
 

@@ -54,21 +54,22 @@ def resting(picture: RunPicture) -> str:
 
 
 def others(relays: int, auxiliaries: int, void_rounds: int) -> str:
-    """Return text such as “1 relay · 1 auxiliary · 2 retried steps”."""
+    """Return text such as “1 relay · 1 auxiliary · 2 retried steps”; empty if there are none."""
     parts = [
         counts.with_number(ngettext("%(number)s relay", "%(number)s relays", relays), relays) if relays else "",
         counts.with_number(ngettext("%(number)s auxiliary", "%(number)s auxiliaries", auxiliaries), auxiliaries)
         if auxiliaries
         else "",
-        counts.with_number(ngettext("%(number)s retried step", "%(number)s retried steps", void_rounds), void_rounds),
+        counts.with_number(ngettext("%(number)s retried step", "%(number)s retried steps", void_rounds), void_rounds)
+        if void_rounds
+        else "",
     ]
     return " · ".join(filter(None, parts))
 
 
-def more_machines(number: int) -> str:
-    """Return text such as “and 647 more machines”, to show below the first bars; empty for 0."""
-    message = ngettext("and %(number)s more machine", "and %(number)s more machines", number)
-    return counts.with_number(message, number) if number else ""
+def more_people(number: int) -> str:
+    """Return text such as “and 4 more”, to show after the first names; empty for 0."""
+    return _("and %(number)s more") % {"number": f"{number:,}"} if number else ""
 
 
 def given(people: int, machines: int, samples: int) -> str:

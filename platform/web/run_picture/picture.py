@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -14,10 +15,11 @@ from peer_agent.protocol.plan import Outline
 from runs import selectors
 from runs.ledger.standings import LeaderboardLine, Period, PeriodLine, Recent, Shares
 from runs.ledger.totals import in_words
-from runs.models import ActivityLine
+from runs.models import ActivityLine, Release, Run
 from runs.selectors import Measured, Point, RunPicture
 from runs.states import LIVE
-from web.run_picture import card_sentences, status_sentence
+from web import strokes
+from web.run_picture import card_sentences, counts, status_sentence
 from web.run_picture.averaging import averaging_of, key_of
 from web.run_picture.counts import with_number
 from web.run_picture.curves import QUANTITIES, charts_of, summary
@@ -28,8 +30,8 @@ Picture = dict[str, Any]
 LEADERBOARD_LINES = 10  # rows; `web.pages.runs.leaderboard` has them all
 PERIODS = (Period.WEEK, Period.DAY)  # the periods that have their own board
 TALLEST = 8  # height of the tallest bar in the chart of recent work
-BARS = 20  # machines whose bar everyone sees; `web.pages.runs.swarm` has all machines
-STANDING_ON = ("state", "release", "released_step", "text", "waiting_for")
+CHIPS = 12  # people whose samples in the step everyone sees; `web.pages.runs.swarm` has all machines
+STANDING_ON = ("stage", "state", "release", "released_step", "text", "waiting_for")
 OWN_BARS = 5  # machines of the reader whose bars are shown to the reader
 TINTS = 8  # classes tint-0 … tint-7 of the style sheet, each with a light and a dark shade
 WORDS = {
@@ -67,6 +69,7 @@ def _words(seen: Seen) -> Picture:
     return {
         "slug": run.slug,
         "state": str(run.state),
+        "stage": stage_of(seen.run, word),
         "word": word,
         "label": status_sentence.state_label(word, _trainers(seen)),
         "visibility": str(run.get_visibility_display()).lower(),
@@ -79,6 +82,15 @@ def _words(seen: Seen) -> Picture:
         "release": str(seen.run.release.state) if seen.run.release else "",
         "released_step": _released_step(seen.run),
     }
+
+
+def stage_of(run: RunPicture, word: str) -> str:
+    """Return which of five pages a run has now: `waiting`, `live`, `paused`, `failed` or `finished`."""
+    if word in (Run.State.PAUSED, "failed"):
+        return str(word)
+    if run.run.state == Run.State.FINISHED and run.release and run.release.state == Release.State.READY:
+        return "finished"
+    return "live" if run.step else "waiting"
 
 
 def _released_step(run: RunPicture) -> str:
@@ -121,28 +133,53 @@ def _loss(seen: Seen) -> Picture:
 
 
 def _step(seen: Seen) -> Picture:
-    peers = [*_trainers(seen), *(peer for peer in seen.peers if peer.role != TRAINER)]
-    sums = step_sums(peers, target=seen.run.target_batch, phase=seen.phase)
-    recipe, shares = seen.run.run.parsed_recipe, _shares_shown(seen)
+    trainers, shares = _trainers(seen), _shares_shown(seen)
+    sums = step_sums([*trainers, *(peer for peer in seen.peers if peer.role != TRAINER)], phase=seen.phase)
+    recipe = seen.run.run.parsed_recipe
+    given = dict(shares.given) if shares else samples_by_person(trainers)
+    done = shares.samples if shares else sums.done
+    target = 0 if shares else seen.run.target_batch  # a sum over several steps has no target
     return {
-        "step_title": _step_title(shares),
+        "step_title": _step_title(shares, seen.run.step + 1),
         "phase": "" if shares else sums.phase,
-        "done": shares.samples if shares else sums.done,  # may exceed the target, as the sum of the bars does
-        "target": 0 if shares else sums.target,  # a sum over several steps has no target
+        "done": done,  # may exceed the target
+        "target": target,
+        "chips": [
+            {"key": name, "name": name, "tint": tint_of(name), "done": samples}
+            for name, samples in sorted(given.items(), key=lambda each: (-each[1], each[0]))[:CHIPS]
+        ],
+        "more_people": card_sentences.more_people(max(0, len(given) - CHIPS)),
+        "strip": _strip(given, done, target),
         "samples_per_s": round(sums.samples_per_s, 1),
         "tokens_per_s": round(sums.samples_per_s * recipe.loss_units_in(1)[1]),
         "units": loss_unit_of_page(recipe)[1],
-        "training": len(_trainers(seen)),
+        "training": len(trainers),
         "relays": sums.relays,
         "void_rounds": seen.void_rounds,
-        "more_machines": card_sentences.more_machines(0 if shares else max(0, len(_trainers(seen)) - BARS)),
         "others": card_sentences.others(sums.relays, sums.auxiliaries, seen.void_rounds),
     }
 
 
-def _step_title(shares: Shares | None) -> str:
+def samples_by_person(trainers: Iterable[OnlinePeer]) -> dict[str, int]:
+    given: Counter[str] = Counter()
+    for peer in trainers:
+        given[peer.name] += peer.done
+    return dict(given)
+
+
+def _strip(given: Mapping[str, int], done: int, target: int) -> str:
+    by_tint: Counter[int] = Counter()
+    for name, samples in given.items():
+        by_tint[tint_of(name)] += samples
+    rest: list[strokes.Part] = [("rest", max(0, done - sum(given.values())))]
+    parts = [*sorted(by_tint.items()), *rest]
+    label = _("%(done)s of %(target)s samples") % {"done": f"{done:,}", "target": f"{target:,}"}
+    return strokes.strip(parts, max(0, target - done), label if target else counts.samples(done))
+
+
+def _step_title(shares: Shares | None, step: int) -> str:
     if shares is None:
-        return _("This step")
+        return _("Step %(step)s") % {"step": f"{step:,}"}
     return with_number(ngettext("Last %(number)s step", "Last %(number)s steps", shares.steps), shares.steps)
 
 
@@ -152,10 +189,8 @@ def _totals(run: RunPicture) -> Picture:
 
 
 def _lists(seen: Seen) -> Picture:
-    trainers, shares = _trainers(seen), _shares_shown(seen)
-    here = {peer.name for peer in trainers}
+    here = {peer.name for peer in _trainers(seen)}
     return {
-        "bars": _shares(shares) if shares else bars_of(trainers, target=seen.run.target_batch),
         "leaderboard": _leaderboard(seen.run, here),
         **{str(period): [_period_line(line, here) for line in seen.by_period.get(period, ())] for period in PERIODS},
         "activity": [_activity_line(line) for line in seen.run.activity],
@@ -166,20 +201,6 @@ def _lists(seen: Seen) -> Picture:
 def _shares_shown(seen: Seen) -> Shares | None:
     """Return the last steps' shares if steps are too short to watch and a machine is training, else None."""
     return seen.run.shares if seen.run.shares and seen.run.shares.samples and _trainers(seen) else None
-
-
-def _shares(shares: Shares) -> list[Picture]:
-    return [
-        {
-            "key": name,
-            "name": name,
-            "tint": tint_of(name),
-            "state": "",
-            "done": samples,
-            "share": round(100 * samples / shares.samples, 1),
-        }
-        for name, samples in shares.given.items()
-    ]
 
 
 def _leaderboard(run: RunPicture, here: Collection[str]) -> list[Picture]:
@@ -245,25 +266,23 @@ class StepSums(NamedTuple):
 
     phase: str
     done: int
-    target: int
     samples_per_s: float
     relays: int
     auxiliaries: int
 
 
-def step_sums(peers: Sequence[OnlinePeer], *, target: int, phase: str) -> StepSums:
+def step_sums(peers: Sequence[OnlinePeer], *, phase: str) -> StepSums:
     trainers = [peer for peer in peers if peer.role == TRAINER]
     return StepSums(
         phase=str(WORDS.get(phase, phase)),
         done=sum(peer.done for peer in trainers),
-        target=target,
         samples_per_s=sum(peer.samples_per_s for peer in trainers),
         relays=sum(peer.role == RELAY for peer in peers),
         auxiliaries=sum(peer.role == AUXILIARY for peer in peers),
     )
 
 
-def bars_of(trainers: Iterable[OnlinePeer], *, target: int, most: int = BARS) -> list[dict[str, Any]]:
+def bars_of(trainers: Iterable[OnlinePeer], *, target: int, most: int) -> list[dict[str, Any]]:
     """Return bars for the first trainers in name order, with opaque keys. `share` is a percentage of the batch."""
     return [
         {

@@ -62,6 +62,8 @@ def at_step(picture: RunPicture) -> dict[str, str]:
 def finishing_sentence(picture: RunPicture) -> str:
     if picture.run.waiting_for:
         return reason_in_words_of_page(picture.run.waiting_for)
+    if picture.release is not None and picture.release.state == Release.State.FAILED:
+        return _("%(step)s steps are done, but the model could not be made.") % at_step(picture)
     if picture.step >= picture.target_steps:
         return _("All %(step)s steps are done. The model is being checked and packaged.") % at_step(picture)
     return _("%(step)s steps are done. The model is being checked and packaged.") % at_step(picture)

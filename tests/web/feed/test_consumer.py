@@ -147,7 +147,7 @@ async def test_each_language_that_is_watched_has_a_picture(example: Example, lay
         assert set(watch._watches) == {(example.run.pk, "en"), (example.run.pk, "bn")}
         await a_step(example, layer, 5.0)
         assert "ধাপ 1 / " in (await reader.message())["parts"]["head"]
-        assert "step 1 of " in (await program.message())["parts"]["head"]
+        assert "Step 1 of " in (await program.message())["parts"]["head"]
 
 
 async def test_without_a_word_of_the_host_it_looks_by_itself(
@@ -157,7 +157,7 @@ async def test_without_a_word_of_the_host_it_looks_by_itself(
     async with watching(example.run) as watcher:
         await watcher.message()
         await in_thread(committed)(example.run, (example.teo.machine, 3))
-        assert "step 1 of " in (await watcher.message())["parts"]["head"]
+        assert "Step 1 of " in (await watcher.message())["parts"]["head"]
 
 
 async def test_a_held_out_loss_comes_when_it_is_known(

@@ -31,7 +31,7 @@ def test_the_same_picture_as_by_the_socket(client: Client, run: Run, laptop: Own
     chart = {"from": 0, "add": points, "heldout": heldout, "unigram": now.chart["unigram"]}
     assert answer == {"whole": True, "seq": 0, "parts": now.parts, "chart": chart, "standing": now.standing}
     assert set(now.parts) == set(PARTS)
-    assert all(html.startswith(("<section", "<header")) for html in now.parts.values())
+    assert all(f' id="part-{name}"' in html.partition(">")[0] for name, html in now.parts.items())
     assert (len(points), len(heldout)) == (1, 1)
 
 
@@ -57,7 +57,7 @@ def test_time_to_go_is_shown_only_while_trainers_are_present(client: Client, run
 def test_it_is_in_the_language_that_the_page_names(client: Client, run: Run) -> None:
     path = f"/runs/{run.slug}/feed.json"
     english = client.get(path, headers={"accept-language": "bn"}).json()
-    assert "No machines are training" in english["parts"]["step"]
+    assert "Nobody is training right now" in english["parts"]["head"]
     bengali = look(run.pk, "bn")
     assert bengali is not None
     assert client.get(f"{path}?language=bn").json()["parts"] == bengali.parts != english["parts"]
@@ -92,7 +92,7 @@ def test_a_crowd_shares_one_look_until_a_step_is_made(
     assert client.get(path).content == first
     committed(run, (laptop.machine, 4))
     second = client.get(path)
-    assert "step 1 of" in second.json()["parts"]["head"]
+    assert "Step 1 of" in second.json()["parts"]["head"]
     assert "Teo joined" in second.content.decode()
 
 
@@ -106,7 +106,7 @@ def test_steps_faster_than_looks_share_one_too(
     committed(run, (laptop.machine, 4))
     assert client.get(path).content == first
     monkeypatch.setattr(polling, "REST_S", 0.0)
-    assert "step 1 of" in client.get(path).json()["parts"]["head"]
+    assert "Step 1 of" in client.get(path).json()["parts"]["head"]
 
 
 def test_a_picture_is_compressed_once_however_many_ask(

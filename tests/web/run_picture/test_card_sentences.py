@@ -36,10 +36,10 @@ def test_a_step_that_nobody_makes(state: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("relays", "auxiliaries", "void_rounds", "words"),
     [
-        (0, 0, 0, "0 retried steps"),
+        (0, 0, 0, ""),
         (1, 0, 1, "1 relay · 1 retried step"),
         (2, 1, 1000, "2 relays · 1 auxiliary · 1,000 retried steps"),
-        (0, 2, 0, "2 auxiliaries · 0 retried steps"),
+        (0, 2, 0, "2 auxiliaries"),
     ],
 )
 def test_what_stands_beside_the_machines(relays: int, auxiliaries: int, void_rounds: int, words: str) -> None:

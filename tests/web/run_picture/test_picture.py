@@ -15,13 +15,11 @@ from runs.ledger.standings import LeaderboardLine, Shares
 from runs.ledger.totals import AveragedLine
 from runs.models import Release, Run
 from runs.selectors import Measured, Point, RunPicture
-from tests.runs.factories import RECIPE
+from tests.runs.factories import RECIPE, committed, owned
 from tests.web.browsing import as_, page
 from tests.web.run_picture.test_status_sentence import AUXILIARY, NOOR, RELAY, TEO, picture
-from web.run_picture.picture import BARS, OWN_BARS, STANDING_ON, Seen, picture_of
+from web.run_picture.picture import CHIPS, OWN_BARS, STANDING_ON, Seen, picture_of
 from web.run_picture.status_sentence import passes_note
-
-LINE = "and {} more machines</a>"
 
 
 def seen(*averaged: AveragedLine) -> Seen:
@@ -33,8 +31,8 @@ def seen(*averaged: AveragedLine) -> Seen:
 
 def test_auxiliaries_are_counted_apart_and_make_no_step() -> None:
     shown = picture_of(seen())
-    assert shown["others"] == "1 relay · 1 auxiliary · 0 retried steps"
-    assert (shown["training"], shown["relays"], len(shown["bars"])) == (2, 1, 2)
+    assert shown["others"] == "1 relay · 1 auxiliary"
+    assert (shown["training"], shown["relays"], len(shown["chips"])) == (2, 1, 2)
     assert shown["sentence"].startswith("2 people on 2 machines are")
 
 
@@ -105,12 +103,14 @@ def test_passes_are_told_as_far_as_they_are_known(passes: float | None, words: s
     assert passes_note(passes) == words
 
 
-def test_the_bars_of_a_step_sum_to_the_samples_shown() -> None:
-    """Machines compute a few more samples than a step needs."""
+def test_the_people_of_a_step_sum_to_the_samples_shown() -> None:
+    """Machines compute a few more samples than a step needs. A person's machines are counted together."""
     shown = with_recipe(picture("open", target_batch=10))
-    found = picture_of(Seen(shown, (TEO, NOOR), "accumulate", 0, NOON))
-    assert (found["step_title"], found["done"], found["target"]) == ("This step", 12, 10)
-    assert sum(bar["done"] for bar in found["bars"]) == found["done"]
+    found = picture_of(Seen(shown, (TEO, NOOR, NOOR._replace(peer="c" * 32)), "accumulate", 0, NOON))
+    assert (found["step_title"], found["target"]) == (f"Step {shown.step + 1}", 10)
+    assert [chip["name"] for chip in found["chips"]] == ["Noor", "Teo"]
+    assert sum(chip["done"] for chip in found["chips"]) == found["done"] > 10
+    assert "ghost" not in found["strip"], "the step is full"
 
 
 def test_a_point_has_what_every_chart_shows() -> None:
@@ -128,13 +128,10 @@ def test_short_steps_are_shown_together() -> None:
     shown = with_recipe(picture("open", pace_s=0.4, shares=shares))
     found = picture_of(Seen(shown, (TEO,), "reduce", 0, NOON))
     assert (found["step_title"], found["phase"], found["done"], found["target"]) == ("Last 50 steps", "", 200, 0)
-    assert [(bar["name"], bar["done"], bar["share"]) for bar in found["bars"]] == [
-        ("Teo", 150, 75.0),
-        ("Ida", 30, 15.0),
-    ]
+    assert [(chip["name"], chip["done"]) for chip in found["chips"]] == [("Teo", 150), ("Ida", 30)]
     assert found["training"] == 1
     resting = picture_of(Seen(shown, (), "", 0, NOON))
-    assert (resting["step_title"], resting["bars"]) == ("This step", []), "nobody trains"
+    assert resting["chips"] == [], "nobody trains"
 
 
 @pytest.mark.parametrize("shares", [None, Shares(50, 200, {"Teo": 150, "Ida": 50})])
@@ -143,8 +140,8 @@ def test_no_machine_trains_while_the_run_is_paused(shares: Shares | None) -> Non
         picture("paused", pace_s=0.4, shares=shares, leaderboard=[LeaderboardLine(1, "Teo", 9, 9, 3, 1)])
     )
     found = picture_of(Seen(shown, (TEO, NOOR, RELAY), "accumulate", 0, NOON))
-    assert (found["bars"], found["training"], found["samples_per_s"], found["tokens_per_s"]) == ([], 0, 0, 0)
-    assert (found["step_title"], found["leaderboard"][0]["now"], found["relays"]) == ("This step", False, 1)
+    assert (found["chips"], found["training"], found["samples_per_s"], found["tokens_per_s"]) == ([], 0, 0, 0)
+    assert (found["stage"], found["leaderboard"][0]["now"], found["relays"]) == ("paused", False, 1)
 
 
 def test_a_run_that_was_ended_early_has_a_full_bar() -> None:
@@ -190,9 +187,9 @@ def crowd(count: int) -> list[str]:
     return [f"A{at:03}" for at in reversed(range(count))]
 
 
-def bars(text: str) -> list[tuple[str, int]]:
-    """Return the bars of the card of the present step."""
-    found = re.findall(r'<span class="who">([^<]+)</span><eased-number class="figure" value="(\d+)">', text)
+def chips(text: str) -> list[tuple[str, int]]:
+    """Return the people and samples of the step in progress."""
+    found = re.findall(r'<li class="chip tint-\d" [^>]*>(\S+) <span class="figure quiet">([\d,]+)</span>', text)
     return [(name, int(done)) for name, done in found]
 
 
@@ -203,45 +200,48 @@ def own(text: str) -> list[int]:
     return [int(done) for done in re.findall(r'<span class="figure">(\d+)</span>', part[0])]
 
 
-def test_everybody_gets_the_first_by_name(run: Run, client: Client) -> None:
-    training(run, *crowd(BARS + 10))
+def test_everybody_sees_who_gives_most(run: Run, client: Client) -> None:
+    committed(run, (owned(run.organizer).machine, 4))
+    training(run, *crowd(CHIPS + 10))
     text = page(client.get(f"/runs/{run.slug}/"))
-    assert [name for name, _ in bars(text)] == sorted(crowd(BARS + 10))[:BARS]
-    done = f"{sum(range(1, BARS + 11)):,}"
+    assert chips(text) == [(f"A{at:03}", CHIPS + 10 - at) for at in range(CHIPS)]
+    done = sum(range(1, CHIPS + 11))
     assert f">{done}</eased-number> / 4</span> samples" in text, "others work too"
-    assert f'<a href="/runs/{run.slug}/swarm/">{LINE.format(10)}' in text
+    assert "and 10 more" in text
+    assert f'<a href="/runs/{run.slug}/swarm/">{CHIPS + 10} machines</a>' in text
     assert own(text) == []
-    assert page(client.get(f"/runs/{run.slug}/swarm/")).count("<tr") == 1 + BARS + 10 + 2, "all are there"
+    assert page(client.get(f"/runs/{run.slug}/swarm/")).count("<tr") == 1 + CHIPS + 10 + 2, "all are there"
 
 
 def test_readers_see_their_own_machines(run: Run, volunteer: Person) -> None:
-    training(run, "Teo", *crowd(BARS + 10), "Teo")
+    training(run, "Teo", *crowd(CHIPS + 10), "Teo")
     text = page(as_(volunteer).get(f"/runs/{run.slug}/"))
-    assert own(text) == [1, BARS + 12]
+    assert own(text) == [1, CHIPS + 12]
     assert "Your 2 machines: no samples yet" in text
-    assert LINE.format(12) in text
     asked = page(as_(volunteer).get(f"/runs/{run.slug}/own/"))
     assert own(asked) == own(text)
-    assert '<div id="part-mine" data-follow>' in asked
+    assert '<div id="part-mine" class="mine-card" data-follow>' in asked
 
 
 def test_nobody_has_more_than_a_few_of_their_own(run: Run, volunteer: Person) -> None:
-    training(run, *crowd(BARS), *["Teo"] * (OWN_BARS + 3))
+    training(run, *crowd(CHIPS), *["Teo"] * (OWN_BARS + 3))
     assert len(own(page(as_(volunteer).get(f"/runs/{run.slug}/own/")))) == OWN_BARS
 
 
 def test_nobody_gets_those_of_others(run: Run, volunteer: Person, organizer: Person) -> None:
-    training(run, *crowd(BARS), "Teo")
+    training(run, *crowd(CHIPS), "Teo")
     for reader in (Client(), as_(organizer)):
         text = page(reader.get(f"/runs/{run.slug}/own/"))
         assert own(text) == []
         assert "data-follow" not in text
 
 
-def test_one_more_is_told_in_the_singular_and_none_not_at_all(run: Run, client: Client) -> None:
-    for count, words in ((BARS + 1, "and 1 more machine</a>"), (BARS, "")):
-        training(run, *crowd(count))
-        text = page(client.get(f"/runs/{run.slug}/"))
-        assert len(bars(text)) == BARS
-        assert words in text
-        assert (" more machine" in text.split('class="machines-now"')[1].split("</section>")[0]) == bool(words)
+def test_a_run_has_one_of_five_pages() -> None:
+    def stage(state: str, *peers: OnlinePeer, **more: Any) -> str:
+        return str(picture_of(Seen(with_recipe(picture(state, **more)), peers, "", 0, NOON))["stage"])
+
+    assert stage("draft", step=0) == stage("open", step=0) == stage("open", TEO, step=0) == "waiting"
+    assert stage("open", TEO) == stage("open") == stage("finishing") == "live"
+    assert stage("paused") == "paused"
+    assert stage("finished", release=Release(state="ready")) == "finished"
+    assert stage("finishing", release=Release(state="failed")) == stage("draft", dataset="failed") == "failed"

@@ -1,6 +1,7 @@
 """The page of a run, for everyone who may see it. The organizer's page is in `manage`."""
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ from runs.releases.card_facts import how_checked
 from runs.releases.making import better_snapshot, is_stale
 from runs.selectors import RunPicture
 from runs.states import LIVE, MOVING
+from web import strokes
 from web.agent_package import install_lines, is_near
 from web.http import rate_limits
 from web.http.requester import address_of, run_or_404, site_of
@@ -120,6 +122,7 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         **facts,
         "recipe": run.parsed_recipe,
         **place_facts(run, own, seen.links, seen.outline, [line.name for line in picture.leaderboard]),
+        **stage_facts(picture, live),
         "has_own": request.user.is_authenticated,
         **_chart_facts(request, live, picture, drawn),
         "as_perplexity": as_perplexity,
@@ -136,6 +139,28 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "needs": needs_words(run.parsed_recipe),
         "room": room_words(run, seen.peers),
     }
+
+
+def stage_facts(picture: RunPicture, live: Picture) -> dict[str, Any]:
+    """Return the drawing of the whole run, the best text it wrote, and why it failed."""
+    if live["stage"] == "live":
+        return {}
+    release = picture.release
+    fault = release.fault if release else ""
+    return {
+        "hero": whole_run(picture, live),
+        "best": release.sample if release else "",
+        "failed": fault or None,
+    }
+
+
+def whole_run(picture: RunPicture, live: Picture) -> str:
+    given = [(line["tint"], line["samples"]) for line in live["leaderboard"]]
+    rest = picture.samples - sum(samples for _, samples in given)
+    points = [(point.step, point.loss) for point in picture.points if math.isfinite(point.loss)]
+    return strokes.hero(
+        points, live["target_steps"], [*given, ("rest", max(0, rest))], live["summary"], state=live["stage"]
+    )
 
 
 def _board_in(request: HttpRequest) -> str:

@@ -38,7 +38,6 @@ def test_whoever_is_not_among_the_rows_has_a_line_of_their_own(crowd: Run) -> No
     text = page(as_("hand 14").get("/runs/proverbs/"))
     assert rows_shown(text) == LEADERBOARD_LINES
     assert '<p id="part-you" class="you">you: 14th, 10 samples short of 13th</p>' in text
-    assert 'data-you="you: 14th, 10 samples short of 13th"' in text
 
 
 @pytest.mark.parametrize("name", ["hand 02", "Noor"])
@@ -67,7 +66,7 @@ def test_who_has_moved_up_or_down_is_marked_and_said(crowd: Run, client: Client)
     down = '<span aria-hidden="true">▼ 1</span><span class="hidden">down 1 since yesterday</span>'
     for path in ("/runs/proverbs/", "/runs/proverbs/leaderboard/"):
         text = page(client.get(path))
-        assert re.search(rf'hand 05(</a>)? <span class="moved">{up}', text), path
+        assert re.search(rf'hand 05(</a>)?(</span>)? ?<span class="moved">{up}', text), path
         assert text.count(down) == 2, path
         assert text.count('class="moved"') == 3, path
     assert "moved" not in page(client.get("/runs/proverbs/leaderboard/?of=machines"))
@@ -120,7 +119,7 @@ def test_who_only_averages_has_a_line_without_a_rank(crowd: Run) -> None:
     text = page(Client().get("/runs/proverbs/"))
     assert '<th scope="col" class="number">Averaged</th>' in text
     assert '<td class="number">2.5 MB</td>' in text
-    assert '<td class="number quiet"></td><td>Ida</td>' in text
+    assert re.search(r'<td class="number quiet"></td><td><span class="chip tint-\d">Ida</span></td>', text)
 
 
 def test_a_day_without_samples_is_not_a_run_without(crowd: Run, client: Client) -> None:

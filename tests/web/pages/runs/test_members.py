@@ -11,7 +11,7 @@ from accounts.models import Person
 from coordination.presence import OnlinePeer
 from runs.lifecycle import joining, membership
 from runs.models import JoinRequest, Run, RunRole, Snapshot
-from tests.runs.factories import Owned, committed, opened
+from tests.runs.factories import Owned, committed, opened, owned
 from tests.web.browsing import as_, page
 from tests.web.requesters import given_role
 from web.pages.runs.run import room_words
@@ -269,6 +269,7 @@ def test_who_asks_on_a_list_finds_the_run(asked: Run, client: Client) -> None:
 
 def test_a_page_shows_what_snapshots_write(run: Run, client: Client) -> None:
     """A model can write markup, which must be escaped."""
+    committed(run, (owned(run.organizer).machine, 4))
     assert 'aria-labelledby="written" hidden>' in page(client.get(f"/runs/{run.slug}/"))
     facts = {"digest": "2" * 64, "state_digest": "1" * 16, "file": "3" * 64, "size": 5}
     Snapshot.objects.create(run=run, index=20, step=20, written=[["Many", " <b>hands</b>"], ["", "alone"]], **facts)

@@ -1,0 +1,61 @@
+"""Drawings of strokes: each count and tint is exact, and nothing changes without a reason."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from web import strokes
+from web.strokes import GHOST, spread
+
+PARTS = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 10_000)), max_size=8, unique_by=lambda part: part[0])
+
+
+@given(PARTS, st.integers(0, 10_000), st.integers(1, 200))
+def test_strokes_are_shared_out_exactly(parts: list[tuple[int, int]], left: int, count: int) -> None:
+    found = spread(parts, left, count)
+    whole = sum(amount for _, amount in parts)
+    filled = sum(name != GHOST for name in found)
+    assert len(found) == count
+    assert GHOST not in found[:filled], "what is still to come stands last"
+    assert abs(filled - (count * whole / (whole + left) if whole else 0)) <= 0.5 + 1e-9 or filled == count
+    for name, amount in parts:
+        assert abs(found.count(name) - (filled * amount / whole if whole else 0)) < 1
+
+
+def drawn(svg: str) -> int:
+    """Return the number of strokes in a drawing."""
+    return len(re.findall(r"M[\d.]+ [\d.]+V", svg))
+
+
+def test_a_step_fills_stroke_by_stroke() -> None:
+    empty, half, full = (strokes.strip([(0, done)], 96 - done, "") for done in (0, 48, 96))
+    assert [drawn(each) for each in (empty, half, full)] == [strokes.STRIP] * 3
+    assert [each.count('class="ghost"') for each in (empty, half, full)] == [1, 1, 0]
+    assert "new tint-0" in half, "the newest one rises"
+
+
+@pytest.mark.parametrize("state", ["waiting", "running", "paused", "failed", "finished"])
+def test_a_run_is_drawn_in_each_state(state: str) -> None:
+    points = [] if state == "waiting" else [(1, 6.0), (50, 4.0), (80, 3.5)]
+    svg = strokes.hero(points, 100, [(1, 3), (2, 1)] if points else [], "<Loss>", state=state)
+    assert "&lt;Loss&gt;" in svg
+    assert svg.count('class="yours"') == (state == "waiting")
+    assert svg.count('class="broken"') == (state == "failed")
+    assert (drawn(svg) - (state == "waiting")) == strokes.HERO
+    coordinates = [float(y) for y in re.findall(r"[ V](-?[\d.]+)", svg.partition(">")[2])]
+    assert all(0 <= y <= 1184 for y in coordinates)
+
+
+def test_a_certificate_marks_the_persons_part() -> None:
+    svg = strokes.band(0.25, [(1, 6.0), (100, 3.0)], "")
+    own = re.search(r'class="own" d="([^"]*)"', svg)
+    assert own is not None
+    assert (drawn(own[1]), drawn(svg)) == (45, 180)
+
+
+def test_days_without_samples_stay_low() -> None:
+    svg = strokes.days([0, 4, 16], 3, "")
+    heights = {name: re.findall(r"V([\d.]+)", path) for name, path in re.findall(r'class="([\w-]+)" d="([^"]*)"', svg)}
+    assert heights == {"ghost": ["34"], "tint-3": ["18.5", "6"]}
