@@ -126,7 +126,7 @@ def join(
     from peer_agent.display.json_lines import JsonLinesView
     from peer_agent.display.lines import View
     from peer_agent.display.terminal import LiveView, is_terminal
-    from peer_agent.machine.hardware import missing_packages
+    from peer_agent.machine.hardware import of_packages
     from peer_agent.machine.leave_request import LeaveRequest
     from peer_agent.machine.limits import apply_limits, usual_limits
     from peer_agent.protocol.credentials import Role
@@ -140,8 +140,8 @@ def join(
     plain = View() if auxiliary or not is_terminal(sys.stdout) else LiveView()
     view = JsonLinesView() if json else plain
     with view.hears_errors() if isinstance(view, JsonLinesView) else contextlib.nullcontext():
-        if not auxiliary and (missing := missing_packages()):
-            raise Problem.of("E103", missing=", ".join(missing))
+        if not auxiliary and (fault := of_packages()):
+            raise Problem(fault)
         limits = replace(usual_limits(threads or None, reserve, disk), compiles=compile)
         apply_limits(limits)
         home = _home()

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from peer_agent.display.device_code import show_code
 from peer_agent.display.lines import View
-from peer_agent.machine.hardware import missing_packages
+from peer_agent.machine.hardware import of_packages
 from peer_agent.machine.home import Home, home_folder
 from peer_agent.machine.leave_request import LeaveRequest, Unattended
 from peer_agent.machine.limits import Limits, apply_limits, usual_limits
@@ -42,8 +42,8 @@ def collaborate(
     finishes the current step. After any other error, it leaves at once. `home` defaults to the agent's folder on this
     machine, and `view` to plain lines on standard output.
     """
-    if missing := missing_packages():
-        raise Problem.of("E103", missing=", ".join(missing))
+    if fault := of_packages():
+        raise Problem(fault)
     place = Home(home or home_folder(dict(os.environ)))
     view = view or View()
     with place.locked():

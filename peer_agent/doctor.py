@@ -22,7 +22,7 @@ from peer_agent import __version__
 from peer_agent.display.status import FILE, Status
 from peer_agent.machine import hardware
 from peer_agent.machine.faults import in_readers_words, sanitize_fault
-from peer_agent.machine.hardware import gpu_name, missing_packages
+from peer_agent.machine.hardware import gpu_name, install_line, of_packages
 from peer_agent.machine.home import Home
 from peer_agent.machine.language import gettext as _
 from peer_agent.machine.language import gettext_noop, in_bytes, ngettext, padded, translated
@@ -108,8 +108,8 @@ def _beside(check: Check, checks: list[Check]) -> set[str]:
 
 
 def check_versions() -> Check:
-    if missing := missing_packages():
-        return bad("versions", Fault.of("E103", missing=", ".join(missing)))
+    if fault := of_packages():
+        return bad("versions", fault)
     found = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES if _is_there(name))
     return good("versions", f"manyhands {__version__}, Python {platform.python_version()}, {found}")
 
@@ -130,7 +130,7 @@ def check_device(seen: Callable[[], str] = gpu_name) -> Check:
         return found("device", fault_of_product("cuda"), torch.cuda.get_device_name())
     if gpu:
         reason = f"torch {torch.__version__}"
-        return bad("device", Fault.of("E119", gpu=gpu, reason=reason))
+        return bad("device", Fault.of("E119", gpu=gpu, reason=reason, line=install_line("torch", again=True)))
     return good("device", cpu)
 
 

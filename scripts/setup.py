@@ -66,8 +66,8 @@ def missing_prerequisites(profile: str) -> list[str]:
 def python_complaint(version: tuple[int, ...]) -> str:
     if version >= OLDEST_PYTHON:
         return ""
-    newer = [name for name in ("python3.12", "python3.11") if shutil.which(name)]
-    remedy = f"Run: make PYTHON={newer[0]} <verb>." if newer else "Install Python 3.11 or 3.12 and try again."
+    newer = [name for name in ("python3.13", "python3.12", "python3.11") if shutil.which(name)]
+    remedy = f"Run: make PYTHON={newer[0]} <verb>." if newer else "Install Python 3.11 to 3.13 and try again."
     return f"E901 Python: this is {version[0]}.{version[1]} and 3.11 is the oldest that works. {remedy}"
 
 

@@ -265,7 +265,7 @@ def test_a_half_installed_package_is_forgotten(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob("*.dist-info")] == ["whole-1.dist-info"]
 
 
-@pytest.mark.parametrize(("version", "number"), [((3, 9), "E901"), ((3, 11), ""), ((3, 12), "")])
+@pytest.mark.parametrize(("version", "number"), [((3, 9), "E901"), ((3, 11), ""), ((3, 13), "")])
 def test_an_old_python_is_named(version: tuple[int, int], number: str) -> None:
     assert setup.python_complaint(version)[:4] == number
 

@@ -44,7 +44,7 @@ function valuesOf(radio: HTMLInputElement | undefined): Record<string, string> {
 document.addEventListener("click", (event) => {
   const link = (event.target as Element).closest<HTMLElement>("a[data-fill]");
   const field = document.querySelector<HTMLInputElement>("input[name=hub]");
-  if (!link || !field || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  if (!link || !field) return;
   event.preventDefault();
   field.value = link.dataset["fill"] ?? "";
   field.focus();

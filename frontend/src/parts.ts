@@ -15,7 +15,7 @@ export function prepare(root: ParentNode, me: string): void {
   for (const row of root.querySelectorAll<HTMLElement>("[data-key]"))
     row.id ||= `row-${row.closest(`[id^=${PART}]`)?.id ?? ""}-${encodeURIComponent(row.dataset["key"] ?? "")}`;
   for (const row of root.querySelectorAll<HTMLElement>("[data-person]")) row.classList.toggle("mine", row.dataset["person"] === me);
-  for (const time of root.querySelectorAll<HTMLTimeElement>("time[datetime]")) {
+  for (const time of root.querySelectorAll<HTMLTimeElement>(".timeline time")) {
     const at = new Date(time.dateTime);
     [time.textContent, time.title] = [clock(at), moment(at)];
   }
@@ -144,6 +144,7 @@ function addCopyButtons(root: ParentNode): void {
     button.textContent = say("Copy");
     const row = document.createElement("div");
     row.className = "copyrow";
+    code.tabIndex = 0; // a long line is scrolled by keyboard too
     code.replaceWith(row);
     row.append(code, button);
   }

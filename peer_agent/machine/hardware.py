@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from collections.abc import Collection
 from pathlib import Path
 
@@ -18,11 +19,26 @@ from peer_agent.machine.limits import usual_limits
 from peer_agent.protocol.credentials import CLOCK_TOLERANCE_S
 from peer_agent.protocol.errors import Fault
 
-NEEDED = ("torch", "transformers", "safetensors", "kornia")  # packages that training needs
+NEEDED = ("kornia", "peft", "pyarrow", "tokenizers", "torch", "transformers")  # the extra `train` of the package
+PYTORCH_CPU = "https://download.pytorch.org/whl/cpu"
 
 
-def missing_packages() -> list[str]:
-    return [name for name in NEEDED if importlib.util.find_spec(name) is None]
+def of_packages() -> Fault | None:
+    """Return E103 if packages that training needs are missing, otherwise None."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    return Fault.of("E103", missing=", ".join(missing), line=install_line(*missing)) if missing else None
+
+
+def install_line(*packages: str, again: bool = False) -> str:
+    """Return the command that installs packages into this environment, with the build of torch for this machine.
+    `again`: replace the builds that are installed.
+    """
+    names = " ".join(packages)
+    if importlib.util.find_spec("pip") is None:  # uv made this environment
+        return f"uv pip install --python {sys.executable} --torch-backend auto {'--reinstall ' * again}{names}"
+    is_for_cpu = platform.system() == "Linux" and not gpu_name()
+    index = f" --extra-index-url {PYTORCH_CPU}" if is_for_cpu else ""
+    return f"{sys.executable} -m pip install {'--force-reinstall ' * again}{names}{index}"
 
 
 def system_in_words(gpu: str = "") -> str:

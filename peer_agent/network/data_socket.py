@@ -20,6 +20,8 @@ LEAST_UNSENT, MOST_UNSENT = 128 * 1024, 1024 * 1024  # limits of the unsent byte
 RATE_S = 1.0  # seconds of continuous sending after which the rate is measured
 # Without acknowledgement for `SILENT_S`, the peer counts as gone; `LOOK_S` is the time between checks.
 SILENT_S, LOOK_S = 60.0, 10.0
+# These versions of asyncio never pause the sender after `writelines`, however slow the reader is (CVE-2024-12254).
+IS_UNBOUNDED = (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2)
 LAST_ACK = 56  # offset in Linux's `struct tcp_info` of the milliseconds since the last acknowledgement
 
 
@@ -182,6 +184,10 @@ async def send_all(connection: Socket, messages: Sequence[bytes]) -> None:
     async with connection.send_context():
         for message in messages:
             connection.protocol.send_binary(message)
-        connection.transport.writelines(connection.protocol.data_to_send())
+        data = connection.protocol.data_to_send()
+        if IS_UNBOUNDED:
+            connection.transport.write(b"".join(data))
+        else:
+            connection.transport.writelines(data)
     if isinstance(connection, WideSocket):
         connection.went(sum(map(len, messages)))

@@ -352,7 +352,7 @@ async def _once(
     try:
         connection = await connect()
     except Problem as problem:
-        return Refused(problem.fault, remote=False)
+        return Refused(problem.fault, getattr(problem, "retry_after_s", 0.0) or -1.0, remote=False)
     except Refused as refused:
         return refused
     on_state(Connected())

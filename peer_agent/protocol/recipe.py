@@ -65,13 +65,13 @@ class Material(NamedTuple):
     name: str  # as in `the text`
     unit: str  # the unit of sizes: tokens or images
     file: str  # the file that people upload
-    shown: tuple[str, str]  # a title above the sample that people see, and what to look for in the sample
     suffixes: tuple[str, ...]  # the accepted file suffixes
     or_text: bool = False  # text files with any other suffix are accepted too
     more: str = ""  # the words for a further file that becomes a separate source, as in `another text`
     adapts: "Material | None" = None  # the model that people must also provide, if the recipe adapts one
     takes: "Material | None" = None  # what people may also provide: a tokenizer
     hub: OnHub = ""  # the kind of Hugging Face Hub repository from which the material may come, or empty
+    shown: tuple[str, str] = ("", "")  # of a file that accompanies the data: a title, and what to do without the file
 
     @property
     def brought(self) -> "Material | None":

@@ -27,7 +27,6 @@ class Prepared(Struct, frozen=True, kw_only=True):
     size: int
     shards: list[DataFile]
     heldout: DataFile | None
-    pieces: list[str]  # a few samples, shown to people
     ready: str  # a line for the run's timeline
 
 

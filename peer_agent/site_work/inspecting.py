@@ -52,9 +52,7 @@ def _recipe(name: str) -> Recipe:
 
 
 def _kind_of(path: Path) -> str:
-    """Return the kind of recipe for a file: images if most files in an archive are images."""
-    if path.is_dir():
-        return TEXTS
+    """Return the kind of recipe for a file or a folder: images if it has many files that are images."""
     images = others = 0
     with tempfile.TemporaryDirectory() as folder:
         try:

@@ -3,10 +3,12 @@
 import hashlib
 import importlib
 import io
+import sys
 import unicodedata
 import warnings
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path, PurePosixPath
@@ -15,7 +17,7 @@ from typing import IO, NamedTuple
 import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageFile, ImageOps
 from safetensors.numpy import save
 
 from peer_agent.protocol.errors import Problem, disk_errors
@@ -25,7 +27,8 @@ from peer_agent.recipes.images.pixels import Images, Pixels
 from peer_agent.recipes.images.preparation import ImagePreparation
 from peer_agent.recipes.images.trunk import COLOURS
 from peer_agent.recipes.preparation import DataFile, Prepared
-from peer_agent.site_work.intake.unpack import Member, members_of, split_in
+from peer_agent.site_work.intake.overlap import Copies, hash_of
+from peer_agent.site_work.intake.unpack import Member, members_of, parts_of, split_in
 from peer_agent.site_work.intake.verdict import Pixels as ClassPixels
 from peer_agent.site_work.intake.verdict import Verdict, counted, shown
 
@@ -38,6 +41,14 @@ MOST_PIXELS = 64 * 1024 * 1024  # pixels of an image that is decoded
 ORIENTATION = 0x0112  # tag in Exif
 OUTLIERS, FAR = 2.0, 4.0  # percent at each end; clipped if all others take less than a quarter of the range
 DEEP = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")  # Pillow's modes with more than 8 bits
+# Of 16-bit colours, Pillow keeps one byte each, by its name for the order of bytes. Under the other name, it keeps the
+# other byte. Grey with alpha has no other name, but all of its bytes can be read as those of four colours.
+NATIVE = "LB" if sys.byteorder == "little" else "BL"
+LOW = {
+    **{f"{mode};16{high}": f"{mode};16{low}" for mode in ("RGB", "RGBA") for high, low in ("BL", "LB")},
+    **{f"{mode};16N": f"{mode};16{NATIVE[1]}" for mode in ("RGB", "RGBA")},
+    "LA;16B": "RGBA",
+}
 
 
 class Decoded(NamedTuple):
@@ -55,9 +66,14 @@ def decoded(content: bytes, side: int) -> Decoded | None:
             if image.width * image.height > MOST_PIXELS:
                 return None
             image.draft(None, (2 * side, 2 * side))  # JPEG only: decode no more than needed
+            low = _low_bytes(content, image, 2 * side)
             image.load()
-            is_deep, small = image.mode in DEEP, _reduced(image, 2 * side)
-            upright = _on_white(ImageOps.exif_transpose(_in_8_bits(small) if is_deep else small))
+            is_deep = image.mode in DEEP or low is not None
+            small = _reduced(image, 2 * side, is_exact=is_deep)
+            if is_deep:
+                values = np.asarray(small, dtype=np.float32)
+                small = _in_8_bits(small, values if low is None else 256 * values[..., :3] + low)
+            upright = _on_white(ImageOps.exif_transpose(small))
             pixels = np.asarray(ImageOps.fit(upright, (side, side), Image.Resampling.BICUBIC), dtype=np.uint8)
             return Decoded(pixels, is_deep)
     except Exception:  # noqa: BLE001 (decoders may raise anything for untrusted bytes; the file counts as left out)
@@ -75,12 +91,31 @@ def _formats() -> tuple[str, ...]:
     return (*FORMATS, "HEIF")
 
 
-def _reduced(image: Image.Image, least: int) -> Image.Image:
-    """Shrink a large image by a whole factor, to at least `least` pixels a side, so that later copies are small."""
+def _low_bytes(content: bytes, image: ImageFile.ImageFile, least: int) -> NDArray[np.float32] | None:
+    """Return the low bytes of an image with 16 bits per colour, reduced as the image will be. None for other images."""
+    tiles = [(tile, tile.args if isinstance(tile.args, tuple) else (tile.args,)) for tile in image.tile]
+    if not tiles or any(not args or args[0] not in LOW for _, args in tiles):
+        return None
+    with Image.open(io.BytesIO(content), formats=_formats()) as other:
+        assert isinstance(other, ImageFile.ImageFile)
+        other.tile = [
+            tile._replace(args=(LOW[args[0]], *args[1:]) if isinstance(tile.args, tuple) else LOW[args[0]])
+            for tile, args in tiles
+        ]
+        other.load()
+        values = np.asarray(_reduced(other, least, is_exact=True), dtype=np.float32)
+    return values[..., 1:2] if tiles[0][1][0] == "LA;16B" else values[..., :3]
+
+
+def _reduced(image: Image.Image, least: int, *, is_exact: bool) -> Image.Image:
+    """Shrink a large image by a whole factor, to at least `least` pixels a side, so that later copies are small.
+
+    With `is_exact`, values are not averaged.
+    """
     factor = min(image.size) // least
     if factor < 2:
         return image
-    if image.mode in (*DEEP, "1", "P"):
+    if is_exact or image.mode in ("1", "P"):
         small = image.resize((image.width // factor, image.height // factor), Image.Resampling.NEAREST)
     else:
         small = image.reduce(factor)
@@ -90,12 +125,12 @@ def _reduced(image: Image.Image, least: int) -> Image.Image:
     return small
 
 
-def _in_8_bits(image: Image.Image) -> Image.Image:
-    """Scale an image with 16 bits or floats per pixel by its own darkest and brightest pixel.
+def _in_8_bits(image: Image.Image, values: NDArray[np.float32]) -> Image.Image:
+    """Scale values with 16 bits or floats [height, width] or [height, width, 3] by the darkest and brightest of them.
 
-    If a few pixels lie far outside the range of all others, as values for "no data" do, they are clipped.
+    If a few lie far outside the range of all others, as values for "no data" do, they are clipped. The alpha channel
+    and the orientation are those of `image`.
     """
-    values = np.asarray(image, dtype=np.float32)
     finite = values[np.isfinite(values)]
     if not finite.size:
         return Image.new("L", image.size)
@@ -106,7 +141,9 @@ def _in_8_bits(image: Image.Image) -> Image.Image:
     span = brightest - darkest
     filled = np.nan_to_num(values, nan=darkest, posinf=brightest, neginf=darkest)
     scaled = (filled.clip(darkest, brightest) - darkest) * (255 / span if span else 0)
-    made = Image.fromarray(np.rint(scaled).astype(np.uint8), "L")
+    made = Image.fromarray(np.rint(scaled).astype(np.uint8))
+    if image.mode == "RGBA":
+        made.putalpha(image.getchannel("A"))
     if orientation := image.getexif().get(ORIENTATION):
         made.getexif()[ORIENTATION] = orientation
     return made
@@ -129,6 +166,8 @@ FLAT = 8.0  # mean deviation of pixels, of 255, below which images hardly show a
 MANY_PLAIN, MANY_LEFT_OUT, SMALL_OVERLAP = 0.5, 0.2, 0.01  # shares that are worth a question
 MEASURED, LOOKED_AT = 500, 5000  # images of a class that are measured, and of all that may be shown
 ORDER_KEY = 0x4D616E7968616E64  # a fixed key, so that the same images give the same shards
+SPARE = 4  # images whose copies are looked for, as a multiple of those wanted
+ASIDE = ("validation", "test")  # parts that people set aside; the first that is there is held out
 SHOWN = 30  # classes that are shown to people
 PICTURES, PICTURE_SIDE = 12, 96  # images that are shown to people, and their side in pixels
 OTHERS = 5  # kinds of other files that an error names
@@ -148,7 +187,9 @@ class Read(Struct):
     verdict: Verdict
     ends: list[int] = field(default_factory=list)
     folders: list[tuple[str, ...]] = field(default_factory=list)  # of each image
-    digests: list[int] = field(default_factory=list)  # of the pixels
+    digests: "array[int]" = field(default_factory=lambda: array("Q"))  # of the pixels
+    hashes: "array[int]" = field(default_factory=lambda: array("Q"))  # similar for similar images
+    lost: dict[str, str] = field(default_factory=dict)  # a file that is no image that can be read, by its split
     deviation: float = 0.0  # of the pixels, summed over the images
     scaled: int = 0
     plain: int = 0  # images of a single colour
@@ -196,17 +237,19 @@ def _others(read: Read) -> str:
 
 
 def _read(archives: Sequence[Path], names: Sequence[str], raw: Path, side: int) -> Read:
-    read = Read(Verdict(format="images in folders"))
+    read, scratch = Read(Verdict(format="images in folders")), raw.with_name("unpacked")
+    called = [names[number] if number < len(names) else archive.name for number, archive in enumerate(archives)]
+    splits = parts_of(called, read.verdict)
     with raw.open("wb") as file:
-        for number, archive in enumerate(archives):
-            name, scratch = names[number] if number < len(names) else archive.name, raw.with_name("unpacked")
+        for archive, name, split in zip(archives, called, splits, strict=True):
             for member in members_of(archive, name, read.verdict, scratch):
-                _read_one(member, file, side, read)
+                folders = tuple(filter(None, (split, *PurePosixPath(member.name).parts[:-1])))
+                _read_one(member, folders, file, side, read)
             read.ends.append(len(read.folders))
     return read
 
 
-def _read_one(member: Member, file: IO[bytes], side: int, read: Read) -> None:
+def _read_one(member: Member, folders: tuple[str, ...], file: IO[bytes], side: int, read: Read) -> None:
     suffix = PurePosixPath(member.name).suffix.lower()
     content = member.file.read(FILE_BYTES + 1)
     if len(content) > FILE_BYTES:
@@ -216,13 +259,16 @@ def _read_one(member: Member, file: IO[bytes], side: int, read: Read) -> None:
     if image is None:
         what = "damaged or huge images" if suffix in SUFFIXES else f"{suffix.upper().lstrip('.') or 'unnamed'} files"
         read.verdict.leave_out(what, member.name)
+        if suffix in SUFFIXES:
+            read.lost.setdefault(next(filter(None, map(split_in, folders)), ""), member.name)
         return
     pixels = image.pixels
     if len(read.folders) * pixels.size >= MOST_BYTES:
         raise Problem.of("E301", reason=f"at side {side} the images take more than {MOST_BYTES >> 30} GiB")
     data = pixels.tobytes()
-    read.folders.append(tuple(map(_readable, PurePosixPath(member.name).parts[:-1])))
+    read.folders.append(tuple(map(_readable, folders)))
     read.digests.append(int.from_bytes(hashlib.blake2b(data, digest_size=8).digest()))
+    read.hashes.append(hash_of(pixels))
     read.scaled += image.was_scaled
     read.plain += bool((pixels == pixels[0, 0]).all())
     read.deviation += float(pixels.std())
@@ -293,7 +339,8 @@ def _ask_about(names: Mapping[tuple[str, ...], str], counts: Counter[str], verdi
 
 def _write(read: Read, found: Found, pixels: Pixels, out: Path) -> PreparedImages:
     classes, labels = _in_order(found.names)
-    held, learned = _parted(read, found, has_classes=len(classes) > 1)
+    held, learned = _parted(read, found, pixels, has_classes=len(classes) > 1)
+    trained = np.concatenate(learned)
     heldout = _write_heldout(Images(pixels[held], labels[held]), out / "heldout.safetensors")
     (out / "shards").mkdir(exist_ok=True)
     shards = [
@@ -304,16 +351,15 @@ def _write(read: Read, found: Found, pixels: Pixels, out: Path) -> PreparedImage
     images, skipped = sum(shard.size for shard in shards), sum(read.verdict.left_out.values())
     left_out = f" {skipped:,} files are left out." if skipped else ""
     _judge(read, pixels, classes, labels)
-    _ask_about_parts(read.verdict, classes, labels[held], labels[np.concatenate(learned)])
-    read.verdict.heldout_overlap, read.verdict.tokens = _overlap(read, held, learned), images
-    _write_pictures(pixels, labels, np.concatenate(learned), out / "pictures")
+    _ask_about_parts(read.verdict, classes, labels[held], labels[trained])
+    read.verdict.heldout_overlap, read.verdict.tokens = _overlap(read, pixels, held, trained), images
+    _write_pictures(pixels, labels, trained, out / "pictures")
     return PreparedImages(
         size=images,
         shards=shards,
         heldout=heldout,
         classes=classes,
         skipped=skipped,
-        pieces=_told(classes, labels),
         ready=f"The images are ready: {images:,} of {len(classes):,} classes.{left_out}",
         verdict=read.verdict,
     )
@@ -371,18 +417,22 @@ def _ask_about_parts(
         verdict.ask("E462", name=verdict.heldout or "held out", reason=reason)
 
 
-def _parted(read: Read, found: Found, *, has_classes: bool) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
+def _parted(
+    read: Read, found: Found, pixels: Pixels, *, has_classes: bool
+) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
     """Return the numbers of the held-out images, and of each source's training images, all shuffled.
 
     If people set images aside in folders such as `val` or `test`, those of the first such part are held out, and none
-    of the others is used. Otherwise equal images go to the same part. Images without a class are not used if others
-    have one.
+    of the others is used. Otherwise copies of an image go to the same part. Images without a class are not used if
+    others have one.
     """
-    splits, digests = np.array(found.splits), np.array(read.digests, dtype=np.uint64)
-    is_used = np.array([bool(name) or not has_classes for name in found.names])
+    splits, is_used = np.array(found.splits), np.array([bool(name) or not has_classes for name in found.names])
     if count := int((~is_used).sum()):
         read.verdict.leave_out("images outside the folders of classes", f"{count:,} images", count)
-    named = [split for split in ("validation", "test") if ((splits == split) & is_used).any()]
+    named = [split for split in ASIDE if ((splits == split) & is_used).any()]
+    known = {split_in(part) for folder in {*read.folders} for part in folder}
+    if lost := next((read.lost[split] for split in ASIDE if split in read.lost.keys() - known), None):
+        read.verdict.ask("E462", name=shown(lost), reason="none of its images can be read")
     if named:
         read.verdict.heldout = named[0]
         read.verdict.note(
@@ -390,42 +440,66 @@ def _parted(read: Read, found: Found, *, has_classes: bool) -> tuple[NDArray[np.
         )
         if len(named) > 1:
             count = int((splits == named[1]).sum())
-            read.verdict.leave_out(f"set aside as a {named[1]}", f"{count:,} images", count)
+            read.verdict.leave_out("set aside as a test", f"{count:,} images", count)
+    counts, most_each = np.diff([0, *read.ends]), HELD_OUT_MOST // len(read.ends)
+    quotas = [min(int(HELD_OUT * count), most_each) if count >= FEWEST else 0 for count in counts.tolist()]
+    is_chosen = np.isin(np.arange(len(splits)), [] if named else _chosen(read, pixels, quotas))
+    if any(quotas) and not named and not is_chosen.any():
+        read.verdict.ask("E440")
     held, learned = [], []
-    for begin, end in zip((0, *read.ends), read.ends, strict=False):
-        count = end - begin
+    for begin, count in zip((0, *read.ends), counts, strict=False):
         order = begin + np.argsort(np.random.Philox(key=ORDER_KEY).random_raw(count), kind="stable")
         if named:
-            aside = order[(splits[order] == named[0]) & is_used[order]][: HELD_OUT_MOST // len(read.ends)]
-            is_trained = is_used[order] & ((splits[order] == "train") | (splits[order] == ""))
+            held.append(order[(splits[order] == named[0]) & is_used[order]][:most_each])
+            learned.append(order[is_used[order] & ((splits[order] == "train") | (splits[order] == ""))])
         else:
-            most = min(int(HELD_OUT * count), HELD_OUT_MOST // len(read.ends)) if count >= FEWEST else 0
-            chosen = _with_copies(digests[begin:end], most) + begin
-            if most and not len(chosen):
-                read.verdict.ask("E440")
-            aside = order[np.isin(order, chosen) & is_used[order]]
-            is_trained = ~np.isin(order, chosen) & is_used[order]
-        held.append(aside)
-        learned.append(order[is_trained])
+            held.append(order[is_chosen[order] & is_used[order]])
+            learned.append(order[~is_chosen[order] & is_used[order]])
     return np.concatenate(held), learned
 
 
-def _with_copies(digests: NDArray[np.uint64], most: int) -> NDArray[np.int64]:
-    """Return the numbers of up to `most` images, with all copies of each, in the order of their digests."""
-    order = np.argsort(digests, kind="stable")
-    ordered = digests[order]
-    if most <= 0:
-        return order[:0]
-    if most < len(order):  # go back to the end of the group that would be divided
-        most = int(np.searchsorted(ordered, ordered[most], side="left"))
-    return order[:most]
+def _chosen(read: Read, pixels: Pixels, quotas: Sequence[int]) -> NDArray[np.int64]:
+    """Choose up to `quotas` images of each source, with all copies of each. Return their numbers.
 
-
-def _overlap(read: Read, held: NDArray[np.int64], learned: Sequence[NDArray[np.int64]]) -> float:
-    """Return the share of the held-out images that are also trained on, and ask about it if there are some."""
+    Images are considered in the order of their digests. Those with too many copies stay in the training part.
+    """
     digests = np.array(read.digests, dtype=np.uint64)
-    trained = digests[np.concatenate(learned)]
-    share = float(np.isin(digests[held], trained).mean()) if held.size else 0.0
+    _, firsts, groups, counts = np.unique(digests, return_index=True, return_inverse=True, return_counts=True)
+    by_group, ends = np.argsort(groups, kind="stable"), np.cumsum(counts)
+    copies = Copies(pixels, np.array(read.hashes, dtype=np.uint64), firsts)
+    sources, left = np.searchsorted(read.ends, np.arange(len(digests)), side="right"), np.array(quotas)
+    held, seen, looks = [by_group[:0]], set[int](), SPARE * sum(quotas)
+    for group in range(len(firsts)):
+        if looks <= 0 or not left.any():
+            break
+        if group in seen:
+            continue
+        family, further = {group}, {group}
+        while further:
+            numbers = np.concatenate([by_group[ends[each] - counts[each] : ends[each]] for each in sorted(family)])
+            wanted = np.bincount(sources[numbers], minlength=len(left))
+            if looks <= 0 or family & seen or (wanted > left).any():
+                break
+            looks -= len(further)
+            further = set[int]().union(*(copies.of(int(firsts[each])).tolist() for each in further)) - family
+            family |= further
+        else:
+            left -= wanted
+            held.append(numbers)
+        seen |= family
+    return np.concatenate(held)
+
+
+def _overlap(read: Read, pixels: Pixels, held: NDArray[np.int64], learned: NDArray[np.int64]) -> float:
+    """Return the share of the held-out images of which a copy is trained on, and ask about it if there are some."""
+    digests, hashes = (np.array(each, dtype=np.uint64) for each in (read.digests, read.hashes))
+    are_learned = np.isin(digests[held], digests[learned])
+    if read.verdict.heldout:  # else the part was chosen to have no copies
+        copies = Copies(pixels, hashes, learned)
+        are_learned |= [
+            not is_equal and copies.of(each).size > 0 for each, is_equal in zip(held, are_learned, strict=True)
+        ]
+    share = float(are_learned.mean()) if held.size else 0.0
     if share > SMALL_OVERLAP:
         read.verdict.ask("E439", percent=f"{100 * share:.0f}")
     return share
@@ -458,8 +532,3 @@ def _in_shards(pixels: Pixels, labels: NDArray[np.uint16], order: NDArray[np.int
 
 def _content(images: Images) -> bytes:
     return save({"pixels": np.ascontiguousarray(images.pixels), "labels": images.labels})
-
-
-def _told(classes: Iterable[str], labels: NDArray[np.uint16]) -> list[str]:
-    counted = sorted(zip(classes, np.bincount(labels), strict=True), key=lambda pair: (-pair[1], pair[0]))
-    return [f"{name}: {count:,}" for name, count in counted[:SHOWN]]

@@ -39,6 +39,7 @@ from peer_agent.site_work.fetching import SPECIAL, TOKENIZER, TOKENIZER_CONFIG
 from peer_agent.site_work.intake import overlap
 from peer_agent.site_work.intake.chat import Writer
 from peer_agent.site_work.intake.texts import Opened, Source, open_texts
+from peer_agent.site_work.intake.unpack import parts_of
 from peer_agent.site_work.intake.verdict import Verdict, shown, together
 
 # An uploaded tokenizer, with which a model is trained from scratch.
@@ -208,16 +209,43 @@ def sources_of(paths: Sequence[Path], names: Sequence[str], fields: Sequence[str
 
 
 def open_all(sources: Sequence[Source], out: Path, stack: ExitStack, writer: Writer | None = None) -> list["Texts"]:
-    """Open the sources until `stack` closes, and choose what is held out of each."""
+    """Open the sources until `stack` closes, and choose what is held out of each.
+
+    If one is named for training and others are set aside by their names, such as `val.csv`, these are held out.
+    """
+    named = Verdict()
+    splits = parts_of([source.name for source in sources], named)
+    part = next((split for split in ("validation", "test") if split in splits), "")
+    beside = [source for source, split in zip(sources, splits, strict=True) if part and split == part]
+    numbers = [number for number, split in enumerate(splits) if split in ("", "train")]
     opened = []
-    for number, source in enumerate(sources):
-        each = stack.enter_context(open_texts(source, out / f"rows-{number}", writer))
-        opened.append(Texts(source.path, each, _held_out(each)))
-    return _apart(opened) if len(opened) > 1 else opened
+    for number in numbers:
+        aside = beside if number == numbers[0] else ()
+        opened.append(stack.enter_context(open_texts(sources[number], out / f"rows-{number}", writer, aside)))
+    first = opened[0]
+    first.verdict.findings += named.findings
+    for source, split in zip(sources, splits, strict=True):
+        if split not in ("", "train", part):
+            first.verdict.leave_out("set aside as a test", source.name)
+    is_brought = bool(beside) and first.heldout is not None  # then nothing of the other sources is held out
+    choices = [overlap.Choice([], 0.0) if is_brought else _chosen(each) for each in opened]
+    texts = [
+        Texts(number, sources[number].path, each, choice.held)
+        for number, each, choice in zip(numbers, opened, choices, strict=True)
+    ]
+    if len(texts) > 1:
+        texts = _apart(texts)
+    is_chosen = any(choice.held for choice in choices)
+    share = choices[0].overlap if is_chosen and len(texts) == 1 else _overlap(texts)
+    for each in opened:
+        each.verdict.heldout_overlap = share
+    if share > (MUCH_OVERLAP if is_chosen else SMALL_OVERLAP):
+        first.verdict.ask("E439", percent=f"{100 * share:.0f}")
+    return texts
 
 
-def _apart(texts: list["Texts"]) -> list["Texts"]:
-    """Keep documents out of the training part that are held out of another source, and measure all sources together."""
+def _apart(texts: Sequence["Texts"]) -> list["Texts"]:
+    """Keep documents out of the training part that are held out of another source."""
     held = {overlap.digest_of(text) for each in texts for text in each.held_texts()}
     apart = []
     for each in texts:
@@ -225,21 +253,21 @@ def _apart(texts: list["Texts"]) -> list["Texts"]:
         apart.append(each._replace(copies=copies))
         if copies:
             each.opened.verdict.leave_out("held out of another text", each.documents[copies[0]], len(copies))
-    together_held = [text for each in apart for text in each.held_texts()]
-    trained = (each.documents[number] for each in apart for number in each.trained())
-    share = overlap.overlap_of(together_held, trained)
-    for each in apart:
-        each.opened.verdict.heldout_overlap = share
-    if share > MUCH_OVERLAP:
-        apart[0].opened.verdict.ask("E439", percent=f"{100 * share:.0f}")
     return apart
 
 
+def _overlap(texts: Sequence["Texts"]) -> float:
+    """Return the share of the held-out part that the training part contains."""
+    held = [text for each in texts for text in each.held_texts()]
+    return overlap.overlap_of(held, (each.documents[number] for each in texts for number in each.trained()))
+
+
 class Texts(NamedTuple):
-    """A source with its documents. `held`: the numbers of those held out, unless the organizer brought a part.
-    `copies`: the numbers of those not used, because another source holds out the same.
+    """A source with its documents. `number`: its place among the sources. `held`: the numbers of the documents held
+    out, unless the organizer brought a part. `copies`: those not used, because another source holds out the same.
     """
 
+    number: int
     path: Path
     opened: Opened
     held: list[int]
@@ -262,24 +290,17 @@ class Texts(NamedTuple):
             yield from (self.opened.heldout[number] for number in range(len(self.opened.heldout)))
 
 
-def _held_out(opened: Opened) -> list[int]:
-    """Choose the documents to hold out, and state in the verdict how much of them the training part contains."""
-    documents, verdict = opened.documents, opened.verdict
+def _chosen(opened: Opened) -> overlap.Choice:
+    """Choose the documents to hold out, unless the organizer brought a part. Ask if none can be held out."""
     if opened.heldout is not None:
-        held = [opened.heldout[number] for number in range(len(opened.heldout))]
-        verdict.heldout_overlap = overlap.overlap_of(held, (documents[n] for n in range(len(documents))))
-        if verdict.heldout_overlap > SMALL_OVERLAP:
-            verdict.ask("E439", percent=f"{100 * verdict.heldout_overlap:.0f}")
-        return []
+        return overlap.Choice([], 0.0)
+    documents = opened.documents
     wanted = max(int(HELD_OUT * documents.bytes), HELD_OUT_BYTES)
     most = int(HELD_OUT_AT_MOST * documents.bytes)
     choice = overlap.choose(documents, wanted=min(wanted, most), most=most)
-    verdict.heldout_overlap = choice.overlap
-    if choice.overlap > MUCH_OVERLAP:
-        verdict.ask("E439", percent=f"{100 * choice.overlap:.0f}")
     if not choice.held and len(documents) >= FEWEST_DOCUMENTS:
-        verdict.ask("E440")
-    return choice.held
+        opened.verdict.ask("E440")
+    return choice
 
 
 def _prepare(texts: Sequence[Texts], out: Path, preparation: TextPreparation) -> PreparedText:
@@ -306,23 +327,22 @@ def cut(
     pieces, held = pieces_of(tokenizer), list[Encoded]()
     counts, shards, notes = np.zeros(pieces, dtype=np.int64), list[DataFile](), list[str]()
     seen: list[list[str]] = []
-    for source, each in enumerate(texts):
+    for each in texts:
         documents, order = each.documents, each.trained()
         aside = [*encode_documents(tokenizer, each.held_texts(), sentences=sentences, end=end)]
         held += aside
         encoded = encode_documents(tokenizer, (documents[number] for number in order), sentences=sentences, end=end)
-        here = [*_write_shards(in_shards(encoded, shard_tokens(documents.bytes)), out / "shards", counts, source)]
+        here = [*_write_shards(in_shards(encoded, shard_tokens(documents.bytes)), out / "shards", counts, each.number)]
         found = sum(len(part.tokens) for part in aside) + sum(shard.size for shard in here)
         tokenizer_file = out / "tokenizer" / "tokenizer.json"
         portions, note = _portions_of(each, found, tokenizer_file, end, sentences=sentences)
         notes += [_told(each.opened.verdict), note]
-        shards += here + [write_portion(portion, out / "shards", source) for portion in portions]
+        shards += here + [write_portion(portion, out / "shards", each.number) for portion in portions]
         seen.append([_as_seen(tokenizer, documents[number], sentences=sentences) for number in order[-SHOWN:]])
     tokens = sum(shard.size for shard in shards)
     verdict = together([each.opened.verdict for each in texts])
     verdict.tokens = tokens
-    pieces_seen = [piece for piece in chain.from_iterable(zip_longest(*seen)) if piece is not None][:SHOWN]
-    verdict.pieces = [*pieces_seen]
+    verdict.pieces = [piece for piece in chain.from_iterable(zip_longest(*seen)) if piece is not None][:SHOWN]
     return PreparedText(
         vocab=pieces,
         size=tokens,
@@ -331,7 +351,6 @@ def cut(
         shards=shards,
         heldout=write_heldout(held, out / "heldout.safetensors") if held else None,
         unigram_entropy=None if sentences else entropy_of(counts),
-        pieces=pieces_seen,
         verdict=verdict,
     )
 

@@ -68,9 +68,16 @@ async def join_run(
         owner.needed_bytes = prepared.preflight.memory_bytes or 0
         view.say(_("Loading PyTorch (a few seconds)…"))
         await asyncio.to_thread(importlib.import_module, "torch")  # in a thread, so that Ctrl-C still works
-        await run_trainer(
-            prepared.access, owner, leave_request, view, publish=publish, place=place, collaboration=collaboration
-        )
+        try:
+            await run_trainer(
+                prepared.access, owner, leave_request, view, publish=publish, place=place, collaboration=collaboration
+            )
+        except Problem as problem:
+            if problem.fault.code != codes.RESTARTED or collaboration is not None:
+                raise
+            view.fault(problem.fault)
+            prepared = await _prepare_again(prepared, prepared.access.slug, view, disk_gb=owner.limits.disk_gb)
+            continue
         if not owner.move_to or leave_request.is_asked:
             return
         prepared = await moved(prepared, owner, view, disk_gb=owner.limits.disk_gb)
@@ -92,17 +99,22 @@ async def prepare(run_url: str, enrolment: Enrolment, home: Home, view: View, *,
 async def moved(before: Prepared, owner: MachineControl, view: View, *, disk_gb: int | None) -> Prepared:
     """Return the run to which the owner moves this machine, or `before` if that run cannot take the machine."""
     slug, owner.move_to = owner.move_to, ""
-    access = before.access
     view.tell("moving", _("Moving to the run {run}.").format(run=slug))
-    url, enrolment = f"{access.site.url}/runs/{slug}/", replace(before.enrolment, run=slug, token="")
     try:
-        after = await prepare(url, enrolment, access.home, view, disk_gb=disk_gb)
+        return await _prepare_again(before, slug, view, disk_gb=disk_gb)
     except Problem as problem:
         view.fault(problem.fault)
         owner.could_not = problem.fault.code
-        after = before
-    view.begin()
-    return after
+        return before
+
+
+async def _prepare_again(before: Prepared, slug: str, view: View, *, disk_gb: int | None) -> Prepared:
+    """Prepare to join another run of the same site, or the same run again. Raises Problem. Resets the view."""
+    access, enrolment = before.access, replace(before.enrolment, run=slug, token="")
+    try:
+        return await prepare(f"{access.site.url}/runs/{slug}/", enrolment, access.home, view, disk_gb=disk_gb)
+    finally:
+        view.begin()
 
 
 async def compare_versions(run_url: str, view: View) -> None:

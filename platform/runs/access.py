@@ -25,6 +25,8 @@ RANKS: dict[Run.Role | None, int] = {Run.Role.ORGANIZER: 3, Run.Role.CO_ORGANIZE
 class Preparing(Problem):
     """Problem E308 for a run that will open by itself, so that a machine can wait for it."""
 
+    retry_after_s = 20  # a machine that waits stays below the rate limit of "credentials"
+
 
 def person_of(viewer: Viewer) -> Person | None:
     return viewer if isinstance(viewer, Person) and viewer.is_active else None

@@ -30,9 +30,30 @@ from django.db.models.functions import Coalesce, Mod, RowNumber
 
 from accounts.days import day_of
 from runs.access import Viewer, listed_runs
-from runs.ledger.standings import LeaderboardLine, Recent, Shares, Totals, board_and_totals, recent, shares, totals
+from runs.ledger.standings import (
+    LeaderboardLine,
+    Recent,
+    Shares,
+    Totals,
+    board_and_totals,
+    recent,
+    shares,
+    totals,
+    totals_of,
+)
 from runs.ledger.totals import AveragedLine, averaged_lines
-from runs.models import IN_MODEL, ActivityLine, DailyTotal, Dataset, LedgerEntry, LogEntry, Release, Run, Snapshot
+from runs.models import (
+    IN_MODEL,
+    ActivityLine,
+    DailyTotal,
+    Dataset,
+    LedgerEntry,
+    LogEntry,
+    MachineTotal,
+    Release,
+    Run,
+    Snapshot,
+)
 from runs.states import HOSTED, LIVE
 from runs.timeline import STEP, activity_of
 
@@ -368,7 +389,8 @@ class Search(NamedTuple):
 
 def hosted_runs(viewer: Viewer) -> list[Run]:
     """Return listed runs to which machines may be connected. Only the columns that identify a run are loaded."""
-    return list(listed_runs(viewer).filter(state__in=HOSTED).only("pk", "state").order_by("-opened_at")[:MOST_HOSTED])
+    runs = listed_runs(viewer).filter(state__in=HOSTED).only("pk", "state", "visibility")
+    return list(runs.order_by("-opened_at")[:MOST_HOSTED])
 
 
 def found_runs(viewer: Viewer, search: Search, *, busy: Collection[UUID] = ()) -> QuerySet[Run]:
@@ -405,6 +427,29 @@ def curves(runs: Sequence[Run]) -> dict[UUID, list[Point]]:
         for run, step, loss in rows.values_list("run", "step", "loss"):
             found[run].append(Point(step, loss))
     return found
+
+
+def newest_written(run: Run) -> Snapshot | None:
+    """Return the newest snapshot whose model wrote texts."""
+    return _current(run).exclude(written=[]).order_by("-index").only("step", "written").first()
+
+
+def newest_releases(*, most: int) -> list[Release]:
+    """Return the newest models of finished runs that everyone may see, with what each wrote as `written`."""
+    ready = Release.objects.filter(state=Release.State.READY, run__state=Run.State.FINISHED)
+    same = Snapshot.objects.filter(run=OuterRef("run"), index=OuterRef("index")).values("written")
+    found = ready.filter(run__in=_public()).select_related("run").annotate(written=Subquery(same[:1]))
+    return list(found.order_by("-run__finished_at", "-pk")[:most])
+
+
+def public_totals() -> Totals:
+    """Return sums over all runs that everyone may see."""
+    return totals_of(MachineTotal.objects.filter(run__in=_public()))
+
+
+def _public() -> Any:
+    """Return the keys of the runs that everyone may see."""
+    return listed_runs(None).order_by().values("pk")
 
 
 def samples_today(viewer: Viewer, now: datetime) -> int:

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.http import HttpRequest
 from django.urls import reverse
 
-PYTORCH_CPU = "https://download.pytorch.org/whl/cpu"
+from peer_agent.machine.hardware import PYTORCH_CPU
 
 
 class Wheel(NamedTuple):

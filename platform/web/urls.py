@@ -120,6 +120,7 @@ urlpatterns = [
     path("teams/new/", team.new_team, name="new_team"),
     path("teams/leave/", team.leave, name="leave_team"),
     path("teams/<slug:slug>/", team.team_page, name="team"),
+    path("teams/<slug:slug>/preview.png", team.preview_image, name="team_image"),
     path("teams/<slug:slug>/link/", team.new_link, name="team_link"),
     path("teams/<slug:slug>/join/<str:secret>/", team.join, name="join_team"),
     path("teams/<slug:slug>/members/<str:name>/", team.remove, name="remove_from_team"),

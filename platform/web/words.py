@@ -10,6 +10,7 @@ from peer_agent.protocol import reasons
 from peer_agent.protocol.errors import CATALOGUE, Fault, titled
 from peer_agent.protocol.errors.translation import in_words, refilled
 from peer_agent.protocol.recipe import Material, Recipe
+from peer_agent.site_work.intake import verdict
 
 
 def in_words_of_page(fault: Fault) -> Fault:
@@ -30,6 +31,11 @@ def reason_in_words_of_page(reason: str) -> str:
     """Return the reason why a run is waiting, in the active language. It may be a numbered error."""
     fault = Fault.read(reason)
     return str(in_words_of_page(fault)) if fault.code in CATALOGUE else reasons.in_words(reason, _translated)
+
+
+def verdict_in_words_of_page(words: str) -> str:
+    """Return formats of data, or a reason to leave something out, in the active language."""
+    return "; ".join(verdict.in_words(each, _translated) for each in words.split("; "))
 
 
 def material_in_words_of_page(material: Material) -> Material:

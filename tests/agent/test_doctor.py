@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -278,9 +279,10 @@ def test_torch_is_missing_really(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1, done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if "versions" in line]
+    line, shown = next(pair for pair in pairwise(done.stdout.splitlines()) if "  versions  " in pair[0])
     assert line.startswith("fail  versions  E103: ")
     assert "torch, transformers" in line
+    assert shown.startswith(f"{sys._base_executable} -m pip install tokenizers torch transformers")  # type: ignore[attr-defined]
 
 
 def test_a_gpu_that_torch_cannot_use(tmp_path: Path) -> None:

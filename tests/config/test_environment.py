@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ import pytest
 from config import environment
 from config.environment import public_settings
 from peer_agent.protocol.errors import Problem
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("value", ["0", "ten", "1000001", "1.5", "-3"])
@@ -122,14 +126,27 @@ def test_a_local_site_works_without_encryption() -> None:
     assert settings["ALLOWED_HOSTS"] == ["127.0.0.1", "localhost", "[::1]"]
 
 
+def test_site_starts_once_the_setting_is_corrected(tmp_path: Path) -> None:
+    """The error names the forms that the setting takes."""
+
+    def started(url: str) -> tuple[int, str]:
+        own = {**os.environ, "MANYHANDS_DATA": str(tmp_path), "DATABASE_URL": url}
+        command = [sys.executable, str(ROOT / "manage.py"), "check"]
+        done = subprocess.run(command, env=own, capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr
+
+    status, said = started("mysql://host/db")
+    assert (status, said[:6], "sqlite://" in said) == (1, "E405: ", True)
+    assert started(f"sqlite:///{tmp_path}/db.sqlite3") == (0, "")
+
+
 def test_every_setting_stands_in_the_docs_for_operators() -> None:
-    root = Path(__file__).resolve().parents[2]
-    code = "".join(source.read_text() for source in (root / "platform").rglob("*.py"))
+    code = "".join(source.read_text() for source in (ROOT / "platform").rglob("*.py"))
     settings = set(re.findall(r"\b(?:environment\.\w+|text)\(\s*\"([A-Z_]+)\"", code))
     for prefix in re.findall(r"\bclient\(\"([A-Z_]+)\"", code):
         settings |= {f"{prefix}_CLIENT_ID", f"{prefix}_CLIENT_SECRET"}
     assert len(settings) > 20
-    said = (root / "docs" / "reference" / "settings.md").read_text().partition("## The agent")[0]
+    said = (ROOT / "docs" / "reference" / "settings.md").read_text().partition("## The agent")[0]
     cells = [row.split("|")[1] for row in said.splitlines() if row.startswith("| `")]
     told = {name for cell in cells for name in re.findall(r"`([A-Z_]+)`", cell)}
     assert told == settings

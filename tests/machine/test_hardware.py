@@ -3,12 +3,14 @@ GPUs.
 """
 
 import os
+import platform
+import sys
 from pathlib import Path
 
 import pytest
 
 from peer_agent.machine import hardware, limits
-from peer_agent.machine.hardware import gpu_memory, gpu_name, system_in_words
+from peer_agent.machine.hardware import PYTORCH_CPU, gpu_memory, gpu_name, install_line, system_in_words
 from peer_agent.protocol.credentials import CLOCK_TOLERANCE_S
 from peer_agent.protocol.errors import Fault
 
@@ -50,6 +52,23 @@ def test_of_several_gpus_it_is_the_one_that_torch_would_use(
     assert gpu_name() == name
     assert gpu_memory() == (free_mb << 20 if free_mb is not None else None)
     assert name in system_in_words()
+
+
+@pytest.mark.parametrize(
+    ("visible", "has_pip", "line"),
+    [
+        ("0", True, f"{sys.executable} -m pip install --force-reinstall torch"),
+        ("", True, f"{sys.executable} -m pip install --force-reinstall torch --extra-index-url {PYTORCH_CPU}"),
+        ("0", False, f"uv pip install --python {sys.executable} --torch-backend auto --reinstall torch"),
+    ],
+)
+def test_line_installs_the_build_for_this_machine(
+    monkeypatch: pytest.MonkeyPatch, visible: str, line: str, *, has_pip: bool
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: has_pip or None)
+    assert install_line("torch", again=True) == line
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, "PCI_BUS_ID"), ("FASTEST_FIRST", "FASTEST_FIRST")])

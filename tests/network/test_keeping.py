@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from peer_agent.network import link as links
 from peer_agent.network.link import PASSING, Connected, Connection, Waiting, heals, keep
+from peer_agent.network.site import Answered
 from peer_agent.protocol.errors import CATALOGUE, Fault, Problem
 from peer_agent.protocol.errors.agent import AGENT
 from peer_agent.protocol.errors.entry import Severity
@@ -102,6 +103,21 @@ async def test_a_refusal_with_a_hint_is_honoured() -> None:
         await diary.keep(lambda: dial_relay(server), fetch_once)
     assert diary.faults == ["connected", "E214", "connected"]
     assert 7.0 <= diary.slept[0] <= 7.2
+
+
+async def test_a_hint_beside_a_credential_is_honoured() -> None:
+    """The site refuses a credential for a run in preparation, and says when to ask again."""
+    diary, refusals = Diary(), [Answered(Fault.of("E308"), 20.0)]
+
+    async def connect() -> Connection:
+        if refusals:
+            raise refusals.pop()
+        return await dial_relay(server)
+
+    async with listening(answer) as server:
+        await diary.keep(connect, fetch_once)
+    assert diary.faults == ["E308", "connected"]
+    assert 20.0 <= diary.slept[0] <= 20.2
 
 
 async def test_a_refusal_that_a_group_of_tasks_ran_into_is_understood() -> None:

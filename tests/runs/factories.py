@@ -107,10 +107,11 @@ def draft(organizer: Person, **changes: Any) -> Run:
     return run
 
 
-def understood(dataset: Dataset, **facts: Any) -> None:
-    """Store a verdict on prepared data, with these facts."""
+def understood(dataset: Dataset, **facts: Any) -> str:
+    """Store a verdict on prepared data, with these facts. Return its mark, with which the run can be published."""
     dataset.verdict = msgspec.to_builtins(Verdict(**facts))
     dataset.save(update_fields=["verdict"])
+    return dataset.mark
 
 
 def pictured(dataset: Dataset, *shown: str, **facts: Any) -> None:

@@ -19,7 +19,7 @@ def test_the_last_line_is_the_answer(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("Many hands make light work. " * 2000)
     made = run_child(["prepare", str(text), str(tmp_path / "out"), "--preparation", PREPARATION])
-    assert {"vocab", "size", "characters", "shards", "heldout", "unigram_entropy", "pieces"} <= made.keys()
+    assert {"vocab", "size", "characters", "shards", "heldout", "unigram_entropy"} <= made.keys()
     assert (tmp_path / "out" / "shards" / f"{made['shards'][0]['digest']}.safetensors").exists()
 
 

@@ -14,7 +14,7 @@ from runs.lifecycle import drafts, services
 from runs.models import Dataset, Run, Upload
 from runs.states import UNDER_WAY
 from runs.storage import MEGABYTE
-from tests.runs.factories import RECIPE, draft, opened
+from tests.runs.factories import RECIPE, draft, opened, understood
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def test_so_many_runs_are_under_way_at_once(organizer: Person, state: str) -> No
     with pytest.raises(Problem, match=r"E367: You have 1 active runs"):
         services.open_run(run=second, seen="")
     Run.objects.filter(pk=first.pk).update(state=Run.State.FINISHED)
-    services.open_run(run=second, seen="")
+    services.open_run(run=second, seen=understood(second.dataset))
     assert second.state == Run.State.PREPARING
 
 
@@ -103,7 +103,7 @@ def test_operators_have_no_bounds(operator: Person) -> None:
         new_run(operator, vocab=RECIPE.vocab + 1)
         store(operator, MEGABYTE)
     run = draft(operator, slug="one-more")
-    services.open_run(run=run, seen="")
+    services.open_run(run=run, seen=understood(run.dataset))
     assert run.state == Run.State.PREPARING
     assert quotas.use_of(operator).most is None
 

@@ -46,7 +46,6 @@ def test_from_a_text_to_a_release(tmp_path: Path) -> None:
         "shards",
         "heldout",
         "unigram_entropy",
-        "pieces",
         "ready",
         "end",
         "special",

@@ -1,10 +1,15 @@
 """Preparing images: from an archive to shards that do not depend on the order of the archive's files."""
 
 import io
+import re
+import struct
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
 from peer_agent.protocol.errors import Problem
@@ -70,9 +75,9 @@ def test_a_huge_image_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pixels_of(png(size=(10, 10)), 8) is not None
 
 
-def encoded(image: Image.Image, kind: str = "PNG") -> bytes:
+def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     content = io.BytesIO()
-    image.save(content, kind)
+    image.save(content, kind, **options)
     return content.getvalue()
 
 
@@ -88,6 +93,51 @@ def test_more_than_8_bits_are_scaled_by_their_own_range(kind: str, dtype: str, m
     plain = decoded(encoded(Image.fromarray(np.full((8, 8), 500, dtype)), kind), 8)
     assert plain is not None, "an image of a single colour has no range"
     assert plain.pixels.max() == 0
+
+
+def png16(values: NDArray[np.uint16]) -> bytes:
+    """Return a PNG of 16-bit values [height, width, channels], which Pillow cannot write."""
+    height, width, channels = values.shape
+    about = struct.pack(">IIBBBBB", width, height, 16, {2: 4, 3: 2, 4: 6}[channels], 0, 0, 0)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    parts = ((b"IHDR", about), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    framed = (struct.pack(">I", len(d)) + name + d + struct.pack(">I", zlib.crc32(name + d)) for name, d in parts)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
+
+
+def tiff16(values: NDArray[np.uint16], compression: str) -> bytes:
+    """Return a TIFF of 16-bit colours: one of twice as many 8-bit colours, with other numbers in its tags."""
+    width = values.shape[1]
+    content = encoded(Image.fromarray(values.view(np.uint8).reshape(-1, 2 * width, 3)), "TIFF", compression=compression)
+    found = re.search(rb"\x00\x01[\x03\x04]\x00\x01\x00\x00\x00" + struct.pack("<I", 2 * width), content)
+    assert found is not None
+    patched = content[: found.end() - 4] + struct.pack("<I", width) + content[found.end() :]
+    assert patched.count(struct.pack("<HHH", 8, 8, 8)) == 1
+    return patched.replace(struct.pack("<HHH", 8, 8, 8), struct.pack("<HHH", 16, 16, 16))
+
+
+@pytest.mark.parametrize("kind", ["RGB", "RGBA", "LA", "raw", "tiff_adobe_deflate"])
+@pytest.mark.parametrize("most", [900, 60_000])
+def test_colours_of_16_bits_are_scaled_by_their_own_range(kind: str, most: int) -> None:
+    values = np.linspace(100, most, 12 * 12 * 3).reshape(12, 12, 3)
+    if kind == "LA":
+        values = values[:, :, :1]
+    pixels = values.astype("<u2")
+    if "A" in kind:
+        pixels = np.dstack([pixels, np.full((12, 12), 65535, "<u2")])
+    found = decoded(tiff16(pixels, kind) if kind.islower() else png16(pixels), 12)
+    assert found is not None
+    assert found.was_scaled
+    assert np.abs(found.pixels - (values - values.min()) * 255 / np.ptp(values)).max() < 2
+
+
+def test_large_or_clear_colours_of_16_bits_are_read_too() -> None:
+    pixels = np.zeros((40, 40, 4), "<u2")
+    pixels[:, :20, :3] = 3000
+    pixels[20:, :, 3] = 65535
+    found = decoded(png16(pixels), 8)
+    assert found is not None
+    assert found.pixels[[0, 0, 7, 7], [0, 7, 0, 7], 0].tolist() == [255, 255, 255, 0]
 
 
 def test_floats_that_are_no_numbers_are_dark() -> None:
@@ -127,7 +177,6 @@ def test_every_image_is_there_once_with_its_class(tmp_path: Path, monkeypatch: p
     assert len({*labels[:20]}) == 3, "classes are mixed"
     names = {path.stem for path in (tmp_path / "out" / "shards").iterdir()}
     assert names == {shard.digest for shard in made.shards}
-    assert made.pieces == ["blue: 20", "green: 20", "red: 20"]
     assert made.ready == "The images are ready: 54 of 3 classes."
     assert not (tmp_path / "out" / "pixels").exists()
 
@@ -229,6 +278,98 @@ def test_copies_of_an_image_go_to_one_part(tmp_path: Path) -> None:
     trained = pixels_in(tmp_path / "out" / "shards" / f"{shard.digest}.safetensors")
     assert (len(held), len(trained)) == (5, 50)
     assert not held & trained
+
+
+def photograph(seed: int) -> Image.Image:
+    """Return a picture of soft patches."""
+    patches = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    return Image.fromarray(patches).resize((96, 96), Image.Resampling.BICUBIC)
+
+
+def album(numbers: range, quality: int = 95, side: int = 96, suffix: str = "") -> dict[str, bytes]:
+    """Return photographs of two classes, as JPEG."""
+    return {
+        f"{'ab'[n % 2]}/{n}{suffix}.jpg": encoded(photograph(n).resize((side, side)), "JPEG", quality=quality)
+        for n in numbers
+    }
+
+
+@pytest.mark.parametrize(("quality", "side"), [(30, 96), (60, 96), (90, 64), (75, 200)])
+def test_copies_saved_anew_go_to_one_part(tmp_path: Path, quality: int, side: int) -> None:
+    """Copies of some images may leave others to be held out."""
+    once, again = album(range(60)), album(range(40), quality, side, "-again")
+    made = prepared(tmp_path, once | again, 32)
+    assert (made.verdict.repeats, made.verdict.heldout_overlap) == (0, 0)
+    assert made.heldout is not None
+    assert 8 <= made.heldout.size <= 10
+    seeds: dict[bytes, int] = {}
+    for name, content in (once | again).items():
+        pixels = pixels_of(content, 32)
+        assert pixels is not None
+        seeds[pixels.tobytes()] = int(name[2:4].strip("-."))
+    (shard,) = made.shards
+    held, trained = (
+        {seeds[each] for each in pixels_in(tmp_path / "out" / name)}
+        for name in ("heldout.safetensors", f"shards/{shard.digest}.safetensors")
+    )
+    assert not trained & held
+    assert codes_of(made.verdict) == []
+
+
+def test_copies_saved_anew_of_a_part_set_aside_are_asked_about(tmp_path: Path) -> None:
+    train = {f"train/{name}": content for name, content in album(range(40)).items()}
+    val = {f"val/{name}": content for name, content in album(range(30, 50), 40).items()}
+    made = prepared(tmp_path, train | val, 32)
+    assert made.verdict.heldout_overlap == 0.5
+    assert codes_of(made.verdict) == ["E435", "E439"]
+
+
+def test_images_that_only_resemble_each_other_are_no_copies(tmp_path: Path) -> None:
+    """Handwritten digits have thousands of similar hashes."""
+    chance = np.random.default_rng(3)
+    digits = {}
+    for n in range(60):
+        image = np.zeros((28, 28), np.uint8)
+        image[4:24, 11:17] = chance.integers(120, 256, (20, 6))
+        digits[f"{'ab'[n % 2]}/{n}.png"] = encoded(Image.fromarray(image))
+    made = prepared(tmp_path, digits, 28)
+    assert made.heldout is not None
+    assert made.heldout.size == 6
+
+
+def test_copies_that_all_resemble_the_next_are_not_held_out(tmp_path: Path) -> None:
+    """As frames of a film do: each part would contain neighbours of the other."""
+    first, last = (np.asarray(photograph(n), dtype=float) for n in (1, 2))
+    frames = {
+        f"{'ab'[n % 2]}/{n}.png": encoded(Image.fromarray((first + (last - first) * n / 79).astype(np.uint8)))
+        for n in range(80)
+    }
+    made = prepared(tmp_path, frames, 32)
+    assert made.heldout is None
+    assert codes_of(made.verdict) == ["E440"]
+
+
+def test_an_archive_named_as_set_aside_is_held_out(tmp_path: Path) -> None:
+    archives = [
+        tar(tmp_path / f"{name}.tar", album(numbers))
+        for name, numbers in (("val", range(50, 60)), ("train", range(40)))
+    ]
+    made = prepare(archives[0], tmp_path / "out", ImagePreparation(32), archives[1:], names=[a.name for a in archives])
+    assert [shard.source for shard in made.shards] == [1]
+    assert made.heldout is not None
+    assert (made.size, made.heldout.size, made.classes) == (40, 10, ["a", "b"])
+    assert (made.verdict.heldout, codes_of(made.verdict)) == ("validation", ["E435"])
+    names = ["val.tar", "more.tar"]
+    other = prepare(archives[0], tmp_path / "other", ImagePreparation(32), archives[1:], names=names)
+    assert codes_of(other.verdict) == ["E446"]
+
+
+def test_a_part_set_aside_without_readable_images_is_asked_about(tmp_path: Path) -> None:
+    lost = {f"val/a/{n}.jpg": b"no image" for n in range(3)}
+    made = prepared(tmp_path, {f"train/{name}": content for name, content in album(range(40)).items()} | lost, 32)
+    assert made.verdict.heldout == ""
+    assert codes_of(made.verdict) == ["E462", "E444"]
+    assert made.heldout is not None
 
 
 @pytest.mark.parametrize(

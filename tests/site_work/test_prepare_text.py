@@ -22,7 +22,7 @@ from peer_agent.site_work import prepare_text as module
 from peer_agent.site_work.intake.texts import Source, open_texts
 from peer_agent.site_work.prepare_text import PreparedText, Texts, cut, prepare, take_tokenizer
 from tests.publishing.texts import docstrings, written
-from tests.site_work.intake.made import json_lines, passage, passages, put, table, zipped
+from tests.site_work.intake.made import codes_of, json_lines, passage, passages, put, table, zipped
 
 
 @pytest.fixture(scope="module")
@@ -82,11 +82,66 @@ def test_further_texts_are_own_sources_under_one_tokenizer(tmp_path: Path) -> No
     held = tokenizer.decode(load_shard(tmp_path / "out" / "heldout.safetensors").tolist())
     assert "apples the" in held
     assert "berries the" in held
-    assert made.pieces == made.verdict.pieces
-    assert [("apples" in piece, "berries" in piece) for piece in made.pieces] == [(True, False), (False, True)] * 2 + [
+    pieces = [str(piece) for piece in made.verdict.pieces]
+    assert [("apples" in piece, "berries" in piece) for piece in pieces] == [(True, False), (False, True)] * 2 + [
         (True, False)
     ]
     assert made.ready.startswith("The dataset of 2 texts is ready: ")
+
+
+LINES = {
+    name: [f"{name} {text}" for text in passages(80, 100 * place)]
+    for place, name in enumerate(("apple", "berry", "cherry"))
+}
+
+
+def brought(folder: Path, **files: bytes) -> PreparedText:
+    """Prepare several sources, each a file of lines with this name."""
+    paths = [put(folder, f"{name}.jsonl", content) for name, content in files.items()]
+    names = [path.name for path in paths]
+    return prepare(paths[0], folder / "out", TextPreparation(300), paths[1:], names=names)
+
+
+def rows_of(name: str) -> bytes:
+    return json_lines(*({"text": text} for text in LINES[name]))
+
+
+def held_in(folder: Path) -> str:
+    tokenizer = Tokenizer.from_file(str(folder / "out" / "tokenizer" / "tokenizer.json"))
+    return str(tokenizer.decode(load_shard(folder / "out" / "heldout.safetensors").tolist()))
+
+
+def test_a_source_named_as_set_aside_is_held_out(tmp_path: Path) -> None:
+    """Nothing is learned from it, and nothing else is held out."""
+    made = brought(
+        tmp_path, val=rows_of("cherry"), train=rows_of("apple"), more=rows_of("berry"), test=rows_of("berry")
+    )
+    assert {shard.source for shard in made.shards} == {1, 2}
+    assert [word for word in LINES if f"{word} " in held_in(tmp_path)] == ["cherry"]
+    assert (made.verdict.heldout, made.verdict.heldout_overlap, made.verdict.rows) == ("validation", 0, 160)
+    assert codes_of(made.verdict) == ["E435"]
+    assert made.verdict.left_out == {"set aside as a test": 1}
+
+
+def test_copies_of_a_source_set_aside_are_not_trained_on(tmp_path: Path) -> None:
+    made = brought(tmp_path, train=rows_of("apple"), more=rows_of("berry") + rows_of("cherry"), test=rows_of("cherry"))
+    assert made.verdict.left_out == {"held out of another text": 80}
+    assert (made.verdict.heldout, made.verdict.heldout_overlap) == ("test", 0)
+
+
+@pytest.mark.parametrize("content", [b"", json_lines({"id": 1}), b"\x00\x01\x02" * 99], ids=["empty", "ids", "noise"])
+def test_a_source_set_aside_that_cannot_be_read_is_asked_about(tmp_path: Path, content: bytes) -> None:
+    made = brought(tmp_path, train=rows_of("apple"), val=content)
+    assert codes_of(made.verdict) == ["E462"]
+    assert "a part of the training data is held out" in made.verdict.findings[0].text
+    assert made.verdict.heldout == ""
+    assert "apple " in held_in(tmp_path)
+
+
+def test_a_source_set_aside_beside_no_training_part_is_asked_about(tmp_path: Path) -> None:
+    made = brought(tmp_path, book=rows_of("apple"), test=zipped({"a.jsonl": rows_of("berry")}))
+    assert codes_of(made.verdict) == ["E446"]
+    assert {shard.source for shard in made.shards} == {0, 1}
 
 
 def test_the_tokenizer_learns_from_as_much_of_each_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,9 +175,10 @@ def test_every_shard_is_a_fair_sample(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_entropy_and_pieces_describe_the_text(prepared: PreparedText) -> None:
     assert prepared.unigram_entropy is not None
     assert 4 < prepared.unigram_entropy < np.log(1024)
-    assert len(prepared.pieces) == 5
-    assert all(100 < len(piece) <= 200 for piece in prepared.pieces)
-    assert all(piece.split()[0] in docstrings() for piece in prepared.pieces)
+    pieces = [str(piece) for piece in prepared.verdict.pieces]
+    assert len(pieces) == 5
+    assert all(100 < len(piece) <= 200 for piece in pieces)
+    assert all(piece.split()[0] in docstrings() for piece in pieces)
 
 
 def test_the_same_text_gives_the_same_shards(prepared: PreparedText, tmp_path: Path) -> None:
@@ -337,7 +393,7 @@ def test_a_file_that_says_truncation_cuts_no_document_short(tmp_path: Path) -> N
     own = bert()
     path = written(tmp_path, WORDS)
     with open_texts(Source(path), tmp_path / "rows") as opened:
-        made = cut([Texts(path, opened, [])], tmp_path / "out", own, end=0)
+        made = cut([Texts(0, path, opened, [])], tmp_path / "out", own, end=0)
     assert made.size > 3000
 
 
@@ -347,4 +403,4 @@ def test_numbers_that_are_left_out_are_rows_all_the_same(tmp_path: Path) -> None
     holes.pre_tokenizer = pre_tokenizers.Whitespace()
     path = written(tmp_path, "many hands " * 400)
     with open_texts(Source(path), tmp_path / "rows") as opened:
-        assert cut([Texts(path, opened, [])], tmp_path / "out", holes, end=900).vocab == 901
+        assert cut([Texts(0, path, opened, [])], tmp_path / "out", holes, end=900).vocab == 901

@@ -468,5 +468,5 @@ def test_conversations_stay_where_they_are(hub: Hub, tmp_path: Path) -> None:
         tokenizer = train_tokenizer((documents[number] for number in range(len(documents))), PREPARATION)
         save_tokenizer(tokenizer, tmp_path / "out" / "tokenizer")
         with pytest.raises(Problem) as caught:
-            cut([Texts(text, opened, [])], tmp_path / "out", tokenizer)
+            cut([Texts(0, text, opened, [])], tmp_path / "out", tokenizer)
     assert caught.value.fault.code == "E415"

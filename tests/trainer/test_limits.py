@@ -17,6 +17,7 @@ from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.site.enrolment import Enrolment
 from peer_agent.site.machine_control import MachineControl
 from peer_agent.trainer import joining
+from peer_agent.trainer.collaboration import Collaboration
 from peer_agent.trainer.jobs import Jobs
 from peer_agent.training.replica import Replica
 from tests.training.commits import RUN, small_recipe
@@ -100,6 +101,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         worked.append((access.slug, access.token))
         assert (owner.limits.at_once, owner.needed_bytes) == (2, 10**9)
         owner.move_to = WAY[len(worked) - 1]
+        if access.slug == "taken-back" and len(worked) == 1:
+            raise Problem.of("E128")
 
     monkeypatch.setattr(joining, "access_for", access_for)
     monkeypatch.setattr(joining, "run_preflight", run_preflight)
@@ -119,6 +122,21 @@ async def test_from_run_to_run(runs: list[tuple[str, str]], tmp_path: Path) -> N
     assert runs == [("first", "mh_once"), ("second", ""), ("second", "")]
     assert view.faults == ["E306"]
     assert view.begun == 2
+
+
+async def test_a_run_that_was_restarted_is_joined_again(
+    runs: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its new recipe is checked anew. A training loop of one's own is for the old recipe, so it ends."""
+    monkeypatch.setattr("tests.trainer.test_limits.WAY", ["", ""])
+    view: Any = Told()
+    enrolment = Enrolment(show=lambda _: None, say=lambda _: None, run="taken-back", token="mh_once")
+    request, own = LeaveRequest(Home(tmp_path)), Collaboration()
+    await joining.join_run(f"{SITE}/runs/taken-back/", enrolment, Limits(1), request, view=view)
+    assert (runs, view.faults) == ([("taken-back", "mh_once"), ("taken-back", "")], ["E128"])
+    runs.clear()
+    with pytest.raises(Problem, match="E128"):
+        await joining.join_run(f"{SITE}/runs/taken-back/", enrolment, Limits(1), request, view=view, collaboration=own)
 
 
 async def test_whoever_has_asked_to_leave_goes_nowhere(runs: list[tuple[str, str]], tmp_path: Path) -> None:

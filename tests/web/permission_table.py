@@ -292,6 +292,7 @@ GET   /teams/new/                                    *          login  200      
 POST  /teams/new/                                    *          login  done     done   done      done      login
 POST  /teams/leave/                                  *          login  done     done   done      done      login
 GET   /teams/<slug>/                                 *          200    200      200    200       200       200
+GET   /teams/<slug>/preview.png                      *          200    200      200    200       200       200
 POST  /teams/<slug>/link/                            *          login  403      200    403       403       login
 GET   /teams/<slug>/join/<secret>/                   *          200    200      200    200       200       200
 POST  /teams/<slug>/join/<secret>/                   *          200    done     done   done      done      200

@@ -31,9 +31,7 @@ STORED = re.compile(
     r"helper\d|Ines|Please|words|machine \d|trains|averages|run-\d|CC0|A model of proverbs|Many ·|^a{64}$"
     r"|images in folders|^(Created|Added) |\d{1,2} [A-Z][a-z]+ 20\d\d"
 )
-CHOICES = re.compile(
-    r"adamw|all|constant|cosine|fast|fp16|fp32|gpt2|int4|int8|lamb|larc|linear|llama|mixed|plan|qwen3|sgd|stated"
-)
+CHOICES = re.compile(r"AdamW|GPT-2|LAMB|LARC|Llama|Qwen|SGD")
 
 
 def unmarked(page: str) -> Iterator[str]:

@@ -21,9 +21,7 @@ AGENT: dict[str, Entry] = {
         "Packages missing",
         Severity.HIGH,
         "Required packages are missing: {missing}.",
-        "Install them:\n"
-        "CPU: pip install 'manyhands[train]' --extra-index-url https://download.pytorch.org/whl/cpu\n"
-        "CUDA: pip install 'manyhands[train]'",
+        "Install them into this environment:\n{line}",
         means=NOTHING_BEGUN,
     ),
     "E104": Entry(
@@ -137,7 +135,7 @@ AGENT: dict[str, Entry] = {
         "GPU cannot be used",
         Severity.MEDIUM,
         "This machine has a GPU ({gpu}), but the installed PyTorch can't use it ({reason}).",
-        "Install the PyTorch build for it: pip install --force-reinstall torch",
+        "Install the PyTorch build for it (on Windows, with the line from pytorch.org/get-started/locally):\n{line}",
         means="It trains on the CPU, more slowly.",
     ),
     "E120": Entry(
@@ -193,7 +191,7 @@ AGENT: dict[str, Entry] = {
         "Run was restarted",
         Severity.HIGH,
         "This run was restarted with another recipe or dataset.",
-        "Run the same command again to join it.",
+        "The agent joins it again. A training loop of your own must be started again.",
         means="Earlier contributions do not count.",
     ),
     "E131": Entry(

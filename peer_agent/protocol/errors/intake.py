@@ -192,10 +192,29 @@ INTAKE: dict[str, Entry] = {
         "Of the part that was set aside ({name}), not everything can be used: {reason}.",
         "Give it the same form as the training part, or leave it out and let the site hold out a part.",
     ),
+    "E463": Entry(
+        "Archive may be incomplete",
+        Severity.LOW,
+        "{name} {what}. Files may be missing.",
+        "Compare the numbers of files or rows with yours. If some are missing, pack them and upload the file again.",
+    ),
+    "E464": Entry(
+        "Looks like a table",
+        Severity.LOW,
+        "{name} looks like a table (its first {rows} rows have {cells} cells each), and is read as plain text.",
+        "If it is a table, name it .csv or .tsv and upload it again, so that the run learns from one field.",
+    ),
+    "E465": Entry(
+        "Text with escape sequences",
+        Severity.LOW,
+        "The text has {count} escape sequences of {encoding} such as “{example}”, and the model would learn to write "
+        "them.",
+        "Decode the text, save it as UTF-8 and upload it again, unless you want them.",
+    ),
     "E446": Entry(
         "Looks like a test set",
         Severity.LOW,
         "{name} looks like a part that was set aside for testing, and the run learns from it.",
-        "To hold it out, pack it and the training part as test and train into one zip, and upload that.",
+        "To hold it out, name it test and the training part train, and upload both, alone or in one zip.",
     ),
 }

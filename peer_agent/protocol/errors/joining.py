@@ -7,7 +7,7 @@ JOINING: dict[str, Entry] = {
         "Members only",
         Severity.MEDIUM,
         "Only members can train this run, and you are not one of them.",
-        "Ask to join on the run's page, and start the agent again once you are accepted.",
+        "Choose “Ask to join” on the run's page, and start the agent again once you are accepted.",
         means=NOTHING_BEGUN,
     ),
     "E411": Entry(

@@ -63,7 +63,7 @@ LINKS: dict[str, Entry] = {
         "Key does not match the credential",
         Severity.HIGH,
         "The proof does not match the key in the credential.",
-        "Run `manyhands login` again on this machine.",
+        "Run `manyhands login SITE` again on this machine.",
         means=STAYS,
     ),
     "E210": Entry(
@@ -112,7 +112,7 @@ LINKS: dict[str, Entry] = {
         "Signature does not match",
         Severity.HIGH,
         "The signature of the request does not match this machine's key.",
-        "Run `manyhands login` again.",
+        "Run `manyhands login SITE` again.",
         means=STAYS,
     ),
     "E217": Entry(

@@ -16,10 +16,10 @@ MATERIAL: dict[str, Entry] = {
         "Choose another file or another recipe.",
     ),
     "E378": Entry(
-        "Archive not readable",
+        "Packed file not readable",
         Severity.MEDIUM,
-        "The archive cannot be read ({reason}).",
-        "Pack the folders again with tar, and upload the new file.",
+        "{name} cannot be unpacked ({reason}).",
+        "It may be cut short or damaged: compare its size with yours, pack it again, and upload the new file.",
     ),
     "E380": Entry(
         "Too few images",
@@ -133,7 +133,7 @@ MATERIAL: dict[str, Entry] = {
         "File on the Hub differs",
         Severity.MEDIUM,
         "{name} in {repository} is not what the Hub said it was.",
-        "Publish the run again to download the file again. If that does not help, download it and upload it yourself.",
+        "Choose “Try again” on the manage page to download it again. If that fails too, upload it yourself.",
         means=NOTHING_LOST,
     ),
     "E414": Entry(

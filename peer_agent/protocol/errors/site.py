@@ -45,15 +45,15 @@ SITE: dict[str, Entry] = {
     "E308": Entry(
         "Run isn't accepting machines",
         Severity.MEDIUM,
-        "This run isn't accepting machines yet.",
-        "Try again once its organizer has published it and its data is prepared.",
-        means=NOTHING_BEGUN,
+        "This run isn't open to machines: it is a draft, or still being prepared.",
+        "Run the same command again once it is published; then it waits until the data are prepared.",
+        means=NOTHING_LOST,
     ),
     "E309": Entry(
         "Dataset not prepared",
         Severity.HIGH,
         "The dataset could not be prepared ({reason}).",
-        "Publish the run again to retry; if it happens again, tell the operator.",
+        "Choose “Try again” or “Publish run” on the manage page; if it happens again, tell the operator.",
     ),
     "E310": Entry(
         "Snapshot does not match",
@@ -121,7 +121,7 @@ SITE: dict[str, Entry] = {
         "No model yet",
         Severity.MEDIUM,
         "No step has been made yet, so there is no model to release.",
-        "Return the run to a draft, or let it make a step first.",
+        "Choose “Return to draft”, or let the run make a step first.",
         means=NOTHING_CHANGED,
     ),
     "E321": Entry(
@@ -140,7 +140,7 @@ SITE: dict[str, Entry] = {
         "Run cannot become a draft",
         Severity.MEDIUM,
         "The run has made a step, so it cannot become a draft again.",
-        "End the run instead.",
+        "Choose “End run” instead.",
         means=NOTHING_CHANGED,
     ),
     "E324": Entry(
@@ -260,7 +260,7 @@ SITE: dict[str, Entry] = {
         "Repository has other files",
         Severity.MEDIUM,
         "{repository} already exists and contains other files ({names}).",
-        "Choose another name, or allow existing files to be overwritten.",
+        "Choose another name, or tick “Overwrite existing files”.",
         means=NOTHING_CHANGED,
     ),
     "E346": Entry(

@@ -18,12 +18,9 @@ class AdaptedText(Preparation, frozen=True, tag="adapted_text"):
             "model",
             "parameters",
             "a .zip of a model's folder, with safetensors",
-            (
-                "The base model",
-                "Add it next: a release from this site, a model on the Hub, or your own.",
-            ),
             (".zip",),
             hub="model",
+            shown=("The base model", "Add it next: a release from this site, a model on the Hub, or your own."),
         ),
     )
     beside: ClassVar[Literal["tokenizer", "shards"]] = "tokenizer"

@@ -14,7 +14,6 @@ class ImagePreparation(Preparation, frozen=True, tag="images"):
         "images",
         "images",
         "a zip or tar of images, one folder per class (if there are classes)",
-        ("Images of each class", "The largest classes. If something looks wrong, check how the file was packed."),
         (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"),
         more="more images",
     )

@@ -18,10 +18,6 @@ class TextPreparation(Preparation, frozen=True, tag="text"):
         "text",
         "tokens",
         "a text file, CSV, JSON, JSON Lines, Parquet or Arrow, alone or packed (zip, tar, gzip, zstd)",
-        (
-            "Five pieces of text",
-            "As the model will see them.",
-        ),
         (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".zip", *PACKED),
         or_text=True,
         more="another text",
@@ -30,9 +26,9 @@ class TextPreparation(Preparation, frozen=True, tag="text"):
             "tokenizer",
             "tokens",
             "a tokenizer.json",
-            ("The tokenizer", "Learned from the text, unless you add one."),
             (".json",),
             hub="tokenizer",
+            shown=("The tokenizer", "Learned from the text, unless you add one."),
         ),
     )
     beside: ClassVar[Literal["tokenizer", "shards"]] = "tokenizer"

@@ -33,6 +33,21 @@ MOST_TRIED = 50  # such places of a document that are tried
 DAMAGED = "\ufffd"
 HTML = re.compile(r"</?[a-z][\w:-]*(?:\s[^<>]*)?/?>|&(?:#\d+|#x[0-9a-f]+|amp|lt|gt|quot|nbsp|apos);", re.IGNORECASE)
 PUNCTUATION = set("\u00a0¡¢£¤¥§©ª«¬®°±²³´·¹º»¼½¾¿×÷€‚ƒ„…†‡‰‹‘’“”•–—™›")  # of Windows-1252
+ESCAPED, FEWEST_ESCAPED = 500, 3  # one escape sequence in so many characters, and so many at least, need a look
+# Characters written as sequences of others: the name of the encoding, a part of each sequence that is searched first,
+# the sequences, and the codec that must be able to decode them.
+ESCAPES = (
+    ("HZ", "~{", re.compile(r"~\{(?:[!-w][!-~])+~\}"), "hz"),
+    ("UTF-7", "+", re.compile(r"\+[A-Za-z0-9+/]{3,}-?"), "utf-7"),
+    ("ISO-2022", "\x1b$", re.compile(r"\x1b\$[@-C](?:[!-~]{2})+"), ""),
+    ("Unicode", "\\u", re.compile(r"(?:\\u[0-9a-fA-F]{4})+"), ""),
+    (
+        "quoted-printable",
+        "=",
+        re.compile(r"=(?:3D|20(?=\r?\n)|(?<=[^\n]{50}=)\r?\n|[C-F][0-9A-F](?:=[89AB][0-9A-F])+)"),
+        "",
+    ),
+)
 MANY_ACCENTS = 0.15  # share of letters that are not ASCII; few languages in Latin letters have more
 NULS = 0.2  # share of zero bytes at even or odd places that shows UTF-16
 
@@ -42,10 +57,13 @@ class Look:
 
     def __init__(self) -> None:
         self.characters = self.controls = self.damaged = self.twice = self.tags = 0
+        self.escapes, self.others = Counter[str](), Counter[str]()  # sequences by encoding, and what only looks like it
+        self.example = dict[str, str]()
 
     def take(self, text: str) -> str:
         """Count a text's strange characters. Return the text without control characters."""
         self.characters += len(text)
+        self._take_escapes(text)
         if CONTROL.search(text):
             text, count = CONTROL.subn("", text)
             self.controls += count
@@ -53,6 +71,15 @@ class Look:
         self.twice += _read_twice(text)
         self.tags += len(HTML.findall(text))
         return text
+
+    def _take_escapes(self, text: str) -> None:
+        for name, mark, sequences, codec in ESCAPES:
+            if mark in text:
+                for found in sequences.findall(text):
+                    is_one = not codec or _is_in(found, codec)
+                    (self.escapes if is_one else self.others)[name] += 1
+                    if is_one:
+                        self.example.setdefault(name, shown(found, 30))
 
     def tell(self, verdict: Verdict) -> None:
         """Add what was found to the verdict."""
@@ -63,6 +90,9 @@ class Look:
             verdict.ask("E432", count=f"{self.damaged:,}", what="“�”, which stand for lost characters")
         if self.twice >= max(3, many):
             verdict.ask("E432", count=f"{self.twice:,}", what="pairs like “Ã©”, which come from a wrong encoding")
+        for name, count in self.escapes.most_common():
+            if count >= max(FEWEST_ESCAPED, 10 * self.others[name], self.characters / ESCAPED):
+                verdict.ask("E465", count=f"{count:,}", encoding=name, example=self.example[name])
         if self.tags >= max(10, 2 * many):
             verdict.ask("E433", count=f"{self.tags:,}")
 
@@ -72,6 +102,15 @@ def _read_twice(text: str) -> int:
     if text.isascii():
         return 0
     return sum(any(map(partial(_is_utf8_as, part), WRONGLY)) for part in FOREIGN.findall(text)[:MOST_TRIED])
+
+
+def _is_in(escaped: str, codec: str) -> bool:
+    """Return True if a sequence stands for letters and marks beyond ASCII."""
+    try:
+        text = escaped.encode().decode(codec)
+    except UnicodeError:
+        return False
+    return all(not letter.isascii() and unicodedata.category(letter)[0] in "LMPS" for letter in text)
 
 
 def _is_utf8_as(part: str, encoding: str) -> bool:

@@ -3,6 +3,9 @@
 Equal documents always go to the same part. Among the documents that may be held out, those stay in the training part
 of which other documents contain many passages: sequences of eight words, as in the decontamination of GPT-2 and GPT-3
 (Radford et al. 2019, section 4; Brown et al. 2020, appendix C).
+
+Copies of an image always go to the same part too, also if they were saved anew at another quality or size. A hash of
+64 bits finds likely copies (dHash, Krawetz 2013, "Kind of Like That"), and a comparison of cells decides.
 """
 
 import hashlib
@@ -144,3 +147,53 @@ def passages_of(text: str) -> Digests:
         found = found * MULTIPLIER + codes[place : len(codes) - length + 1 + place]
         found ^= found >> np.uint64(29)
     return found
+
+
+# Images
+
+Images = NDArray[np.uint8]  # [images, side, side, 3]
+CELLS = 8  # rows and columns of cells whose means are compared
+RISE = 2.0  # difference in brightness, of 255, that counts in a hash; smaller ones are noise
+BITS = 8  # by which the hashes of copies may differ
+COMPARED = 256  # images with similar hashes that are compared with an image
+MOST_APART, APART = 4.0, 0.08  # difference of copies: limit, and share of an image's own deviation
+
+
+class Copies:
+    """Finds copies of an image among the images with the numbers `among`. `hashes`: of all images, by `hash_of`."""
+
+    def __init__(self, images: Images, hashes: Digests, among: NDArray[np.int64]) -> None:
+        self._images, self._hashes = images, hashes
+        self._among, self._theirs = among, hashes[among]
+
+    def of(self, number: int) -> NDArray[np.int64]:
+        """Return the places in `among` of images that are equal to an image or hardly differ from it.
+
+        An image of a single colour has only equal copies.
+        """
+        bits = np.bitwise_count(self._theirs ^ self._hashes[number])
+        alike = np.flatnonzero(bits <= BITS)
+        if len(alike) > COMPARED:
+            alike = alike[np.argsort(bits[alike], kind="stable")[:COMPARED]]
+        cells = _cells(self._images[self._among[alike]], CELLS, CELLS)
+        (own,) = _cells(self._images[number][None], CELLS, CELLS)
+        apart = np.sqrt(np.square(cells - own).mean(axis=(1, 2, 3)))
+        deviations = np.sqrt(cells.var(axis=(1, 2)).mean(axis=1))
+        found: NDArray[np.int64] = alike[apart <= np.minimum(APART * deviations, MOST_APART)]
+        return found
+
+
+def hash_of(image: NDArray[np.uint8]) -> int:
+    """Return 64 bits that say where an image [side, side, 3] becomes brighter from a cell to the next on its right."""
+    brightness = _cells(image[None], CELLS, CELLS + 1).mean(axis=3)
+    return int.from_bytes(np.packbits(np.diff(brightness, axis=2) > RISE).tobytes())
+
+
+def _cells(images: Images, rows: int, columns: int) -> NDArray[np.float32]:
+    """Return the mean colours of the cells of images [images, rows, columns, 3]."""
+    side = images.shape[1]
+    down, right = (np.arange(count + 1) * side // count for count in (rows, columns))
+    sums = np.add.reduceat(images.astype(np.float32), down[:-1], axis=1)
+    sums = np.add.reduceat(sums, right[:-1], axis=2)
+    sizes = np.outer(np.diff(down).clip(1), np.diff(right).clip(1))
+    return (sums / sizes[:, :, None]).astype(np.float32)

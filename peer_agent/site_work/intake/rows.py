@@ -5,6 +5,7 @@ A field inside an object is named by its path, as `translation.en`. Strings in a
 
 import csv
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from io import StringIO, TextIOWrapper
@@ -27,15 +28,19 @@ Kind = Literal["text", "json", "csv", "parquet", "arrow"]
 FIRST = 20  # lines read to detect JSON Lines: most must be objects
 DEEPEST, MOST_FIELDS = 4, 200  # levels of objects inside each other, and fields of a row
 JSON_NAMES = (".json", ".jsonl", ".ndjson", ".jsonlines")
+MARKS = ",;\t|"  # between the cells of a table
 CSV_NAMES, TABS = (".csv", ".tsv", ".tab"), (".tsv", ".tab")
 ARROW_NAMES = (".arrow", ".ipc", ".feather")
 PARQUET, ARROW = b"PAR1", b"ARROW1"
 LOOKED_AT, MOST_WORDS = 30, 6  # lines that decide on a separator, and words of a column's name
+FEWEST_ROWS, ALIKE = 10, 0.9  # rows of a table in a plain text, and the share of them with as many cells
 SNIFFED = 1 << 16  # characters from which the separator of a CSV is guessed
 MOST_LISTED = 10_000  # items of a list; a longer one would become too many objects
 FEWEST_LISTED = 10  # rows that an object must list to be the whole table and not one row, unless named .json
 HEADER = 60  # most characters in a column's name
+LONGEST_VALUE = 4 * ROW_BYTES  # characters of a value in an array or a sequence of JSON
 _decoder = json.JSONDecoder()
+BETWEEN = re.compile(r"[ \t\r\n,]*")
 
 
 class Broken(NamedTuple):
@@ -234,10 +239,10 @@ def _values(path: Path, name: str) -> Iterator[dict[str, Any] | str]:
         is_array = buffer.startswith("[")
         if not is_array and not buffer.startswith("{"):
             return
-        buffer = buffer[is_array:]
+        at = int(is_array)  # where the next value begins: the buffer is cut only when more is read
         while True:
-            buffer = buffer.lstrip(" \t\r\n,")
-            found, end = _first_value(buffer)
+            at = blank.end() if (blank := BETWEEN.match(buffer, at)) else at
+            found, end = _value_at(buffer, at)
             if end:
                 if not number and not isinstance(found, dict):
                     return
@@ -245,23 +250,23 @@ def _values(path: Path, name: str) -> Iterator[dict[str, Any] | str]:
                     yield from inside
                     return
                 yield _without_halves(found) if isinstance(found, dict) else shown(json.dumps(found))
-                number, buffer = number + 1, buffer[end:]
-            elif is_array and buffer.startswith("]"):
+                number, at = number + 1, end
+                continue
+            if is_array and buffer.startswith("]", at):
                 return
-            elif len(buffer) <= 4 * ROW_BYTES and (more := file.read(max(SNIFFED, len(buffer)))):
+            buffer, at = buffer[at:], 0
+            if more := file.read(min(max(SNIFFED, len(buffer)), LONGEST_VALUE - len(buffer))):
                 buffer += more
-            elif buffer or is_array:
-                if not number:
-                    return
-                raise Problem.of("E454", name=shown(name), rows=f"{number:,}", text=shown(buffer, 60) or "the end")
-            else:
+            elif not number or not (buffer or is_array):
                 return
+            else:
+                raise Problem.of("E454", name=shown(name), rows=f"{number:,}", text=shown(buffer, 60) or "the end")
 
 
-def _first_value(buffer: str) -> tuple[Any, int]:
-    """Return the value at the start of a text and where it ends, or 0 if the text has no whole value there."""
+def _value_at(buffer: str, at: int) -> tuple[Any, int]:
+    """Return the value that begins at a place of a text and where it ends, or 0 if no whole value is there."""
     try:
-        found, end = _decoder.raw_decode(buffer)
+        found, end = _decoder.raw_decode(buffer, at)
     except (ValueError, RecursionError):
         return None, 0
     return found, end
@@ -325,15 +330,26 @@ def _swallows_rows(begin: str) -> bool:
 def _separator(begin: str, name: str) -> str:
     if PurePosixPath(name.lower()).suffix in TABS:
         return "\t"
+    return max(MARKS, key=lambda mark: _regular(begin, mark))
+
+
+def _regular(begin: str, mark: str) -> tuple[int, int, int]:
+    """Return in how many of the first rows a mark gives the most usual number of cells, that number, and all rows."""
     lines = begin.split("\n")[:LOOKED_AT]
+    counts = Counter(len(cells) for cells in csv.reader(lines, delimiter=mark) if cells)
+    cells, rows = counts.most_common(1)[0] if counts else (1, 0)
+    return (rows, cells, counts.total()) if cells > 1 else (0, 0, 0)
 
-    def regular(mark: str) -> tuple[int, int]:
-        """Return in how many rows a mark gives the most usual number of cells, if more than one, and that number."""
-        counts = Counter(len(cells) for cells in csv.reader(lines, delimiter=mark) if cells)
-        cells, rows = counts.most_common(1)[0] if counts else (1, 0)
-        return (rows, cells) if cells > 1 else (0, 0)
 
-    return max(",;\t|", key=regular)
+def table_in(path: Path) -> tuple[int, int] | None:
+    """Return how many first rows of a plain text have the same number of cells, and that number, if it is a table."""
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        begin = file.read(SNIFFED)
+    try:
+        rows, cells, together = max(_regular(begin, mark) for mark in MARKS)
+    except csv.Error:
+        return None
+    return (rows, cells) if rows >= max(FEWEST_ROWS, ALIKE * together) else None
 
 
 def _is_header(names: list[str]) -> bool:

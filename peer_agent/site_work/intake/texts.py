@@ -9,6 +9,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -19,8 +20,8 @@ from peer_agent.publishing.documents import LONGEST_CONVERSATION, Documents, cut
 from peer_agent.site_work.intake.chat import Message, Writer, plainly
 from peer_agent.site_work.intake.encoding import Look, as_utf8
 from peer_agent.site_work.intake.overlap import digest_of
-from peer_agent.site_work.intake.rows import MOST_FIELDS, Broken, Kind, Value, kind_of, rows_in
-from peer_agent.site_work.intake.unpack import SPLITS, UNPACKED_LEAST, UNPACKED_TIMES, is_hidden, members_of, split_of
+from peer_agent.site_work.intake.rows import MOST_FIELDS, Broken, Kind, Value, kind_of, rows_in, table_in
+from peer_agent.site_work.intake.unpack import SPLITS, UNPACKED_LEAST, UNPACKED_TIMES, members_of, split_of
 from peer_agent.site_work.intake.verdict import SHOWN, Field, Verdict, shown
 
 USUAL = ("text", "content", "sentence")  # fields preferred to the field with the most text ...
@@ -74,15 +75,15 @@ class _File(NamedTuple):
     kind: Kind
 
 
-def open_texts(source: Source, scratch: Path, writer: Writer | None = None) -> Opened:
-    """Read a source. `scratch`: a path beside which files are written. `writer`: renders conversations.
+def open_texts(source: Source, scratch: Path, writer: Writer | None = None, beside: Sequence[Source] = ()) -> Opened:
+    """Read a source. `scratch`: a path beside which files are written. `writer`: renders conversations. `beside`: other
+    sources, all of which are held out.
 
     Raises Problem E302 (encoding), E303 (empty), E378 (not unpacked), E381 (Parquet), E382 (no text), E393 and E394
     (conversations), E395 (too much text), E424 (a format that is not opened), E427 (not JSON).
     """
     verdict = Verdict()
     folder = scratch.with_name(scratch.name + ".files")
-    folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         stack.callback(_remove, folder)
         files = [*_files_of(source, folder, verdict)]
@@ -92,30 +93,32 @@ def open_texts(source: Source, scratch: Path, writer: Writer | None = None) -> O
         reader = _Reader(trained, source.field, writer, verdict)
         documents = reader.documents(trained, scratch)
         stack.callback(documents.close)
-        heldout = None
-        if aside:
-            beside = scratch.with_name(scratch.name + ".heldout")
-            heldout = _brought_part(aside, reader.field, writer, verdict, beside)
+        heldout, own = None, Verdict()
+        if name := beside[0].name if beside else aside[0].name if aside else "":
+            further = (_files_of(each, folder / f"beside-{number}", own) for number, each in enumerate(beside))
+            try:
+                aside += chain.from_iterable(further)
+                scratch = scratch.with_name(scratch.name + ".heldout")
+                heldout = _Reader(aside, reader.field, writer, own).documents(aside, scratch, most=MOST_HELD_OUT)
+            except Problem as problem:
+                reason = f"{problem.fault.cause.rstrip('.')}; a part of the training data is held out in its place"
+                verdict.ask("E462", name=shown(name), reason=reason)
+            else:
+                verdict.heldout = split_of(name)
+                _tell_of_part(aside, own, verdict)
         stack.pop_all()
         _remove(folder)
     return Opened(documents, heldout, verdict)
 
 
-def _brought_part(
-    aside: list["_File"], field: str, writer: Writer | None, verdict: Verdict, scratch: Path
-) -> Documents | None:
-    """Read the part that people set aside. Ask if it cannot be read, or if much of it is left out."""
-    own = Verdict()
-    try:
-        found = _Reader(aside, field, writer, own).documents(aside, scratch, most=MOST_HELD_OUT)
-    except Problem as problem:
-        verdict.ask("E462", name=shown(aside[0].name), reason=problem.fault.cause.rstrip("."))
-        return None
+def _tell_of_part(aside: Sequence["_File"], own: Verdict, verdict: Verdict) -> None:
+    """Describe the part that people set aside, of which `own` is the verdict. Ask if much of it is left out."""
+    verdict.note("E435", part=", ".join(dict.fromkeys(file.name for file in aside[:3])))
     for reason, count in own.left_out.items():
         verdict.leave_out(f"{reason} in the held-out part", own.examples[reason][0], count)
     if sum(own.left_out.values()) > MANY_LEFT_OUT * own.rows:
         verdict.ask("E462", name=shown(aside[0].name), reason=f"{sum(own.left_out.values()):,} rows are left out")
-    return found
+    verdict.findings += [each for each in own.findings if each.severity == "question"]
 
 
 def _remove(folder: Path) -> None:
@@ -128,35 +131,33 @@ def _remove(folder: Path) -> None:
 
 
 def _files_of(source: Source, folder: Path, verdict: Verdict) -> Iterator[_File]:
-    is_folder = source.path.is_dir()
-    inside = (path for path in source.path.rglob("*") if path.is_file()) if is_folder else [source.path]
-    paths = sorted(path for path in inside if not is_folder or not is_hidden(str(path.relative_to(source.path))))
     packed = opened = 0
     refused: Problem | None = None
-    for number, path in enumerate(paths):
-        name = path.relative_to(source.path).as_posix() if is_folder else source.name
-        for place, member in enumerate(members_of(path, name, verdict, folder / "unpacking")):
-            plain = folder / f"{number}-{place}" if member.is_packed else path
-            packed += member.is_packed
-            if member.is_packed:
-                with plain.open("wb") as written:
-                    while block := member.file.read(BLOCK):
-                        written.write(block)
-            if not plain.stat().st_size:
-                continue
-            try:
-                kind = _column_kind(plain, member.name)
-                if kind is None:
-                    plain = as_utf8(plain, member.name, folder / f"{number}-{place}.utf8", verdict)
-                    kind = kind_of(plain, member.name)
-            except Problem as problem:
-                if not member.is_packed or problem.fault.code not in LEFT_IN_ARCHIVES:
-                    raise
-                refused = refused or problem
-                verdict.leave_out("not opened", f"{member.name}: {problem.fault.cause}")
-                continue
-            opened += 1
-            yield _File(plain, member.name, kind)
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, member in enumerate(members_of(source.path, source.name, verdict, folder / "unpacking")):
+        plain = folder / str(number) if member.is_packed else Path(member.file.name)
+        packed += member.is_packed
+        if member.is_packed:
+            with plain.open("wb") as written:
+                while block := member.file.read(BLOCK):
+                    written.write(block)
+        if not plain.stat().st_size:
+            continue
+        try:
+            kind = _column_kind(plain, member.name)
+            if kind is None:
+                plain = as_utf8(plain, member.name, folder / f"{number}.utf8", verdict)
+                kind = kind_of(plain, member.name)
+                if kind == "text" and (found := table_in(plain)) is not None:
+                    verdict.ask("E464", name=shown(member.name), rows=found[0], cells=found[1])
+        except Problem as problem:
+            if not member.is_packed or problem.fault.code not in LEFT_IN_ARCHIVES:
+                raise
+            refused = refused or problem
+            verdict.leave_out("not opened", f"{member.name}: {problem.fault.cause}")
+            continue
+        opened += 1
+        yield _File(plain, member.name, kind)
     verdict.format = "archive" if packed else ""
     if refused is not None and not opened:
         raise refused
@@ -192,12 +193,8 @@ def _parted(files: list[_File], verdict: Verdict) -> tuple[list[_File], list[_Fi
         verdict.ask("E461")
     aside: list[_File] = []
     if by_split["train"]:
-        chosen = next((split for split in ("validation", "test") if by_split[split]), "")
-        aside = by_split[chosen] if chosen else []
-        if chosen:
-            verdict.heldout = chosen
-            verdict.note("E435", part=", ".join(dict.fromkeys(file.name for file in aside[:3])))
-        if chosen == "validation" and by_split["test"]:
+        aside = by_split["validation"] or by_split["test"]
+        if by_split["validation"] and by_split["test"]:
             verdict.leave_out("set aside as a test", by_split["test"][0].name, len(by_split["test"]))
     kinds = dict.fromkeys(FORMATS[file.kind] for file in trained)
     name = " and ".join(kinds)

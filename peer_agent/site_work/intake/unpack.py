@@ -9,7 +9,7 @@ import tarfile
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple, Self
 
@@ -86,10 +86,26 @@ class Header(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Parse a header. Raises ReadError if it announces a name that is too long."""
-        header = super().frombuf(buf, encoding, errors)
+        """Parse a header. Raises ReadError if it is damaged, or announces a name that is too long."""
+        try:
+            header = super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if any(buf):  # tarfile would end here as if all had been read
+                raise tarfile.ReadError(str(error)) from error
+            raise
         if header.type in LONG and header.size > LONGEST_NAME:
             raise tarfile.ReadError("a name in it is too long")
+        return header
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
+        """Read the next header, and note in `archive` whether the last block was the mark at an archive's end."""
+        try:
+            header = super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            archive.has_ended = True  # type: ignore[attr-defined]
+            raise
+        archive.has_ended = False  # type: ignore[attr-defined]
         return header
 
 
@@ -107,19 +123,37 @@ class Unpacking:
 
 
 def members_of(path: Path, name: str, verdict: Verdict, scratch: Path) -> Iterator[Member]:
-    """Yield a file, or the files in the archive that it is, through at most `LAYERS` layers of packing.
+    """Yield a file, or the files in the archive or folder that it is, through at most `LAYERS` layers of packing.
 
-    Links and files that cannot be opened are left out of an archive. `scratch`: a folder for unpacked files. Raises
-    Problem E378 (cannot be unpacked), E395 (too large), E424 (a format that is not opened), E425 (a name that cannot
-    be read).
+    Links and files that cannot be opened are left out of an archive or a folder. `scratch`: a folder for unpacked
+    files. Raises Problem E378 (cannot be unpacked), E395 (too large), E424 (a format that is not opened), E425 (a name
+    that cannot be read).
     """
     scratch.mkdir(parents=True, exist_ok=True)
+    files = _files_in(path) if path.is_dir() else iter([(path, name)])
     try:
-        yield from _opened(path, name, Unpacking(path.stat().st_size, verdict, scratch), LAYERS)
+        for file, name in files:  # noqa: PLR1704 (in a folder, each file has its own name)
+            try:
+                yield from _opened(file, name, Unpacking(file.stat().st_size, verdict, scratch), LAYERS)
+            except Problem as problem:
+                if not path.is_dir() or problem.fault.code != codes.NOT_OPENED:
+                    raise
+                verdict.leave_out("not opened", f"{name}: {problem.fault.cause}")
     except BROKEN as error:
-        raise Problem.of("E378", reason=shown(str(error)) or type(error).__name__) from error
+        raise _not_unpacked(name, error) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _not_unpacked(name: str, error: BaseException) -> Problem:
+    return Problem.of("E378", name=shown(name), reason=shown(str(error)) or type(error).__name__)
+
+
+def _files_in(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the files in a folder with their names there, in the order of their paths."""
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        if not is_hidden(name := path.relative_to(folder).as_posix()):
+            yield path, name
 
 
 def split_of(name: str) -> str:
@@ -138,6 +172,21 @@ def split_in(words: str) -> str:
     return SPLITS.get(tokens[-1], "") if tokens else ""
 
 
+def parts_of(names: Sequence[str], verdict: Verdict) -> list[str]:
+    """Return the split that each source of a run is, by the names of their files.
+
+    Return empty texts unless one is for training and another is set aside. Ask if only the latter are there. The name
+    of a repository on the Hub says nothing.
+    """
+    splits = [split_of(name) if "/" not in name else "" for name in names]
+    aside = next((name for name, split in zip(names, splits, strict=True) if split not in ("", "train")), "")
+    if aside and "train" in splits:
+        return splits
+    if aside and len(names) > 1:
+        verdict.ask("E446", name=shown(aside))
+    return [""] * len(names)
+
+
 def _opened(path: Path, name: str, unpacking: Unpacking, layers: int, within: str = "") -> Iterator[Member]:
     with path.open("rb") as file:
         begin = file.read(TAR_AT + len(TAR_MAGIC))
@@ -153,7 +202,7 @@ def _opened(path: Path, name: str, unpacking: Unpacking, layers: int, within: st
         elif begin.startswith(ZIP):
             yield from _inside(_zipped(file, name, unpacking.verdict), unpacking, layers, within)
         elif begin[TAR_AT:] == TAR_MAGIC or name.lower().endswith(".tar"):
-            yield from _inside(_tarred(file, unpacking.verdict), unpacking, layers, within)
+            yield from _inside(_tarred(file, name, unpacking.verdict), unpacking, layers, within)
         else:
             _require_open(begin, name)
             yield Member(name, file, layers < LAYERS)
@@ -198,7 +247,7 @@ def _inside(members: Iterator[Member], unpacking: Unpacking, layers: int, within
             if (closed := _closed(begin)) is not None:
                 unpacking.verdict.leave_out("not opened", f"{name}: {closed[0]}")
                 continue
-            yield Member(name, _Begun(begin, file, unpacking))  # type: ignore[arg-type]
+            yield Member(name, _Begun(name, begin, file, unpacking))  # type: ignore[arg-type]
             continue
         inner = unpacking.scratch / f"inside-{layers}"
         with inner.open("wb") as unpacked:
@@ -216,8 +265,8 @@ def _inside(members: Iterator[Member], unpacking: Unpacking, layers: int, within
 class _Begun:
     """A file of which `begin` was read already. Counts what is read further."""
 
-    def __init__(self, begin: bytes, file: IO[bytes], unpacking: Unpacking) -> None:
-        self._begin, self._file, self._unpacking = begin, file, unpacking
+    def __init__(self, name: str, begin: bytes, file: IO[bytes], unpacking: Unpacking) -> None:
+        self._name, self._begin, self._file, self._unpacking = name, begin, file, unpacking
 
     def read(self, size: int = -1) -> bytes:
         """Read up to `size` bytes, or all."""
@@ -228,30 +277,37 @@ class _Begun:
         try:
             further = self._file.read(size - len(begin) if size >= 0 else -1)
         except BROKEN as error:
-            raise Problem.of("E378", reason=shown(str(error)) or type(error).__name__) from error
+            raise _not_unpacked(self._name, error) from error
         self._unpacking.take(len(further))
         return begin + further
 
 
-def _tarred(file: IO[bytes], verdict: Verdict) -> Iterator[Member]:
-    with tarfile.open(fileobj=file, mode="r|", tarinfo=Header, errors="surrogateescape") as archive:
-        for number, entry in enumerate(archive):
-            if number >= FILES:
+def _tarred(file: IO[bytes], name: str, verdict: Verdict) -> Iterator[Member]:
+    # A mark at the end may be followed by another archive, as `cat` joins them.
+    options: Any = {"tarinfo": Header, "errors": "surrogateescape", "ignore_zeros": True}
+    number = 0
+    with tarfile.open(fileobj=file, mode="r|", **options) as archive:
+        for number, entry in enumerate(archive, 1):
+            if number > FILES:
                 raise tarfile.ReadError(f"it has more than {FILES:,} files")
             archive.members = []  # type: ignore[attr-defined] # else tarfile keeps all headers of a large archive
-            name = _name_of(entry.name.encode(errors="surrogateescape"), verdict)
-            if entry.isdir() or is_hidden(name):
+            inner = _name_of(entry.name.encode(errors="surrogateescape"), verdict)
+            if entry.isdir() or is_hidden(inner):
                 continue
             content = archive.extractfile(entry) if entry.isfile() else None
             if content is None:
-                verdict.leave_out("links and devices", name)
+                verdict.leave_out("links and devices", inner)
             else:
-                yield Member(name, content)
+                yield Member(inner, content)
+        if not archive.has_ended:  # type: ignore[attr-defined]
+            verdict.ask("E463", name=shown(name), what=f"ends without tar's end mark, after {number:,} entries")
 
 
 def _zipped(file: IO[bytes], name: str, verdict: Verdict) -> Iterator[Member]:
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
+        if min((entry.header_offset for entry in entries), default=0):
+            verdict.ask("E463", name=shown(name), what="begins with something else, such as another archive")
         for inside, (what, advice) in OFFICE.items():
             if any(entry.filename == inside for entry in entries):
                 raise Problem.of("E424", name=shown(name), what=what, advice=advice)

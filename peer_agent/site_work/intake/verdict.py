@@ -2,13 +2,40 @@
 
 import unicodedata
 from collections import Counter
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
+from peer_agent.machine.language import gettext_noop
 from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.errors.translation import places_in
 
+# Words for formats, and for reasons to leave something out. `in_words` tries them in this order.
+WORDS = (
+    gettext_noop("broken"),
+    gettext_noop("too long"),
+    gettext_noop("too large"),
+    gettext_noop("without text"),
+    gettext_noop("with parts that are not text"),
+    gettext_noop("with more cells than the header"),
+    gettext_noop("refused by the template"),
+    gettext_noop("not opened"),
+    gettext_noop("links and devices"),
+    gettext_noop("damaged or huge images"),
+    gettext_noop("images outside the folders of classes"),
+    gettext_noop("set aside as a test"),
+    gettext_noop("held out of another text"),
+    gettext_noop("unnamed files"),
+    gettext_noop("plain text"),
+    gettext_noop("images in folders"),
+    gettext_noop("{reason} in the held-out part"),
+    gettext_noop("{format}, packed"),
+    gettext_noop("{format}, {count} files"),
+    gettext_noop("{kind} files"),
+    gettext_noop("{one} and {other}"),
+)
 EXAMPLES = 3  # examples that are kept of each reason for leaving something out
 SHOWN = 160  # characters of an example or of a value
 
@@ -102,7 +129,7 @@ def together(verdicts: list[Verdict]) -> Verdict:
         repeats=sum(each.repeats for each in verdicts),
         heldout_overlap=max(each.heldout_overlap for each in verdicts),
         heldout="; ".join(dict.fromkeys(each.heldout for each in verdicts if each.heldout)),
-        findings=[finding for each in verdicts for finding in each.findings],
+        findings=[*dict.fromkeys(finding for each in verdicts for finding in each.findings)],
     )
 
 
@@ -111,6 +138,16 @@ def shown(text: str, most: int = SHOWN) -> str:
     words = " ".join(text[: 4 * most].split())
     plain = "".join(letter for letter in words if not unicodedata.category(letter).startswith("C"))
     return plain if len(plain) <= most else plain[:most].rstrip() + "…"
+
+
+def in_words(words: str, translated: Callable[[str], str]) -> str:
+    """Translate a format or a reason to leave something out. Return what `WORDS` do not make unchanged."""
+    for english in WORDS:
+        found = places_in(english, words)
+        if found is not None and not found[1]:
+            inside = {name: in_words(value, translated) for name, value in found[0].items()}
+            return translated(english).format(**inside)
+    return words
 
 
 def counted(number: int, one: str) -> str:

@@ -51,7 +51,7 @@ from peer_agent.protocol.errors import Fault, Problem, codes
 from peer_agent.protocol.identifiers import ANY_RUN, RunId
 from peer_agent.protocol.session import Failed, Identity, Link, MessageReceived, Opened, Session, Side
 from peer_agent.protocol.wire import Frame, encode
-from runs.access import access_peer_run, require_open
+from runs.access import Preparing, access_peer_run, require_open
 
 log = logging.getLogger(__name__)
 
@@ -163,15 +163,15 @@ class AgentConsumer(AsyncWebsocketConsumer):
         scope: Any = self.scope
         say_proved(scope, f"{credential.peer} {credential.run}")
         try:
-            fault = await in_thread(self._look_up)(credential)
+            problem = await in_thread(self._look_up)(credential)
             hosts = await in_thread(claims.hosts_of)(None if credential.role is Role.RELAY else credential.run)
             notes = await in_thread(settled)() if credential.role is Role.RELAY else []
         except DatabaseError:
             log.warning("the database is away", exc_info=True)
             await self._refuse(Fault.of("E374"), BUSY_S)
             return
-        if fault is not None:
-            await self._refuse(fault)
+        if problem is not None:
+            await self._refuse(problem.fault, problem.retry_after_s if isinstance(problem, Preparing) else -1.0)
             return
         self.credential = credential
         self.reports = Allowance(REPORTS, time.monotonic())
@@ -186,14 +186,14 @@ class AgentConsumer(AsyncWebsocketConsumer):
         if self.patience is not None:
             self.patience.cancel()
 
-    def _look_up(self, credential: Credential) -> Fault | None:
+    def _look_up(self, credential: Credential) -> Problem | None:
         try:
             machine = working_machine(credential.machine, site=settings.PUBLIC_URL)
             if credential.run != ANY_RUN:
                 run = access_peer_run(Q(pk=credential.run), person=machine.person, address=credential.run)
                 require_open(run)
         except Problem as problem:
-            return problem.fault
+            return problem
         self.person, self.machine = machine.person.username, machine.name
         return None
 
@@ -241,9 +241,9 @@ class AgentConsumer(AsyncWebsocketConsumer):
         if not self.reports.spend(0, time.monotonic()):
             return
         try:
-            fault = await in_thread(self._look_up)(known) if report.why else None  # no host checks an idle machine
-            if fault is not None and fault.code in CUT_OFF:
-                await self._refuse(fault)
+            problem = await in_thread(self._look_up)(known) if report.why else None  # no host checks an idle machine
+            if problem is not None and problem.fault.code in CUT_OFF:
+                await self._refuse(problem.fault)
                 return
             take, is_first = in_thread(take_report), self.reported_at is None
             wanted, self.reported_at = await take(machine_id=known.machine, report=report, is_first=is_first)

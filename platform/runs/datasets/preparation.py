@@ -71,7 +71,7 @@ def _prepare(dataset: Dataset) -> None:
 def _keep_dataset(sources: Sequence[Dataset], made: dict[str, Any], folder: Path) -> bool:
     """Store the prepared data in rows. Return False if another worker was faster or the data are no longer wanted."""
     dataset = sources[0]
-    names = ("vocab", "characters", "unigram_entropy", "pieces", "heldout", "verdict")
+    names = ("vocab", "characters", "unigram_entropy", "heldout", "verdict")
     facts = {"tokens": made["size"]} | {name: made[name] for name in names if name in made}
     wanted = Dataset.objects.filter(
         pk=dataset.pk, state=Dataset.State.PREPARING, preparation=dataset.preparation, base=dataset.base

@@ -2,7 +2,7 @@
 
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -150,7 +150,10 @@ def _require(recipe: Recipe, *, samples: int) -> None:
 
 
 class SourceLine(NamedTuple):
-    """One text of a run. `share` is the fraction of future samples that are leased from this text, from 0 to 1."""
+    """One text of a run. `share` is the fraction of future samples that are leased from this text, from 0 to 1.
+
+    A text that is held out as a whole has no tokens to learn from, and so no share.
+    """
 
     dataset: Dataset
     tokens: int | None  # None until the text is prepared
@@ -175,11 +178,18 @@ def source_lines(run: Run) -> list[SourceLine]:
     is_ready = first.state == Dataset.State.READY
     sizes = first.source_tokens(len(sources)) if is_ready else [source.size for source in sources]
     parts = recipe.mix or sizes
+    if is_ready:
+        parts = found if any(found := with_data(parts, sizes)) else sizes
     together = sum(parts)
     return [
         SourceLine(source, size if is_ready else None, part / together if together else 1 / len(sources))
         for source, size, part in zip(sources, sizes, parts, strict=True)
     ]
+
+
+def with_data(weights: Sequence[float], sizes: Sequence[int]) -> tuple[float, ...]:
+    """Return the weights, with 0 for sources without data to learn from, as they are held out."""
+    return tuple(weight if size else 0 for weight, size in zip(weights, sizes, strict=True))
 
 
 def shares_used(run: Run, count: int) -> list[float]:

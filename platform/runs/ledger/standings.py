@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from django.db.models import (
     BigIntegerField,
@@ -23,11 +24,11 @@ from django.db.models import (
     Value,
     Window,
 )
-from django.db.models.functions import Cast, Coalesce, Power, Rank
+from django.db.models.functions import Cast, Coalesce, Power, Rank, RowNumber
 
 from accounts.days import day_of
 from accounts.models import Person, Team
-from runs.models import IN_MODEL, DailyTotal, LedgerEntry, Run
+from runs.models import IN_MODEL, DailyTotal, LedgerEntry, MachineTotal, Run
 
 # Half-life of samples on the week's board, and the oldest day counted; its samples weigh under 0.1 %.
 HALF_LIFE_DAYS, OLDEST_DAYS = 7.0, 70
@@ -81,6 +82,14 @@ class Totals(NamedTuple):
     tokens: int
 
 
+class Given(NamedTuple):
+    """Contributions to a run. `by_name` has the samples of the largest contributors, the largest first."""
+
+    people: int
+    samples: int
+    by_name: dict[str, int]
+
+
 class Place(NamedTuple):
     """A person's rank. `short` is the number of samples needed to reach the next rank, or None at the top."""
 
@@ -105,13 +114,33 @@ class Shares(NamedTuple):
 
 
 def totals(run: Run) -> Totals:
-    found = run.totals.aggregate(
+    return totals_of(run.totals.all())
+
+
+def totals_of(rows: QuerySet[MachineTotal]) -> Totals:
+    found = rows.aggregate(
         people=Count("person", distinct=True),
         machines=Count("pk"),
         samples_given=Sum("samples", default=0),
         tokens_read=Sum("tokens", default=0),
     )
     return Totals(found["people"], found["machines"], found["samples_given"], found["tokens_read"])
+
+
+def given_in(runs: Collection[Run], *, most: int) -> dict[UUID, Given]:
+    """Return the contributions to each run, with its `most` largest contributors, in one query."""
+    rows = MachineTotal.objects.filter(run__in=runs).order_by().values("run", "person").annotate(given=Sum("samples"))
+    run = [F("run")]
+    ranked = rows.annotate(
+        place=Window(RowNumber(), partition_by=run, order_by=[F("given").desc(), F("person")]),
+        people_of_all=Window(Count("*"), partition_by=run),
+        given_of_all=Window(_SumOf(F("given")), partition_by=run),
+    )
+    names = ("run", "people_of_all", "given_of_all", "person__username", "given")
+    found: dict[UUID, Given] = {}
+    for key, people, whole, name, given in ranked.filter(place__lte=most).order_by("place").values_list(*names):
+        found.setdefault(key, Given(people, int(whole), {})).by_name[name] = given
+    return found
 
 
 def leaderboard(run: Run, *, offset: int = 0, limit: int = 10, today: int | None = None) -> list[LeaderboardLine]:
@@ -258,3 +287,9 @@ def given_by_run(team: Team, runs: QuerySet[Run]) -> list[tuple[str, str, int]]:
     rows = DailyTotal.objects.filter(IN_IT, run__in=runs, person__in_teams__team=team).order_by()
     sums = rows.values("run__title", "run__slug").annotate(given=Sum("samples")).order_by("-given", "run__slug")
     return list(sums.values_list("run__title", "run__slug", "given"))
+
+
+def given_by_day(team: Team, runs: QuerySet[Run]) -> dict[int, int]:
+    """Return the samples contributed for the team, by day since 1970."""
+    rows = DailyTotal.objects.filter(IN_IT, run__in=runs, person__in_teams__team=team).order_by()
+    return dict(rows.values("day").annotate(given=Sum("samples")).values_list("day", "given"))

@@ -25,6 +25,7 @@ from runs.datasets.services import (
     require_data,
     require_suited,
     source_lines,
+    with_data,
     with_usual_steps,
 )
 from runs.lifecycle.membership import keep_helpers
@@ -328,7 +329,9 @@ def mix_sources(*, run: Run, weights: Sequence[float], by: Person | None = None)
     is_by_size = not weights and now.state == Run.State.DRAFT
     if len(weights) != len(sources) and not is_by_size:
         raise Problem.of("E386", weights=len(weights), files=len(sources))
-    recipe = now.parsed_recipe
+    recipe, is_ready = now.parsed_recipe, now.dataset.state == Dataset.State.READY
+    if weights and is_ready:
+        weights = with_data(weights, now.dataset.source_tokens(len(sources)))
     mixed = checked(replace(recipe, mix=tuple(weights)))
     if mixed.mix == recipe.mix:
         return
@@ -340,9 +343,13 @@ def mix_sources(*, run: Run, weights: Sequence[float], by: Person | None = None)
 
 
 def state_weights(run: Run) -> None:
-    """Store explicit weights for texts mixed by size, because an open run must have weights."""
+    """Store explicit weights for texts mixed by size, because an open run must have weights.
+
+    Texts that are held out get the weight 0.
+    """
     lines, recipe = source_lines(run), run.parsed_recipe
-    if len(lines) > 1 and not recipe.mix:
+    sizes = [line.tokens or 0 for line in lines]
+    if len(lines) > 1 and (not recipe.mix or with_data(recipe.mix, sizes) != recipe.mix):
         weights = tuple(round(line.share, 6) for line in lines)
         stated = encode_recipe(replace(recipe, mix=weights)).decode()
         Run.objects.filter(pk=run.pk, state=Run.State.PREPARING).update(recipe=stated)

@@ -86,8 +86,9 @@ def create_run(
 
 @transaction.atomic
 def open_run(*, run: Run, seen: str, by: Person | None = None) -> None:
-    """Open a run to volunteers, once its first parameters exist. If the site failed to prepare its text, try again.
+    """Open a run to volunteers, once its first parameters exist.
 
+    If the site failed to prepare the run's text, or prepared it before there were verdicts, prepare it again instead.
     `seen` is the mark of the verdict that the person has seen. Do nothing if the run is open or about to open. Raises
     Problem with the text's fault, E307, E387, E445, or, since quotas may have been lowered, E366 or E367.
     """
@@ -102,7 +103,8 @@ def open_run(*, run: Run, seen: str, by: Person | None = None) -> None:
     run.dataset = Run.objects.select_for_update(of=("self",)).select_related("dataset").get(pk=run.pk).dataset
     if lacks_base(run.dataset):
         raise Problem.of("E387")
-    if run.dataset.state == Dataset.State.FAILED and run.dataset.fault_code in OURS:
+    has_failed_here = run.dataset.state == Dataset.State.FAILED and run.dataset.fault_code in OURS
+    if has_failed_here or (run.dataset.state == Dataset.State.READY and run.dataset.verdict is None):
         run.waiting_for = ""
         run.save(update_fields=["waiting_for"])
         prepare_anew(run.dataset, run.parsed_recipe)

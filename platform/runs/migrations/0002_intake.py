@@ -14,6 +14,10 @@ class Migration(migrations.Migration):
             model_name='upload',
             name='pending',
         ),
+        migrations.RemoveField(
+            model_name='dataset',
+            name='pieces',
+        ),
         migrations.AddField(
             model_name='dataset',
             name='field',

@@ -37,7 +37,6 @@ class Dataset(models.Model):
     tokens = models.BigIntegerField(null=True, blank=True)
     characters = models.BigIntegerField(null=True, blank=True)
     unigram_entropy = models.FloatField(null=True, blank=True)  # nats per token
-    pieces = models.JSONField(null=True, blank=True)
     verdict = models.JSONField(null=True, blank=True)  # what was understood, by peer_agent/site_work/intake
     field = models.CharField(max_length=200, blank=True)  # the rows' field to read; empty to choose the likeliest
     heldout = models.JSONField(null=True, blank=True)  # {digest, size}

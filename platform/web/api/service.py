@@ -17,8 +17,6 @@ from web.http.rate_limits import TooOften, refusal
 
 logger = logging.getLogger(__name__)
 
-PREPARING_S = "20"  # seconds; a machine that waits for a run stays below the rate limit of "credentials"
-
 api = NinjaAPI(
     title="Manyhands",
     version="1",
@@ -38,7 +36,7 @@ def _problem(request: HttpRequest, problem: Any) -> HttpResponse:
 @api.exception_handler(Preparing)
 def _preparing(request: HttpRequest, problem: Any) -> HttpResponse:
     response = answer(request, problem.fault)
-    response["Retry-After"] = PREPARING_S
+    response["Retry-After"] = str(problem.retry_after_s)
     return response
 
 

@@ -1,4 +1,4 @@
-"""What the feed of a run's page carries: its parts as HTML, and its chart as numbers.
+"""The content of a run's live feed: the page's parts as HTML, and its chart as numbers.
 
 The template that makes a part of the page also makes it for the feed, once for all readers of a language. What only
 one reader may see is not in the feed: a page requests it (`web.pages.runs.run.own_parts`).
@@ -12,6 +12,7 @@ A message is a JSON object, which `frontend/src/feed.ts` reads:
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -24,7 +25,8 @@ from runs.models import Run
 from web.run_picture.loading import ENGLISH, seen_of
 from web.run_picture.picture import Picture, board_facts, picture_of, standing_of
 
-PARTS = ("head", "loss", "step", "leaderboard", "written", "samples", "activity", "averaging")
+PARTS = ("head", "loss", "step", "leaderboard", "boards", "written", "samples", "activity", "averaging")
+INDENTED = re.compile(r"\s*\n\s*")
 AGAIN = "again"  # the only message that a watcher sends: a request for a whole message
 
 
@@ -65,8 +67,13 @@ def live_page(run: Run, language: str = ENGLISH, before: Live | None = None) -> 
         if before is not None and before.picture == picture:
             return before
         facts = {"run": run, "picture": seen.run, "live": picture, "in_feed": True, **board_facts(picture)}
-        parts = {name: render_to_string(f"web/runs/run_parts/{name}.html", facts) for name in PARTS}
+        parts = {name: _rendered(name, facts) for name in PARTS}
     return Live(picture, parts, chart_of(picture), standing_of(picture))
+
+
+def _rendered(part: str, facts: Mapping[str, Any]) -> str:
+    """Return a part's HTML without indentation, which would be a fifth of what a crowd is sent."""
+    return INDENTED.sub("\n", render_to_string(f"web/runs/run_parts/{part}.html", dict(facts))).strip()
 
 
 def chart_of(picture: Picture) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from web.http.faults import answer, new_incident
 
 def nothing_here(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
     """Answer with 404. Show the numbered error if there is one."""
-    fault = getattr(exception, "fault", None) or Fault("404", _("Check the address, or browse all runs."))
-    return answer(request, fault, status=404)
+    text = _("There is no page at this address. It may have been moved or deleted.")
+    return answer(request, getattr(exception, "fault", None) or Fault("404", text), status=404)
 
 
 def not_allowed(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:

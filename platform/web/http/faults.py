@@ -117,7 +117,12 @@ def answer(request: HttpRequest, fault: Fault, *, status: int | None = None) -> 
         said = {"code": fault.code, "title": title_of(fault, status), "severity": fault.severity, "text": fault.text}
         return JsonResponse(said, status=status)
     headline = title_of_page(title_of(fault, status))
-    facts: dict[str, Any] = {"fault": in_words_of_page(fault), "status": status, "headline": headline}
+    facts: dict[str, Any] = {
+        "fault": in_words_of_page(fault),
+        "status": status,
+        "headline": headline,
+        "is_numbered": fault.code in CATALOGUE or status >= 500,  # the operator can look the number up
+    }
     if status >= 500:
         facts["user"] = AnonymousUser()  # the person is in the database, which may be broken
     return render(request, "web/fault.html", facts, status=status)

@@ -110,9 +110,15 @@ class TestHandshake:
         await in_thread(example.teo.machine.delete)()
         assert await how_a_handshake_ends(teo) == ("E101", REFUSED)
 
-    async def test_a_run_that_was_taken_back(self, teo: Identity, layer: Any) -> None:
-        await in_thread(Run.objects.update)(state=Run.State.DRAFT)
-        assert await how_a_handshake_ends(teo) == ("E308", REFUSED)
+    @pytest.mark.parametrize(("state", "wait_s"), [(Run.State.DRAFT, -1.0), (Run.State.PREPARING, 20.0)])
+    async def test_run_that_was_taken_back(self, teo: Identity, layer: Any, state: Run.State, wait_s: float) -> None:
+        """A machine may wait only for a run that will open by itself."""
+        await in_thread(Run.objects.update)(state=state)
+        async with connecting(teo) as link:
+            await link.open()
+            answer = await link.hear()
+        assert isinstance(answer, Failed)
+        assert (answer.fault.code, answer.retry_after_s) == ("E308", wait_s)
 
     async def test_a_page_in_a_browser(self, teo: Identity, layer: Any) -> None:
         async with connecting(teo, origin="https://elsewhere.example") as link:

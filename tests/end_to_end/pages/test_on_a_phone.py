@@ -75,7 +75,7 @@ def test_spectator_sees_a_run_move_without_layout_shift(
     reader = Reader(browser, **device)
     press = reader.page.tap if device else reader.page.click
     reader.page.goto(swarm.url)
-    press(".runs.cards h3 a")
+    press(".runs h3 a")
     reader.page.wait_for_selector(LIVE, state="attached")
     reader.page.wait_for_timeout(1000)
     reader.page.evaluate(SHIFTS)

@@ -48,7 +48,6 @@ def prepared(arguments: list[str]) -> dict[str, Any]:
         "shards": [{"digest": "d" * 64, "size": 900}],
         "heldout": {"digest": "e" * 64, "size": 100},
         "unigram_entropy": 5.5,
-        "pieces": ["Many", " hands"],
         "verdict": VERDICT,
         "ready": "The text is ready.",
     }

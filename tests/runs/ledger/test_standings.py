@@ -159,3 +159,18 @@ def test_shares_of_the_last_steps_are_read_by_the_steps(run: Run, laptop: Owned,
     assert "runs_ledgerentry" in plan
     assert "ledger_by_person_and_step" not in plan, plan
     assert "SCAN runs_ledgerentry" not in plan, plan
+
+
+def test_contributions_to_several_runs_are_read_at_once(
+    any_database: str, organizer: Person, django_assert_num_queries: Any
+) -> None:
+    runs = [opened(organizer, slug=name) for name in ("one", "two", "empty")]
+    people = [Person.objects.create_user(name, None) for name in ("Teo", "Ida", "Noor")]
+    machines = [owned(person).machine for person in people]
+    committed(runs[0], *((machine, 4 + place) for place, machine in enumerate(machines)))
+    committed(runs[0], (owned(people[0], "other").machine, 8))
+    committed(runs[1], (machines[1], 3))
+    with django_assert_num_queries(1):
+        given = standings.given_in(runs, most=2)
+    assert given == {runs[0].pk: (3, 23, {"Teo": 12, "Noor": 6}), runs[1].pk: (1, 3, {"Ida": 3})}
+    assert list(given[runs[0].pk].by_name) == ["Teo", "Noor"]

@@ -15,7 +15,7 @@ from runs import queue, storage
 from runs.datasets.services import preparation_of, store_upload
 from runs.lifecycle import drafts, services
 from runs.models import Dataset, Head, Run
-from tests.runs.factories import RECIPE, draft
+from tests.runs.factories import RECIPE, draft, understood
 
 TEXT = b"Many hands make light work.\n" * 100
 
@@ -211,7 +211,8 @@ class TestTakingBack:
         services.pause_run(run=run)
         drafts.take_back(run=run)
         Dataset.objects.update(tokens=100_000)
-        services.open_run(run=Run.objects.select_related("dataset").get(), seen="")
+        seen = understood(Dataset.objects.get())
+        services.open_run(run=Run.objects.select_related("dataset").get(), seen=seen)
         assert Run.objects.get().state == "preparing"
 
     @pytest.mark.parametrize("state", ["draft", "preparing", "finishing", "finished"])

@@ -22,7 +22,7 @@ from runs.models import Dataset, Head, Release, Run, Snapshot
 from runs.snapshots.retention import thin_snapshots
 from runs.snapshots.state_check import restate
 from runs.timeline import trail_of
-from tests.runs.factories import RECIPE, Owned, committed, draft, opened, state_bytes, state_file
+from tests.runs.factories import RECIPE, Owned, committed, draft, opened, state_bytes, state_file, understood
 
 TEXT = b"Many hands make light work.\n" * 100
 OTHER = msgspec.structs.replace(RECIPE, vocab=400)
@@ -153,7 +153,7 @@ class TestOpening:
     ) -> None:
         run = draft(organizer)
         with django_capture_on_commit_callbacks(execute=True):
-            services.open_run(run=run, seen="")
+            services.open_run(run=run, seen=understood(run.dataset))
         assert (run.state, run.wanted) == ("preparing", "open")
         assert enqueued == [("prepare_run", run.pk)]
 
@@ -179,6 +179,15 @@ class TestOpening:
         with django_capture_on_commit_callbacks(execute=True):
             services.open_run(run=run, seen="")
         assert (run.state, run.dataset.state, run.dataset.fault_code) == ("draft", "uploaded", "")
+        assert enqueued == [("prepare_dataset", run.dataset_id)]
+
+    def test_a_text_prepared_before_there_were_verdicts_is_prepared_again(
+        self, organizer: Person, data_folder: Any, enqueued: list[Any], django_capture_on_commit_callbacks: Any
+    ) -> None:
+        run = draft(organizer)
+        with django_capture_on_commit_callbacks(execute=True):
+            services.open_run(run=run, seen=run.dataset.mark)
+        assert (run.state, run.dataset.state, run.dataset.shards.count()) == ("draft", "uploaded", 0)
         assert enqueued == [("prepare_dataset", run.dataset_id)]
 
     @pytest.mark.parametrize("seen", ["", "0123456789abcdef"])
@@ -224,7 +233,7 @@ class TestOpening:
         run = draft(organizer)
         run.dataset.shards.update(tokens=20)
         with pytest.raises(Problem, match=r"E307.*3 samples"):
-            services.open_run(run=run, seen="")
+            services.open_run(run=run, seen=understood(run.dataset))
         run.refresh_from_db()
         assert run.state == "draft"
 

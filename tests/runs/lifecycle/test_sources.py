@@ -54,6 +54,7 @@ def prepared(arguments: list[str]) -> dict[str, Any]:
     count = 1 + arguments.count("--also")
     shards = [{"digest": f"{n}" * 64, "size": SIZES[n], "source": n} for n in range(count)]
     made = {"vocab": 300, "size": sum(SIZES[:count]), "shards": shards, "heldout": None, "ready": "Ready."}
+    made["verdict"] = VERDICT
     base = {"file": {"digest": "b" * 64, "size": 5}, "vocab": 300}
     return made | ({"base": base} if "--base" in arguments else {})
 
@@ -251,6 +252,17 @@ class TestWeights:
         assert run.parsed_recipe.mix == (0.3, 0.7)
         facts = restored(run, monkeypatch)
         assert (facts.sources, facts.recipe.mix) == ((0, 1), (0.3, 0.7))
+
+    @pytest.mark.parametrize("mix", [(), (1.0, 4.0), (0.0, 1.0)])
+    def test_a_text_that_is_held_out_has_no_share(self, mixed: Run, mix: tuple[float, ...]) -> None:
+        """No samples are made of it, whatever its weight is."""
+        drafts.mix_sources(run=mixed, weights=mix)
+        mixed.dataset.shards.filter(source=1).delete()
+        assert [line.share for line in source_lines(mixed)] == [1.0, 0.0]
+        run = opened(Run.objects.get())
+        assert [bool(weight) for weight in run.parsed_recipe.mix] == [True, False]
+        with pytest.raises(Problem, match=r"E301.*add up to nothing"):
+            drafts.mix_sources(run=run, weights=(0.0, 1.0))
 
     def test_only_a_run_that_is_on_its_way_gets_them(self, mixed: Run) -> None:
         """Another request has turned the run back into a draft before its weights are set."""

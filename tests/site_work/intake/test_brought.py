@@ -19,7 +19,8 @@ from PIL import Image
 
 from peer_agent.publishing.documents import cut_documents
 from peer_agent.site_work.inspecting import inspect
-from peer_agent.site_work.intake.verdict import Pixels, Verdict
+from peer_agent.site_work.intake.texts import FORMATS
+from peer_agent.site_work.intake.verdict import Pixels, Verdict, in_words
 from tests.site_work.intake.made import codes_of, json_lines, passage, passages, put, table, tarred, zipped
 from tests.site_work.tars import entry_of
 
@@ -143,6 +144,12 @@ TEXT_FILES: dict[str, tuple[bytes, Expected]] = {
 NOTES = {"E434", "E435", "E436", "E437", "E438"}
 
 
+def require_words(verdict: Verdict) -> None:
+    """Check that pages can translate the format and the reasons to leave something out."""
+    for words in ({verdict.format, *verdict.left_out} - {"", *FORMATS.values()}) | {"plain text"}:
+        assert in_words(words, "<{}>".format) != words
+
+
 def require(verdict: Verdict, expected: Expected) -> None:
     if isinstance(expected, str):
         assert [(found.code, found.severity) for found in verdict.findings][-1] == (expected, "refusal")
@@ -151,6 +158,7 @@ def require(verdict: Verdict, expected: Expected) -> None:
     assert (verdict.field, verdict.rows, verdict.left_out) == (expected.field, expected.rows, expected.left_out)
     assert (verdict.heldout, verdict.heldout_overlap) == (expected.held, 0)
     assert verdict.examples.keys() == verdict.left_out.keys()
+    require_words(verdict)
 
 
 @pytest.mark.parametrize("name", TEXT_FILES)
@@ -175,11 +183,13 @@ SIDE = 32
 
 
 def pattern(seed: int) -> NDArray[np.float64]:
-    """Return a grey picture: bars for even seeds, rings for odd ones. Its values are from 0 to 1."""
+    """Return a grey picture: bars for even seeds, rings for odd ones, on patches. Its values are from 0 to 1."""
     chance = np.random.default_rng(seed)
     y, x = np.mgrid[0:SIDE, 0:SIDE]
     wave = x + chance.integers(9) if seed % 2 == 0 else np.hypot(x - 16 + chance.integers(5), y - 16)
-    grey: NDArray[np.float64] = 0.15 + 0.6 * (np.sin(wave * 0.8) > 0) + 0.1 * chance.random((SIDE, SIDE))
+    patches = chance.random((4, 4)).repeat(SIDE // 4, axis=0).repeat(SIDE // 4, axis=1)
+    noise = chance.random((SIDE, SIDE))
+    grey: NDArray[np.float64] = 0.05 + 0.6 * (np.sin(wave * 0.8) > 0) + 0.1 * noise + 0.2 * patches
     grey[0, 0], grey[-1, -1] = 0, 1
     return grey
 
@@ -261,6 +271,7 @@ def test_images_are_learned_as_they_were_meant(tmp_path: Path, name: str) -> Non
         assert codes_of(verdict) == [classes]
         return
     assert (verdict.classes, verdict.left_out, tuple(codes_of(verdict))) == (classes, left_out, told)
+    require_words(verdict)
     assert verdict.rows == sum(classes.values())
     assert (verdict.repeats, verdict.heldout_overlap) == (0, 0)
     assert verdict.tokens == (30 if verdict.heldout else 27)

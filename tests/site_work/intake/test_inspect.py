@@ -121,6 +121,13 @@ def test_a_folder_may_have_files_of_its_file_system(tmp_path: Path) -> None:
     assert codes_of(inspect([tmp_path / "books"])) == []
 
 
+def test_a_folder_of_images_is_read_as_their_archive(tmp_path: Path) -> None:
+    for name, content in PICTURES.items():
+        put(tmp_path / "set" / Path(name).parent, Path(name).name, content)
+    status, _, told = inspected(tmp_path / "set")
+    assert (status, told) == inspected(put(tmp_path, "set.tar", tarred(PICTURES)))[::2]
+
+
 def test_an_archive_of_notes_and_pictures_is_one_of_texts(tmp_path: Path) -> None:
     files = {f"{n}.txt": text.encode() for n, text in enumerate(passages(60))} | {"cover.png": png()}
     verdict = inspect([put(tmp_path, "a.zip", zipped(files))])

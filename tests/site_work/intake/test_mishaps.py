@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import quopri
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from PIL import Image
 
 from peer_agent.site_work.inspecting import inspect
 from tests.site_work.intake.made import codes_of, json_lines, passages, put, table, tarred, zipped
+from tests.site_work.intake.test_brought import require_words
 
 TEXTS = passages(60)
 NUMBERED = [[str(number), text] for number, text in enumerate(TEXTS)]
@@ -78,7 +80,23 @@ ASKED: dict[str, tuple[bytes | str, str]] = {
     "ids.jsonl": (json_lines(*({"id": f"row-{n:05d}-abcdef"} for n in range(900))), "E459"),
     "mixed.jsonl": (json_lines(*({"text": t} if n % 2 else {"body": t} for n, t in enumerate(TEXTS))), "E438"),
     "books.zip": (zipped({**{f"{n}.txt": t.encode() for n, t in enumerate(TEXTS)}, "index.jsonl": LINES}), "E461"),
+    # tables named as texts
+    "comma.txt": (cells([["id", "text"], *NUMBERED]), "E464"),
+    "tabs.txt": ("".join(f"{number}\t{text}\t\n" for number, text in NUMBERED), "E464"),
+    "quoted": (cells([["text", "label"], *([f'"{t},\nand on', "a"] for t in TEXTS)], delimiter=";"), "E464"),
+    "table.tar": (tarred({"set/rows.dat": cells(NUMBERED).encode()}), "E464"),
     # characters
+    "hz.txt": ("\n\n".join(f"{t} 中文。" for t in TEXTS).encode("hz"), "E465"),
+    "utf7.txt": ("\n\n".join(f"{t} café, naïve" for t in TEXTS).encode("utf-7"), "E465"),
+    "utf7_kana.txt": ("\n\n".join(f"{t} かな" for t in TEXTS).encode("utf-7"), "E465"),
+    "letter.txt": (quopri.encodestring("\n\n".join(f"{t} café" for t in TEXTS).encode()), "E465"),
+    "english.eml": (quopri.encodestring("\n\n".join(TEXTS).encode()), "E465"),
+    "jis.txt": ("\n\n".join(f"{t} かなかな" for t in TEXTS).encode("iso2022_jp"), "E465"),
+    "escaped.txt": (json.dumps("\n\n".join(f"{t} café" for t in TEXTS)).replace("\\n", "\n"), "E465"),
+    "letters.jsonl": (
+        json_lines(*({"text": quopri.encodestring(f"{t} œuvre".encode()).decode()} for t in TEXTS)),
+        "E465",
+    ),
     "mojibake.txt": ("\n\n".join(TEXTS) + "мельница на реке ".encode().decode("cp1252", "replace") * 200, "E432"),
     "reviews.txt": ("<br />".join(TEXTS * 2), "E433"),
     "pdfs.zip": (zipped({"a.txt": "\n".join(TEXTS).encode(), **{f"{n}.pdf": b"%PDF-1.7" for n in range(9)}}), "E444"),
@@ -114,6 +132,29 @@ def test_the_organizer_is_asked(tmp_path: Path, name: str) -> None:
     content, code = ASKED[name]
     verdict = inspect([put(tmp_path, name, content)])
     assert code in {found.code for found in verdict.findings if found.severity == "question"}
+    require_words(verdict)
+
+
+def test_a_part_set_aside_that_cannot_be_read_is_not_held_out(tmp_path: Path) -> None:
+    verdict = inspect([put(tmp_path, "a.zip", ASKED["other_val.zip"][0])])
+    assert (verdict.heldout, codes_of(verdict)) == ("", ["E462"])
+
+
+PLAIN = {
+    "verse.txt": "\n".join(f"{text[:20]}, {text[20:40]}" for text in TEXTS[:9]),
+    "lines.txt": "\n".join(f"{text[: n % 50]}, {', '.join(text.split()[: n % 5])}" for n, text in enumerate(TEXTS * 3)),
+    "sums.py": "\n".join(f"total=first+other+variable+{text.split()[0]}-1" for text in TEXTS),
+    "calls.txt": "\n".join(f"{text} Ring +4916{number:07d} or +1-541-7543010." for number, text in enumerate(TEXTS)),
+    "shell.txt": "\n".join(
+        f"width=20 height=3D{text}" if n == 5 else f"width=20 {text}" for n, text in enumerate(TEXTS)
+    ),
+    "tex.txt": "\n".join(f"{text} see~{{ref}}~\\upsilon" for text in TEXTS),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_usual_text_is_neither_a_table_nor_escaped(tmp_path: Path, name: str) -> None:
+    assert codes_of(inspect([put(tmp_path, name, PLAIN[name])])) == []
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -1,5 +1,6 @@
 """Rows of JSON, CSV, Parquet and Arrow files: their format, the rows left out, and limits on memory."""
 
+import json
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,29 @@ def test_an_array_is_read_across_blocks(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "SNIFFED", 16)
     array = b"[\n  " + b",\n  ".join(json_lines(*ROWS).splitlines()) + b"\n]\n"
     assert texts_in(put(tmp_path, "a.json", array)) == TEXTS
+
+
+def test_a_huge_first_row_of_an_array_costs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text that was read is not copied for each of the rows behind it."""
+    texts, value_at = set[str](), module._value_at
+
+    def counted(text: str, at: int) -> tuple[Any, int]:
+        texts.add(text)
+        return value_at(text, at)
+
+    monkeypatch.setattr(module, "_value_at", counted)
+    huge = "a" * (1 << 20)
+    path = put(tmp_path, "a.json", json.dumps([{"text": huge}, *({"text": f"Row {n}."} for n in range(20_000))]))
+    found = texts_in(path)
+    assert (found[0] == huge, len(found), found[-1]) == (True, 20_001, "Row 19999.")
+    assert len(texts) < 50
+
+
+def test_a_value_of_an_array_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LONGEST_VALUE", 1 << 18)
+    path = put(tmp_path, "a.json", json.dumps([*ROWS[:3], {"text": "a" * (1 << 18)}, *ROWS]))
+    with pytest.raises(Problem, match=r"E454.*after its first 3 rows"):
+        texts_in(path)
 
 
 def test_a_list_in_one_object_gives_its_rows(tmp_path: Path) -> None:

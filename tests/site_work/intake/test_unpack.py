@@ -108,9 +108,59 @@ def cut(content: bytes) -> bytes:
     ids=["no tar", "gz", "bz2", "xz", "zst", "zip", "tar", "no gzip"],
 )
 def test_what_is_cut_short_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
-    with pytest.raises(Problem, match="E378"):
+    with pytest.raises(Problem, match=r"E378: \S+ cannot be unpacked"):
         found(put(tmp_path, name, content))
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+ENDED = tarred({"1.txt": b"one", "2.txt": b"two"})
+BORDER = 2 * 1024  # where the mark at the end begins, after two headers and two blocks of content
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.tar", ENDED[:BORDER]),
+        ("a.tgz", gzip.compress(ENDED[:BORDER], mtime=0)),
+        ("a.zip", zipped({"inside.tar": ENDED[:BORDER]})),
+        ("a.tar", ENDED + tarred({"3.txt": b"six"})[:1024]),
+        ("a.zip", zipped({"0.txt": b"lost"}) + zipped({"1.txt": b"one", "2.txt": b"two"})),
+    ],
+    ids=["tar", "packed", "inside", "second", "two zips"],
+)
+def test_an_archive_without_its_end_is_asked_about(tmp_path: Path, name: str, content: bytes) -> None:
+    verdict = Verdict()
+    assert {b"one", b"two"} <= {*found(put(tmp_path, name, content), verdict).values()}
+    assert codes_of(verdict) == ["E463"]
+
+
+def test_archives_that_were_joined_are_read_to_the_end(tmp_path: Path) -> None:
+    """tar itself stops at the first mark of an end, unless it is told to go on."""
+    verdict = Verdict()
+    joined = put(tmp_path, "a.tar", ENDED + tarred({"3.txt": b"six"}))
+    assert [*found(joined, verdict).values()] == [b"one", b"two", b"six"]
+    assert codes_of(verdict) == []
+
+
+@pytest.mark.parametrize("cut", [BORDER - 100, 1024 + 300, 1024 + 512])
+def test_a_damaged_header_in_a_tar_is_refused(tmp_path: Path, cut: int) -> None:
+    """tarfile ends there, as if there were nothing more."""
+    damaged = bytearray(ENDED)
+    damaged[1024 + 10] ^= 1
+    for content in (bytes(damaged), ENDED[:cut]):
+        with pytest.raises(Problem, match=r"E378.*a\.tar"):
+            found(put(tmp_path, "a.tar", content))
+
+
+def test_a_folder_is_read_as_an_archive_of_its_files(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    others = {".git/x": b"x", "b.gz": gzip.compress(b"packed", mtime=0), "c.pdf": b"%PDF-1.7"}
+    for name, content in {**FILES, **others}.items():
+        put((folder / name).parent, Path(name).name, content)
+    verdict = Verdict()
+    read = found(folder, verdict)
+    assert read == {**{Path(name).as_posix(): content for name, content in FILES.items()}, "b": b"packed"}
+    assert verdict.left_out == {"not opened": 1}
 
 
 def test_an_unknown_way_of_packing_a_zip_is_refused(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ DAYS = (
 MOST_GB, MOST_MBPS, LEAST_MBPS = 100_000, 100_000, 0.1
 MOST_IDLE = 24 * 60
 CONDITIONS = ("idle_minutes", "pause_on_battery", "programs")
+EVERY_DAY = ("from_all", "to_all")
 LAST_MINUTE = time(23, 59)  # a time field cannot say 24:00, so this stands for the end of the day
 
 
@@ -41,6 +42,11 @@ def _number(label: str, help_text: str, *, most: float, least: float = 1) -> for
     """Return an optional number field. It accepts fractions if `least` is a float."""
     kind = forms.FloatField if isinstance(least, float) else forms.IntegerField
     return kind(label=label, help_text=help_text, min_value=least, max_value=most, required=False)
+
+
+def _time_field(label: str) -> forms.TimeField:
+    widget = forms.TimeInput(attrs={"type": "time"}, format="%H:%M")
+    return forms.TimeField(label=label, required=False, widget=widget)
 
 
 class LimitsForm(forms.Form):
@@ -72,13 +78,17 @@ class LimitsForm(forms.Form):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.fields |= {"from_all": _time_field(_("Every day from")), "to_all": _time_field(_("Every day to"))}
         for day, name in enumerate(DAYS):
-            for end in ("from", "to"):
-                self.fields[f"{end}_{day}"] = forms.TimeField(
-                    label=(_("%(day)s from") if end == "from" else _("%(day)s to")) % {"day": name},
-                    required=False,
-                    widget=forms.TimeInput(attrs={"type": "time"}, format="%H:%M"),
-                )
+            self.fields[f"from_{day}"] = _time_field(_("%(day)s from") % {"day": name})
+            self.fields[f"to_{day}"] = _time_field(_("%(day)s to") % {"day": name})
+
+    def every_day(self) -> Iterator[forms.BoundField]:
+        return (self[name] for name in EVERY_DAY)
+
+    def differs(self) -> bool:
+        """Return True if a day has its own hours, or hours with an error."""
+        return any(end.value() or end.errors for _name, *ends in self.days() for end in ends)
 
     def days(self) -> Iterator[tuple[str, forms.BoundField, forms.BoundField]]:
         for day, name in enumerate(DAYS):
@@ -105,11 +115,16 @@ class LimitsForm(forms.Form):
         for day, name in enumerate(DAYS):
             if (cleaned.get(f"from_{day}") is None) != (cleaned.get(f"to_{day}") is None):
                 self.add_error(f"from_{day}", _("%(day)s needs both a start and an end.") % {"day": name})
+        if (cleaned.get("from_all") is None) != (cleaned.get("to_all") is None):
+            self.add_error("from_all", _("Hours need both a start and an end."))
         return cleaned
 
     def _hours(self) -> Iterator[Hours]:
+        given = self.cleaned_data
         for day in range(len(DAYS)):
-            first, stop = self.cleaned_data.get(f"from_{day}"), self.cleaned_data.get(f"to_{day}")
+            first, stop = given.get(f"from_{day}"), given.get(f"to_{day}")
+            if first is None and stop is None:
+                first, stop = given.get("from_all"), given.get("to_all")
             if first is not None and stop is not None:
                 end = DAY_MINUTES if stop >= LAST_MINUTE else 60 * stop.hour + stop.minute
                 yield Hours(day, 60 * first.hour + first.minute, end or DAY_MINUTES)
@@ -146,6 +161,10 @@ def filled_in(limits: OwnerLimits) -> dict[str, Any]:
         "pause_on_battery": limits.pause_on_battery,
         "programs": "\n".join(limits.programs),
     }
+    spans = {(hours.first, hours.stop) for hours in limits.hours}
+    if len(spans) == 1 and len({hours.day for hours in limits.hours}) == len(DAYS):
+        ((first, stop),) = spans
+        return shown | {"from_all": _time(first), "to_all": _time(stop)}
     for hours in limits.hours:
         shown |= {f"from_{hours.day}": _time(hours.first), f"to_{hours.day}": _time(hours.stop)}
     return shown

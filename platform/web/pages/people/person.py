@@ -1,24 +1,28 @@
 """A person's page: contributions by run, day and round. Also a certificate to print."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any
 
 from django.contrib.auth.decorators import login_required
+from django.db.models import Max, Min
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
-from django.utils.formats import date_format
 from django.utils.translation import gettext as _
-from django.utils.translation import override
+from django.utils.translation import ngettext, override
 from django.views.decorators.http import require_POST, require_safe
 
 from accounts.days import date_of, day_of
 from accounts.models import Person
 from accounts.selectors import person_with_page
 from accounts.teams import team_of
+from coordination import presence
+from runs import selectors
 from runs.ledger.totals import in_words
+from runs.models import Run
 from runs.people import Contributions, Given, contributions, ledger_of, runs_shown
+from web import strokes
 from web.http import rate_limits
 from web.http.parts import rows_before
 from web.http.requester import address_of, person_in
@@ -26,11 +30,14 @@ from web.run_picture import counts
 from web.run_picture.card_sentences import percent
 from web.run_picture.image import CARD as PREVIEW
 from web.run_picture.image import figure_png
+from web.run_picture.picture import tint_of
+from web.run_picture.status_sentence import training_in
 from web.words import loss_unit_of_page
 
 looks = rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
 WEEKS = 26
-LEVELS = 4
+LISTED = 8  # other runs listed on a certificate
+DIGITS, GROUP = 16, 4  # digits of a digest that are shown, in groups
 
 
 @looks
@@ -45,7 +52,8 @@ def person_page(request: HttpRequest, name: str) -> HttpResponse:
         "rows": [_row(each) for each in given.runs],
         "milestones": [(each.name, date_of(each.day) if each.day else None) for each in given.reached.milestones],
         "next_one": given.reached.next_one,
-        "squares": squares(given.by_day, today),
+        "now_in": _now_in(person, given),
+        "days": strokes.days(per_day(given.by_day, today), tint_of(person.username), summary(given.by_day, today)),
         "calendar": summary(given.by_day, today),
         "is_me": person == request.user,
         "team": team_of(person),
@@ -76,21 +84,60 @@ def rounds_page(request: HttpRequest, name: str, slug: str) -> HttpResponse:
 @looks
 @require_safe
 def certificate(request: HttpRequest, name: str) -> HttpResponse:
+    """Show a certificate of the work in the run `?run=`, by default the run with most samples. Also list other runs."""
     person = person_or_404(request, name)
     given = contributions(person, request.user)
     if not given.runs:
         raise Http404
-    days = sorted(given.by_day)
+    asked = request.GET.get("run", "")
+    chosen = next((each for each in given.runs if each.run.slug == asked), given.runs[0])
+    others = [each for each in given.runs if each != chosen]
     facts = {
         "person": person,
-        "rows": [_row(each) for each in given.runs],
+        **_deed(person, chosen),
+        "address": request.build_absolute_uri(f"/people/{person.username}/runs/{chosen.run.slug}/"),
+        "others": [_row(each) for each in others[:LISTED]],
+        "more": len(others) - LISTED,
         "sentence": sentence_of(given),
-        "first": date_of(days[0]) if days else None,
-        "last": date_of(days[-1]) if days else None,
         "today": timezone.now().date(),
-        "address": request.build_absolute_uri(f"/people/{person.username}/"),
     }
     return render(request, "web/people/certificate.html", facts)
+
+
+def _deed(person: Person, given: Given) -> dict[str, Any]:
+    """Return what a certificate says about the person's work in one run."""
+    run, last = given.run, ledger_of(person, given.run).first()
+    days = run.daily.filter(person=person).aggregate(first=Min("day"), last=Max("day"))
+    points = [(float(point.step), point.loss) for point in selectors.loss_points(run)]
+    marked = _("The run from its first step to its last; the marked strokes are %(name)s's.") % {
+        "name": person.username
+    }
+    return {
+        "row": _row(given),
+        "run": run,
+        "is_finished": run.state == Run.State.FINISHED,
+        "others_said": _others_said(run.totals.values("person").distinct().count() - bool(given.samples)),
+        "first": None if days["first"] is None else date_of(days["first"]),
+        "last": None if days["last"] is None else date_of(days["last"]),
+        "steps": run.head.step,
+        "band": strokes.band(given.part, points, marked) if points and given.samples else "",
+        "marked": marked,
+        "digest": _grouped(last.entry.digest) if last else "",
+    }
+
+
+def _others_said(others: int) -> str:
+    """Return text such as “and 30 other people, on the computers they already have.”; empty for 0."""
+    message = ngettext(
+        "and %(number)s other person, on the computers they already have.",
+        "and %(number)s other people, on the computers they already have.",
+        others,
+    )
+    return counts.with_number(message, others) if others > 0 else ""
+
+
+def _grouped(digest: str) -> str:
+    return " ".join(digest[place : place + GROUP] for place in range(0, min(DIGITS, len(digest)), GROUP))
 
 
 @looks
@@ -101,7 +148,7 @@ def preview_image(request: HttpRequest, name: str) -> HttpResponse:
     given = contributions(person, None)
     unit = "samples" if given.samples != 1 else "sample"
     with override("en"):  # Pillow's own font has only Latin letters
-        image = _drawn(
+        image = drawn(
             f"{given.samples:,}",
             unit,
             _("contributed to %(models)s") % {"models": counts.models(len(given.runs))},
@@ -146,30 +193,16 @@ def _row(each: Given) -> dict[str, object]:
 
 
 @lru_cache(maxsize=256)
-def _drawn(figure: str, unit: str, below: str, name: str) -> bytes:
+def drawn(figure: str, unit: str, below: str, name: str) -> bytes:
     return figure_png(figure, unit, below, name)
 
 
-# The last half year as a calendar with one square a day, darker for more samples
+# The last half year, day by day
 
 
-class Square(NamedTuple):
-    """A day in the calendar: its week, its weekday (counted from Monday), and its `level` from 0 (no samples) to 4."""
-
-    column: int
-    row: int
-    level: int
-    words: str
-
-
-def squares(by_day: Mapping[int, int], today: int) -> list[Square]:
-    """Return the days of the last weeks, oldest first. `by_day` maps days since 1970 to samples."""
-    first = first_day(today)
-    most = max((by_day.get(day, 0) for day in range(first, today + 1)), default=0)
-    return [
-        Square((day - first) // 7, (day - first) % 7, _level(by_day.get(day, 0), most), _words(by_day.get(day, 0), day))
-        for day in range(first, today + 1)
-    ]
+def per_day(by_day: Mapping[int, int], today: int) -> Sequence[int]:
+    """Return the samples of each day of the last weeks, oldest first. `by_day` maps days since 1970 to samples."""
+    return [by_day.get(day, 0) for day in range(first_day(today), today + 1)]
 
 
 def first_day(today: int) -> int:
@@ -177,18 +210,19 @@ def first_day(today: int) -> int:
 
 
 def summary(by_day: Mapping[int, int], today: int) -> str:
-    """Return a sentence such as “Active on 31 of the last 180 days”, about the days in the calendar."""
-    first = first_day(today)
-    active = sum(1 for day, samples in by_day.items() if samples and first <= day <= today)
-    return _("Active on %(active)s of the last %(days)s days (UTC).") % {"active": active, "days": today - first + 1}
-
-
-def _level(samples: int, most: int) -> int:
-    return -(-LEVELS * samples // most) if samples else 0
-
-
-def _words(samples: int, day: int) -> str:
-    return _("%(date)s: %(samples)s") % {
-        "date": date_format(date_of(day), "j F Y"),
-        "samples": counts.samples(samples),
+    """Return a sentence such as “Active on 31 of the last 180 days”, about the days that are drawn."""
+    given = per_day(by_day, today)
+    return _("Active on %(active)s of the last %(days)s days (UTC).") % {
+        "active": sum(1 for samples in given if samples),
+        "days": len(given),
     }
+
+
+def _now_in(person: Person, given: Contributions) -> list[Run]:
+    """Return the runs that the person's machines are training now, in one query."""
+    here = presence.online_in(each.run for each in given.runs)
+    return [
+        each.run
+        for each in given.runs
+        if any(peer.name == person.username for peer in training_in(each.run, here.get(each.run.pk, ())))
+    ]

@@ -8,21 +8,30 @@ from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, override
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from accounts import teams
+from accounts.days import day_of
 from accounts.models import Person, Team
 from accounts.selectors import names_with_page
+from coordination import presence
 from peer_agent.protocol.errors import Fault, Problem, codes
 from runs.access import listed_runs
-from runs.ledger.standings import given_by_member, given_by_run
+from runs.ledger.standings import given_by_day, given_by_member, given_by_run
+from runs.selectors import hosted_runs
+from web import strokes
 from web.http import rate_limits
 from web.http.parts import part_of
 from web.http.requester import address_of, missing, person_in
+from web.pages.people.person import drawn, per_day, summary
 from web.run_picture import counts
+from web.run_picture.image import CARD as PREVIEW
+from web.run_picture.picture import tint_of
+from web.run_picture.status_sentence import training_in
 
 
 class TeamForm(forms.Form):
@@ -31,10 +40,28 @@ class TeamForm(forms.Form):
     )
 
 
-@rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
+looks = rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
+
+
+@looks
 @require_safe
 def team_page(request: HttpRequest, slug: str) -> HttpResponse:
     return _page(request, get_object_or_404(Team.objects.select_related("leader"), slug=slug))
+
+
+@looks
+@require_safe
+def preview_image(request: HttpRequest, slug: str) -> HttpResponse:
+    """Return the preview image of a team's page, from the runs that everyone may see."""
+    del request
+    team = get_object_or_404(Team, slug=slug)
+    by_run = given_by_run(team, listed_runs(None))
+    samples, members = sum(given for _title, _slug, given in by_run), teams.members_of(team).count()
+    unit = "samples" if samples != 1 else "sample"
+    with override("en"):  # Pillow's own font has only Latin letters
+        below = _("by %(people)s") % {"people": counts.people(members)}
+        image = drawn(f"{samples:,}", unit, below, team.name)
+    return HttpResponse(image, content_type="image/png", headers={"Cache-Control": "max-age=300"})
 
 
 @login_required
@@ -122,7 +149,8 @@ def _page(request: HttpRequest, team: Team, *, link: str = "") -> HttpResponse:
     ranked = sorted(names, key=lambda name: (-given.get(name, 0), name.lower()))
     shown = part_of(ranked, request, "members", f"/teams/{team.slug}/")
     former = sum(samples for name, samples in given.items() if name not in names)
-    by_run = given_by_run(team, runs)
+    by_run, by_day, today = given_by_run(team, runs), given_by_day(team, runs), day_of(timezone.now())
+    calendar = summary(by_day, today)
     facts: dict[str, Any] = {
         "team": team,
         "members": [(name, given.get(name, 0)) for name in shown.rows],
@@ -130,6 +158,10 @@ def _page(request: HttpRequest, team: Team, *, link: str = "") -> HttpResponse:
         "former": former,
         "runs": by_run,
         "with_page": names_with_page(shown.rows),
+        "here": _training_now(request),
+        "days": strokes.days(per_day(by_day, today), tint_of(team.name), calendar) if by_day else "",
+        "calendar": calendar,
+        "preview": PREVIEW,
         "sentence": _sentence(sum(given.values()), len(by_run), len(names)),
         "is_leader": team.leader == request.user,
         "is_member": not isinstance(request.user, AnonymousUser) and request.user.get_username() in names,
@@ -137,6 +169,13 @@ def _page(request: HttpRequest, team: Team, *, link: str = "") -> HttpResponse:
         "address": request.build_absolute_uri(f"/teams/{team.slug}/"),
     }
     return render(request, "web/people/team.html", facts)
+
+
+def _training_now(request: HttpRequest) -> set[str]:
+    """Return the names of the people who are training now in the runs that the viewer may see, in two queries."""
+    runs = hosted_runs(request.user)
+    here = presence.online_in(runs)
+    return {peer.name for run in runs for peer in training_in(run, here.get(run.pk, ()))}
 
 
 def _sentence(samples: int, runs: int, people: int) -> str:

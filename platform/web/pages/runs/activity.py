@@ -1,29 +1,36 @@
 """A run's activity by kind, as a page and as RSS. Also the trail of actions that people took in their roles."""
 
 import re
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from itertools import groupby
 from typing import NamedTuple
 
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.feedgenerator import Rss201rev2Feed
+from django.utils.translation import gettext as _
 from django.utils.translation import pgettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from accounts.models import FORMER, Person
+from accounts.selectors import names_with_page
 from runs.access import access_managed_run, access_run
 from runs.departure import NOBODY
-from runs.models import ActivityLine
-from runs.timeline import AN_OPERATOR, GROUPS, STEP, activity_of, trail_of
-from web.http.parts import rows_before
+from runs.models import ActivityLine, Run
+from runs.timeline import AN_OPERATOR, STEP, activity_of, trail_of
+from web.http.parts import BEFORE, rows_before
 from web.http.requester import run_or_404
+from web.pages.runs.milestones import KINDS, Milestone, milestones_of
 from web.run_picture import card_sentences
 
 PAGE, FEED = 100, 50  # lines
+MILESTONE, MILESTONES = "milestone", "milestones"  # the kind of a line, and the choice of all of them
 NAMES = {
     "": pgettext_lazy("activity", "All"),
+    MILESTONES: pgettext_lazy("activity", "Milestones"),
     "steps": pgettext_lazy("activity", "Steps"),
     "people": pgettext_lazy("activity", "People"),
     "problems": pgettext_lazy("activity", "Problems"),
@@ -32,23 +39,95 @@ NAMES = {
 # Characters that XML does not allow.
 UNPRINTED = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 TRAIL_PAGE = 50  # lines
+STEP_OF = re.compile(r"step ([\d,]+):")  # the beginning of a line about a step
+COMING = (" joined", " left", " is away", " is gone")  # what a line says about a person after the name
+
+
+class Told(NamedTuple):
+    """A line of the page. `steps` has the lines of several steps that are shown as one, the newest first."""
+
+    at: datetime
+    kind: str
+    text: str
+    name: str = ""  # the person with whose name the line begins; `text` has the rest
+    names: tuple[str, ...] = ()  # the people named after the text
+    more: str = ""
+    steps: Sequence[ActivityLine] = ()
 
 
 @require_safe
 def activity_page(request: HttpRequest, slug: str) -> HttpResponse:
+    """Show lines of the timeline, of one kind or of all kinds. The page of all kinds also has the milestones."""
     run = run_or_404(access_run, request, slug)
     asked = request.GET.get("show", "")
-    show = asked if asked in GROUPS else ""
-    found = rows_before(activity_of(run, show), request, PAGE)
+    show = asked if asked in NAMES else ""
+    rows = activity_of(run).filter(kind__in=KINDS) if show == MILESTONES else activity_of(run, show)
+    found = rows_before(rows, request, PAGE)
+    milestones = _milestones(run, request, found.rows, is_last=not found.older) if show in ("", MILESTONES) else []
+    told = _told(found.rows, milestones, folds=not show)
     facts = {
         "run": run,
-        "lines": found.rows,
+        "lines": told,
+        "with_page": names_with_page({name for line in told for name in (line.name, *line.names) if name}),
         "show": show,
         "names": [(name, title, name == show) for name, title in NAMES.items()],
         "older": found.older,
         "nothing": card_sentences.NOTHING,
     }
     return render(request, "web/runs/activity.html", facts)
+
+
+def _milestones(run: Run, request: HttpRequest, lines: Sequence[ActivityLine], *, is_last: bool) -> list[Milestone]:
+    """Return the milestones that belong to this part of the timeline: not newer than it, and older only at its end."""
+    said = request.GET.get("before", "")
+    newer = run.activity.filter(pk=int(said)).values_list("at", flat=True).first() if BEFORE.fullmatch(said) else None
+    if not lines and said:
+        return []
+    return [
+        each
+        for each in milestones_of(run)
+        if (newer is None or each.at < newer) and (is_last or each.at >= lines[-1].at)
+    ]
+
+
+def _told(lines: Iterable[ActivityLine], milestones: Iterable[Milestone], *, folds: bool) -> list[Told]:
+    """Merge lines and milestones, the newest first, and fold consecutive steps of a day if `folds`."""
+    told, waiting = list[Told](), list(milestones)
+    for line in lines:
+        while waiting and waiting[0].at >= line.at:
+            told.append(_milestone(waiting.pop(0)))
+        told.append(_line(line))
+    told += [_milestone(each) for each in waiting]
+    return _folded(told) if folds else told
+
+
+def _milestone(each: Milestone) -> Told:
+    return Told(each.at, MILESTONE, each.text, names=each.names, more=each.more)
+
+
+def _line(line: ActivityLine) -> Told:
+    kind = MILESTONE if line.kind in KINDS else line.kind
+    name = next((line.text.removesuffix(end) for end in COMING if line.text.endswith(end)), "")
+    if name and line.kind in ("joined", "left"):
+        return Told(line.at, kind, line.text[len(name) :], name=name)
+    return Told(line.at, kind, line.text, steps=(line,) if line.kind == STEP else ())
+
+
+def _folded(told: Sequence[Told]) -> list[Told]:
+    found = list[Told]()
+    for _key, group in groupby(enumerate(told), key=lambda each: each[1].at.date() if each[1].steps else each[0]):
+        lines = [line for _place, line in group]
+        steps = [step for line in lines for step in line.steps]
+        found += [lines[0]._replace(text=_steps(steps), steps=steps)] if len(steps) > 1 else lines
+    return found
+
+
+def _steps(lines: Sequence[ActivityLine]) -> str:
+    """Return text such as “Steps 380 to 412”."""
+    last, first = (STEP_OF.match(line.text) for line in (lines[0], lines[-1]))
+    if not first or not last:
+        return _("Several steps")
+    return _("Steps %(first)s to %(last)s") % {"first": first[1], "last": last[1]}
 
 
 @require_safe

@@ -30,6 +30,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
         request.POST or None,
         request.FILES or None,
         usual=usual_recipe(request),
+        initial={"hub": request.GET.get("hub", "")},
         upload_limit_mb=settings.UPLOAD_LIMIT_MB,
     )
     if request.method == "POST" and form.is_valid():

@@ -1,27 +1,36 @@
 """The page with the full leaderboard of a run."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_safe
 
 from accounts.days import day_of
+from accounts.models import Machine, TeamMember
 from accounts.selectors import names_with_page
-from runs.access import access_run, outranks, role_of
+from accounts.teams import team_of
+from coordination import presence
+from coordination.presence import OnlinePeer
+from runs.access import access_run, outranks, person_of, role_of
 from runs.ledger import standings
 from runs.ledger.standings import LeaderboardLine, MachineLine, Period, PeriodLine, TeamLine, team_board
 from runs.lifecycle import membership
 from runs.models import Run
+from runs.states import LIVE
+from web import strokes
 from web.http.requester import run_or_404
 from web.pages.runs.manage import just_removed
-from web.run_picture import card_sentences
+from web.run_picture import card_sentences, counts
 from web.run_picture.own import Own, own_words
-from web.run_picture.picture import tint_of
+from web.run_picture.picture import TALLEST, tint_of
+from web.run_picture.status_sentence import training_in
 
 Row = LeaderboardLine | MachineLine | PeriodLine | TeamLine
 PAGE = 100  # rows
@@ -40,32 +49,103 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
     run = run_or_404(access_run, request, slug)
     of, period = _of(request), _period(request)
     page = _page_number(request)
-    rows = _rows(run, of, period, offset=(page - 1) * PAGE)
-    totals = standings.totals(run)
+    found = _rows(run, of, period, offset=(page - 1) * PAGE)
+    rows, totals = found[:PAGE], standings.totals(run)
+    trainers = training_in(run, presence.online(run))
+    is_whole = period == Period.ALL and of != "teams"  # the shown samples are shares of all samples
     facts = {
         "run": run,
+        "is_live": run.state in LIVE,
         "of": of,
-        **_removal(request, run, of, {row.name for row in rows[:PAGE]}),
+        **_removal(request, run, of, {row.name for row in rows}),
         "period": "" if period == Period.ALL else period,
         "note": card_sentences.PERIOD_NOTES.get(period, ""),
         "choices": _choices(of, period),
         "asked": f"of={of}&period={period}",
-        "rows": [
-            {
-                **row._asdict(),
-                "tint": tint_of(row.name),
-                "share": card_sentences.percent(row.samples / max(totals.samples, 1)),
-            }
-            for row in rows[:PAGE]
-        ],
-        "with_page": names_with_page({row.name for row in rows[:PAGE]}),
+        "strip": _strip(rows, max(0, totals.samples - sum(row.samples for row in rows)) if is_whole else 0, page),
+        **_lines(request, run, rows, totals.samples, trainers),
+        "with_page": names_with_page({row.name for row in rows}),
         "given": card_sentences.given(totals.people, totals.machines, totals.samples),
+        "training": _training(trainers),
         "nobody": NO_TEAM if of == "teams" else card_sentences.NOBODY_IN.get(period, card_sentences.NOBODY),
-        "you": own_words(Own(run, request.user), [row.name for row in rows[:PAGE]]) if period == Period.ALL else "",
+        "you": own_words(Own(run, request.user), [row.name for row in rows]) if period == Period.ALL else "",
         "before": page - 1,
-        "after": page + 1 if len(rows) > PAGE else 0,
+        "after": page + 1 if len(found) > PAGE else 0,
     }
     return render(request, "web/runs/leaderboard.html", facts)
+
+
+def _lines(
+    request: HttpRequest, run: Run, rows: Sequence[Row], whole: int, trainers: Sequence[OnlinePeer]
+) -> dict[str, Any]:
+    """Return the rows for the template. A person's row also has the heights of the bars of recent work."""
+    here, own = _here(rows, trainers), _own(request, rows)
+    names = [row.name for row in rows if isinstance(row, LeaderboardLine | PeriodLine)]
+    recent = standings.recent(run, names) if names else standings.Recent(0, {})
+    tallest = max((part for parts in recent.given.values() for part in parts), default=0)
+    lines = [
+        {
+            **row._asdict(),
+            "key": _key(row),
+            "is_own": row.name == own,
+            "now": _key(row) in here,
+            "share": card_sentences.percent(row.samples / max(whole, 1)),
+            "recent": sum(recent.given.get(row.name, ())),
+            "heights": [-(-TALLEST * part // tallest) if part else 0 for part in recent.given.get(row.name, ())],
+        }
+        for row in rows
+    ]
+    return {"rows": lines, "recent_steps": recent.steps}
+
+
+def _key(row: Row) -> str:
+    """Return what tells a row from all others on its board."""
+    return f"{row.name}/{row.machine}" if isinstance(row, MachineLine) else row.name
+
+
+def _here(rows: Sequence[Row], trainers: Sequence[OnlinePeer]) -> set[str]:
+    """Return the keys of the people, machines or teams that are training now, in at most one query."""
+    people = {peer.name for peer in trainers}
+    if not rows or not people or not isinstance(rows[0], MachineLine | TeamLine):
+        return people
+    if isinstance(rows[0], TeamLine):
+        members = TeamMember.objects.filter(left_day=None, person__username__in=people)
+        return set(members.values_list("team__name", flat=True))
+    machines = Machine.objects.filter(pk__in=[UUID(peer.peer) for peer in trainers])
+    return {f"{name}/{machine}" for name, machine in machines.values_list("person__username", "name")}
+
+
+def _own(request: HttpRequest, rows: Sequence[Row]) -> str:
+    """Return the name of the reader or, on the board of teams, of the reader's team; empty if there is none."""
+    person = person_of(request.user)
+    if person is None:
+        return ""
+    if not rows or not isinstance(rows[0], TeamLine):
+        return person.username
+    team = team_of(person)
+    return team.name if team else ""
+
+
+def _training(trainers: Sequence[OnlinePeer]) -> str:
+    """Return a sentence such as “12 people are training now.”; empty if no one is."""
+    number = len({peer.name for peer in trainers})
+    message = ngettext("%(people)s is training now.", "%(people)s are training now.", number)
+    return message % {"people": counts.people(number)} if number else ""
+
+
+def _strip(rows: Sequence[Row], rest: int, page: int) -> str:
+    """Draw the samples as strokes, each a share of about one percent. `rest` counts those of rows not shown."""
+    by_tint: Counter[int] = Counter()
+    for row in rows:
+        by_tint[tint_of(row.name)] += row.samples
+    if page > 1 or not by_tint.total():
+        return ""
+    return strokes.strip(_parts(by_tint, rest), 0, _("The samples as strokes, in the tint of who contributed them"))
+
+
+def _parts(by_tint: Mapping[int, int], rest: int) -> list[strokes.Part]:
+    parts: list[strokes.Part] = [*sorted(by_tint.items())]
+    return [*parts, ("rest", rest)]
 
 
 def _removal(request: HttpRequest, run: Run, of: str, names: Collection[str]) -> dict[str, Any]:

@@ -39,7 +39,13 @@ from web.pages.runs.run import REFRESH_S, head_facts
 from web.pages.runs.trials import switch_facts
 from web.run_picture.loading import head_of, troubles_of
 from web.run_picture.own import Own
-from web.words import in_words_of_page, material_in_words_of_page, title_of_page, titled_in_words_of_page
+from web.words import (
+    in_words_of_page,
+    material_in_words_of_page,
+    title_of_page,
+    titled_in_words_of_page,
+    verdict_in_words_of_page,
+)
 
 MOST_DIGITS = 18  # most digits of a row's number in an address
 ACTIONS: dict[str, Callable[..., object]] = {
@@ -348,6 +354,7 @@ def verdict_facts(dataset: Dataset) -> dict[str, Any]:
         "heldout_size": (dataset.heldout or {}).get("size"),
         "verdict": {
             **verdict,
+            "format": verdict_in_words_of_page(verdict["format"]),
             "fields": verdict["fields"][:MOST_FIELDS],
             "asked": [each for each in findings if each["severity"] != "note"],
             "noted": [each for each in findings if each["severity"] == "note"],
@@ -356,7 +363,8 @@ def verdict_facts(dataset: Dataset) -> dict[str, Any]:
             "shown_classes": classes[:MOST_CLASSES],
             "more_classes": max(0, len(classes) - MOST_CLASSES),
             "reasons": [
-                (reason, count, verdict["examples"].get(reason, ())) for reason, count in verdict["left_out"].items()
+                (verdict_in_words_of_page(reason), count, verdict["examples"].get(reason, ()))
+                for reason, count in verdict["left_out"].items()
             ],
             "pictures": [{"number": number, "name": name} for number, name, _ in pictures_of(dataset)],
         },

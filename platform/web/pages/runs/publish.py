@@ -34,24 +34,28 @@ class HubTokenForm(forms.Form):
 
 
 class PublishForm(forms.Form):
-    repository = forms.CharField(max_length=200, label="Repository", help_text="As NAMESPACE/NAME.")
+    repository = forms.CharField(
+        max_length=200, label=gettext_lazy("Repository"), help_text=gettext_lazy("As NAMESPACE/NAME.")
+    )
     private = forms.BooleanField(
         required=False,
-        label="Private repository",
-        help_text="Applies only when the repository is created.",
+        label=gettext_lazy("Private repository"),
+        help_text=gettext_lazy("Applies only when the repository is created."),
     )
-    replace = forms.BooleanField(required=False, label="Overwrite existing files")
+    replace = forms.BooleanField(required=False, label=gettext_lazy("Overwrite existing files"))
     checkpoint_every = forms.IntegerField(
         required=False,
         min_value=0,
         max_value=10_000_000,
-        label="Steps between checkpoints",
-        help_text="During training, the newest verified snapshot is published this often. 0: only the finished model.",
+        label=gettext_lazy("Steps between checkpoints"),
+        help_text=gettext_lazy(
+            "During training, the newest verified snapshot is published this often. 0: only the finished model."
+        ),
     )
     in_branches = forms.BooleanField(
         required=False,
-        label="Each checkpoint in its own branch",
-        help_text="For example step-1000. Otherwise each replaces the last.",
+        label=gettext_lazy("Each checkpoint in its own branch"),
+        help_text=gettext_lazy("For example step-1000. Otherwise each replaces the last."),
     )
 
     def __init__(self, *arguments: Any, is_made: bool, **more: Any) -> None:

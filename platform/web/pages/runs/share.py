@@ -81,8 +81,8 @@ def badge_svg(words: str) -> str:
     left, right = (round(LETTER * len(text)) + 16 for text in (NAME, words))
     text = '<text x="{x}" y="14" textLength="{length}" fill="#fff">{text}</text>'
     parts = (
-        f'<rect width="{left + right}" height="20" rx="3" fill="#3c4043"/>',
-        f'<path d="M{left} 0h{right - 3}a3 3 0 0 1 3 3v14a3 3 0 0 1-3 3h-{right - 3}z" fill="#1a7a4c"/>',
+        f'<rect width="{left + right}" height="20" rx="3" fill="#22201d"/>',
+        f'<path d="M{left} 0h{right - 3}a3 3 0 0 1 3 3v14a3 3 0 0 1-3 3h-{right - 3}z" fill="#a8431a"/>',
         text.format(x=8, length=left - 16, text=NAME),
         text.format(x=left + 8, length=right - 16, text=words),
     )

@@ -78,10 +78,11 @@ def swarm_page(request: HttpRequest, slug: str) -> HttpResponse:
     here = presence.here(run, with_links=request.user.is_authenticated)
     shown, (averaged_step, parts) = part_of(here.peers, request, "machines", ""), _averaged(run)
     asking = Asking(run, person_of(request.user), role_of(run, request.user) in MANAGING)
+    is_paused = run.state == Run.State.PAUSED
     rows = _rows(asking, shown.rows, here.links, parts)
     facts = {
         "run": run,
-        "sentence": online_sentence(here.peers),
+        "sentence": online_sentence(here.peers, is_paused=is_paused),
         "rows": rows,
         "with_page": names_with_page({row["person"] for row in rows}),
         "averages": any(row["part"] for row in rows),
@@ -96,15 +97,20 @@ def swarm_page(request: HttpRequest, slug: str) -> HttpResponse:
     return render(request, "web/runs/swarm.html", facts)
 
 
-def online_sentence(peers: Sequence[OnlinePeer]) -> str:
-    """Return a sentence such as “12 people on 19 machines are online: 17 train, 1 only averages, 1 relay.”"""
+def online_sentence(peers: Sequence[OnlinePeer], *, is_paused: bool = False) -> str:
+    """Return a sentence such as “12 people on 19 machines are online: 17 train, 1 only averages, 1 relay.”
+
+    While the run is paused, trainers stay connected and wait.
+    """
     members = [peer for peer in peers if peer.role in {TRAINER, AUXILIARY}]
     if not peers:
         return _("No machines are online right now.")
     roles = Counter(peer.role for peer in peers)
     trainers, averagers, relays = roles[TRAINER], roles[AUXILIARY], len(peers) - len(members)
+    train = ngettext("%(number)s trains", "%(number)s train", trainers)
+    wait = ngettext("%(number)s waits until the run resumes", "%(number)s wait until the run resumes", trainers)
     told = [
-        counts.with_number(ngettext("%(number)s trains", "%(number)s train", trainers), trainers) if trainers else "",
+        counts.with_number(wait if is_paused else train, trainers) if trainers else "",
         counts.with_number(ngettext("%(number)s only averages", "%(number)s only average", averagers), averagers)
         if averagers
         else "",
@@ -143,7 +149,7 @@ def _rows(
     seen = {peer for peer, each in known.items() if asking.manages or each.is_own}
     links = presence.links_in({peer: link for peer, link in stored.items() if peer in seen})
     return [
-        _row(peer, _name(asking, known[peer.peer]) if peer.peer in known else "")
+        _row(asking.run, peer, _name(asking, known[peer.peer]) if peer.peer in known else "")
         | _link_words(links.get(PeerId(peer.peer)))
         | {"part": card_sentences.percent(parts.get(PeerId(peer.peer), 0.0))}
         | {"is_own": peer.peer in known and known[peer.peer].is_own}
@@ -151,11 +157,13 @@ def _rows(
     ]
 
 
-def _row(peer: OnlinePeer, machine: str) -> dict[str, Any]:
+def _row(run: Run, peer: OnlinePeer, machine: str) -> dict[str, Any]:
+    waits = run.state == Run.State.PAUSED and peer.role == TRAINER
     return {
         "person": RELAY if peer.role == presence.RELAY else peer.name,
+        "is_relay": peer.role == presence.RELAY,
         "machine": machine,
-        "role": ROLES.get(peer.role, peer.role),
+        "role": _("waits") if waits else ROLES.get(peer.role, peer.role),
         "way": WAYS.get(peer.way, ""),
         "now": _("catching up") if peer.state == "syncing" else "",
     }

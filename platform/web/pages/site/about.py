@@ -17,21 +17,38 @@ from django.views.decorators.http import require_POST, require_safe
 
 from peer_agent.protocol.errors import Fault
 from runs.models import Run
-from web.agent_package import PYTORCH_CPU, current_wheel, install_lines
+from web import strokes
+from web.agent_package import current_wheel, install_lines
 from web.http.faults import status_of
 from web.http.files import send_file
-from web.http.requester import missing
+from web.http.requester import missing, site_of
+from web.run_picture.picture import TINTS
 
 COLOURS = (  # each colour's role, and its use
     ("paper", "behind everything"),
-    ("sheet", "cards, bars, fields' surroundings"),
+    ("sheet", "menus, fields, the reader's own card"),
+    ("wash", "a finished run's stage, the reader's own row"),
     ("ink", "text"),
     ("soft", "secondary text, outlines of fields"),
     ("line", "separators"),
     ("accent", "what is alive, or can be done"),
+    ("done", "what is done"),
     ("bad", "what is broken"),
 )
-TYPE = (("figure", "the one figure of a page"), ("large", "titles"), ("text", "text"), ("small", "secondary text"))
+TYPE = (  # each class of text, and its use
+    ("opening", "the first words of the front page"),
+    ("matter", "the sentence that says why"),
+    ("large", "titles of sections"),
+    ("said", "what a model wrote"),
+    ("big", "the one figure of a card"),
+    ("sentence", "the sentence of truth at the top of a page"),
+    ("lead", "the first paragraph"),
+    ("text", "text"),
+    ("quiet", "secondary text"),
+)
+STAGES = ("running", "waiting", "paused", "failed", "finished")
+EXAMPLE = [(step, 3 + 4 * 0.2 ** (step / 40)) for step in range(1, 61)]  # steps and losses of a drawn run
+SHARES: list[strokes.Part] = [(6, 30), (0, 24), (4, 14), (1, 10), (2, 8), (3, 6), (5, 5), (7, 3)]
 SPACES = (4, 8, 16, 24, 32, 64)
 WHEEL_TYPE = "application/zip"
 COOKIE = "theme"
@@ -68,7 +85,7 @@ def help_page(request: HttpRequest, topic: str) -> HttpResponse:
     found = next((known for known in TOPICS if known.slug == topic), None)
     if found is None:
         raise Http404
-    facts = {"topic": found, "topics": TOPICS, "site": request.build_absolute_uri("/").rstrip("/")}
+    facts = {"topic": found, "topics": TOPICS, "site": site_of(request)}
     return render(request, f"web/site/help/{found.slug}.html", facts)
 
 
@@ -91,8 +108,29 @@ def styleguide(request: HttpRequest) -> HttpResponse:
         "wrong": Sample({}),
         "fault": Fault.of("E303"),
         "states": Run.State.choices,
+        "tints": range(TINTS),
+        "drawings": _drawings(),
     }
     return render(request, "web/site/styleguide.html", facts)
+
+
+def _drawings() -> list[tuple[str, str]]:
+    """Return each drawing of strokes with its name."""
+    return [
+        ("strip", strokes.strip(SHARES, 40, "strip")),
+        *((f"hero, {stage}", _hero(stage)) for stage in STAGES),
+        ("band", strokes.band(0.13, EXAMPLE, "band")),
+        ("days", strokes.days([day * 7 % 11 for day in range(150)], 1, "days")),
+        ("art", strokes.art()),
+        ("art, lost", strokes.art("lost")),
+        ("bundle", strokes.bundle(10)),
+    ]
+
+
+def _hero(stage: str) -> str:
+    points = [] if stage == "waiting" else EXAMPLE
+    last = EXAMPLE[-1][0] if stage == "finished" else 100
+    return strokes.hero(points, last, SHARES, f"hero, {stage}", state=stage)
 
 
 @require_safe
@@ -118,7 +156,7 @@ def download_page(request: HttpRequest) -> HttpResponse:
     if install is None:
         fault = Fault.of("E321")
         return render(request, "web/site/install.html", {"fault": fault}, status=status_of(fault.code))
-    return render(request, "web/site/install.html", {"install": install, "cpu_index": PYTORCH_CPU})
+    return render(request, "web/site/install.html", {"install": install, "site": site_of(request)})
 
 
 @require_safe

@@ -1,9 +1,10 @@
-"""The front page: what the site is, what is happening now, and the runs."""
+"""The front page: what the site is, what is happening now, and the runs. Its upper half is in `showcase`."""
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -16,9 +17,12 @@ from coordination import presence
 from coordination.presence import RELAY, TRAINER, OnlinePeer
 from peer_agent.protocol.recipe import KINDS
 from runs import selectors
+from runs.access import LISTED
 from runs.models import Run
 from runs.selectors import TYPICAL, Point, typical_loss
+from web.agent_package import current_wheel, is_near
 from web.http.requester import site_of
+from web.pages.site.showcase import showcase
 from web.run_picture import card_sentences
 from web.run_picture.image import CARD as PREVIEW
 from web.run_picture.status_sentence import state_label, training_in, word_of
@@ -26,7 +30,7 @@ from web.run_picture.status_sentence import state_label, training_in, word_of
 ON_A_PAGE = 48  # runs on one page
 FINISHED = str(Run.State.FINISHED)
 NAMED = 2  # people who train now and are named
-WIDE, HIGH, EDGE = 160, 40, 2  # size of a small curve, and its margin above and below
+WIDE, HIGH, EDGE = 160, 48, 2  # size of a small curve, and its margin above and below
 FROM = re.compile(r"[0-9]{1,9}")
 LONGEST = 100  # characters of a search
 STATES = (
@@ -37,7 +41,7 @@ STATES = (
 
 
 class Card(NamedTuple):
-    """A run's card on the front page. `curve` is the SVG path of its losses; `loss_name` says which loss `loss` is.
+    """A run's row on the front page. `curve` is the SVG path of its losses; `loss_name` says which loss `loss` is.
 
     `loss_step` is the step of a held-out loss that was measured before the present step.
     """
@@ -45,8 +49,6 @@ class Card(NamedTuple):
     run: Run
     word: str
     label: str
-    step: int
-    last_step: int
     progress: str
     loss_name: str
     loss: float | None
@@ -60,7 +62,8 @@ class Card(NamedTuple):
 def front_page(request: HttpRequest) -> HttpResponse:
     """Show newcomers what the site is. Then show all runs, page by page; those that need volunteers come first."""
     search, begin = _search(request), _begin(request)
-    here = presence.online_in(selectors.hosted_runs(request.user))
+    hosted = selectors.hosted_runs(request.user)
+    here = presence.online_in(hosted)
     busy = [run for run, peers in here.items() if any(peer.role == TRAINER for peer in peers)]
     found = list(selectors.found_runs(request.user, search, busy=busy)[begin : begin + ON_A_PAGE + 1])
     if begin and not found:
@@ -68,11 +71,12 @@ def front_page(request: HttpRequest) -> HttpResponse:
     shown = found[:ON_A_PAGE]
     curves = selectors.curves(shown)
     cards = [_card(run, curves.get(run.pk, []), here.get(run.pk, [])) for run in shown]
+    is_first = not begin and search == selectors.Search()
     facts = {
         "under_way": sorted((card for card in cards if card.word != FINISHED), key=_by_need),
         "finished": [card for card in cards if card.word == FINISHED],
-        "totals": _totals(request, here),
-        "is_new": not request.user.is_authenticated and not begin and search == selectors.Search(),
+        "is_first": is_first,
+        "is_new": is_first and not request.user.is_authenticated,
         "search": search,
         "is_searched": search != selectors.Search(),
         "recipes": [(name, _(kind.title)) for name, kind in sorted(KINDS.items())],
@@ -84,6 +88,11 @@ def front_page(request: HttpRequest) -> HttpResponse:
         "address": request.build_absolute_uri("/"),
         "preview": PREVIEW,
     }
+    if is_first:
+        public = [run for run in hosted if run.visibility in LISTED]
+        joinable = [run for run in public if run.visibility == Run.Visibility.PUBLIC and run.state == Run.State.OPEN]
+        facts |= showcase(joinable, here)
+        facts |= {"totals": _totals(public, here), **({} if cards else _first_look(request))}
     return render(request, "web/site/front.html", facts)
 
 
@@ -107,14 +116,22 @@ def _asked(search: selectors.Search) -> dict[str, str]:
     return {name: value for name, value in named.items() if value}
 
 
-def _totals(request: HttpRequest, here: dict[Any, list[OnlinePeer]]) -> dict[str, int]:
-    """Return sums over all listed runs, regardless of the search. Relays are not counted."""
-    members = [peer for peers in here.values() for peer in peers if peer.role != RELAY]
+def _totals(public: Sequence[Run], here: Mapping[UUID, Sequence[OnlinePeer]]) -> dict[str, Any]:
+    """Return sums over all runs that everyone may see. Relays are not counted."""
+    members = [peer for run in public for peer in here.get(run.pk, ()) if peer.role != RELAY]
+    given = selectors.public_totals()
+    here_now = {"people": len({peer.name for peer in members}), "machines": len({peer.peer for peer in members})}
     return {
-        "people": len({peer.name for peer in members}),
-        "machines": len({peer.peer for peer in members}),
-        "samples": selectors.samples_today(request.user, timezone.now()),
+        "samples": given.samples,
+        "people": given.people,
+        "today": selectors.samples_today(None, timezone.now()),
+        "online": card_sentences.given_by(**here_now) if members else "",
     }
+
+
+def _first_look(request: HttpRequest) -> dict[str, Any]:
+    """Return what an empty site shows its operator."""
+    return {"has_agent": current_wheel() is not None, "is_near": is_near(request)}
 
 
 def _card(run: Any, curve: Sequence[Point], peers: Sequence[OnlinePeer]) -> Card:
@@ -128,13 +145,11 @@ def _card(run: Any, curve: Sequence[Point], peers: Sequence[OnlinePeer]) -> Card
         run=run,
         word=word,
         label=state_label(word, trainers),
-        step=step,
-        last_step=card_sentences.last_step(run, step, target),
         progress=card_sentences.step_of(run, step, target),
         loss_name=_("Training loss") if heldout is None else _("Held-out loss"),
         loss=typical_loss(newest) if heldout is None else heldout,
         loss_step=run.heldout_step if run.heldout_step != step else None,
-        curve=small_curve([point.loss for point in curve if math.isfinite(point.loss)]),
+        curve=small_curve(curve, card_sentences.last_step(run, step, target)),
         here=_here(trainers),
         machines=len(trainers),
     )
@@ -160,11 +175,19 @@ def _by_need(card: Card) -> tuple[int, int]:
     return order.get(card.word, len(order)), -card.machines
 
 
-def small_curve(losses: Sequence[float]) -> str:
-    """Return an SVG path in a box of `WIDE` x `HIGH`, scaled to the losses; "" for fewer than two points."""
-    if len(losses) < 2:
+def small_curve(points: Sequence[Point], last_step: int) -> str:
+    """Return an SVG path in a box of `WIDE` x `HIGH`, scaled to the losses; "" for fewer than two points.
+
+    The box is as wide as the whole run, so that the curve shows its progress too.
+    """
+    finite = [point for point in points if math.isfinite(point.loss)]
+    if len(finite) < 2:
         return ""
+    losses = [point.loss for point in finite]
     low, spread = min(losses), (max(losses) - min(losses)) or 1.0
-    across, down = WIDE / (len(losses) - 1), HIGH - 2 * EDGE
-    heights = (EDGE + down * (1 - (loss - low) / spread) for loss in losses)
-    return "M" + "L".join(f"{across * place:.1f} {height:.1f}" for place, height in enumerate(heights))
+    first, whole = finite[0].step, max(last_step - finite[0].step, 1)
+    places = (
+        f"{WIDE * (point.step - first) / whole:.1f} {EDGE + (HIGH - 2 * EDGE) * (1 - (point.loss - low) / spread):.1f}"
+        for point in finite
+    )
+    return "M" + "L".join(places)

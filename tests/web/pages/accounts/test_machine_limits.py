@@ -99,6 +99,7 @@ FULL = {
     "from_5": "00:00",
     "to_5": "23:59",
 }
+EVERY = {"from_all": "08:00", "to_all": "20:00"}
 
 
 def test_limits_are_kept_and_shown_again(browser: Client, laptop: Owned) -> None:
@@ -142,6 +143,8 @@ def test_limits_are_kept_and_shown_again(browser: Client, laptop: Owned) -> None
         ("programs", "x" * 81),
         ("from_3", "08:00"),
         ("to_3", "08:00"),
+        ("from_all", "08:00"),
+        ("to_all", "08:00"),
         ("from_3", "25:00"),
         ("to_3", "25:00"),
     ],
@@ -153,7 +156,22 @@ def test_what_makes_no_sense_is_told_at_its_field(browser: Client, laptop: Owned
     assert wanted(laptop.machine).revision == 0
 
 
-@given(st.dictionaries(st.sampled_from(sorted(FULL)), st.text(max_size=200)))
+def test_hours_of_every_day_stand_for_days_without_their_own(browser: Client, laptop: Owned) -> None:
+    address = f"/machines/{laptop.machine.pk}/limits/"
+    assert "<details><summary" in browser.get(address).content.decode()
+    every_day = {"from_all": "22:00", "to_all": "07:00"}
+    assert browser.post(address, every_day).status_code == 302
+    night = (22 * 60, 7 * 60)
+    assert wanted(laptop.machine).limits.hours == tuple(Hours(day, *night) for day in range(7))
+    shown = browser.get(address).content.decode()
+    assert (shown.count('value="22:00"'), "<details><summary" in shown) == (1, True)
+    assert browser.post(address, {**every_day, "from_6": "00:00", "to_6": "23:59"}).status_code == 302
+    assert wanted(laptop.machine).limits.hours[5:] == (Hours(5, *night), Hours(6, 0, DAY_MINUTES))
+    shown = browser.get(address).content.decode()
+    assert (shown.count('value="22:00"'), "<details open><summary" in shown) == (6, True)
+
+
+@given(st.dictionaries(st.sampled_from(sorted({**FULL, **EVERY})), st.text(max_size=200)))
 def test_whatever_is_sent_is_limits_or_is_refused(fields: dict[str, str]) -> None:
     form = LimitsForm(fields)
     if form.is_valid():

@@ -12,11 +12,13 @@ from PIL import Image
 from accounts.days import date_of
 from accounts.models import Person
 from accounts.services import relay_keeper
+from coordination.models import Presence
 from runs.models import Run
-from tests.runs.factories import Owned, committed, opened
+from tests.runs.factories import Owned, committed, opened, owned
 from tests.web.browsing import as_, page
-from web.pages.people.person import LEVELS, WEEKS, squares, summary
+from web.pages.people.person import WEEKS, first_day, per_day, summary
 from web.run_picture.image import figure_png
+from web.run_picture.picture import tint_of
 
 TODAY = 20_421  # 29 November 2025, a Saturday
 
@@ -58,14 +60,15 @@ def test_whoever_gave_nothing_has_a_page_that_says_so(client: Client, address: s
 
 def test_it_is_theirs_to_show(run: Run, client: Client, address: str, volunteer: Person, stranger: Person) -> None:
     board = f"/runs/{run.slug}/leaderboard/"
-    assert f'<a href="{address}">' in page(client.get(board))
+    link = f'<a class="chip tint-{tint_of(volunteer.username)}" href="{address}">'
+    assert link in page(client.get(board))
     mine = as_(volunteer)
     assert mine.post("/account/page/", {"public": "0"})["Location"] == "/account/?done=page"
     for part in ("", "preview.png", "certificate/", f"runs/{run.slug}/"):
         assert client.get(address + part).status_code == 404
         assert as_(stranger).get(address + part).status_code == 404
         assert mine.get(address + part).status_code == 200
-    assert f'<a href="{address}">' not in page(client.get(board))
+    assert f'href="{address}"' not in page(client.get(board))
     assert "Only you can see this page." in page(mine.get(address))
     mine.post("/account/page/", {"public": "1"})
     assert client.get(address).status_code == 200
@@ -110,6 +113,38 @@ def test_a_certificate_names_models_and_days(run: Run, client: Client, address: 
     assert re.search(r"On \d+ \w+ \d{4}", shown)
 
 
+def test_a_certificate_is_about_one_run_and_lists_the_others(
+    run: Run, client: Client, address: str, stranger: Person, laptop: Owned
+) -> None:
+    second = opened(run.organizer, slug="riddles", title="A model of riddles")
+    last = committed(second, (laptop.machine, 10), (owned(stranger).machine, 30))
+    largest = page(client.get(f"{address}certificate/"))
+    assert "learned from 3,000 samples by Teo, 100 % of all it has seen." in largest
+    assert '<a href="?run=riddles">' in largest
+    assert "other person" not in largest
+    shown = page(client.get(f"{address}certificate/?run=riddles"))
+    assert "This model is being trained by" in shown
+    assert "and 1 other person" in shown
+    assert "learned from 10 samples by Teo, 25 % of all it has seen." in shown
+    assert f"http://testserver{address}runs/riddles/" in shown
+    assert f'<span class="digest">{last.digest[:4]} {last.digest[4:8]} ' in shown
+    (own,) = re.findall(r'<path class="own" d="([^"]+)"', shown)
+    assert own.count("M") == 45, "a quarter of all strokes"
+    assert "3,000 samples by Teo" in page(client.get(f"{address}certificate/?run=no-such"))
+    Run.objects.filter(pk=second.pk).update(state=Run.State.FINISHED)
+    assert "This model was trained by" in page(client.get(f"{address}certificate/?run=riddles"))
+
+
+def test_who_trains_now_is_shown(run: Run, client: Client, address: str, laptop: Owned) -> None:
+    assert "Training now:" not in page(client.get(address))
+    member = {"peer": laptop.machine.peer_id, "name": laptop.machine.person.username, "role": "trainer"}
+    members = [{**member, "state": "ready", "done": 0, "samples_per_s": 1.0}]
+    Presence.objects.create(run=run, phase="accumulate", members=members)
+    assert f'Training now: <a href="/runs/{run.slug}/">' in page(client.get(address))
+    Run.objects.filter(pk=run.pk).update(state=Run.State.PAUSED)
+    assert "Training now:" not in page(client.get(address))
+
+
 def test_the_picture_has_the_figure(run: Run, client: Client, address: str) -> None:
     answer = client.get(f"{address}preview.png")
     image = Image.open(BytesIO(answer.content))
@@ -133,24 +168,13 @@ def test_looks_are_counted(run: Run, client: Client, address: str, settings: Any
 
 
 def test_it_ends_today_and_begins_on_a_monday() -> None:
-    shown = squares({}, TODAY)
+    by_day = {TODAY: 100, TODAY - 2: 50, TODAY - 1000: 10**9, TODAY + 1: 7}
+    shown = per_day(by_day, TODAY)
     assert date_of(TODAY).isoformat() == "2025-11-29"
-    assert (shown[-1].column, shown[-1].row) == (WEEKS - 1, 5), "a Saturday"
-    assert (shown[0].column, shown[0].row) == (0, 0)
-    assert len(shown) == 7 * (WEEKS - 1) + 6
-    assert len({(each.column, each.row) for each in shown}) == len(shown)
-    assert all(each.level == 0 for each in shown)
-
-
-def test_darker_where_more_was_given() -> None:
-    by_day = {TODAY: 100, TODAY - 1: 1, TODAY - 2: 50, TODAY - 3: 51, TODAY - 1000: 10**9}
-    levels = {each.words: each.level for each in squares(by_day, TODAY)[-4:]}
-    assert levels == {
-        "29 November 2025: 100 samples": LEVELS,
-        "28 November 2025: 1 sample": 1,
-        "27 November 2025: 50 samples": 2,
-        "26 November 2025: 51 samples": 3,
-    }
+    assert date_of(first_day(TODAY)).weekday() == 0
+    assert len(shown) == 7 * (WEEKS - 1) + 6, "a Saturday"
+    assert list(shown[-3:]) == [50, 0, 100]
+    assert sum(shown) == 150
 
 
 def test_a_sentence_says_it_too() -> None:

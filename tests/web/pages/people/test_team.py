@@ -58,9 +58,15 @@ def test_it_says_what_its_members_gave(run: Run, team: Team, client: Client, vol
     assert "&lt;b&gt;Hands&lt;/b&gt;" in shown
     assert "1 person contributed 40 samples to 1 AI model." in shown
     assert f'href="/runs/{run.slug}/"' in shown
-    assert f'<a href="/people/{volunteer.username}/">' in shown
+    assert f'href="/people/{volunteer.username}/"' in shown
+    assert "Active on 1 of the last" in shown
+    assert f'<meta property="og:image" content="http://testserver{address(team)}preview.png">' in shown
+    assert client.get(f"{address(team)}preview.png")["Content-Type"] == "image/png"
     board = page(client.get(f"/runs/{run.slug}/leaderboard/?of=teams&period=day"))
-    assert f'<a href="{address(team)}">' in board
+    assert f'href="{address(team)}"' in board
+    assert '<tr data-key="&lt;b&gt;Hands&lt;/b&gt;">' in board
+    own = page(as_(volunteer).get(f"/runs/{run.slug}/leaderboard/?of=teams"))
+    assert '<tr data-key="&lt;b&gt;Hands&lt;/b&gt;" class="mine">' in own
     assert "Today" in board
     assert team.name.replace("<", "&lt;").replace(">", "&gt;") in page(client.get(f"/people/{volunteer.username}/"))
     teams.leave_team(person=volunteer)

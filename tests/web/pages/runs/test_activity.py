@@ -1,17 +1,19 @@
 """The activity page, its RSS feed, and the organizers' trail."""
 
 import re
+from datetime import timedelta
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from accounts.models import Person
 from runs.lifecycle import membership
-from runs.models import ActivityLine, Run, RunRole
+from runs.models import ActivityLine, LogEntry, Run, RunRole, Snapshot
 from runs.timeline import GROUPS, STEP, VOID, add_action, add_line, trail_of
-from tests.runs.factories import Owned, committed, draft
+from tests.runs.factories import Owned, committed, draft, owned, understood
 from tests.web.browsing import as_, page
 from tests.web.pages.runs.test_members import MANAGE
 from tests.web.pages.runs.test_run import filled
@@ -67,6 +69,59 @@ def test_older_lines_are_behind_the_newest(busy: Run, client: Client, monkeypatc
         older = re.search(r'href="(\?show=&amp;before=\d+)"', text)
         path = f"/runs/proverbs/activity/{older[1]}".replace("&amp;", "&") if older else ""
     assert seen == [4, 2]
+
+
+def test_consecutive_steps_are_folded(run: Run, client: Client) -> None:
+    ActivityLine.objects.filter(run=run).delete()
+    for step in (1, 2, 1_003):
+        add_line(run=run, kind=STEP, text=f"step {step:,}: 2 machines, 4 samples, loss 5.000")
+    add_line(run=run, kind="joined", text="Teo joined")
+    add_line(run=run, kind=STEP, text="step 1,004: 2 machines, 4 samples, loss 5.000")
+    text = page(client.get("/runs/proverbs/activity/"))
+    assert text.count("<details><summary>Steps 1 to 1,003</summary>") == 1
+    assert text.count("<details>") == 1
+    assert text.index("step 1,004") < text.index(" joined</span>") < text.index("step 1,003")
+    assert "<details>" not in page(client.get("/runs/proverbs/activity/?show=steps"))
+
+
+def test_milestones_come_from_the_log(run: Run, client: Client, laptop: Owned, stranger: Person) -> None:
+    other = owned(stranger).machine
+    begin = timezone.now() - timedelta(hours=1)
+    for step in range(1, 51):
+        parts = [(laptop.machine, 4), (other, 4)] if step > 30 else [(laptop.machine, 4)]
+        entry = committed(run, *parts)
+        LogEntry.objects.filter(pk=entry.pk).update(at=begin + timedelta(seconds=step))
+    for step, loss in ((10, 7.0), (20, 6.0), (40, 4.5), (50, 4.75)):
+        at = begin + timedelta(seconds=step, milliseconds=1)
+        facts = {"state_digest": "", "file": f"{step}", "size": 1, "heldout_loss": loss, "created_at": at}
+        Snapshot.objects.create(run=run, index=step, step=step, **facts)
+    text = page(client.get("/runs/proverbs/activity/?show=milestones"))
+    shown = re.findall(r'<li class="milestone">.*?<span>(.*?)</span></li>', text)
+    told = [re.sub("<[^>]+>", "", each).strip() for each in shown]
+    assert told == [
+        "Half of all 100 steps are done.",
+        "Best held-out loss so far: 4.50, at step 40",
+        "First samples: Noor",
+        "A quarter of all 100 steps is done.",
+        "Better than guessing by frequency: held-out loss 6.00, baseline 6.10",
+        "The first step is done. First samples: Teo",
+    ]
+    assert page(client.get("/runs/proverbs/activity/")).count('<li class="milestone">') == len(told)
+    assert 'milestone"' not in page(client.get("/runs/proverbs/activity/?show=people"))
+
+
+def test_a_milestone_is_on_one_page(busy: Run, client: Client, laptop: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activity, "PAGE", 2)
+    entry = committed(busy, (laptop.machine, 4))
+    third = busy.activity.order_by("pk")[2]
+    LogEntry.objects.filter(pk=entry.pk).update(at=third.at)
+    found, path = [], "/runs/proverbs/activity/?show="
+    while path:
+        text = page(client.get(path))
+        found.append(text.count("The first step is done."))
+        older = re.search(r'href="(\?show=&amp;before=\d+)"', text)
+        path = f"/runs/proverbs/activity/{older[1]}".replace("&amp;", "&") if older else ""
+    assert found == [0, 1, 0]
 
 
 @pytest.mark.parametrize("before", ["-1", "x", "9" * 5000, "\0", "0"])
@@ -141,7 +196,7 @@ def test_what_is_done_to_a_draft_has_one_too(organizer: Person, volunteer: Perso
     Run.objects.update(state=Run.State.DRAFT)
     run.dataset.state = "ready"
     run.dataset.save()
-    client.post(MANAGE, {"action": "open"})
+    client.post(MANAGE, {"action": "open", "seen": understood(run.dataset)})
     line = trail_of(run).get(text="Teo published the run.")
     assert (line.by, line.is_internal) == (volunteer, True)
 

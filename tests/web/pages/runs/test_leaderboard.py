@@ -8,14 +8,15 @@ import pytest
 from django.db.models import F
 from django.test import Client
 
-from accounts.models import Person
+from accounts.models import Machine, Person, Team, TeamMember
+from coordination.models import Presence
 from runs.ledger.standings import Period
 from runs.models import AveragedTotal, DailyTotal, Run
 from tests.runs.factories import committed, owned
 from tests.web.browsing import as_, page
 from web.pages.runs import leaderboard
 from web.run_picture import loading
-from web.run_picture.picture import LEADERBOARD_LINES, TALLEST, picture_of
+from web.run_picture.picture import LEADERBOARD_LINES, TALLEST, picture_of, tint_of
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def crowd(run: Run) -> Run:
 def rows_shown(text: str) -> int:
     """Return how many people the board has that a run's page shows."""
     (panel,) = re.findall(r'<div data-panel="board=\w+">.*?</div>', text)
-    return panel.count("data-person")
+    return str(panel).count("data-person")
 
 
 def test_whoever_is_not_among_the_rows_has_a_line_of_their_own(crowd: Run) -> None:
@@ -91,16 +92,48 @@ def test_all_people_and_all_machines(crowd: Run, client: Client, monkeypatch: py
     first = page(client.get("/runs/proverbs/leaderboard/"))
     assert first.count("<tr") == 11
     assert "page=2" in first
-    assert re.search(r'<th scope="col" class="number">Share</th>', first)
-    assert re.search(r'<td class="number">\d+(\.\d)? %</td>', first)
+    assert re.search(r'<th scope="col" class="number lesser">Share</th>', first)
+    assert re.search(r'<td class="number lesser">\d+(\.\d)? %</td>', first)
     assert ">Share<" not in page(client.get("/runs/proverbs/leaderboard/?period=week")), "weighed samples are no part"
     rest = page(as_("hand 12").get("/runs/proverbs/leaderboard/?of=people&page=2"))
     assert [f"hand {number}" in rest for number in (10, 11, 14)] == [False, True, True]
     assert ("page=1" in rest, "page=3" in rest, "you:" in rest) == (True, False, False)
-    assert '<tr class="mine">' in rest
+    assert '<tr data-key="hand 12" class="mine">' in rest
     machines = page(client.get("/runs/proverbs/leaderboard/?of=machines&page=2"))
     assert ("tower" in machines, machines.count("<tr")) == (True, 6)
     assert "you: 12th" in page(as_("hand 12").get("/runs/proverbs/leaderboard/"))
+
+
+def test_the_whole_board_is_live(crowd: Run, client: Client) -> None:
+    machine = Machine.objects.get(person__username="hand 14", name="tower")
+    member = {"peer": machine.peer_id, "name": "hand 14", "role": "trainer", "state": "ready"}
+    Presence.objects.create(run=crowd, phase="accumulate", members=[{**member, "done": 0, "samples_per_s": 1.0}])
+    board = "/runs/proverbs/leaderboard/"
+    text = page(client.get(board))
+    assert '<meta name="renew-ms" content="10000">' in text
+    assert "1 person is training now." in text
+    assert re.search(r'hand 14</a> <span class="now">● now</span>', text)
+    assert text.count("● now") == 1
+    assert 'aria-label="190 in the last 1 steps"' in text
+    assert 'aria-label="190 in the last 1 steps"' in page(client.get(f"{board}?period=day"))
+    machines = page(client.get(f"{board}?of=machines"))
+    assert (machines.count("● now"), "<bdi>tower</bdi>" in machines.split("● now")[1][:60]) == (1, True)
+    team = Team.objects.create(name="Weavers", slug="weavers", leader=machine.person)
+    TeamMember.objects.create(team=team, person=machine.person, joined_day=0)
+    assert "● now" in page(client.get(f"{board}?of=teams"))
+    Run.objects.update(state=Run.State.PAUSED)
+    assert "● now" not in page(client.get(board))
+    Run.objects.update(state=Run.State.FINISHED)
+    assert "renew-ms" not in page(client.get(board))
+
+
+def test_strokes_are_shares_of_all_samples(crowd: Run, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaderboard, "PAGE", 1)
+    text = page(client.get("/runs/proverbs/leaderboard/"))
+    drawn = dict(re.findall(r'<path class="(tint-\d|rest)" d="([^"]+)"', text))
+    shown = {name: path.count("M") for name, path in drawn.items()}
+    assert shown == {f"tint-{tint_of('hand 01')}": round(96 * 190 / 1750), "rest": 96 - round(96 * 190 / 1750)}
+    assert "strokes" not in page(client.get("/runs/proverbs/leaderboard/?page=2"))
 
 
 @pytest.mark.parametrize("number", ["0", "-3", "x", "²", "9" * 30, "999999"])

@@ -9,7 +9,7 @@ import pytest
 from accounts.models import Person
 from runs import queue
 from runs.datasets.preparation import prepare_dataset
-from runs.models import Publication, Release, Run
+from runs.models import Publication, Run
 from runs.releases.publishing import push_release
 from tests.publishing.hub_double import Hub, running_hub
 from tests.runs.releases.test_publishing import release  # noqa: F401 (a fixture)
@@ -62,9 +62,8 @@ def test_hub_answers_later(organizer: Person, data_folder: Any, settings: Any) -
 
 
 @pytest.mark.parametrize("remedy", ["a token", "a name"])
-def test_model_goes_where_the_token_may_write(
-    organizer: Person, run: Run, release: Release, settings: Any, remedy: str  # noqa: F811
-) -> None:
+@pytest.mark.usefixtures("release")
+def test_model_goes_where_the_token_may_write(organizer: Person, run: Run, settings: Any, remedy: str) -> None:
     client, asked = as_(organizer), {"action": "publish", "repository": "band/proverbs"}
     with running_hub() as hub:
         settings.HUB_ENDPOINT = hub.url

@@ -82,7 +82,7 @@ def test_embedded_frame_shows_the_curve_or_the_leaderboard(run: Run, laptop: Own
     assert "Training loss" in text
     assert "<script" not in text
     text = page(client.get("/runs/proverbs/embed/?show=leaderboard"))
-    assert "<td>Teo</td>" in text
+    assert "Teo</span></td>" in text
     assert "<svg" not in text
 
 

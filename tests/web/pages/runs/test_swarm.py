@@ -180,3 +180,11 @@ def test_the_sentence_says_who_is_here(roles: str, words: str) -> None:
     named = {"t": "trainer", "a": "auxiliary", "r": "relay"}
     peers = [OnlinePeer(f"{at}" * 32, "Teo", named[role], "ready", 0, 1.0) for at, role in enumerate(roles)]
     assert swarm.online_sentence(peers) == words
+
+
+def test_nobody_trains_in_a_paused_run(client: Client, run: Run, laptop: Owned) -> None:
+    here(run, (laptop.machine, "trainer"))
+    Run.objects.update(state=Run.State.PAUSED)
+    answer = client.get("/runs/proverbs/swarm/")
+    assert "1 person on 1 machine is online: 1 waits until the run resumes." in page(answer)
+    assert rows(answer) == [["Teo", "waits", "direct"]]

@@ -69,6 +69,15 @@ class TestCard:
         assert "&lt;i&gt;nothing&lt;/i&gt;</dd>" in shown
         assert '<dt>2 too long</dt><dd class="quiet" dir="auto">Once upon a time</dd>' in shown
 
+    def test_it_is_in_the_language_of_the_page(self, proverbs: Run) -> None:
+        left_out = {"without text in the held-out part": 300, "GIF files": 2, "odd": 1}
+        understood(proverbs.dataset, format="JSON and plain text, 3 files; CSV, packed", field="–", left_out=left_out)
+        text = page(as_(proverbs.organizer).get(MANAGE, headers={"Accept-Language": "bn"}))
+        assert "JSON ও সাধারণ লেখা, 3টি ফাইল; CSV, প্যাক করা" in text
+        assert "300 আলাদা রাখা অংশে: লেখা নেই</dt>" in text
+        assert "2 GIF ফাইল</dt>" in text
+        assert "1 odd</dt>" in text
+
     def test_it_shows_five_pieces_as_plain_text(self, shown: str) -> None:
         pieces = ["Many &lt;b&gt;hands&lt;/b&gt;", "مثل", "third", "fourth", "(empty lines)"]
         assert re.findall(r'<blockquote dir="auto">([^<]*)</blockquote>', shown) == pieces

@@ -67,6 +67,19 @@ def test_the_page_of_a_broken_site_asks_the_database_nothing(rf: RequestFactory)
     assert "Something went wrong" in answer.content.decode()
 
 
+@pytest.mark.parametrize(
+    ("path", "headline", "code"),
+    [("/nothing/", "This page has wandered off", None), ("/runs/nothing/", "Run not found", "E305")],
+)
+def test_a_missing_page_leads_on(client: Client, db: None, path: str, headline: str, code: str | None) -> None:
+    """Only numbered errors have a number to quote."""
+    text = page(client.get(path))
+    assert f"<h1>{headline}</h1>" in text
+    assert 'action="/" class="search"' in text
+    assert f'href="/login/?next={path}"' in text
+    assert re.findall(r'Error code: <span class="figure">(.*?)<', text) == ([code] if code else [])
+
+
 def test_only_operators_are_shown_their_door(client: Client, db: None, organizer: Person) -> None:
     client.force_login(organizer)
     assert "/admin/" not in client.get("/").content.decode()
@@ -117,7 +130,15 @@ def test_it_is_there_in_debug_mode_alone(client: Client, db: None, settings: Any
     assert client.get("/styleguide/").status_code == 404
     settings.DEBUG = True
     shown = page(client.get("/styleguide/"))
-    for part in ("Colour roles", "accent", "41,210 samples", "Publish run", "E303", "This field is required."):
+    for part in (
+        "Colour roles",
+        "accent",
+        "41,210 samples",
+        "Publish run",
+        "E303",
+        "This field is required.",
+        "hero, paused",
+    ):
         assert part in shown
 
 

@@ -1,5 +1,6 @@
 """The front page: introduction, current figures, search, and the runs. Runs that need volunteers come first."""
 
+import math
 import re
 from datetime import timedelta
 from typing import Any
@@ -15,11 +16,13 @@ from coordination.presence import OnlinePeer
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.masked_lm import MaskedLM
 from runs import selectors
-from runs.models import DailyTotal, Run, Snapshot
+from runs.models import DailyTotal, Release, Run, Snapshot
+from runs.selectors import Point
 from tests.runs.factories import Owned, committed, draft, opened, owned
 from tests.web.browsing import as_, page
 from web.pages.site import front
 from web.pages.site.front import HIGH, WIDE, small_curve
+from web.pages.site.showcase import MADE, first_line
 
 NAMES = re.compile(r'<h3><a href="/runs/([-\w]+)/"')
 
@@ -48,8 +51,8 @@ class TestRuns:
         assert names(text) == ["alone", "many", "few", "paused", "done"]
         assert (
             text.index("Waiting for volunteers")
-            < text.index("● Teo and Ida")
-            < text.index("● Teo<")
+            < text.index(">Teo and Ida<")
+            < text.index(">Teo<", text.index('id="runs"'))
             < text.index("<h3>Finished<")
         )
 
@@ -71,7 +74,6 @@ class TestRuns:
         client, seen, path = Client(), [], "/?q=proverbs"
         while path:
             text = page(client.get(path))
-            assert "<dt>person online</dt><dd>1</dd>" in " ".join(text.split()), "whatever is searched for"
             seen.append(names(text))
             older = re.search(r'href="(\?from=[^"]+)">More', text)
             path = f"/{older[1]}".replace("&amp;", "&") if older else ""
@@ -123,69 +125,221 @@ class TestFigures:
         here(opened(organizer, slug="two"), "Teo")
         here(opened(organizer, slug="relays"), "operator", role="relay")
         here(opened(organizer, slug="hidden", visibility=Run.Visibility.UNLISTED), "Noor")
-        text = " ".join(page(client.get("/")).split())
-        assert "<dt>people online</dt><dd>2</dd>" in text
-        assert "<dt>machines online</dt><dd>3</dd>" in text
+        assert "Online now: 2 people on 3 machines" in page(client.get("/"))
 
-    def test_samples_are_those_since_midnight(self, run: Run, laptop: Owned, client: Client) -> None:
+    def test_samples_and_people_of_all_public_runs_are_counted(self, run: Run, laptop: Owned, client: Client) -> None:
         committed(run, (laptop.machine, 1200), (owned(run.organizer).machine, 34))
         yesterday = day_of(timezone.now() - timedelta(days=1))
         DailyTotal.objects.create(run=run, person=laptop.machine.person, day=yesterday, samples=5000)
-        assert "<dt>samples today</dt><dd>1,234</dd>" in " ".join(page(client.get("/")).split())
+        text = page(client.get("/"))
+        assert '<span class="figure">1,234</span>' in text
+        assert "samples given by 2 people so far, 1,234 of them today" in text
         assert selectors.samples_today(None, timezone.now() + timedelta(days=1)) == 0
 
     def test_held_out_loss_leads(self, run: Run, laptop: Owned, client: Client) -> None:
         for loss in (6.0, 5.0, 4.0):
             committed(run, (laptop.machine, 4), loss=loss)
         text = page(client.get("/"))
-        assert re.search(r"training loss\s*<span[^>]*>5.00<", text)
+        assert re.search(r"Training loss\s*<span[^>]*>5.00<", text)
         assert 'class="small-curve"' in text
         run.snapshots.update(heldout_loss=3.25)
-        assert re.search(r"held-out loss\s*<span[^>]*>3.25</span> at step 0<", page(client.get("/")))
+        assert re.search(r"Held-out loss\s*<span[^>]*>3.25</span> at step 0<", page(client.get("/")))
         facts = {"state_digest": "", "size": 1, "file": "e" * 64}
         Snapshot.objects.create(run=run, index=3, step=3, heldout_loss=4.5, **facts)
-        newest = re.search(r"held-out loss\s*<span[^>]*>4.50</span>(.*?)<", page(client.get("/")))
+        newest = re.search(r"Held-out loss\s*<span[^>]*>4.50</span>(.*?)<", page(client.get("/")))
         assert newest is not None, "the newest, as on its page"
         assert "at step" not in newest[1], "it is that of the last step"
 
-    def test_a_run_that_was_ended_early_has_a_full_bar(self, run: Run, laptop: Owned, client: Client) -> None:
+    def test_a_run_that_was_ended_early_says_so(self, run: Run, laptop: Owned, client: Client) -> None:
         committed(run, (laptop.machine, 4))
         assert "Step 1 of" in page(client.get("/"))
         Run.objects.filter(pk=run.pk).update(state=Run.State.FINISHED)
         text = page(client.get("/"))
         assert "Ended at step 1" in text
-        assert '<progress value="1" max="1"' in text
 
     def test_a_paused_run_has_no_machines_that_train(self, run: Run, client: Client) -> None:
         here(run, "Teo")
         Run.objects.filter(pk=run.pk).update(state=Run.State.PAUSED)
-        assert "● Teo" not in page(client.get("/"))
+        assert ">Teo<" not in page(client.get("/"))
 
     def test_training_loss_is_of_the_newest_steps_of_a_long_run(self, run: Run, laptop: Owned, client: Client) -> None:
         for step in range(1, 181):
             committed(run, (laptop.machine, 4), loss=1000 - step)
-        found = re.search(r"training loss\s*<span[^>]*>([0-9.]+)<", page(client.get("/")))
+        found = re.search(r"Training loss\s*<span[^>]*>([0-9.]+)<", page(client.get("/")))
         assert found is not None
         assert 1000 - 180 <= float(found[1]) <= 1000 - 177, "and of none that the curve is thinned to"
 
     @pytest.mark.parametrize(
-        ("losses", "path"),
+        ("losses", "last", "path"),
         [
-            ([], ""),
-            ([3.0], ""),
-            ([3.0, 3.0], "M0.0 38.0L160.0 38.0"),
-            ([4.0, 3.0, 2.0], "M0.0 2.0L80.0 20.0L160.0 38.0"),
+            ([], 4, ""),
+            ([3.0], 4, ""),
+            ([3.0, math.nan], 4, ""),
+            ([3.0, 3.0], 2, "M0.0 46.0L160.0 46.0"),
+            ([4.0, 3.0, 2.0], 3, "M0.0 2.0L80.0 24.0L160.0 46.0"),
+            ([4.0, 3.0, 2.0], 5, "M0.0 2.0L40.0 24.0L80.0 46.0"),
         ],
     )
-    def test_a_small_curve_fills_its_box(self, losses: list[float], path: str) -> None:
-        assert small_curve(losses) == path
-        assert (WIDE, HIGH) == (160, 40)
+    def test_a_small_curve_is_as_wide_as_its_progress(self, losses: list[float], last: int, path: str) -> None:
+        assert small_curve([Point(step, loss) for step, loss in enumerate(losses, 1)], last) == path
+        assert (WIDE, HIGH) == (160, 48)
 
     def test_many_names_are_few(self) -> None:
         peers: Any = [OnlinePeer(str(place), f"P{place}", "trainer", "ready", 0, 1.0) for place in range(6)]
         assert front._here(peers[:1]) == "P0"
         assert front._here(peers[:3]) == "P0, P1 and P2"
         assert front._here(peers) == "P0, P1 and 4 others"
+
+
+def stage(text: str) -> str:
+    """Return the top of the front page, above the list of runs."""
+    return text.partition('<div class="stage night">')[2].partition('id="runs"')[0]
+
+
+class TestHero:
+    def test_busiest_public_run_is_on_stage(self, organizer: Person, client: Client) -> None:
+        runs = {name: opened(organizer, slug=name, title=name.title()) for name in ("quiet", "busy", "private", "asks")}
+        here(runs["quiet"], "Teo")
+        here(runs["busy"], "Teo", "Ida")
+        here(runs["private"], "Teo", "Ida", "Noor")
+        here(runs["asks"], "Teo", "Ida", "Noor")
+        Run.objects.filter(slug="private").update(visibility=Run.Visibility.PRIVATE)
+        Run.objects.filter(slug="asks").update(visibility=Run.Visibility.REQUEST)
+        for each in (client, as_(organizer)):
+            shown = stage(page(each.get("/")))
+            assert '<h2 id="hero" class="large"><a href="/runs/busy/"><bdi>Busy' in shown
+            assert "Private" not in shown
+            assert "2 people on 2 machines are working on step 1." in shown
+            assert 'href="/runs/busy/#join"' in shown
+
+    def test_without_machines_the_newest_open_run_waits_on_stage(self, organizer: Person, client: Client) -> None:
+        for place, name in enumerate(("old", "new", "paused")):
+            begun = timezone.now() + timedelta(minutes=place)
+            opened(organizer, slug=name, opened_at=begun, state="paused" if name == "paused" else "open")
+        shown = stage(page(client.get("/")))
+        assert '<h2 id="hero" class="large"><a href="/runs/new/">' in shown
+        assert "Waiting for volunteers" in shown
+        assert 'class="yours"' in shown, "a stroke for the reader"
+
+    def test_its_people_curve_and_newest_sentence_are_real(self, run: Run, laptop: Owned, client: Client) -> None:
+        for loss in (6.0, 5.0, 4.0):
+            committed(run, (laptop.machine, 4), loss=loss)
+        facts = {"run": run, "state_digest": "", "size": 1}
+        for step, text in ((1, " the the"), (2, " a boat.  It\nsailed away")):
+            Snapshot.objects.create(index=step, step=step, file=f"{step}", written=[["Once", text]], **facts)
+        here(run, "Teo", "Ida")
+        shown = stage(page(client.get("/")))
+        assert "<strong>Once</strong> a boat. It sailed away</blockquote>" in shown
+        assert "It wrote at step 2" in shown
+        assert "Training loss fell from 6.00 to 4.00 nats per token." in shown
+        assert re.search(r'<a class="chip tint-\d" href="/people/Teo/">Teo</a>', shown)
+        assert re.search(r'<span class="chip tint-\d">Ida</span>', shown), "nobody with a page has this name"
+
+    def test_site_without_open_runs_says_how_it_works(self, run: Run, client: Client) -> None:
+        Run.objects.update(state=Run.State.PAUSED)
+        text = page(client.get("/"))
+        assert "No run is looking for volunteers right now." in text
+        assert "Everyone gets a share" in text
+        assert names(text) == ["proverbs"]
+
+    def test_a_search_is_answered_at_once(self, run: Run, client: Client) -> None:
+        assert 'class="stage' not in page(client.get("/?q=proverbs"))
+
+
+class TestTrainedHere:
+    @pytest.fixture
+    def done(self, run: Run, laptop: Owned) -> Run:
+        committed(run, (laptop.machine, 4), (owned(run.organizer).machine, 8))
+        facts = {"state_digest": "", "file": "f" * 64, "size": 1, "written": [["Dear Abba,", " the roof is holding."]]}
+        Snapshot.objects.create(run=run, index=1, step=1, **facts)
+        begun = timezone.now() - timedelta(hours=2)
+        Run.objects.update(state=Run.State.FINISHED, opened_at=begun, finished_at=begun + timedelta(minutes=80))
+        files = [{"name": "proverbs.zip", "size": 9_600_000, "sha256": ""}]
+        Release.objects.create(run=run, state=Release.State.READY, index=1, step=1, archive="proverbs.zip", files=files)
+        return run
+
+    def test_model_is_shown_with_what_it_wrote(self, done: Run, client: Client) -> None:
+        text = page(client.get("/"))
+        assert "<strong>Dear Abba,</strong> the roof is holding.</blockquote>" in text
+        assert "2 people in 80 min · 64 parameters, 9.6 MB" in text
+        assert 'href="/runs/proverbs/#try">Try it<' in text
+        assert 'href="/api/v1/runs/proverbs/release/proverbs.zip">Download<' in text
+
+    def test_model_that_visitors_may_not_try_is_only_downloaded(self, done: Run, client: Client) -> None:
+        Run.objects.update(can_be_tried=False)
+        text = page(client.get("/"))
+        assert "Download<" in text
+        assert "#try" not in text
+
+    @pytest.mark.parametrize("visibility", [Run.Visibility.PRIVATE, Run.Visibility.UNLISTED])
+    def test_private_models_stay_private(self, done: Run, client: Client, visibility: str) -> None:
+        Run.objects.update(visibility=visibility)
+        for each in (client, as_(done.organizer)):
+            text = page(each.get("/"))
+            assert "Dear Abba" not in text
+            assert 'id="made"' not in text
+            assert '<p class="total">' not in text, "its samples are not counted"
+
+    def test_only_the_newest_are_shown(self, done: Run, client: Client) -> None:
+        for place in range(MADE):
+            finished = {"state": Run.State.FINISHED, "finished_at": timezone.now() + timedelta(minutes=place)}
+            run = opened(done.organizer, slug=f"run-{place}", **finished)
+            Release.objects.create(run=run, state=Release.State.READY, sample=f"Sample {place}")
+        text = page(client.get("/"))
+        assert [f"Sample {place}" in text for place in range(MADE)] == [True] * MADE
+        assert "Dear Abba" not in text
+        assert 'href="/?state=finished">All finished runs' in text
+
+
+def test_front_page_with_everything_stays_cheap(
+    run: Run, laptop: Owned, django_assert_max_num_queries: Any, client: Client
+) -> None:
+    committed(run, (laptop.machine, 4))
+    here(run, "Teo")
+    for place in range(2 * MADE):
+        made = opened(run.organizer, slug=f"run-{place}", state=Run.State.FINISHED)
+        committed(made, (laptop.machine, 4))
+        Release.objects.create(run=made, state=Release.State.READY, sample="A sample")
+    with django_assert_max_num_queries(14):
+        assert client.get("/").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text", "line"),
+    [
+        ("", "", None),
+        ("Once", "  \n", None),
+        ("Once\nmore", " upon\n\n a time", ("Once more", " upon a time")),
+        ("", "Short. " * 40, ("", ("Short. " * 25).strip())),
+        ("", " " + "x" * 400, ("", " " + "x" * 179 + "…")),
+        ("", "word, " * 40, ("", ("word, " * 30).rstrip(", ") + "…")),
+    ],
+)
+def test_a_text_is_cut_where_a_sentence_ends(prompt: str, text: str, line: object) -> None:
+    assert first_line([[prompt, text]]) == line
+
+
+class TestEmptySite:
+    def test_visitor_is_led_to_log_in(self, db: None, client: Client) -> None:
+        text = page(client.get("/"))
+        assert 'href="/login/?next=/runs/new/">Log in to create a run<' in text
+        assert "Everyone gets a share" in text
+        assert 'id="runs"' not in text, "there is nothing to search"
+
+    def test_member_is_led_to_a_new_run(self, volunteer: Person) -> None:
+        text = page(as_(volunteer).get("/"))
+        assert 'class="button main" href="/runs/new/">New run<' in text
+        assert "Your site is running" not in text
+
+    def test_operator_sees_the_next_steps(self, operator: Person, settings: Any) -> None:
+        text = page(as_(operator).get("/"))
+        assert "Your site is running" in text
+        assert "<code>make setup</code>" in text
+        settings.DOWNLOADS.mkdir()
+        (settings.DOWNLOADS / "manyhands-0.1.0-py3-none-any.whl").write_bytes(b"a wheel")
+        text = page(as_(operator).get("/"))
+        assert "<code>make setup</code>" not in text
+        assert 'href="/admin/"' in text
 
 
 def test_who_comes_for_the_first_time_is_told_what_this_is(run: Run, client: Client) -> None:

@@ -1,11 +1,15 @@
 """The form for a new run. The bounds and defaults of its fields come from the recipe's types."""
 
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 from django import forms
 from django.conf import settings
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.http import HttpRequest
+from django.utils.safestring import SafeString
 from django.utils.text import format_lazy
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -17,20 +21,49 @@ from peer_agent.recipes import KINDS
 from runs.models import Run
 from runs.models.run import LONGEST_PROMPT, MOST_PROMPTS
 from runs.storage import MEGABYTE
+from web.pages.runs.forms.open_datasets import OPEN_DATASETS, OpenDataset
 from web.pages.runs.forms.recipe import (
+    CROWD,
+    LAPTOPS,
     RecipeField,
-    estimate_of,
+    card_facts,
     fields_of,
+    help_with,
     recipe_from,
     recipe_in,
-    rows_of,
+    resized,
+    shown_estimate,
     steps_in,
     values_of,
+    written_values,
 )
+from web.strokes import bundle, sketch
 from web.words import material_in_words_of_page, titled_in_words_of_page
 
 NO_FILE, NO_UPLOAD = gettext_lazy("Choose a file or name a Hub dataset."), gettext_lazy("Choose a file.")
 NO_LICENCE, NO_RIGHT = gettext_lazy("Enter the licence."), gettext_lazy("Confirm that you may share it.")
+
+AIMS = {  # what a kind of recipe is for, in a few plain words
+    "causal_lm": gettext_lazy("To write"),
+    "finetune_lora": gettext_lazy("To write like you"),
+    "image_classification": gettext_lazy("To sort pictures"),
+    "image_ssl": gettext_lazy("To see by itself"),
+    "masked_lm": gettext_lazy("To fill in blanks"),
+}
+LICENCES = ("CC0-1.0", "CC BY 4.0", "CC BY-SA 4.0", "MIT", "public domain")  # that the form suggests
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size of model to choose, with what it takes. An empty name stands for the values that the form began with."""
+
+    name: str
+    title: str
+    drawing: SafeString | str
+    quality: str
+    facts: list[str]
+    values: str  # the values that differ between sizes, as JSON
+    is_chosen: bool
 
 
 class NewRunForm(forms.Form):
@@ -46,8 +79,8 @@ class NewRunForm(forms.Form):
         max_length=2000,
         required=False,
         widget=forms.Textarea(attrs={"rows": 3}),
-        label=gettext_lazy("Purpose"),
-        help_text=gettext_lazy("Why should people join? Two sentences are enough."),
+        label=gettext_lazy("Why are you doing this?"),
+        help_text=gettext_lazy("People join for this. It is shown under the title; two sentences are enough."),
     )
     prompts = forms.CharField(
         max_length=MOST_PROMPTS * (LONGEST_PROMPT + 2),
@@ -68,7 +101,7 @@ class NewRunForm(forms.Form):
         ],
         initial=Run.Visibility.PUBLIC,
         required=False,
-        label=gettext_lazy("Visibility"),
+        label=gettext_lazy("Who can join"),
     )
     text = forms.FileField(required=False, allow_empty_file=True, widget=forms.FileInput())
     upload = forms.UUIDField(required=False, widget=forms.HiddenInput)  # for data that was sent in pieces
@@ -77,13 +110,16 @@ class NewRunForm(forms.Form):
         required=False,
         label=gettext_lazy("Or a dataset on the Hub"),
         help_text=gettext_lazy("For example owner/name. The site downloads it."),
-        widget=forms.TextInput(attrs={"autocomplete": "off", "autocapitalize": "off", "spellcheck": "false"}),
+        widget=forms.TextInput(
+            attrs={"autocomplete": "off", "autocapitalize": "off", "spellcheck": "false", "list": "open-datasets"}
+        ),
     )
     licence = forms.CharField(
         max_length=200,
         required=False,
         label=gettext_lazy("Licence"),
         help_text=gettext_lazy("For example “CC BY-SA 4.0” or “public domain”. Shown on the model card."),
+        widget=forms.TextInput(attrs={"list": "licences"}),
     )
     may_share = forms.BooleanField(
         required=False,
@@ -92,6 +128,7 @@ class NewRunForm(forms.Form):
     )
 
     wants_text = True
+    began_with = gettext_lazy("Default size")  # the title of the values that are no preset
 
     def __init__(
         self, *args: Any, usual: Recipe, upload_limit_mb: int, automatic_steps: bool | None = None, **kwargs: Any
@@ -102,8 +139,13 @@ class NewRunForm(forms.Form):
         `automatic_steps`, the number of steps follows from the size of the data. None means True for the default
         recipe and False for a preset.
         """
-        super().__init__(*args, **kwargs)
         self.usual, self.kind, self.recipe_fields = usual, type(usual), fields_of(type(usual))
+        if automatic_steps is None:
+            automatic_steps = usual == type(usual)()
+        self.begun = written_values(usual, automatic_steps=automatic_steps)
+        if args and args[0]:
+            args = (self._of_chosen_size(args[0]), *args[1:])
+        super().__init__(*args, **kwargs)
         material = material_in_words_of_page(usual.material)
         text = self.fields["text"]
         text.label, text.help_text = (
@@ -117,18 +159,35 @@ class NewRunForm(forms.Form):
             del self.fields["prompts"]
         self.fields["objective"] = forms.CharField(initial=usual.objective, required=False, widget=forms.HiddenInput)
         values = values_of(usual)
-        if automatic_steps is None:
-            automatic_steps = usual == type(usual)()
         if automatic_steps:
             values["target_steps"] = None
         for field in self.recipe_fields:
-            self.fields[field.name] = form_field(field, values[field.name])
+            self.fields[field.name] = form_field(field._replace(help=help_with(field, usual)), values[field.name])
         steps = self.fields["target_steps"]
         steps.widget.attrs["placeholder"] = _("automatic")
         steps.help_text = _("Leave empty for about %(passes)s passes over the %(material)s.") % {
             "passes": usual.usual_passes,
             "material": material.name,
         }
+
+    def _values_of_size(self, name: str) -> dict[str, str] | None:
+        """Return the values of a size as the form shows them, or None if this kind of recipe has no such size."""
+        if not name:
+            return self.begun
+        preset = self.kind.presets.get(name)
+        return written_values(preset, automatic_steps=preset == self.kind()) if preset is not None else None
+
+    def _of_chosen_size(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the form's data with the values of the chosen size. Values that a person has typed stay."""
+        after = self._values_of_size(data["size"]) if "size" in data else None
+        if after is None:
+            return data
+        before = self._values_of_size(data["shown_size"]) if "shown_size" in data else None
+        filled: Any = data.copy()  # type: ignore[attr-defined]
+        for name, value in resized(data, before or {}, after).items():
+            filled[name] = value
+        filled["shown_size"] = data["size"]
+        return cast("Mapping[str, Any]", filled)
 
     def clean_visibility(self) -> str:
         field = self.fields["visibility"]
@@ -152,7 +211,7 @@ class NewRunForm(forms.Form):
 
     @property
     def about(self) -> list[forms.BoundField]:
-        return [self[name] for name in ("title", "visibility", "purpose", "prompts") if name in self.fields]
+        return [self[name] for name in ("title", "purpose", "visibility")]
 
     @property
     def material(self) -> list[forms.BoundField]:
@@ -171,22 +230,66 @@ class NewRunForm(forms.Form):
         return [(title, [self[field.name] for field in fields if field.group == title]) for title in titles]
 
     @property
-    def kinds(self) -> list[tuple[str, type[Recipe], bool]]:
-        """The objective and type of each kind of recipe, and whether this form is for that kind."""
-        return [(objective, kind, kind is self.kind) for objective, kind in KINDS.items()]
-
-    @property
-    def presets(self) -> tuple[str, ...]:
-        return tuple(self.kind.presets)
+    def kinds(self) -> list[dict[str, Any]]:
+        """Each kind of recipe: its objective, type, aim and drawing, and whether this form is for that kind."""
+        return [
+            {
+                "objective": objective,
+                "kind": kind,
+                "aim": AIMS.get(objective, ""),
+                "drawing": sketch(objective),
+                "is_chosen": kind is self.kind,
+            }
+            for objective, kind in KINDS.items()
+        ]
 
     @property
     def preset(self) -> str:
-        return next((name for name, preset in self.kind.presets.items() if preset == self.usual), "")
+        """The name of the size that the form began with; empty if it has other values."""
+        return next((name for name in self.kind.presets if self._values_of_size(name) == self.begun), "")
+
+    @property
+    def size(self) -> str:
+        said = str(self.data.get("size", self.preset))
+        return said if said in self.kind.presets else ""
+
+    @property
+    def sizes(self) -> list[Size]:
+        """The sizes to choose from; none if the kind of recipe has no presets."""
+        named: dict[str, Recipe] = dict(self.kind.presets)
+        if named and not self.preset:
+            named = {"": self.usual, **named}
+        values = {name: self._values_of_size(name) or {} for name in named}
+        differing = [name for name in self.begun if len({each.get(name) for each in values.values()}) > 1]
+        return [
+            Size(
+                name=name,
+                title=_(name) if name else str(self.began_with),
+                drawing=bundle(LAPTOPS.get(name, CROWD)) if named.keys() & LAPTOPS else "",
+                values=json.dumps({each: values[name][each] for each in differing}),
+                is_chosen=name == self.size,
+                **card_facts(recipe, name, is_automatic=not values[name]["target_steps"]),
+            )
+            for name, recipe in named.items()
+        ]
+
+    @property
+    def expert(self) -> list[forms.BoundField]:
+        """The optional fields about the run that few people need."""
+        return [self[name] for name in ("prompts",) if name in self.fields]
+
+    @property
+    def open_datasets(self) -> tuple[OpenDataset, ...]:
+        return OPEN_DATASETS if self.material_on_hub == "dataset" else ()
+
+    @property
+    def licences(self) -> tuple[str, ...]:
+        return LICENCES
 
     @property
     def has_recipe_faults(self) -> bool:
-        """True if a field of the recipe has an error. The page may have collapsed these fields."""
-        return any(field.name in self.errors for field in self.recipe_fields)
+        """True if a field for experts has an error. The page may have collapsed these fields."""
+        return any(name in self.errors for name in ("prompts", *(field.name for field in self.recipe_fields)))
 
     @property
     def automatic_steps(self) -> bool:
@@ -203,16 +306,16 @@ class NewRunForm(forms.Form):
     @property
     def recipe_names(self) -> str:
         """The names of the fields on which the estimate depends, separated by spaces."""
-        return " ".join(["objective", *(field.name for field in self.recipe_fields)])
+        return " ".join(["objective", "size", *(field.name for field in self.recipe_fields)])
 
     @property
-    def estimate(self) -> list[tuple[str, str]]:
-        said = {field.name: str(self.data.get(field.name, "")) for field in self.recipe_fields}
+    def estimate(self) -> dict[str, Any]:
         if not self.is_bound:
-            stated = self.fields["target_steps"].initial
-            return rows_of(estimate_of(self.usual), stated)
+            return shown_estimate(self.usual, self.fields["target_steps"].initial, self.size)
+        said = {field.name: str(self.data.get(field.name, "")) for field in self.recipe_fields}
         recipe = recipe_in({"objective": self.usual.objective, **said})
-        return rows_of(estimate_of(recipe), steps_in(said, recipe)) if recipe is not None else []
+        steps = steps_in(said, recipe) if recipe is not None else None
+        return shown_estimate(recipe, steps, self.size)
 
     def _field_of(self, problem: Problem) -> str | None:
         """Return the field that an error is about; None for the whole form."""

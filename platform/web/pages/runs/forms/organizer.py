@@ -59,6 +59,7 @@ class DraftForm(NewRunForm):
     """The form for a draft, filled in with its current values. The draft keeps its data unless new data is given."""
 
     wants_text = False
+    began_with = gettext_lazy("As it is now")
 
     def __init__(self, *args: Any, run: Run, **kwargs: Any) -> None:
         words = words_of(run)

@@ -25,13 +25,20 @@ from peer_agent.protocol.recipe import NO_YES, Recipe, Words
 from peer_agent.recipes import KINDS, recipe_of
 
 UPLINKS = (10, 30, 100)  # upload speeds of homes in Mb/s; download speeds are assumed to be no lower
-CROWD = 20  # machines, with the middle one of these upload speeds …
+CROWD = 20  # machines that an estimate assumes unless a size says otherwise, with the middle one of these speeds …
 SPEEDS = {"laptops": 5e10, "gaming PCs": 5e12}  # … and with this many operations a second, which is half of their peak
 SHORT_S = 1.0
 NOT_COUNTED = (
     gettext_lazy("Not included"),
     gettext_lazy("the base model itself: 4 bytes of memory per parameter, plus its file size on disk"),
 )
+LAPTOPS = {  # that each size of a recipe is meant for
+    "Minutes on two laptops": 2,
+    "An evening with ten laptops": 10,
+    "A week with fifty laptops": 50,
+    "A month with two hundred laptops": 200,
+}
+PER_STEPS = 1000  # an estimate covers this many steps if their number follows from the data
 MODEL, STEPS, DETAILS = gettext_noop("Model"), gettext_noop("Steps"), gettext_noop("Advanced")
 SMALLEST_POSITIVE = 1e-12  # stands for an open lower bound of zero
 
@@ -112,6 +119,46 @@ COMMON: dict[str, tuple[Words, ...]] = {
 }
 
 
+SHOWN = {  # words for values that are names in a recipe
+    "adamw": "AdamW",
+    "albert": "ALBERT",
+    "all": gettext_noop("all layers"),
+    "any": gettext_noop("any language"),
+    "attention": gettext_noop("attention only"),
+    "bengali": gettext_noop("Bengali"),
+    "bert": "BERT",
+    "bpe": gettext_noop("byte pairs (BPE)"),
+    "constant": gettext_noop("not at all"),
+    "cosine": gettext_noop("along a cosine"),
+    "fp16": gettext_noop("16 bits"),
+    "fp32": gettext_noop("32 bits (exact)"),
+    "gpt2": "GPT-2",
+    "int4": gettext_noop("4 bits"),
+    "int8": gettext_noop("8 bits"),
+    "lamb": "LAMB",
+    "larc": "LARC",
+    "linear": gettext_noop("in a straight line"),
+    "llama": "Llama",
+    "qwen3": "Qwen",
+    "resnet10": "ResNet-10",
+    "resnet18": "ResNet-18",
+    "resnet34": "ResNet-34",
+    "resnet50": "ResNet-50",
+    "sgd": "SGD",
+    "unigram": gettext_noop("unigram"),
+}
+
+
+def help_with(field: RecipeField, recipe: Recipe) -> str:
+    """Return the help for a field, or nothing if it does not apply to the values that the form begins with."""
+    optimizer = recipe.optimizer
+    if field.name == "optimizer":
+        return field.help if optimizer.name == "lamb" else ""
+    if field.name == "epsilon" and optimizer.epsilon == type(recipe)().optimizer.epsilon:
+        return ""
+    return field.help
+
+
 @cache
 def fields_of(kind: type[Recipe]) -> tuple[RecipeField, ...]:
     """Return a field for each value that an organizer chooses in a kind of recipe, in the form's order."""
@@ -134,6 +181,26 @@ def recipe_from(kind: type[Recipe], values: Mapping[str, Any]) -> Recipe:
 
 def values_of(recipe: Recipe) -> dict[str, Any]:
     return {field.name: _at(recipe, field.path) for field in fields_of(type(recipe))}
+
+
+def written_values(recipe: Recipe, *, automatic_steps: bool) -> dict[str, str]:
+    """Return a recipe's values as a form shows them. Automatic steps are an empty field."""
+    written = {name: str(value) for name, value in values_of(recipe).items()}
+    return written | ({"target_steps": ""} if automatic_steps else {})
+
+
+def resized(said: Mapping[str, str], before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of a form with another size chosen. Values that a person has typed stay.
+
+    `before` are the values that the form was shown with, `after` those of the chosen size. An empty field counts as
+    untouched, except that empty steps may be what the person wants.
+    """
+    kept = {}
+    for name, value in after.items():
+        typed = said.get(name)
+        is_left_empty = typed is None or (not typed.strip() and name != "target_steps")
+        kept[name] = value if is_left_empty or typed == before.get(name) else str(typed)
+    return kept
 
 
 def _at(struct: Any, path: tuple[str, ...]) -> Any:
@@ -162,7 +229,7 @@ def _described(kind: type[Recipe], group: str, words: Words) -> RecipeField:
         label=words.label,
         help=words.help,
         default=_at(usual, path),
-        choices=words.choices or tuple((value, value) for value in values),
+        choices=words.choices or tuple((value, SHOWN.get(value, value)) for value in values),
         is_whole=isinstance(found, inspect.IntType),
         least=least,
         most=most,
@@ -190,24 +257,26 @@ class Estimate(NamedTuple):
     crowds: dict[str, float]  # seconds of a step by kind of machines; empty if the number of operations is unknown
     lacks_base: bool = False  # the recipe adapts a model that is not known yet
     writes: bool = False  # the model is trained from scratch to continue texts
+    machines: int = CROWD  # how many compute in `crowds`
 
 
-def estimate_of(recipe: Recipe) -> Estimate:
-    """Estimate what a recipe needs. If the plan chooses the codecs, slow links send less than estimated."""
+def estimate_of(recipe: Recipe, machines: int = 0) -> Estimate:
+    """Estimate what a recipe needs with so many machines. If the plan chooses the codecs, slow links send less."""
+    machines = machines or CROWD
     parameters = recipe.parameters()
     on_cpu, on_gpu = (needs_of(recipe, parameters, at_once=recipe.micro_batch, on_gpu=gpu) for gpu in (False, True))
     up, down = (encoded_size(codec, parameters) for codec in (recipe.codec_up, recipe.codec_down))
     spent = {mbit: seconds(up, down, mbit) for mbit in UPLINKS}
     lacks_base = recipe.material.adapts is not None and not recipe.files()
-    crowds = _crowds(recipe, spent[UPLINKS[1]])
+    crowds = _crowds(recipe, spent[UPLINKS[1]], machines)
     writes, snapshot = recipe.writes and recipe.material.adapts is None, REPLICA * ELEMENT * parameters
-    return Estimate(parameters, on_cpu, on_gpu, up, down, snapshot, spent, crowds, lacks_base, writes)
+    return Estimate(parameters, on_cpu, on_gpu, up, down, snapshot, spent, crowds, lacks_base, writes, machines)
 
 
-def _crowds(recipe: Recipe, averaging_s: float) -> dict[str, float]:
+def _crowds(recipe: Recipe, averaging_s: float, machines: int) -> dict[str, float]:
     """Return the seconds per step: computing plus averaging, or the longer of the two if they overlap."""
     operations = recipe.operations(recipe.target_batch)
-    computing = {who: operations / (CROWD * speed) for who, speed in SPEEDS.items()} if operations else {}
+    computing = {who: operations / (machines * speed) for who, speed in SPEEDS.items()} if operations else {}
     both = max if recipe.staleness else lambda *parts: sum(parts)
     return {who: both(spent, averaging_s) for who, spent in computing.items()}
 
@@ -245,10 +314,27 @@ def rows_of(estimate: Estimate, steps: int | None = None) -> list[tuple[str, str
         ),
         (_("Traffic per machine and step"), traffic),
         (_("Averaging time, by upload speed"), times),
-        *((_who(who), _crowd(spent, steps)) for who, spent in estimate.crowds.items()),
+        *((_who(who, estimate.machines), _crowd(spent, steps)) for who, spent in estimate.crowds.items()),
         (_("First download"), _("%(bytes)s plus training data") % {"bytes": in_bytes(estimate.snapshot)}),
         *([(str(NOT_COUNTED[0]), str(NOT_COUNTED[1]))] if estimate.lacks_base else []),
     ]
+
+
+def headline_of(estimate: Estimate, steps: int | None = None) -> str:
+    """Return the time that training takes, as the headline of an estimate. Empty if it cannot be estimated."""
+    if "laptops" not in estimate.crowds:
+        return ""
+    facts = {"time": _long(estimate.crowds["laptops"] * (steps or PER_STEPS)), "number": estimate.machines}
+    words = _("%(time)s with %(number)s laptops") % facts
+    return words[:1].upper() + words[1:]
+
+
+def duration_of(estimate: Estimate, steps: int | None = None) -> str:
+    """Return the time that training takes, in a few words. Empty if it cannot be estimated."""
+    if "laptops" not in estimate.crowds:
+        return ""
+    time = _long(estimate.crowds["laptops"] * (steps or PER_STEPS))
+    return time if steps else _("%(time)s for %(steps)s steps") % {"time": time, "steps": f"{PER_STEPS:,}"}
 
 
 def _crowd(spent: float, steps: int | None) -> str:
@@ -258,9 +344,9 @@ def _crowd(spent: float, steps: int | None) -> str:
     return _("%(time)s per step; %(steps)s steps in %(whole)s") % facts
 
 
-def _who(crowd: str) -> str:
+def _who(crowd: str, machines: int) -> str:
     named = {"laptops": _("%(number)s laptops"), "gaming PCs": _("%(number)s gaming PCs")}
-    return named[crowd] % {"number": CROWD}
+    return named[crowd] % {"number": machines}
 
 
 def _quality(parameters: int) -> str:
@@ -282,6 +368,7 @@ def _about(amount: str) -> str:
 def _long(spent: float) -> str:
     """Return a duration as text, such as “about 3 hours”."""
     for message, length in (
+        (_("about %(number)s years"), 365 * 86_400),
         (_("about %(number)s days"), 86_400),
         (_("about %(number)s hours"), 3600),
         (_("about %(number)s minutes"), 60),
@@ -319,9 +406,44 @@ def steps_in(values: Mapping[str, str], recipe: Recipe) -> int | None:
     return recipe.target_steps if values.get("target_steps", "").strip() else None
 
 
+def shown_estimate(recipe: Recipe | None, steps: int | None, size: str = "") -> dict[str, Any]:
+    """Return what the estimate shows of a recipe, for the machines that its size is meant for."""
+    if recipe is None:
+        return {}
+    estimate = estimate_of(recipe, LAPTOPS.get(size, 0))
+    rows = rows_of(estimate, steps)
+    first = [row for row in rows if row[0] in (_("Parameters"), _("It will write"), _("Memory per machine"))]
+    return {
+        "headline": headline_of(estimate, steps),
+        "is_open_ended": not steps,
+        "per_steps": PER_STEPS,
+        "rows": first,
+        "more": [row for row in rows if row not in first],
+    }
+
+
+def card_facts(recipe: Recipe, size: str, *, is_automatic: bool) -> dict[str, Any]:
+    """Return what the card of a size shows: the quality to expect, and the time, parameters and memory it takes."""
+    estimate = estimate_of(recipe, LAPTOPS.get(size, 0))
+    memory = _("%(memory)s of memory") % {"memory": in_bytes(estimate.on_cpu.memory)}
+    quality = _("Writes %(quality)s.") % {"quality": _quality(estimate.parameters)} if estimate.writes else ""
+    time = duration_of(estimate, None if is_automatic else recipe.target_steps)
+    if time and size not in LAPTOPS:
+        time = _("%(time)s with %(number)s laptops") % {"time": time, "number": estimate.machines}
+    return {"quality": quality, "facts": [each for each in (time, _parameters(estimate.parameters), memory) if each]}
+
+
+def _parameters(count: int) -> str:
+    """Return a number of parameters, rounded to three digits."""
+    if count >= 1e6:
+        return _("%(number)s million parameters") % {"number": f"{count / 1e6:.3g}"}
+    return _("%(number)s parameters") % {"number": f"{round(count, 3 - len(str(count))):,}"}
+
+
 @login_required
 @require_safe
 def recipe_estimate(request: HttpRequest) -> HttpResponse:
     recipe = recipe_in(request.GET.dict())
-    rows = rows_of(estimate_of(recipe), steps_in(request.GET, recipe)) if recipe is not None else []
-    return render(request, "web/runs/form_parts/estimate_rows.html", {"rows": rows})
+    steps = steps_in(request.GET, recipe) if recipe is not None else None
+    facts = {"estimate": shown_estimate(recipe, steps, request.GET.get("size", ""))}
+    return render(request, "web/runs/form_parts/estimate_rows.html", facts)

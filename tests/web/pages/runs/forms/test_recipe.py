@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from django.http import QueryDict
 from django.test import Client
 from msgspec.structs import replace
 
@@ -17,10 +18,12 @@ from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.recipes.masked_lm import MaskedLM
 from tests.web.browsing import as_, page
 from web.pages.runs.forms import recipe
-from web.pages.runs.forms.new_run import form_field
+from web.pages.runs.forms.new_run import NewRunForm, form_field
+from web.pages.runs.forms.open_datasets import OPEN_DATASETS
 from web.pages.runs.forms.recipe import (
     COMMON,
     DETAILS,
+    LAPTOPS,
     UPLINKS,
     estimate_of,
     fields_of,
@@ -30,6 +33,7 @@ from web.pages.runs.forms.recipe import (
     seconds,
     values_of,
 )
+from web.strokes import sketch
 
 ADDRESS = "/runs/new/estimate/"
 PRESETS = [(name, recipe) for kind in KINDS.values() for name, recipe in {"": kind(), **kind.presets}.items()]
@@ -191,3 +195,99 @@ def test_a_size_takes_the_time_it_is_named_after(
     assert shortest_h < hours < longest_h
     seen = size.target_steps * size.target_batch * size.model.context / size.parameters()
     assert seen > 2, "tokens per parameter"
+
+
+SIZES = list(CausalLM.presets)
+EVENING = SIZES[1]
+
+
+def sized(before: str, chosen: str, **typed: str) -> NewRunForm:
+    """Return the form as a browser without scripts sends it: shown with one size, then another chosen."""
+    shown = NewRunForm(usual=CausalLM(), upload_limit_mb=5)._values_of_size(before)
+    assert shown is not None
+    data = QueryDict(mutable=True)
+    data.update({"objective": "causal_lm", "title": "T", **shown, **typed, "shown_size": before, "size": chosen})
+    form = NewRunForm(data, usual=CausalLM(), upload_limit_mb=5)
+    form.is_valid()
+    return form
+
+
+@pytest.mark.parametrize("chosen", SIZES)
+@pytest.mark.parametrize("before", SIZES)
+def test_a_chosen_size_fills_in_the_recipe(before: str, chosen: str) -> None:
+    form = sized(before, chosen)
+    assert form.recipe() == CausalLM.presets[chosen]
+    assert form.automatic_steps == (chosen == SIZES[0])
+    assert [size.name for size in form.sizes if size.is_chosen] == [chosen]
+    assert form.data["shown_size"] == chosen
+
+
+def test_what_was_typed_wins_over_the_chosen_size() -> None:
+    recipe = sized(SIZES[0], EVENING, width="96", target_steps="90").recipe()
+    assert isinstance(recipe, CausalLM)
+    assert (recipe.model.width, recipe.target_steps, recipe.model.layers) == (96, 90, 6)
+    assert sized(EVENING, EVENING, target_steps="").automatic_steps
+
+
+@pytest.mark.parametrize("said", ["", "&shown_size=huge&width="])
+def test_a_size_alone_is_enough(said: str) -> None:
+    form = NewRunForm(QueryDict(f"size={EVENING}{said}"), usual=CausalLM(), upload_limit_mb=5)
+    form.is_valid()
+    assert form.recipe() == CausalLM.presets[EVENING]
+
+
+def test_an_unknown_size_changes_nothing() -> None:
+    form = sized(SIZES[0], "huge")
+    assert form.recipe() == CausalLM()
+
+
+def test_a_size_says_what_the_estimate_says(volunteer: Person) -> None:
+    cards = {size.name: size for size in NewRunForm(usual=CausalLM(), upload_limit_mb=5).sizes}
+    assert cards[EVENING].quality == "Writes simple sentences."
+    assert cards[EVENING].facts[:2] == ["about 3 hours", "13.9 million parameters"]
+    assert cards[SIZES[0]].facts[0].endswith("for 1,000 steps"), "how many there are depends on the data"
+    answer = page(as_(volunteer).get(ADDRESS, said(CausalLM.presets[EVENING]) | {"size": EVENING}))
+    assert "About 3 hours with 10 laptops" in answer
+    assert "<dt>10 laptops</dt>" in answer
+
+
+def test_sizes_named_after_laptops_are_estimated_with_them() -> None:
+    assert set(LAPTOPS) == set(CausalLM.presets)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_has_a_drawing_of_its_own(kind: str) -> None:
+    assert [other for other in KINDS if sketch(other) == sketch(kind)] == [kind]
+
+
+def test_values_that_are_no_size_can_stay() -> None:
+    own = CausalLM(model=Model(layers=3))
+    first, *others = NewRunForm(usual=own, upload_limit_mb=5).sizes
+    assert (first.name, first.is_chosen, any(size.is_chosen for size in others)) == ("", True, False)
+    assert NewRunForm(usual=KINDS["finetune_lora"](), upload_limit_mb=5).sizes == []
+
+
+def test_a_hint_stands_only_where_it_holds() -> None:
+    for kind, hints in (("causal_lm", True), ("image_classification", False)):
+        form = NewRunForm(usual=KINDS[kind](), upload_limit_mb=5)
+        assert ("LAMB" in str(form.fields["optimizer"].help_text)) == hints
+        assert not form.fields["epsilon"].help_text
+
+
+def test_no_choice_is_a_name_from_the_code() -> None:
+    raw = {
+        value
+        for kind in KINDS.values()
+        for field in fields_of(kind)
+        for value, shown in field.choices
+        if value == shown
+    }
+    assert raw <= {"unigram", "mixed"}, "which are words"
+
+
+def test_an_open_dataset_is_filled_in_without_a_script(volunteer: Person) -> None:
+    client = as_(volunteer)
+    name = OPEN_DATASETS[0].name
+    assert f'href="?recipe=causal_lm&amp;hub={name}#id_hub"' in page(client.get("/runs/new/"))
+    assert f'name="hub" value="{name}"' in page(client.get("/runs/new/", {"recipe": "causal_lm", "hub": name}))
+    assert "open-datasets" not in page(client.get("/runs/new/?recipe=image_classification"))
