@@ -185,7 +185,7 @@ def opened(
 
 
 def take(reader: Reader, width: int, height: int, path: Path, *, is_whole: bool = False) -> None:
-    """Save a picture of the page in a window of this size, or of the whole page."""
+    """Save a screenshot of a window of this size. With `is_whole`, include the parts of the page below the window."""
     reader.page.set_viewport_size({"width": width, "height": height})
     reader.page.wait_for_timeout(SETTLED_MS)
     reader.page.screenshot(path=path, full_page=is_whole)

@@ -26,7 +26,7 @@ CONSTANT = re.compile(r"[A-Z][A-Z0-9_]*")
 OF_TABLES = {
     *("field.label", "field.help", "kind.title", "quantity.told", "each.name", "shown"),
     *("material.name", "material.unit", "material.file", "material.more", "material.shown[0]", "material.shown[1]"),
-    *("one", "many"),
+    *("one", "many", "preset"),
 }
 PLACE = re.compile(r"\{\w+\}")
 

@@ -1,10 +1,10 @@
 """Deadlines for chunks (rule 8), relative to the plan and the other slots. Times are seconds since the plan arrived.
 
-Contributors send throughout the plan's duration, so the k-th of a reducer's n chunks is planned for k/n of it. All the
-chunks in a batch are planned for the time of its last chunk. A reducer waits until that time, or until enough other
-slots have sent the chunk, whichever is later. After a further fraction sigma of the duration, it averages what has
-arrived. Sigma depends on the lateness seen in earlier rounds. If all the slots are late because a reducer is slow or
-the plan is wrong, no slot counts as late.
+Contributors send throughout the plan's duration T. The plan expects the k-th of a reducer's n chunks at time T * k/n,
+and every chunk of a batch at the time of the batch's last chunk. A reducer waits until the expected time, or until
+enough slots have sent the chunk, whichever is later. It waits for another sigma * T, then averages the slots that have
+arrived. Sigma is computed from the lateness in earlier rounds. If all slots are late because a reducer is slow or the
+plan is wrong, no slot counts as late.
 """
 
 from collections import defaultdict

@@ -75,7 +75,7 @@ class Material(NamedTuple):
 
     @property
     def brought(self) -> "Material | None":
-        """The material that people must or may provide besides the data."""
+        """The model that people must provide besides the data, or else the tokenizer that they may provide."""
         return self.adapts or self.takes
 
     def named(self, count: int) -> str:

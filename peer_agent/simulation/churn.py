@@ -13,8 +13,10 @@ NIGHT_S = 8 * 3600.0
 
 
 class Spell(Struct, frozen=True):
-    """The mean time in virtual seconds between two faults of one kind at one victim, and the range of their
-    durations."""
+    """How often a kind of fault strikes one victim, and how long it lasts, in virtual seconds.
+
+    `every_s` is the mean time between two such faults. The other two times limit a fault's duration.
+    """
 
     every_s: float
     shortest_s: float

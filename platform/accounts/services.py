@@ -141,7 +141,7 @@ def is_proof(*, secret: str, public_key: bytes, proof: bytes) -> bool:
 
 
 def person_of_token(*, secret: str, now: datetime | None = None) -> Person:
-    """Return the person to whom a personal access token belongs. Raises Problem E215."""
+    """Return the owner of a personal access token, and record its use. Raises Problem E215 if it is not valid."""
     now = now or timezone.now()
     token = _usable_token(secret, Token.Purpose.API, now)
     Token.objects.filter(pk=token.pk).update(used_at=now)

@@ -94,7 +94,7 @@ def _wait(run: Run, election: Election, taken: Taken) -> Taken:
 
 
 class Slot:
-    """A machine's slot for one upload. It is renewed while bytes arrive, and expires after `SLOT` without any."""
+    """A reservation for a machine's only upload. The upload renews it while bytes arrive; otherwise it soon expires."""
 
     def __init__(self, machine: Machine) -> None:
         """Reserve the machine's slot. Raises Problem E357 while another upload has it."""

@@ -20,7 +20,10 @@ PATIENCE_S = 2.0
 
 @contextmanager
 def running_worker() -> Iterator[threading.Thread]:
-    """Run a worker during the block, and yield its thread. Child processes of tasks end with the block."""
+    """Run a Celery worker during a `with` block, and yield the worker's thread.
+
+    At the end of the block, stop the child processes that its tasks have started, and then the worker.
+    """
     # Celery warns about pickles if the account is root; this site accepts only JSON.
     warnings.filterwarnings("ignore", category=SecurityWarning)
     state.should_stop = None

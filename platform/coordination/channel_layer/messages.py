@@ -77,7 +77,7 @@ class LayerRestored(Struct, frozen=True, tag_field="type", tag="layer.restored")
 
 
 class ChannelOverflowed(Struct, frozen=True, tag_field="type", tag="channel.overflowed"):
-    """The last message in a socket's channel, put there when the channel was full."""
+    """A message to a socket: its channel was full and has lost its messages, so the socket must close the link."""
 
 
 class RunMoved(Struct, frozen=True, tag_field="type", tag="run.moved"):

@@ -207,7 +207,7 @@ LOOKED_AT, MOST = 500, 100  # newest releases examined; most of them that are of
 
 
 def adaptable_releases(recipe: Recipe, viewer: Viewer) -> list[Release]:
-    """Return finished models that the recipe can adapt, from runs on the viewer's list, newest first."""
+    """Return releases with models that the recipe can adapt, newest first, from runs that are listed for the viewer."""
     ready = Release.objects.filter(state=Release.State.READY, run__in=listed_runs(viewer))
     newest = ready.select_related("run__dataset").order_by("-created_at", "-pk")[:LOOKED_AT]
     return [release for release in newest if _is_for(recipe, release.run.parsed_recipe)][:MOST]

@@ -108,7 +108,7 @@ def _limits_of(outline: Outline, told: Sequence[Bottleneck], *, is_over: bool) -
 
 
 def told_of(outline: Outline) -> Sequence[Bottleneck]:
-    """Return the limits that the sentence names: the dominant one, or else the first two."""
+    """Return the limits that the page's sentence names: the dominant limit alone, or else the first two limits."""
     limits = outline.bottlenecks
     return limits[:1] if limits and limits[0].part >= ALONE else limits[:NAMED]
 

@@ -52,7 +52,7 @@ def drawable(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_drawn(letter: str) -> bool:
-    """Return True if the font has the letter: its shape differs from the shape drawn for an unknown letter."""
+    """Return True if the font can draw the letter, that is, if it does not draw it like an unknown letter."""
     return letter == " " or _shape(letter) != _shape("\uffff")
 
 

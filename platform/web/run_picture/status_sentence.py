@@ -148,7 +148,7 @@ def waiting_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str
 
 
 def company(trainers: Sequence[OnlinePeer]) -> tuple[int, dict[str, str]]:
-    """Return the number of people, and text such as “3 people” and “4 machines”."""
+    """Return the number of people among the trainers, and texts such as “3 people” and “4 machines” for a sentence."""
     number = len({peer.name for peer in trainers})
     return number, {"people": people(number), "machines": machines(len(trainers))}
 

@@ -52,7 +52,7 @@ def _manifest(path: Path, changed_ns: int) -> dict[str, Entry]:
 
 @register.simple_tag
 def stylesheet() -> str:
-    """Return the address of the site's style sheet. The name of a built style sheet changes with its content."""
+    """Return the URL of the built style sheet, whose name contains a hash of the content, or else of the source."""
     entry = built_entry("static/manyhands.css")
     return static(entry.script if entry else "manyhands.css")
 

@@ -26,7 +26,10 @@ def usual_wait_s(delays: Collection[float], least_s: float) -> float:
 
 
 def await_replicas(state: RunState, round_: Round) -> None:
-    """Expect the working trainers in the round after a commit, except those that the last round left out."""
+    """After a commit, make the next cut wait until the working trainers have applied the update.
+
+    It does not wait for trainers whose offer the update left out. With staleness 0, it waits for no trainer.
+    """
     if not state.recipe.staleness:
         return
     kept = {slot.peer for number, slot in enumerate(round_.slots) if number not in round_.dropped}

@@ -139,7 +139,7 @@ def pace_now(state: RunState, conduct: Conduct) -> float:
 
 
 def idle_s(state: RunState, conduct: Conduct) -> float:
-    """Return how many seconds the machine has worked since its last delivery."""
+    """Return the seconds since the machine's last delivery in which it had leased units and could compute."""
     running = state.now - conduct.working_since if conduct.working_since is not None else 0.0
     return conduct.worked_s + running
 

@@ -49,7 +49,7 @@ def stored_text(person: Person, form: NewRunForm, found: OnHub | None = None) ->
 
 
 def too_often(request: HttpRequest) -> HttpResponse | None:
-    """Return a refusal if the person is sending too many forms with files, else None."""
+    """Count a form that contains a file or names a Hub repository. Return a refusal after too many, else None."""
     if not request.FILES and not request.POST.get("hub"):
         return None
     try:

@@ -203,7 +203,10 @@ def _answered(request: HttpRequest, drawn: Drawn) -> HttpResponse:
 
 
 def _drawn(key: Hashable, look: Callable[[], Facts], draw: Callable[[Facts], bytes]) -> Drawn:
-    """Return a key's image. While another image is being drawn, return the key's last one, or wait if there is none."""
+    """Return the image for a key. Draw it first if it is missing or old.
+
+    Only one image is drawn at a time. If another is being drawn, return the old image, or wait if there is none.
+    """
     known = _kept.get(key)
     if known is not None and (monotonic() - known.looked_at < FRESH_S or not _pen.acquire(blocking=False)):
         return known

@@ -76,7 +76,7 @@ class TestInvitations:
             answer = Client().get(path)
             assert answer.status_code == 404
             assert "E313" in page(answer)
-            assert "proverbs" not in page(answer)
+            assert "A model of proverbs" not in page(answer)
 
     def test_a_link_is_shown_once(self, closed: Run, organizer: Person) -> None:
         secret = link_of(organizer).rstrip("/").rsplit("/", 1)[-1]
@@ -290,7 +290,7 @@ class TestDrafts:
         draft(organizer)
         Run.objects.update(waiting_for="no relay is connected")
         text = page(as_(organizer).get(MANAGE))
-        assert 'data-standing="draft|||ready|no relay is connected"' in text
+        assert 'data-standing="failed|draft|||ready|no relay is connected"' in text
 
     def test_markup_and_right_to_left_writing_stay_in_their_place(self, organizer: Person) -> None:
         client = as_(organizer)

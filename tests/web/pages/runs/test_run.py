@@ -472,7 +472,8 @@ class TestTheSite:
             text = page(as_(organizer).get(path))
             for tag in re.findall(r'<(?:input|select|textarea)(?! type="hidden")[^>]*>', text):
                 name = re.search(r'id="([^"]+)"', tag)
-                assert "aria-label=" in tag or (name and f'for="{name[1]}"' in text), tag
+                is_inside = f"<label>{tag}" in text
+                assert is_inside or "aria-label=" in tag or (name and f'for="{name[1]}"' in text), tag
 
     def test_secrets_are_not_in_the_api_or_pages(self, run: Run, volunteer: Person) -> None:
         secrets = [

@@ -263,14 +263,14 @@ class NewRunForm(forms.Form):
         differing = [name for name in self.begun if len({each.get(name) for each in values.values()}) > 1]
         return [
             Size(
-                name=name,
-                title=_(name) if name else str(self.began_with),
-                drawing=bundle(LAPTOPS.get(name, CROWD)) if named.keys() & LAPTOPS else "",
-                values=json.dumps({each: values[name][each] for each in differing}),
-                is_chosen=name == self.size,
-                **card_facts(recipe, name, is_automatic=not values[name]["target_steps"]),
+                name=preset,
+                title=_(preset) if preset else str(self.began_with),
+                drawing=bundle(LAPTOPS.get(preset, CROWD)) if named.keys() & LAPTOPS else "",
+                values=json.dumps({each: values[preset][each] for each in differing}),
+                is_chosen=preset == self.size,
+                **card_facts(recipe, preset, is_automatic=not values[preset]["target_steps"]),
             )
-            for name, recipe in named.items()
+            for preset, recipe in named.items()
         ]
 
     @property
