@@ -20,7 +20,8 @@ export function prepare(root: ParentNode, me: string): void {
     [time.textContent, time.title] = [clock(at), moment(at)];
   }
   for (const note of root.querySelectorAll("[data-utc]")) note.textContent = say("Times are in your time zone.");
-  for (const name of new Set(tabsIn(root).map(([name]) => name))) applyChoice(root, name);
+  const choices = [...root.querySelectorAll<HTMLElement>("[data-tab], [data-panel]")].map(({ dataset }) => dataset["tab"] ?? dataset["panel"]);
+  for (const name of new Set(choices.map((choice = "") => choice.split("=")[0] ?? ""))) applyChoice(root, name);
   addCopyButtons(root);
 }
 
@@ -118,14 +119,10 @@ export function followTabs(told: (name: string) => void): void {
   });
 }
 
-function tabsIn(root: ParentNode): [string, string][] {
-  return [...root.querySelectorAll<HTMLElement>("[data-tab]")].map((tab) => (tab.dataset["tab"] ?? "").split("=") as [string, string]);
-}
-
 function applyChoice(root: ParentNode, name: string): void {
   const value = chosen.get(name) ?? new URLSearchParams(location.search).get(name);
-  if (!value || !tabsIn(root).some(([known, to]) => known === name && to === value)) return;
   const wanted = `${name}=${value}`;
+  if (!value || ![root, document].some((place) => place.querySelector(`[data-tab="${CSS.escape(name)}=${CSS.escape(value)}"]`))) return;
   for (const panel of root.querySelectorAll<HTMLElement>(`[data-panel^="${CSS.escape(name)}="]`))
     panel.toggleAttribute("hidden", panel.dataset["panel"] !== wanted);
   for (const tab of root.querySelectorAll<HTMLElement>(`nav [data-tab^="${CSS.escape(name)}="]`)) {

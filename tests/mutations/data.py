@@ -323,15 +323,15 @@ DATA: tuple[Mutation, ...] = (
     Mutation(
         "pictures with 16 bits are white",
         "peer_agent/site_work/prepare_images.py",
-        "ImageOps.exif_transpose(_in_8_bits(small) if is_deep else small)",
-        "ImageOps.exif_transpose(small)",
+        "            if is_deep:\n",
+        "            if low is not None:\n",
         ("tests/site_work/test_prepare_images.py", "tests/site_work/intake/test_brought.py"),
     ),
     Mutation(
         "copies of an image go to both parts",
         "peer_agent/site_work/prepare_images.py",
-        '        most = int(np.searchsorted(ordered, ordered[most], side="left"))',
-        "        pass",
+        "            family |= further\n",
+        "            further = set()\n",
         ("tests/site_work/test_prepare_images.py",),
     ),
     Mutation(

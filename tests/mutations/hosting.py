@@ -166,7 +166,7 @@ HOSTING: tuple[Mutation, ...] = (
         "sockets/consumer",
         "                require_open(run)\n",
         "",
-        "sockets/test_consumer.py::TestHandshake::test_a_run_that_was_taken_back",
+        "sockets/test_consumer.py::TestHandshake::test_run_that_was_taken_back",
     ),
     fault(
         "a new socket replaces itself",

@@ -255,9 +255,9 @@ def test_sizes_named_after_laptops_are_estimated_with_them() -> None:
     assert set(LAPTOPS) == set(CausalLM.presets)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_has_a_drawing_of_its_own(kind: str) -> None:
-    assert [other for other in KINDS if sketch(other) == sketch(kind)] == [kind]
+def test_each_kind_has_a_drawing_of_its_own() -> None:
+    ours = [name for name, kind in KINDS.items() if kind.__module__.startswith("peer_agent.")]
+    assert len({sketch(name) for name in ours}) == len(ours)
 
 
 def test_values_that_are_no_size_can_stay() -> None:
