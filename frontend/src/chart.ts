@@ -41,15 +41,15 @@ let zoom: { readonly min: number; readonly max: number } | null = null;
 
 export function showChart({ from, add, heldout, unigram }: Chart): void {
   latest = { points: [...(latest?.points ?? []).slice(0, from), ...add], heldout, unigram };
-  if (!latest.points.length) return;
-  if (!document.querySelector(".curve")) mount();
   draw();
 }
 
 /** Draw in place of the chart that came with the page, and let the choices below it work. */
-function mount(): void {
+function mount(): HTMLElement | null {
   const [place, choices] = [document.getElementById("part-chart"), document.getElementById("part-choices")];
-  if (!place || !choices) return;
+  if (!place || !choices) return null;
+  chart?.destroy();
+  chart = null;
   const curve = document.createElement("div");
   [curve.className, curve.tabIndex] = ["curve", 0];
   curve.setAttribute("role", "img");
@@ -65,6 +65,7 @@ function mount(): void {
   });
   document.querySelector(".reset")?.addEventListener("click", wholeAgain);
   new ResizeObserver(draw).observe(curve);
+  return curve;
 }
 
 /** The name of the chart that is drawn. */
@@ -117,8 +118,9 @@ function noteZoom(plot: uPlot, key: string): void {
 }
 
 function draw(): void {
-  const element = document.querySelector<HTMLElement>(".curve");
-  if (!element || !latest?.points.length || !element.clientWidth) return;
+  if (!latest?.points.length) return;
+  const element = document.querySelector<HTMLElement>("div.curve") ?? mount();
+  if (!element?.clientWidth) return;
   const summary = document.querySelector("[data-panel^='chart=']:not([hidden])")?.textContent ?? "";
   element.setAttribute("aria-label", `${summary} ${say("Use the arrow keys to read it point by point.")}`);
   document.querySelector("[data-log]")?.toggleAttribute("hidden", asPerplexity() || drawn() !== "loss");

@@ -27,7 +27,8 @@ function begin(root: HTMLElement): void {
     own?.look();
     if (message.standing === standing) return;
     standing = message.standing;
-    setTimeout(() => void renew(location.href, me).catch(() => (standing = "")), Math.random() * SPREAD_MS);
+    const again = () => renew(location.href, me).then(redraw, () => (standing = ""));
+    setTimeout(() => void again(), Math.random() * SPREAD_MS);
   }
 
   prepare(document, me);
