@@ -7,7 +7,7 @@ import pytest
 
 from coordination.presence import OnlinePeer
 from runs.ledger.standings import Place
-from runs.models import Dataset, Run
+from runs.models import Dataset, Release, Run
 from runs.selectors import Point, RunPicture
 from web.run_picture.counts import duration, ordinal
 from web.run_picture.picture import bars_of, step_sums, tint_of
@@ -66,6 +66,11 @@ def ending(shown: RunPicture) -> RunPicture:
         (ending(picture("open")), [RELAY], "It is waiting for a machine to upload the model."),
         (ending(picture("finishing")), [], "12 steps are done. The model is being checked and packaged."),
         (picture("paused"), [TEO], "Paused at step 12. Nothing is lost"),
+        (
+            picture("finishing", release=Release(state="failed")),
+            [],
+            "12 steps are done, but the model could not be made.",
+        ),
         (picture("finishing"), [], "being checked and packaged"),
         (picture("finishing", waiting_for="E312: No memory."), [], "E312: No memory."),
         (picture("finished"), [], "Finished: 12 steps by 2 people."),

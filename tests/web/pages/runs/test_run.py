@@ -295,6 +295,16 @@ class TestRunPage:
         assert ("Join with this line" in head) is is_offered
         assert 'id="join"' in rest, "how it is done stands below"
 
+    def test_a_paused_run_says_why_and_its_organizer_can_resume_it(self, run: Run, laptop: Owned) -> None:
+        committed(run, (laptop.machine, 4))
+        Run.objects.filter(pk=run.pk).update(state="paused", announcement="We go on at nine.")
+        resume = '<button class="main" name="action" value="resume">Resume</button>'
+        for reader, may in ((run.organizer, True), (laptop.machine.person, False)):
+            text = page(as_(reader).get(f"/runs/{run.slug}/"))
+            assert '<blockquote class="said" dir="auto">We go on at nine.</blockquote>' in text
+            assert 'class="strokes hero-curve fine"' in text
+            assert (resume in text) is may
+
     def test_a_running_run_shows_curve_people_and_step(self, client: Client, run: Run, laptop: Owned) -> None:
         committed(run, (laptop.machine, 4), loss=7.25)
         committed(run, (laptop.machine, 4), loss=6.5)

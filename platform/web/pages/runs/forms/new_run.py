@@ -9,6 +9,7 @@ from django import forms
 from django.conf import settings
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.http import HttpRequest
+from django.utils.functional import Promise
 from django.utils.safestring import SafeString
 from django.utils.text import format_lazy
 from django.utils.translation import gettext as _
@@ -21,7 +22,6 @@ from peer_agent.recipes import KINDS
 from runs.models import Run
 from runs.models.run import LONGEST_PROMPT, MOST_PROMPTS
 from runs.storage import MEGABYTE
-from web.pages.runs.forms.open_datasets import OPEN_DATASETS, OpenDataset
 from web.pages.runs.forms.recipe import (
     CROWD,
     LAPTOPS,
@@ -51,6 +51,36 @@ AIMS = {  # what a kind of recipe is for, in a few plain words
     "masked_lm": gettext_lazy("To fill in blanks"),
 }
 LICENCES = ("CC0-1.0", "CC BY 4.0", "CC BY-SA 4.0", "MIT", "public domain")  # that the form suggests
+
+
+@dataclass(frozen=True)
+class OpenDataset:
+    """A well-known dataset on the Hub that anyone may use under its licence. The form suggests some of them."""
+
+    name: str  # as the form takes it
+    language: str | Promise
+    about: str | Promise
+    licence: str
+
+    @property
+    def address(self) -> str:
+        owner, name, *_files = self.name.split("/")
+        return f"{settings.HUB_ENDPOINT}/datasets/{owner}/{name}"
+
+
+STORIES, WIKIPEDIA, WEB = gettext_lazy("short stories"), gettext_lazy("Wikipedia"), gettext_lazy("web pages")
+OPEN_DATASETS = (
+    OpenDataset("roneneldan/TinyStories/data", gettext_lazy("English"), STORIES, "CDLA-Sharing-1.0"),
+    OpenDataset("wikimedia/wikipedia/20231101.simple", gettext_lazy("Simple English"), WIKIPEDIA, "CC BY-SA 3.0"),
+    OpenDataset("wikimedia/wikipedia/20231101.bn", gettext_lazy("Bengali"), WIKIPEDIA, "CC BY-SA 3.0"),
+    OpenDataset("wikimedia/wikipedia/20231101.hi", gettext_lazy("Hindi"), WIKIPEDIA, "CC BY-SA 3.0"),
+    OpenDataset("wikimedia/wikipedia/20231101.sw", gettext_lazy("Swahili"), WIKIPEDIA, "CC BY-SA 3.0"),
+    OpenDataset("wikimedia/wikipedia/20231101.es", gettext_lazy("Spanish"), WIKIPEDIA, "CC BY-SA 3.0"),
+    OpenDataset("wikimedia/wikipedia/20231101.ar", gettext_lazy("Arabic"), WIKIPEDIA, "CC BY-SA 3.0"),
+    OpenDataset("HuggingFaceFW/fineweb-2/data/ben_Beng/train", gettext_lazy("Bengali"), WEB, "ODC-By"),
+    OpenDataset("HuggingFaceFW/fineweb-2/data/swh_Latn/train", gettext_lazy("Swahili"), WEB, "ODC-By"),
+    OpenDataset("HuggingFaceFW/fineweb/sample/10BT", gettext_lazy("English"), WEB, "ODC-By"),
+)
 
 
 @dataclass(frozen=True)

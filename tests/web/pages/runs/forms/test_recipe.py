@@ -18,8 +18,7 @@ from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.recipes.masked_lm import MaskedLM
 from tests.web.browsing import as_, page
 from web.pages.runs.forms import recipe
-from web.pages.runs.forms.new_run import NewRunForm, form_field
-from web.pages.runs.forms.open_datasets import OPEN_DATASETS
+from web.pages.runs.forms.new_run import OPEN_DATASETS, NewRunForm, form_field
 from web.pages.runs.forms.recipe import (
     COMMON,
     DETAILS,
