@@ -24,6 +24,11 @@ def test_strokes_are_shared_out_exactly(parts: list[tuple[int, int]], left: int,
         assert abs(found.count(name) - (filled * amount / whole if whole else 0)) < 1
 
 
+def test_the_stroke_that_is_left_goes_to_the_largest_remainder() -> None:
+    found = spread([(0, 1), (1, 1), (2, 2)], 0, 5)
+    assert [found.count(tint) for tint in (0, 1, 2)] == [1, 1, 3]
+
+
 def drawn(svg: str) -> int:
     """Return the number of strokes in a drawing."""
     return len(re.findall(r"M[\d.]+ [\d.]+V", svg))
