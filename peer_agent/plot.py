@@ -114,13 +114,6 @@ def perplexity_text(loss: float) -> str:
     return f"{part:.{1 if part < 10 else 0}f}{unit}"
 
 
-def note_side(near: Sequence[float], level: float, room: float) -> Literal["above", "below"]:
-    """Return the side of the unigram line with fewer curve points within `room` of it. y grows downwards."""
-    above = sum(y <= level and level - y < room for y in near)
-    below = sum(y > level and y - level < room for y in near)
-    return "below" if above > below else "above"
-
-
 LETTER_WIDTH = 0.58  # estimated, as a fraction of a letter's height
 
 Place = tuple[float, float]
@@ -232,12 +225,36 @@ def _step_labels(x: Scale, frame: Frame) -> list[Words]:
     return [Words(f"{step:,.0f}", x(step), line, "end" if x(step) > near_end else "middle") for step in whole]
 
 
+def note_place(
+    curve: Sequence[Place], level: float, width: float, letter: float, edges: tuple[float, float, float]
+) -> tuple[float, Literal["above", "below"]]:
+    """Return the right end of a label and its side of a line at y = `level`, where it hides least of the curve.
+
+    `edges` are the plot's left, right and lower edge; `width` is the label's width, `letter` the height of its letters.
+    y grows downwards. The right end of the line comes first, the side above it before the side below.
+    """
+    left, right, foot = edges
+    sides: list[Literal["above", "below"]] = ["above", "below"] if level + 5 / 3 * letter <= foot else ["above"]
+    places = [(end, side) for end in (right, left + width, (left + right + width) / 2) for side in sides]
+
+    def hidden(place: tuple[float, str]) -> int:
+        end, top = place[0], level - (2 * letter if place[1] == "above" else 0)
+        return sum(
+            min(x, next_x) <= end
+            and max(x, next_x) >= end - width
+            and min(y, next_y) <= top + 2 * letter
+            and max(y, next_y) > top
+            for (x, y), (next_x, next_y) in pairwise([*curve, curve[-1]])
+        )
+
+    return min(places, key=hidden)
+
+
 def _note(text: str, level: float, curve: Sequence[Place], frame: Frame) -> Words:
-    """Place the label at the end of the unigram line, on the side with fewer points of the curve."""
-    near = [y for x, y in curve if x >= frame.end - width_of(text, frame)]
-    has_room = level + 5 / 3 * frame.letter <= frame.foot
-    side = note_side(near, level, 2 * frame.letter) if has_room else "above"
-    return Words(text, frame.end, level + (4 / 3 if side == "below" else -1 / 2) * frame.letter, "end")
+    """Place the label of the unigram line where it hides least of the curve."""
+    edges = (frame.left, frame.end, frame.foot)
+    end, side = note_place(curve, level, width_of(text, frame), frame.letter, edges)
+    return Words(text, end, level + (4 / 3 if side == "below" else -1 / 2) * frame.letter, "end")
 
 
 def _legend(level: float | None, frame: Frame) -> tuple[Place, Words]:

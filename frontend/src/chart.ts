@@ -4,7 +4,7 @@ import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 
 import { type ChartKey, amountText, chartKey, said as amount, zeroBounds } from "./charts";
-import { type Axis, type Measured, type Point, bounds, circles, columns, levelTexts, noteSide, perplexityText } from "./curve";
+import { type Axis, type Measured, type Point, bounds, circles, columns, levelTexts, notePlace, perplexityText } from "./curve";
 import { choice } from "./parts";
 import { clock, grouped, label, say } from "./words";
 
@@ -245,10 +245,9 @@ function endOf(plot: uPlot): { x: number; y: number } | null {
   return { x: plot.valToPos(plot.data[0][last] ?? 0, "x", true), y: height(plot, last) };
 }
 
-/** How far down the points are drawn that lie right of `x`. */
-function behind(plot: uPlot, x: number): number[] {
-  const first = plot.valToIdx(plot.posToVal((x - plot.bbox.left) / devicePixelRatio, "x"));
-  return Array.from(plot.data[0].slice(first), (_, at) => height(plot, first + at));
+/** The points of the curve as they are drawn, in pixels. */
+function drawnCurve(plot: uPlot): [number, number][] {
+  return Array.from(plot.data[0], (x, at) => [plot.valToPos(x, "x", true), height(plot, at)]);
 }
 
 function height(plot: uPlot, at: number): number {
@@ -295,19 +294,19 @@ function note(plot: uPlot, entropy: number | null, ink: Inks): void {
   const { ctx, bbox } = plot;
   const ratio = devicePixelRatio;
   const text = say("unigram {loss}", { loss: said(entropy, 2) });
-  const [level, right] = [plot.valToPos(entropy, "y", true), bbox.left + bbox.width];
-  const hasRoom = level + 20 * ratio <= bbox.top + bbox.height;
+  const level = plot.valToPos(entropy, "y", true);
   ctx.save();
   ctx.font = letters();
   const width = ctx.measureText(text).width + 6 * ratio;
-  const side = hasRoom ? noteSide(behind(plot, right - width), level, 24 * ratio) : "above";
+  const edges = [bbox.left, bbox.left + bbox.width, bbox.top + bbox.height] as const;
+  const { end, side } = notePlace(drawnCurve(plot), level, width, 12 * ratio, edges);
   const y = side === "above" ? level - 6 * ratio : level + 16 * ratio;
   ctx.fillStyle = ink.sheet;
-  ctx.fillRect(right - width, y - 12 * ratio, width, 16 * ratio);
+  ctx.fillRect(end - width, y - 12 * ratio, width, 16 * ratio);
   ctx.fillStyle = ink.soft;
   ctx.textAlign = "right";
   ctx.textBaseline = "alphabetic";
-  ctx.fillText(text, right, y);
+  ctx.fillText(text, end, y);
   ctx.restore();
 }
 

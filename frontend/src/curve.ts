@@ -39,11 +39,20 @@ export function circles(heldout: readonly Measured[], points: readonly Point[], 
   return shown.map(([step, at, loss]) => ({ x: axis === "step" ? step : Math.min(at, newest), loss }));
 }
 
-/** On which side of the dotted line fewer of the `near` points of the curve are in the way; in pixels from the top. */
-export function noteSide(near: readonly number[], level: number, room: number): "above" | "below" {
-  const above = near.filter((y) => y <= level && level - y < room).length;
-  const below = near.filter((y) => y > level && y - level < room).length;
-  return above > below ? "below" : "above";
+/** Where a label of the dotted line hides least of the curve: its right end, and its side. See `note_place` in plot.py. */
+export function notePlace(
+  curve: readonly (readonly [number, number])[], level: number, width: number, letter: number, [left, right, foot]: readonly [number, number, number],
+): { end: number; side: "above" | "below" } {
+  const sides = level + (5 / 3) * letter <= foot ? (["above", "below"] as const) : (["above"] as const);
+  const places = [right, left + width, (left + right + width) / 2].flatMap((end) => sides.map((side) => ({ end, side })));
+  const hidden = places.map(({ end, side }) => {
+    const top = level - (side === "above" ? 2 * letter : 0);
+    return curve.filter(([x, y], at) => {
+      const [nextX, nextY] = curve[at + 1] ?? [x, y];
+      return Math.min(x, nextX) <= end && Math.max(x, nextX) >= end - width && Math.min(y, nextY) <= top + 2 * letter && Math.max(y, nextY) > top;
+    }).length;
+  });
+  return places[hidden.indexOf(Math.min(...hidden))] ?? { end: right, side: "above" };
 }
 
 /** The labels of the vertical axis: all with as many decimals as their step needs. */

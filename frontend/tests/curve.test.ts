@@ -3,7 +3,7 @@
 import { expect, it } from "vitest";
 
 import golden from "../../tests/golden/curve.json";
-import { type Measured, type Point, bounds, circles, columns, levelTexts, noteSide, perplexityText, smoothed } from "../src/curve";
+import { type Measured, type Point, bounds, circles, columns, levelTexts, notePlace, perplexityText, smoothed } from "../src/curve";
 
 function point(step: number, loss: number, at: number, speed: number | null = null): Point {
   return [step, loss, at, speed, null, null, null];
@@ -62,6 +62,7 @@ it.each(golden.heldout.map((one) => [one.why, one] as const))("circles: %s", (_,
   expect(circles(rows, [point(1, 7, 1), point(last, 6, last)], "step")).toEqual(drawn.map(([x, loss]) => ({ x, loss })));
 });
 
-it("the words of the dotted line keep clear of the curve's end", () => {
-  for (const { near, level, room, side } of golden.note_side) expect([near, noteSide(near, level, room)]).toEqual([near, side]);
+it.each(golden.note_place.map((one) => [one.why, one] as const))("label of the dotted line: %s", (_, { curve, level, end, side }) => {
+  const places = curve.map(([x = 0, y = 0]) => [x, y] as const);
+  expect(notePlace(places, level, 80, 12, [36, 332, 126])).toEqual({ end, side });
 });

@@ -108,6 +108,13 @@ def days(given: Sequence[float], tint: int, label: str) -> SafeString:
     return _svg("strokes strip fine", 1000, 40, paths(strokes), label)
 
 
+def bars(heights: Sequence[int], width: int) -> SafeString:
+    """Return the SVG path of a small bar chart that stands on y = 0, with a third of a bar's width between bars."""
+    pitch = width * 4 // 3
+    drawn = (f"M{place * pitch} 0v-{high}h{width}v{high}z" for place, high in enumerate(heights) if high)
+    return SafeString("".join(drawn))
+
+
 def art(kind: str = "whole", label: str = "") -> SafeString:
     """Draw loose strokes that become one curve; in the kind `lost`, one stroke has left its place in the curve."""
     width, height, count = 704, 176, 76

@@ -21,7 +21,7 @@ from peer_agent.plot import (
     chart_svg,
     lay_out,
     level_texts,
-    note_side,
+    note_place,
     perplexity_text,
     short_text,
     standing_svg,
@@ -62,9 +62,11 @@ def test_amounts_are_written_short() -> None:
         assert short_text(case["value"]) == case["text"]
 
 
-def test_note_of_the_dotted_line_keeps_clear_of_the_curves_end() -> None:
-    for case in CASES["note_side"]:
-        assert note_side(case["near"], case["level"], case["room"]) == case["side"], case
+@pytest.mark.parametrize("case", CASES["note_place"], ids=lambda case: case["why"])
+def test_label_of_the_dotted_line_hides_least_of_the_curve(case: dict[str, Any]) -> None:
+    """The plot is 340 wide and 126 high from the top to its lower edge; the label is 80 wide."""
+    found = note_place(case["curve"], case["level"], 80, 12, (36, 332, 126))
+    assert found == (case["end"], case["side"])
 
 
 @given(LONG_CURVES)

@@ -29,7 +29,7 @@ Picture = dict[str, Any]
 
 LEADERBOARD_LINES = 10  # rows; `web.pages.runs.leaderboard` has them all
 PERIODS = (Period.WEEK, Period.DAY)  # the periods that have their own board
-TALLEST = 8  # height of the tallest bar in the chart of recent work
+TALLEST = 16  # height of the tallest bar in the chart of recent work
 CHIPS = 12  # people whose samples in the step everyone sees; `web.pages.runs.swarm` has all machines
 STANDING_ON = ("stage", "state", "release", "released_step", "text", "waiting_for")
 OWN_BARS = 5  # machines of the reader whose bars are shown to the reader

@@ -83,7 +83,7 @@ def test_the_feed_does_not_grow_with_the_people(crowd: Run, client: Client) -> N
 def test_what_was_given_lately_is_drawn_and_said(crowd: Run, client: Client) -> None:
     text = page(client.get("/runs/proverbs/"))
     assert 'aria-label="190 in the last 1 steps"' in text
-    assert f'<rect x="0" width="3" height="{TALLEST}"/>' in text
+    assert f'<path d="M0 0v-{TALLEST}h3v{TALLEST}z' in text
     assert not re.search(r'<rect x="4" width="3"', text), "one step, one bar"
 
 
