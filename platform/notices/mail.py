@@ -1,4 +1,4 @@
-"""A notice as an e-mail: plain text, with signed links to confirm an address or unsubscribe it."""
+"""A notice as an e-mail in plain text and HTML, with signed links to confirm an address or unsubscribe it."""
 
 import hashlib
 from typing import NamedTuple
@@ -6,7 +6,8 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core import signing
-from django.core.mail import EmailMessage
+from django.core.mail import EmailMultiAlternatives
+from django.template.loader import render_to_string
 from django.urls import reverse
 
 from notices.models import Event, Mailbox, Notice
@@ -15,6 +16,7 @@ from peer_agent.protocol.errors import Problem
 
 CONFIRM, STOP = "notices.confirm", "notices.stop"  # the purposes for which links are signed
 CONFIRM_S = 86_400  # lifetime of a link to confirm
+STROKES = (("#a8431a", 16), ("#37689c", 22), ("#2a7448", 22), ("#7a5195", 16))  # the mark: colours, heights in pixels
 
 
 class Bearer(NamedTuple):
@@ -56,16 +58,21 @@ def is_offered() -> bool:
     return settings.SENDS_MAIL
 
 
-def message(notice: Notice, words: Words, mailbox: Mailbox, address: str) -> EmailMessage:
+def message(notice: Notice, words: Words, mailbox: Mailbox, address: str) -> EmailMultiAlternatives:
     """Return the notice as an e-mail. All tries use the same Message-ID, so that mail programs show it only once."""
     host = urlsplit(settings.PUBLIC_URL).hostname
     headers = {"Auto-Submitted": "auto-generated", "Message-ID": f"<notice-{notice.pk}@{host}>"}
+    facts = {"headline": words.headline, "text": words.text, "strokes": STROKES}
     if notice.event == Event.CONFIRM:
         end = link(mailbox, CONFIRM)
+        facts |= {"address": end, "action": "Confirm"}
     else:
         stop = link(mailbox, STOP)
         # RFC 8058: a mail program can unsubscribe with one click, by a POST.
         headers |= {"List-Unsubscribe": f"<{stop}>", "List-Unsubscribe-Post": "List-Unsubscribe=One-Click"}
         why = f"You're receiving this because you turned on e-mail notifications at {settings.PUBLIC_URL}"
         end = f"{address}\n\n-- \n{why}\nUnsubscribe: {stop}"
-    return EmailMessage(words.headline, f"{words.text}\n\n{end}\n", to=[mailbox.address], headers=headers)
+        facts |= {"address": address, "action": "Open the page", "why": f"{why}.", "stop": stop}
+    mail = EmailMultiAlternatives(words.headline, f"{words.text}\n\n{end}\n", to=[mailbox.address], headers=headers)
+    mail.attach_alternative(render_to_string("notices/mail.html", facts), "text/html")
+    return mail

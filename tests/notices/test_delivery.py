@@ -244,7 +244,7 @@ class TestClaims:
 
 
 class TestMail:
-    def test_it_is_plain_text_with_a_link_that_ends_it(self, mailed: Person, clock: Clock) -> None:
+    def test_it_is_text_and_html_with_a_link_that_ends_it(self, mailed: Person, clock: Clock) -> None:
         row = note(mailed, clock)
         assert deliver_due(clock) == 1
         (message,) = django_mail.outbox
@@ -257,6 +257,10 @@ class TestMail:
         assert "https://hands.example/runs/proverbs/\n" in message.body
         assert message.body.rstrip().endswith(stop)
         assert message.message()["Message-ID"] == f"<notice-{row.pk}@hands.example>"
+        ((html, kind),) = message.alternatives
+        assert kind == "text/html"
+        assert 'href="https://hands.example/runs/proverbs/"' in html
+        assert f'href="{stop}"' in html
 
     @pytest.mark.parametrize("title", ["Proverbs\r\nBcc: everybody@example.org", "\u202eProverbs\u200b", "<b>x</b>"])
     def test_a_name_adds_no_header_and_nothing_unseen(self, mailed: Person, clock: Clock, title: str) -> None:
@@ -265,7 +269,9 @@ class TestMail:
         (message,) = django_mail.outbox
         sent = message.message()
         assert sent["Bcc"] is None
-        assert "\u202e" not in f"{message.subject}{message.body}"
+        html = message.alternatives[0][0]
+        assert "\u202e" not in f"{message.subject}{message.body}{html}"
+        assert "<b>" not in html
         assert message.recipients() == ["teo@example.org"]
 
     def test_unconfirmed_address_gets_only_the_question(
