@@ -66,7 +66,7 @@ SHORT_S = 3.0  # shorter steps are too quick to watch, so pages show shares …
 SHARED_STEPS, SHARED = 50, 12  # … over this many steps together, of this many people
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 MOST_AT_ONCE = 100  # lines that have the same time
-RECENT, RECENT_STEPS = 14, 6  # lines of the timeline: other events, and newest steps
+RECENT, RECENT_STEPS = 12, 1  # lines of the timeline: other events, and newest steps
 
 
 class Point(NamedTuple):
