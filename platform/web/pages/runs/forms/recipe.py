@@ -32,6 +32,7 @@ NOT_COUNTED = (
     gettext_lazy("Not included"),
     gettext_lazy("the base model itself: 4 bytes of memory per parameter, plus its file size on disk"),
 )
+ROUND_S = 0.4  # of each step, for messages between homes and the site, and for applying the update
 LAPTOPS = {  # that each size of a recipe is meant for
     "Minutes on two laptops": 2,
     "An evening with ten laptops": 10,
@@ -274,11 +275,11 @@ def estimate_of(recipe: Recipe, machines: int = 0) -> Estimate:
 
 
 def _crowds(recipe: Recipe, averaging_s: float, machines: int) -> dict[str, float]:
-    """Return the seconds per step: computing plus averaging, or the longer of the two if they overlap."""
+    """Return the seconds per step: computing plus averaging, or the longer of the two if they overlap; and `ROUND_S`."""
     operations = recipe.operations(recipe.target_batch)
     computing = {who: operations / (machines * speed) for who, speed in SPEEDS.items()} if operations else {}
     both = max if recipe.staleness else lambda *parts: sum(parts)
-    return {who: both(spent, averaging_s) for who, spent in computing.items()}
+    return {who: ROUND_S + both(spent, averaging_s) for who, spent in computing.items()}
 
 
 def seconds(up: int, down: int, mbit: int) -> float:
