@@ -8,6 +8,7 @@ from typing import Any, TextIO
 from msgspec import Struct
 
 from peer_agent.display.status import EVENTS, ShownTrouble, Status
+from peer_agent.machine.energy import Used, used_in_words
 from peer_agent.machine.faults import in_readers_words, sanitize_fault
 from peer_agent.machine.language import gettext as _
 from peer_agent.machine.language import gettext_noop, ngettext, sanitize, translated
@@ -18,6 +19,7 @@ from peer_agent.protocol.errors.troubles import Troubles
 from peer_agent.protocol.log.records import Contribution, RecordHead
 
 EVERY_S = 5.0  # between two lines about progress
+FIRST_CREDIT = "first_credit"
 STATES = {
     "running": gettext_noop("The run is training."),
     "waiting": gettext_noop("{reason}."),
@@ -171,6 +173,15 @@ class View:
             from_here=mine,
         )
 
+    def first_credit(self, step: int, samples: int) -> None:
+        """Show that a step has credited this machine in this run for the first time."""
+        words = ngettext(
+            "Your first {samples} sample is in the model: step {step}.",
+            "Your first {samples} samples are in the model: step {step}.",
+            samples,
+        )
+        self.tell(FIRST_CREDIT, words.format(samples=f"{samples:,}", step=f"{step:,}"), step=step, samples=samples)
+
     def begin(self) -> None:
         """Reset the view when the agent moves to another run."""
         self.accepted = self.made = self._counted = 0
@@ -195,6 +206,11 @@ class View:
         words = _("Finishing step {step}, then leaving. Press Ctrl-C again to leave now.")
         self.tell("leaving", words.format(step=f"{step + 1:,}"))
 
+    @property
+    def used(self) -> str:
+        """A sentence about the electricity and the upload that the run took, or empty."""
+        return used_in_words(Used(self.now.energy_wh, self.now.sent_bytes))
+
     def farewell(self) -> None:
         """Show the agent's last message once it has left as requested."""
         words = _("This machine has left. Nothing was lost. Run the same command to rejoin.")
@@ -204,7 +220,7 @@ class View:
                 "This machine has left. {samples} of its samples are in the model. Run the same command to rejoin.",
                 self.accepted,
             )
-        self.tell("left", words.format(samples=f"{self.accepted:,}"))
+        self.tell("left", " ".join(filter(None, [words.format(samples=f"{self.accepted:,}"), self.used])))
 
 
 def _of_step(record: RecordHead, mine: int) -> str:

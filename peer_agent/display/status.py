@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from peer_agent.machine.energy import Used, used_in_words
 from peer_agent.machine.faults import in_readers_words
 from peer_agent.machine.home import Home
 from peer_agent.machine.language import gettext as _
@@ -63,6 +64,8 @@ class Status(Struct, kw_only=True):
     samples_per_s: float = 0.0
     up_mbps: float = 0.0
     down_mbps: float = 0.0
+    energy_wh: float = 0.0  # estimated electricity, and bytes sent, since this agent joined the run
+    sent_bytes: int = 0
     # The person's samples in this run, as the site reports. Until its first report: since this agent began.
     accepted: int = 0
     averaged_bytes: int = 0  # bytes that an auxiliary has averaged since it began
@@ -105,12 +108,16 @@ def write_status(home: Home, status: Status, now: float) -> None:
 
 def read_status(home: Home) -> Status | None:
     """Return the status of the agent running in this home. Return None if there is no agent or no readable status."""
-    holder = home.holder()
-    try:
-        status = msgspec.json.decode((home.folder / FILE).read_bytes(), type=Status)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return None
+    holder, status = home.holder(), last_status(home)
     return status if holder is not None and status.pid == holder and status.doing in SENTENCES else None
+
+
+def last_status(home: Home) -> Status:
+    """Return the status of the last agent in this home, which may have left. It is empty if there is none."""
+    try:
+        return msgspec.json.decode((home.folder / FILE).read_bytes(), type=Status)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return Status(pid=-1)  # no process has this id
 
 
 def status_facts(home: Home, now: float) -> dict[str, Any]:
@@ -136,6 +143,7 @@ def status_lines(home: Home, facts: dict[str, Any]) -> list[str]:
         *(ShownTrouble(**trouble).line for trouble in facts["troubles"]),
         *filter(None, [facts["warning"]]),
         "; ".join([", ".join(_progress(facts)), *_given(facts)]),
+        *filter(None, [used_in_words(Used(facts["energy_wh"], facts["sent_bytes"]))]),
     ]
     silent = _("No update for a few seconds: asleep or very busy.")
     return [*lines, silent] if facts["stale"] else lines

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.constrain import Constrain
@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from peer_agent.display.lines import Event, View
+from peer_agent.display.lines import FIRST_CREDIT, Event, View
 from peer_agent.display.status import Status, sentence
 from peer_agent.machine.language import (
     SanitizingFormatter,
@@ -52,6 +52,13 @@ class LiveView(View):
             self.console.print(Text(line))
         else:
             self.refresh()
+
+    def tell(self, event: str, text: str, **facts: Any) -> None:
+        """Show an event. The first credit stays above the page, because events soon leave it."""
+        if event == FIRST_CREDIT and self._live is not None:
+            self.console.print(Text(text, style=f"bold {ALIVE}"))
+        else:
+            super().tell(event, text, **facts)
 
     def warn(self, text: str) -> None:
         if self._live is None:

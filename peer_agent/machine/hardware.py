@@ -1,5 +1,6 @@
 """This machine's hardware and free resources, and numbered errors if they are insufficient."""
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -34,11 +35,18 @@ def install_line(*packages: str, again: bool = False) -> str:
     `again`: replace the builds that are installed.
     """
     names = " ".join(packages)
+    if is_bundle():
+        return _("see the site's download page")
     if importlib.util.find_spec("pip") is None:  # uv made this environment
         return f"uv pip install --python {sys.executable} --torch-backend auto {'--reinstall ' * again}{names}"
     is_for_cpu = platform.system() == "Linux" and not gpu_name()
     index = f" --extra-index-url {PYTORCH_CPU}" if is_for_cpu else ""
     return f"{sys.executable} -m pip install {'--force-reinstall ' * again}{names}{index}"
+
+
+def is_bundle() -> bool:
+    """Return True if this agent came as one program with its own Python, where pip can install nothing."""
+    return bool(getattr(sys, "frozen", False))
 
 
 def system_in_words(gpu: str = "") -> str:
@@ -56,6 +64,14 @@ def gpu_memory() -> int | None:
     """Return the free bytes on the GPU that torch would use, or None if `nvidia-smi` does not report them."""
     mebibytes = _of_gpu("memory.free")
     return int(mebibytes) << 20 if mebibytes.isascii() and mebibytes.isdigit() else None
+
+
+def gpu_watts() -> float | None:
+    """Return the power that this GPU draws, or its limit if the draw is unknown. None if `nvidia-smi` says neither."""
+    for fact in ("power.draw", "power.limit"):
+        with contextlib.suppress(ValueError):  # “[N/A]”
+            return float(_of_gpu(fact))
+    return None
 
 
 def _of_gpu(fact: str) -> str:

@@ -15,7 +15,7 @@ from filelock import lock_descriptor
 from msgspec import Meta, Struct
 
 from peer_agent.protocol.errors import Problem, disk_errors, disk_fault
-from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.identifiers import PeerId, RunId
 
 
 def try_lock(file: IO[str]) -> bool:
@@ -38,6 +38,7 @@ def read_holder(file: IO[str]) -> int:
 
 
 LOCK_S = 0.3
+CREDITED, MOST_CREDITED = "credited.json", 1000  # the newest runs in which this machine has credit
 
 
 class KnownSite(Struct, frozen=True):
@@ -110,6 +111,17 @@ class Home:
                 file.write(content)
             draft.replace(path)
 
+    def is_first_credit(self, run: RunId) -> bool:
+        """Return True the first time that this machine is credited in a run, and remember the run."""
+        known: list[str] = []
+        with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+            known = msgspec.json.decode((self.folder / CREDITED).read_bytes(), type=list[str])
+        if run in known:
+            return False
+        with contextlib.suppress(Problem):  # a full disk is reported elsewhere
+            self.write(CREDITED, msgspec.json.encode([*known, run][-MOST_CREDITED:]))
+        return True
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Lock this home against other agents until the block or the process ends. Raises Problem E102."""
@@ -156,7 +168,7 @@ def home_folder(environment: dict[str, str]) -> Path:
 
 CACHED = ("cache",)  # files of all sites, named by digest and fetched again when needed
 LISTENING = ("log", "listener.pem")  # files of a relay or an auxiliary
-OWN = ("status.json", "leave", "agent.log", "agent.log.1", *LISTENING)
+OWN = ("status.json", CREDITED, "leave", "agent.log", "agent.log.1", *LISTENING)
 
 
 def forget_site(home: Home, url: str) -> int:

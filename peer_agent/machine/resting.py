@@ -65,6 +65,7 @@ WORDS = {
     Why.IN_USE: gettext_noop("Someone is using it."),
     Why.MEMORY: gettext_noop("It used {detail} of memory, more than you allow."),
 }
+PAUSED_UNTIL = gettext_noop("Paused until {detail}.")
 DAYS = (
     *(gettext_noop("Monday"), gettext_noop("Tuesday"), gettext_noop("Wednesday"), gettext_noop("Thursday")),
     *(gettext_noop("Friday"), gettext_noop("Saturday"), gettext_noop("Sunday")),
@@ -79,7 +80,8 @@ def in_words(rest: Rest, translated: Callable[[str], str] = str) -> str:
     """Return a sentence that tells the owner why the machine rests. `translated` translates it."""
     day, _, time = rest.detail.partition(" ")
     detail = f"{translated(day)} {time}" if rest.why is Why.HOURS and day in DAYS else rest.detail
-    return translated(WORDS[rest.why]).format(detail=detail)
+    words = PAUSED_UNTIL if rest.why is Why.PAUSED and detail else WORDS[rest.why]
+    return translated(words).format(detail=detail)
 
 
 def reason_to_rest(wanted: Instructions, around: Surroundings) -> Rest:
@@ -90,7 +92,7 @@ def reason_to_rest(wanted: Instructions, around: Surroundings) -> Rest:
 def _reasons(wanted: Instructions, around: Surroundings) -> Iterator[Rest]:
     limits = wanted.limits
     if wanted.pause:
-        yield Rest(Why.PAUSED)
+        yield Rest(Why.PAUSED, in_local_time(wanted.pause_until) if wanted.pause_until else "")
     if len(around.refused) >= MOST_REFUSALS:
         yield Rest(Why.REFUSED, around.refused[-1][:DETAIL])
     if limits.hours and not any(is_within(hours, around.now) for hours in limits.hours):
@@ -102,6 +104,11 @@ def _reasons(wanted: Instructions, around: Surroundings) -> Iterator[Rest]:
     yield from _of_people(limits, around)
     if limits.memory_mb and around.memory_bytes > limits.memory_mb * MEGABYTE:
         yield Rest(Why.MEMORY, in_bytes(around.memory_bytes))
+
+
+def in_local_time(at: int) -> str:
+    """Return the time of day, in this machine's time zone, of a time in UTC seconds."""
+    return f"{datetime.fromtimestamp(at):%H:%M}"  # noqa: DTZ006 (the local zone is the owner's)
 
 
 def _of_people(limits: OwnerLimits, around: Surroundings) -> Iterator[Rest]:

@@ -51,7 +51,7 @@ async def run_auxiliary(
         watching.cancel()
     if leave_request.is_asked or owner.is_to_finish:
         words = _("This machine has left. It averaged {size} for the others.")
-        view.tell("left", words.format(size=in_bytes(auxiliary.averaged)))
+        view.tell("left", " ".join(filter(None, [words.format(size=in_bytes(auxiliary.averaged)), view.used])))
 
 
 async def _work(auxiliary: "Auxiliary", leave_request: LeaveRequest, place: Place) -> None:
@@ -197,6 +197,7 @@ class Auxiliary:
         while True:
             self.now.doing, self.now.title = self._doing(), sanitize(self.access.title)
             self.now.up_mbps, self.now.down_mbps = self._rates.read()
+            self.now.energy_wh, self.now.sent_bytes = self.owner.used
             self.now.events = [str(event) for event in self.view.events]
             self.view.look()
             self.view.refresh()

@@ -5,6 +5,7 @@ process has one `MachineControl`, which outlives links and runs.
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from random import Random
@@ -12,6 +13,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from peer_agent.machine.energy import LOOK_S as METER_S
+from peer_agent.machine.energy import Meter, Used
 from peer_agent.machine.home import Home
 from peer_agent.machine.language import gettext as _
 from peer_agent.machine.language import sanitize, translated
@@ -37,6 +40,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.5  # between observations of this machine
 REPORT_S = 60.0  # after this time, an unchanged report is repeated as a heartbeat with traffic
+DUE_S = 5.0  # the same, from the end of a pause until the site answers with new instructions
 KBPS = 1000 / 8  # in bytes per second
 
 
@@ -77,7 +81,8 @@ class MachineControl:
         self._latched = Rest()  # a rest that lasts until the owner changes something
         self._around: Surroundings | None = None
         self._senses, self._month = Senses(), Month(home, since=TRAFFIC.sent + TRAFFIC.received)
-        self._run = RunId("")
+        self._meter, self._metered_at = Meter(), time.monotonic()
+        self._run, self._before = RunId(""), Used()  # what was taken before the run
         self._say: Callable[[MachineReport], None] = _nothing
         self._said: MachineReport | None = None
         self._said_at = 0.0
@@ -90,6 +95,8 @@ class MachineControl:
 
     def linked(self, run: RunId, say: Callable[[MachineReport], None]) -> None:
         """Send a report over a new control link. The site answers the machine's first report with instructions."""
+        if run != self._run:
+            self._before = Used(self._meter.energy_wh, TRAFFIC.sent)
         self._run, self._say = run, say
         self._report(again=True)
 
@@ -108,6 +115,12 @@ class MachineControl:
             self._judge(is_new=True)
         self._report(again=True)
 
+    @property
+    def used(self) -> Used:
+        """The electricity and upload that this process has taken for the run so far."""
+        before = self._before
+        return Used(self._meter.energy_wh - before.energy_wh, TRAFFIC.sent - before.sent_bytes)
+
     def _report(self, *, again: bool = False) -> None:
         report = MachineReport(
             run=self._run,
@@ -117,12 +130,19 @@ class MachineControl:
             could_not=self.could_not,
             blind=self._senses.blind,
             month_bytes=self._month.moved.bytes,
+            sent_bytes=self.used.sent_bytes,
+            energy_wh=round(self.used.energy_wh),
             threads=self.limits.threads,
         )
         now = asyncio.get_running_loop().time()
-        if again or now - self._said_at >= REPORT_S or not _is_like(report, self._said):
+        every_s = DUE_S if self._is_pause_over() else REPORT_S
+        if again or now - self._said_at >= every_s or not _is_like(report, self._said):
             self._said, self._said_at = report, now
             self._say(report)
+
+    def _is_pause_over(self) -> bool:
+        """Return True if the pause has ended by this machine's clock. The site decides, by its own clock."""
+        return self.wanted.pause and 0 < self.wanted.pause_until <= time.time()
 
     # --- observations -------------------------------------------------------------------------------------------
 
@@ -145,6 +165,9 @@ class MachineControl:
 
     async def look(self) -> None:
         moved = self._month.add(TRAFFIC.sent + TRAFFIC.received)
+        if time.monotonic() - self._metered_at >= METER_S:
+            self._metered_at = time.monotonic()
+            await asyncio.to_thread(self._meter.look, works=not self.rest)
         limits, refused = self.wanted.limits, credible(self._refused)
         around = await asyncio.to_thread(self._senses.look, limits, month_bytes=moved, refused=refused)
         if limits == self.wanted.limits:
@@ -175,7 +198,8 @@ class MachineControl:
 
 
 def _is_like(one: MachineReport, other: MachineReport | None) -> bool:
-    return other is not None and replace(one, month_bytes=0) == replace(other, month_bytes=0)
+    figures = {"month_bytes": 0, "sent_bytes": 0, "energy_wh": 0}
+    return other is not None and replace(one, **figures) == replace(other, **figures)
 
 
 SHOW_S = 1.0

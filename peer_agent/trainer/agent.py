@@ -73,6 +73,7 @@ class Agent:
         self.round: OpenRound | None = None
         self.jobs = Jobs(self)
         self.publisher: HubPublisher | None = None  # set if this agent publishes the model on the Hub
+        self._is_credited = False
         self._words: asyncio.Queue[m.Message] = asyncio.Queue(MOST_WORDS)
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -375,8 +376,16 @@ class Agent:
         self.view.step(record, made.contribution)
         if made.contribution is not None:
             self.owner.accepted()
+            self._credit(record.step, made.contribution.samples)
         log.info("step %s: state %s", record.step, self.core.digest)
         self.jobs.add(self.jobs.publish, record)
+
+    def _credit(self, step: int, samples: int) -> None:
+        """Show the first credit of this machine in this run, also counting earlier processes."""
+        if samples and not self._is_credited:
+            self._is_credited = True
+            if self.home.is_first_credit(self.access.run):
+                self.view.first_credit(step, samples)
 
 
 async def finish_step(agent: "Agent") -> None:

@@ -163,6 +163,8 @@ async def run_trainer(
             watching.cancel()
     if leave_request.is_asked or owner.is_to_finish:
         view.farewell()
+    elif view.used:
+        view.say(view.used)
 
 
 async def _work(agent: Agent, leave_request: LeaveRequest) -> None:

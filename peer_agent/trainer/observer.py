@@ -86,6 +86,7 @@ class Observer:
         agent, now = self.agent, self.now
         now.doing, now.title = doing(agent), agent.access.title
         now.up_mbps, now.down_mbps = self._rates.read()
+        now.energy_wh, now.sent_bytes = agent.owner.used
         core = agent.core
         if core.recipe is not None:
             now.target_steps = core.recipe.target_steps

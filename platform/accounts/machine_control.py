@@ -1,7 +1,7 @@
 """Instructions that owners give their machines, and the reports that machines send back."""
 
 from collections.abc import Callable, Collection
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
 
@@ -32,6 +32,12 @@ class Control(NamedTuple):
         return self.report is not None and self.report.revision >= self.wanted.revision
 
     @property
+    def paused_until(self) -> datetime | None:
+        """The time at which the machine resumes by itself, or None if it is not paused or the owner must resume it."""
+        until = self.wanted.pause_until if self.wanted.pause else 0
+        return datetime.fromtimestamp(until, UTC) if until else None
+
+    @property
     def rest(self) -> Rest:
         return Rest(self.report.why, self.report.detail) if self.report is not None else Rest()
 
@@ -49,13 +55,13 @@ def controls_of(machines: Collection[Machine]) -> dict[UUID, Control]:
     return {row.machine_id: _control_in(row) for row in rows}
 
 
-def paused_in(run: RunId, owner: Person) -> Machine | None:
-    """Return a connected machine in the run that its owner has paused, if there is one."""
+def paused_in(run: RunId, owner: Person) -> tuple[Machine, Control] | None:
+    """Return a connected machine in the run that its owner has paused, with its instructions, if there is one."""
     rows = MachineControl.objects.filter(machine__person=owner, reported_at__gte=timezone.now() - FRESH)
     for row in rows.select_related("machine"):
         control = _control_in(row)
         if control.wanted.pause and control.report is not None and control.report.run == run:
-            return row.machine
+            return row.machine, control
     return None
 
 
@@ -65,11 +71,15 @@ def _control_in(row: MachineControl) -> Control:
 
 
 def wanted_in(row: MachineControl) -> Instructions:
+    """Return the present instructions. A pause that is over counts as one more revision, which no row has to store."""
     try:
         said = msgspec.json.decode(row.instructions)
-        return msgspec.convert({"type": "Instructions", **said, "revision": row.revision}, Instructions)
+        wanted = msgspec.convert({"type": "Instructions", **said, "revision": row.revision}, Instructions)
     except (msgspec.DecodeError, TypeError):  # another version of the site wrote the row
         return Instructions(revision=row.revision)
+    if wanted.pause and 0 < wanted.pause_until <= timezone.now().timestamp():
+        return replace(wanted, pause=False, pause_until=0, revision=row.revision + 1)
+    return wanted
 
 
 def _report_in(row: MachineControl) -> MachineReport | None:
@@ -84,7 +94,8 @@ def change(*, machine: Machine, to: Callable[[Instructions], Instructions]) -> I
     with transaction.atomic():
         MachineControl.objects.get_or_create(machine=machine)
         row = MachineControl.objects.select_for_update().get(machine=machine)
-        wanted = replace(to(wanted_in(row)), revision=row.revision + 1)
+        before = wanted_in(row)
+        wanted = replace(to(before), revision=before.revision + 1)
         row.instructions, row.revision, row.changed_at = _packed(wanted), wanted.revision, timezone.now()
         row.save(update_fields=["instructions", "revision", "changed_at"])
         return wanted
@@ -113,8 +124,9 @@ def take_report(*, machine_id: str, report: MachineReport, is_first: bool = Fals
         return Taken(wanted, row.reported_at)
     own = MachineControl.objects.filter(machine=UUID(machine_id))
     own.update(report=packed, reported_at=now)
-    if report.revision == row.revision and (wanted.finish or wanted.move_to):
-        own.filter(revision=row.revision).update(instructions=_packed(replace(wanted, finish=False, move_to="")))
+    if report.revision == wanted.revision and (wanted.finish or wanted.move_to):
+        done = _packed(replace(wanted, finish=False, move_to=""))
+        own.filter(revision=row.revision).update(instructions=done, revision=wanted.revision)
     return Taken(wanted, now)
 
 

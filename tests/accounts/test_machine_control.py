@@ -1,6 +1,7 @@
 """The instructions that an owner gives to a machine, and the reports that the machine sends back."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from unittest.mock import patch
 
 import pytest
 from django.utils import timezone
@@ -90,6 +91,30 @@ def test_changes_are_found_by_when_they_were_made(machine: Machine) -> None:
     control.change(machine=machine, to=lambda wanted: replace(wanted, pause=True))
     assert control.changed_since(before) == {machine.peer_id: Instructions(revision=1, pause=True)}
     assert control.changed_since(timezone.now() + timedelta(seconds=1)) == {}
+
+
+def test_a_pause_ends_by_the_sites_clock_even_if_nobody_is_there(machine: Machine) -> None:
+    """No process has to act at that time, so a restart of the site or of the agent changes nothing."""
+    until = int(timezone.now().timestamp()) + 7200
+    control.change(machine=machine, to=lambda wanted: replace(wanted, pause=True, pause_until=until))
+    assert report(machine, said(1, Why.PAUSED)).wanted.pause
+    with patch.object(timezone, "now", return_value=datetime.fromtimestamp(until, UTC)):
+        assert report(machine, said(1, Why.PAUSED)).wanted == Instructions(revision=2)
+        assert not control.control_of(machine).is_heard
+        limits = OwnerLimits(threads=2)
+        control.change(machine=machine, to=lambda wanted: replace(wanted, limits=limits, finish=True))
+        assert report(machine, said(2)).wanted == Instructions(revision=3, limits=limits, finish=True)
+
+
+def test_what_is_done_after_a_pause_is_over_is_not_asked_again(machine: Machine) -> None:
+    gone = int(timezone.now().timestamp()) - 1
+    paused = {"pause": True, "pause_until": gone, "finish": True}
+    control.change(machine=machine, to=lambda wanted: replace(wanted, **paused))
+    assert report(machine, said(-1)).wanted == Instructions(revision=2, finish=True)
+    report(machine, said(2))
+    assert control.control_of(machine).wanted == Instructions(revision=2)
+    control.change(machine=machine, to=lambda wanted: replace(wanted, pause=True))
+    assert control.control_of(machine).wanted.revision == 3, "the machine ignores what is not newer"
 
 
 def test_a_row_of_another_version_wants_nothing(machine: Machine) -> None:

@@ -43,6 +43,7 @@ def all_that_happens(view: View) -> None:
     view.state("running", "")
     view.refresh()
     view.step(open_head(commits(1, 8, 8)[0].record, SITE_PUBLIC), None)
+    view.first_credit(1, 7)
     view.began(Fault.of("E138", free="1 GB", path="/a"))
     view.ended("E138")
     view.fault(Fault.of("E109", step=3))
@@ -70,6 +71,7 @@ def test_figures_and_errors_have_their_numbers() -> None:
     assert told["trouble"]["text"].startswith("Only 1 GB is free on the disk of /a. ")
     assert (told["solved"]["code"], told["solved"]["title"]) == ("E138", "Little disk space left")
     assert {"step": 1, "loss": 1.0, "machines": 0, "samples": 1, "from_here": 0}.items() <= told["step"].items()
+    assert {"step": 1, "samples": 7}.items() <= told["first_credit"].items()
     assert (told["approval"]["code"], told["state"]["state"]) == ("BCDF-GHJK", "running")
 
 

@@ -106,6 +106,21 @@ def test_what_kept_a_machine_on_hold_is_no_reason_of_the_run(view: View) -> None
     assert view.now.reason == "waiting for volunteers"
 
 
+def test_the_first_credit_is_a_line_of_its_own(view: View) -> None:
+    view.first_credit(12, 64)
+    view.first_credit(1200, 1)
+    assert lines(view) == [
+        "Your first 64 samples are in the model: step 12.",
+        "Your first 1 sample is in the model: step 1,200.",
+    ]
+
+
+def test_who_leaves_is_told_what_it_took(view: View) -> None:
+    view.now.energy_wh, view.now.sent_bytes = 412.0, 2_700_000_000
+    view.farewell()
+    assert lines(view)[0].endswith("Run the same command to rejoin. About 0.4 kWh and 2.7 GB up so far.")
+
+
 def test_replayed_steps_are_not_counted_again(view: View) -> None:
     """After a hold the agent loads a snapshot and replays the log. A step made after a rollback has a new entry."""
     one, two, three = (open_head(commit.record, SITE_PUBLIC) for commit in commits(3, 8, 8))

@@ -82,6 +82,14 @@ def test_a_status_that_is_damaged_is_none(tmp_path: Path, content: bytes) -> Non
         assert "has reported nothing yet" in status_lines(home, status_facts(home, 0.0))[0]
 
 
+def test_what_a_run_takes_is_a_line_of_the_status(tmp_path: Path) -> None:
+    home, now = Home(tmp_path), busy()
+    now.energy_wh, now.sent_bytes = 412.0, 2_700_000_000
+    with home.locked():
+        write_status(home, now, 1000.0)
+        assert status_lines(home, status_facts(home, 1000.0))[-1] == "About 0.4 kWh and 2.7 GB up so far."
+
+
 def test_an_agent_that_sleeps_is_told_from_one_that_works(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with home.locked():
@@ -243,6 +251,19 @@ def test_a_warning_stands_on_the_page_and_is_no_event(tmp_path: Path, monkeypatc
     assert view.events == []
     view.warn("The model is overfitting.")
     assert stream.getvalue().endswith("  The model is overfitting.\n"), "there is no page any more"
+
+
+def test_the_first_credit_stays_above_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    view = LiveView(stream)
+    view.console = Console(file=stream, width=80, height=24, force_terminal=True, legacy_windows=False)
+    with view.live(tmp_path / "agent.log"):
+        view.first_credit(12, 64)
+        for step in range(5):
+            view.say(f"event {step}")
+    assert stream.getvalue().count("Your first 64 samples are in the model: step 12.") == 1
+    assert [event.text for event in view.events] == ["event 2", "event 3", "event 4"]
 
 
 def test_the_last_page_says_that_the_run_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,10 @@ import pytest
 from peer_agent.machine import home as home_module
 from peer_agent.machine.home import Home, KnownSite
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.identifiers import RunId
 from tests.agent.program import MANYHANDS, environment
 from tests.agent.scripted_site import TRAINER
+from tests.averaging.rounds import RUN
 from tests.protocol.identities import SITE_PUBLIC
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -102,6 +104,7 @@ def known(folder: Path, *urls: str) -> Home:
     (home.cache / "shards").mkdir(parents=True)
     (home.cache / "shards" / "a").write_bytes(bytes(1000))
     home.write("status.json", b"{}")
+    home.is_first_credit(RUN)
     return home
 
 
@@ -134,6 +137,19 @@ def test_another_site_keeps_what_it_needs(tmp_path: Path) -> None:
     assert set(home.sites()) == {OTHER}
     assert (tmp_path / "machine.key").read_bytes() == key
     assert not home.cache.exists()
+
+
+def test_the_first_credit_of_a_run_is_the_first_for_later_processes_too(tmp_path: Path) -> None:
+    other = RunId("0c" * 16)
+    assert [Home(tmp_path).is_first_credit(run) for run in (RUN, RUN, other, RUN, other)] == [
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]
+    (tmp_path / "credited.json").write_bytes(b"{")
+    assert Home(tmp_path).is_first_credit(RUN)
 
 
 def test_it_asks_first(tmp_path: Path) -> None:

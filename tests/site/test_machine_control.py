@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import pytest
 from peer_agent.machine.home import Home
 from peer_agent.machine.limits import Limits
 from peer_agent.machine.resting import Rest
-from peer_agent.network.uplink import DOWNLINK, UPLINK
+from peer_agent.network.uplink import DOWNLINK, UPLINK, Traffic
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.messages.machine import OwnerLimits, Why
 from peer_agent.site import machine_control
 from peer_agent.site.machine_control import MachineControl, Refusal
@@ -54,6 +55,37 @@ async def test_the_machine_speaks_first_and_answers_at_once(owned: Owned) -> Non
     assert (owned.reports[-1].revision, owned.reports[-1].why) == (5, Why.WORKS)
     assert owned.told[1:] == ["resumed: Working again."]
     assert owned.changes == 2
+
+
+async def test_a_pause_that_is_over_is_asked_about_until_the_site_agrees(
+    owned: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine's clock decides only when to ask. It may be fast, so the site's answer ends the pause."""
+    until = int(time.time()) + 3600
+    owned.link()
+    owned.hear(m.Instructions(revision=1, pause=True, pause_until=until))
+    assert owned.told == [f"on_hold: On hold. Paused until {datetime.fromtimestamp(until):%H:%M}."]  # noqa: DTZ006
+    said = len(owned.reports)
+    monkeypatch.setattr(machine_control, "DUE_S", 0.0)
+    await owned.look()
+    assert len(owned.reports) == said, "it is not over yet"
+    monkeypatch.setattr("peer_agent.site.machine_control.time.time", lambda: until)
+    await owned.look()
+    assert len(owned.reports) == said + 1
+    assert owned.rest.why is Why.PAUSED
+    owned.hear(m.Instructions(revision=2))
+    assert not owned.rest
+
+
+async def test_what_a_run_takes_begins_anew_with_each_run(owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_control, "TRAFFIC", traffic := Traffic())
+    owned.linked(RUN, owned.reports.append)
+    traffic.add(sent=700, received=50)
+    owned._meter.energy_wh += 2.4
+    owned.linked(RUN, owned.reports.append)
+    assert (owned.reports[-1].sent_bytes, owned.reports[-1].energy_wh) == (700, 2), "a link is not a run"
+    owned.linked(RunId("0c" * 16), owned.reports.append)
+    assert (owned.reports[-1].sent_bytes, owned.reports[-1].energy_wh) == (0, 0)
 
 
 async def test_what_was_heard_before_is_answered_and_not_done_again(owned: Owned) -> None:

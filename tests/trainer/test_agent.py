@@ -341,6 +341,19 @@ async def test_its_limits_hold_from_the_next_unit_on(tmp_path: Path) -> None:
         assert jobs_.accumulation.trainer.threads == 5
 
 
+async def test_only_credited_work_is_a_first_credit_and_only_once(tmp_path: Path) -> None:
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        record: Any = SimpleNamespace(index=1, step=12, loss=2.0, contributors=1, samples=8)
+        told = []
+        for part in (None, SimpleNamespace(samples=0), SimpleNamespace(samples=4), SimpleNamespace(samples=4)):
+            made: Any = SimpleNamespace(record=record, contribution=part)
+            scene.agent._made(made)
+            told.append(scene.words.getvalue().count("Your first 4 samples are in the model: step 12."))
+        assert told == [0, 0, 1, 1]
+        assert scene.words.getvalue().count("Your first") == 1
+
+
 async def test_refusals_count_in_the_open_round_until_work_is_taken(tmp_path: Path) -> None:
     async with stage(tmp_path) as scene:
         await scene.join()

@@ -61,10 +61,14 @@ class OwnerLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Instructions(Message, frozen=True, kw_only=True):
-    """The owner's settings. A higher `revision` replaces a lower one. `finish` and `move_to` (a run) apply once."""
+    """The owner's settings. A higher `revision` replaces a lower one. `finish` and `move_to` (a run) apply once.
+
+    `pause_until`: the time at which the site ends the pause, by a higher revision; 0: when the owner resumes.
+    """
 
     revision: Count
     pause: bool = False
+    pause_until: Medium = 0  # UTC seconds by the site's clock
     finish: bool = False
     move_to: Annotated[str, Meta(pattern="^[-a-z0-9_]{0,80}$")] = ""
     limits: OwnerLimits = OwnerLimits()
@@ -80,4 +84,6 @@ class MachineReport(Message, frozen=True, kw_only=True):
     could_not: Short = ""  # number of the error, if the machine could not join the run in `move_to`
     blind: Annotated[tuple[Blind, ...], Meta(max_length=8)] = ()
     month_bytes: Count = 0
+    sent_bytes: Count = 0  # by the present process in this run, like `energy_wh`, which is an estimate
+    energy_wh: Count = 0
     threads: Small = 0

@@ -2,14 +2,17 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, NamedTuple
+from uuid import UUID
 
-from django.db.models import Exists, OuterRef, Subquery, Sum
+from django.db.models import Exists, Subquery, Sum
+from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from accounts.models import Machine, Person
+from accounts.models import Machine, Person, TeamMember
 from coordination import presence
 from coordination.presence import TRAINER, Carried, Link, OnlinePeer
 from peer_agent.protocol.credentials import Role
@@ -17,14 +20,16 @@ from peer_agent.protocol.plan import Kind
 from runs.access import Viewer, may_manage, person_of
 from runs.ledger import standings
 from runs.ledger.standings import Place
-from runs.models import NamedVolunteer, Run
+from runs.models import LedgerEntry, NamedVolunteer, Run
 from web.run_picture import counts, status_sentence
 from web.run_picture.averaging import RELAY, way_key
-from web.run_picture.picture import OWN_BARS, bars_of
+from web.run_picture.picture import OWN_BARS, bars_of, tint_of
 
 LINES = 50  # most lines on a page; the API has them all
 BITS = 8
 MEGA, GIGA = 1e6, 1e9
+# A person's first credit is news for `NEWS`, or for `ONLY_NEWS` while they have no other.
+NEWS, ONLY_NEWS = timedelta(minutes=2), timedelta(days=1)
 NOT_YET = gettext_lazy("not measured yet")
 EVERYBODYS = gettext_lazy("Measured connections")
 OWN = gettext_lazy("Your connections, as measured")
@@ -123,6 +128,16 @@ def rate(bytes_per_s: float) -> str:
 # The reader's place in a run, and the progress of the reader's machines in the step
 
 
+class FirstCredit(NamedTuple):
+    """The first step in which a person has credit, the samples of their machines in it, and the person's team."""
+
+    step: int
+    samples: int
+    at: datetime
+    team: str
+    team_slug: str
+
+
 @dataclass
 class Own:
     """The viewer's contribution to a run. It is queried once, and only when needed."""
@@ -132,23 +147,46 @@ class Own:
 
     @property
     def samples(self) -> int | None:
-        return self._facts[0]
+        return self._facts.get("given")
 
     @property
     def is_named(self) -> bool:
         """True if the viewer has agreed to be named on the model card."""
-        return self._facts[1]
+        return bool(self._facts.get("named"))
+
+    @property
+    def first(self) -> FirstCredit | None:
+        """The viewer's first credit while it is news, and unless a rollback has undone it."""
+        facts = self._facts
+        if facts.get("first_step") is None:
+            return None
+        lasts = ONLY_NEWS if facts["rounds"] == 1 else NEWS
+        team = facts["team"] or "", facts["team_slug"] or ""
+        first = FirstCredit(facts["first_step"], facts["first_given"], facts["first_at"], *team)
+        return first if timezone.now() - first.at < lasts else None
 
     @cached_property
-    def _facts(self) -> tuple[int | None, bool]:
+    def _facts(self) -> dict[str, Any]:
         person = person_of(self.viewer)
         if person is None:
-            return None, False
-        totals = self.run.totals.filter(person=OuterRef("pk")).order_by().values("person")
-        given = Subquery(totals.annotate(given=Sum("samples")).values("given"))
-        named = Exists(NamedVolunteer.objects.filter(run=self.run, person=OuterRef("pk")))
-        samples, is_named = Person.objects.filter(pk=person.pk).values_list(given, named).get()
-        return samples, is_named
+            return {}
+        totals = self.run.totals.filter(person=person).order_by().values("person")
+        ledger = LedgerEntry.objects.filter(run=self.run, person=person)
+        first = ledger.filter(samples__gt=0, entry__is_undone=False).order_by("step")[:1]
+        in_first = ledger.filter(entry=first.values("entry")).order_by().values("person")
+        team = TeamMember.objects.filter(person=person, left_day=None)[:1]
+        facts: dict[str, Any] = {
+            "given": Subquery(totals.annotate(whole=Sum("samples")).values("whole")),
+            "rounds": Subquery(totals.annotate(whole=Sum("person_rounds")).values("whole")),
+            "named": Exists(NamedVolunteer.objects.filter(run=self.run, person=person)),
+            "first_step": Subquery(first.values("step")),
+            "first_at": Subquery(first.values("entry__at")),
+            "first_given": Subquery(in_first.annotate(whole=Sum("samples")).values("whole")),
+            "team": Subquery(team.values("team__name")),
+            "team_slug": Subquery(team.values("team__slug")),
+        }
+        found: dict[str, Any] = dict(Person.objects.filter(pk=person.pk).values(**facts).get())
+        return found
 
     @cached_property
     def place(self) -> Place | None:
@@ -171,6 +209,18 @@ def own_machine_words(own: Own, peers: Sequence[OnlinePeer]) -> str:
     message = ngettext("Your machine: %(samples)s, %(rank)s", "Your %(number)s machines: %(samples)s, %(rank)s", here)
     facts = {"samples": counts.samples(own.samples), "rank": counts.ordinal(own.place.rank)}
     return message % {"number": f"{here:,}", **facts}
+
+
+def first_credit_facts(own: Own) -> dict[str, Any] | None:
+    """Return the viewer's first credit and tint for the page; None if it is not news."""
+    person, first = person_of(own.viewer), own.first
+    return {**first._asdict(), "tint": tint_of(person.username)} if person is not None and first is not None else None
+
+
+def only_machine(own: Own, peers: Sequence[OnlinePeer]) -> UUID | None:
+    """Return the id of the viewer's training machine, if there is exactly one."""
+    trainers = _own_trainers(own, peers)
+    return UUID(trainers[0].peer) if len(trainers) == 1 else None
 
 
 def own_bars(own: Own, peers: Sequence[OnlinePeer]) -> list[dict[str, Any]]:

@@ -1,0 +1,108 @@
+"""Estimates the electricity that this process takes. Only the owner sees the figure, and nothing depends on it."""
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from peer_agent.machine.hardware import gpu_watts
+from peer_agent.machine.language import gettext as _
+from peer_agent.machine.language import in_bytes
+
+# Watts in full use, where the system does not tell. The help page and the FAQ name these figures.
+LAPTOP_W, DESKTOP_W, GPU_W = 30.0, 90.0, 200.0
+LOOK_S = 10.0  # between two looks; Intel's counters begin again after some minutes
+HOUR_S = 3600
+POWERCAP = Path("/sys/class/powercap")  # where Linux has the energy counters of processors (RAPL)
+
+
+class Used(NamedTuple):
+    """The watt-hours of electricity and bytes of upload that a machine has taken for a run."""
+
+    energy_wh: float = 0.0
+    sent_bytes: int = 0
+
+
+def used_in_words(used: Used) -> str:
+    """Return a sentence about what a run has taken so far; empty if that is not worth a sentence yet."""
+    if used.energy_wh < 1:
+        return ""
+    words = _("About {energy} and {size} up so far.")
+    return words.format(energy=in_watt_hours(used.energy_wh), size=in_bytes(used.sent_bytes))
+
+
+def in_watt_hours(energy_wh: float) -> str:
+    """Return an amount of electricity as text, such as “12 Wh” or “0.4 kWh”."""
+    return f"{energy_wh:.0f} Wh" if energy_wh < 100 else f"{energy_wh / 1000:,.1f} kWh"
+
+
+class Reading(NamedTuple):
+    """Counters at one moment: seconds of processor time, and microjoules with the value at which they begin again."""
+
+    at: float
+    own_s: float
+    all_s: float
+    counters: tuple[tuple[int, int], ...]
+
+
+class Meter:
+    """Adds up the watt-hours of this process."""
+
+    def __init__(self, powercap: Path = POWERCAP) -> None:
+        self.energy_wh = 0.0
+        self._powercap, self._process = powercap, psutil.Process()
+        self._watts = LAPTOP_W if _has_battery() else DESKTOP_W
+        self._last = self._read()
+
+    def look(self, *, works: bool) -> None:
+        """Add what was taken since the last look. Call this in a thread. `works`: False while the machine rests."""
+        before, self._last = self._last, self._read()
+        joules = processor_joules(before, self._last, self._watts)
+        if works and _is_on_gpu():
+            watts = gpu_watts()
+            joules += (GPU_W if watts is None else watts) * (self._last.at - before.at)
+        self.energy_wh += joules / HOUR_S
+
+    def _read(self) -> Reading:
+        own, everyone = self._process.cpu_times(), psutil.cpu_times()
+        all_s = everyone.user + everyone.system + getattr(everyone, "nice", 0.0)
+        return Reading(time.monotonic(), own.user + own.system, all_s, tuple(_counters(self._powercap)))
+
+
+def processor_joules(before: Reading, now: Reading, watts: float) -> float:
+    """Return this process's part of the measured energy, by its part of the processor time that was used. If nothing
+    was measured, return the energy that its processor time takes at `watts` with all cores in use.
+    """
+    own_s = now.own_s - before.own_s
+    if not now.counters or len(now.counters) != len(before.counters):
+        return watts * own_s / (os.cpu_count() or 1)
+    pairs = zip(before.counters, now.counters, strict=True)
+    measured = sum((value - earlier) % most for (earlier, _), (value, most) in pairs) / 1e6
+    return measured * min(own_s / max(now.all_s - before.all_s, own_s, 1e-9), 1.0)
+
+
+def _counters(powercap: Path) -> list[tuple[int, int]]:
+    """Return the energy counters of the processor packages. Most systems let only administrators read them."""
+    found = []
+    with contextlib.suppress(OSError, ValueError):
+        for folder in sorted(powercap.glob("intel-rapl:*")):
+            if (folder / "name").read_text().startswith("package"):
+                value, most = (int((folder / name).read_text()) for name in ("energy_uj", "max_energy_range_uj"))
+                found.append((value, max(most, 1)))
+    return found
+
+
+def _has_battery() -> bool:
+    with contextlib.suppress(AttributeError, OSError, RuntimeError):
+        return psutil.sensors_battery() is not None
+    return False
+
+
+def _is_on_gpu() -> bool:
+    """Return True if this process computes on a GPU. Does not load torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())
