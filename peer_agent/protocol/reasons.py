@@ -6,6 +6,7 @@ from peer_agent.protocol.errors.translation import refilled
 
 ROLLED_BACK = "the run is being rolled back to step {step}"
 PAUSED = "the organizer has paused the run"
+SCHEDULED = "the run starts on {date} at {time} UTC"
 DIVERGED = "training diverged (gradients are no longer finite); start again with a lower learning rate"
 NO_RELAY = "no relay is connected"
 ONE_NEEDED = "waiting for volunteers"
@@ -30,6 +31,7 @@ CHECKED = "Checking the model: {done} of {whole} steps replayed."
 REASONS = (  # `in_words` tries the texts in this order
     ROLLED_BACK,
     PAUSED,
+    SCHEDULED,
     DIVERGED,
     NO_RELAY,
     ONE_NEEDED,

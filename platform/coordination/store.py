@@ -3,8 +3,9 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
-from typing import Literal
+from typing import Literal, TypedDict
 
 from django.db import DatabaseError, connection, transaction
 from django.db.models import Q, QuerySet
@@ -15,6 +16,7 @@ from accounts.models import Machine
 from coordination.models import Election, PendingSnapshot
 from coordination.snapshots import as_message
 from peer_agent.protocol import messages as m
+from peer_agent.protocol import reasons
 from peer_agent.protocol.averaged import averaged_bytes
 from peer_agent.protocol.coordinator.events import Directed, Goal, Mark, Target
 from peer_agent.protocol.coordinator.facts import StoredFacts, restored
@@ -85,7 +87,7 @@ def load(run: Run, fence: int) -> RunState:
         index=head.index,
         step=head.step,
         digest=head.digest,
-        goal=goal_in(run.state, run.wanted),
+        **goal_of(run),
         last=[sealed_of(entry) for entry in reversed(newest)],
     )
     return restored(facts)
@@ -223,17 +225,25 @@ def set_waiting(run: Run, reason: str) -> None:
     Run.objects.filter(pk=run.pk).exclude(state__in=NOT_OPEN).update(waiting_for=reason)
 
 
-def goal_in(state: str, wanted: str) -> Goal:
-    if wanted == Run.Wanted.FINISHED:
-        return "finishing"
-    return "paused" if state == Run.State.PAUSED else "running"
+class Wanted(TypedDict):
+    goal: Goal
+    scheduled: str
+
+
+def goal_of(run: Run, now: datetime | None = None) -> Wanted:
+    """Return what the run is to do now. Before its start time it is paused, and `scheduled` says until when."""
+    if run.wanted == Run.Wanted.FINISHED:
+        return Wanted(goal="finishing", scheduled="")
+    at = run.later_start(now) if run.state != Run.State.PAUSED else None
+    scheduled = reasons.SCHEDULED.format(date=f"{at:%Y-%m-%d}", time=f"{at:%H:%M}") if at is not None else ""
+    return Wanted(goal="paused" if scheduled or run.state == Run.State.PAUSED else "running", scheduled=scheduled)
 
 
 def directed(run: Run) -> Directed:
     """Return the organizer's requests as an event for the coordinator."""
-    now = Run.objects.only("state", "wanted", "recipe", "rollback_index").get(pk=run.pk)
+    now = Run.objects.only("state", "wanted", "starts_at", "recipe", "rollback_index").get(pk=run.pk)
     asked = parse_recipe(now.recipe)
-    return Directed(goal_in(now.state, now.wanted), asked.target_steps, asked.mix, target_of(now))
+    return Directed(target_steps=asked.target_steps, mix=asked.mix, back_to=target_of(now), **goal_of(now))
 
 
 def revoked(peers: Iterable[PeerId]) -> list[PeerId]:

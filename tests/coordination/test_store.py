@@ -4,6 +4,7 @@ happened."""
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -443,3 +444,21 @@ class TestPlantedFaults:
 def stored(key: Any) -> Any:
     """Return a UUID as this database stores it."""
     return key if connection.vendor == "postgresql" else key.hex
+
+
+START = datetime(2026, 12, 5, 18, tzinfo=UTC)
+BEFORE, REASON = START - timedelta(seconds=1), "the run starts on 2026-12-05 at 18:00 UTC"
+
+
+@pytest.mark.parametrize(
+    ("state", "wanted", "now", "goal"),
+    [
+        ("open", "", BEFORE, ("paused", REASON)),
+        ("open", "", START, ("running", "")),
+        ("paused", "paused", BEFORE, ("paused", "")),
+        ("open", "finished", BEFORE, ("finishing", "")),
+    ],
+)
+def test_a_run_rests_until_its_start_time(state: str, wanted: str, now: datetime, goal: tuple[str, str]) -> None:
+    found = store.goal_of(Run(state=state, wanted=wanted, starts_at=START), now)
+    assert (found["goal"], found["scheduled"]) == goal

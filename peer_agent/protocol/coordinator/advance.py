@@ -161,7 +161,7 @@ def _lose(state: RunState, peer: PeerId, *, final: bool) -> list[e.Command]:
 
 def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
     """Apply the organizer's settings. Peers are not told of a new step target: each record states the learning rate."""
-    before, state.goal = state.goal, event.goal
+    before, state.goal, state.scheduled = state.goal, event.goal, event.scheduled
     if event.target_steps and event.target_steps != state.recipe.target_steps:
         state.recipe = replace(state.recipe, target_steps=event.target_steps)
         state.recipe_bytes = encode_recipe(state.recipe)

@@ -64,12 +64,16 @@ class Target(Struct, frozen=True):
 
 
 class Directed(Struct, frozen=True):
-    """The organizer's settings. A `target_steps` of 0 or an empty `mix` (source weights) changes nothing."""
+    """The organizer's settings. A `target_steps` of 0 or an empty `mix` (source weights) changes nothing.
+
+    `scheduled` is a reason: the run is paused only until its start time, which the reason states.
+    """
 
     goal: Goal
     target_steps: int = 0
     mix: tuple[float, ...] = ()
     back_to: Target | None = None
+    scheduled: str = ""
 
 
 class Verified(Struct, frozen=True):

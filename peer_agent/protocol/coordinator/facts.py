@@ -33,6 +33,7 @@ class StoredFacts(Struct, frozen=True, kw_only=True):
     step: int = 0
     digest: str = GENESIS
     goal: Goal = "running"
+    scheduled: str = ""
     snapshot: Snapshot  # the newest admitted snapshot
     verified: int = 0  # index of the newest snapshot that the site has replayed
     rolled_back: int = 0  # index of the last rollback
@@ -65,6 +66,7 @@ def restored(facts: StoredFacts) -> RunState:
         step=facts.step,
         digest=facts.digest,
         goal=facts.goal,
+        scheduled=facts.scheduled,
         started=facts.step > 0,
         orphans_until=facts.step + GRACE_ROUNDS,
     )

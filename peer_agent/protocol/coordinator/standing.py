@@ -17,7 +17,7 @@ def standing(state: RunState) -> m.State:
     """Return the run's present state, and the reason if the run is waiting."""
     if state.finished:
         return m.State(run=state.run, state="finished", reason="")
-    if state.goal != "running":
+    if state.goal != "running" and not state.scheduled:
         return m.State(run=state.run, state=state.goal, reason=state.waiting)
     return m.State(run=state.run, state="waiting" if state.waiting else "running", reason=state.waiting)
 
@@ -39,7 +39,7 @@ def _reason(state: RunState) -> str:
     if state.done:
         return _of_the_end(state)
     if state.goal == "paused":
-        return reasons.PAUSED
+        return state.scheduled or reasons.PAUSED
     if state.has_diverged:
         return reasons.DIVERGED
     if not state.can_reduce():

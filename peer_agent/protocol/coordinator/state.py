@@ -272,6 +272,7 @@ class RunState(Struct, kw_only=True):
     rolled_back: int = 0  # index of the last rollback; 0 means none
     rolling: Record | None = None  # the record of a rollback, while the database writes it
     goal: Goal = "running"
+    scheduled: str = ""  # the reason of a pause that ends at the run's start time
     ending_since: float = 0.0  # when the organizer ended the run early
     started: bool = False
     finished: bool = False

@@ -6,6 +6,7 @@ without committed steps can become a draft again.
 
 import shutil
 from collections.abc import Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -30,7 +31,7 @@ from runs.datasets.services import (
 )
 from runs.lifecycle.membership import keep_helpers
 from runs.models import Dataset, Head, Run
-from runs.states import EXTENDABLE, LIVE, Why, ending_word, move
+from runs.states import EXTENDABLE, LIVE, NOT_OPEN, Why, ending_word, move
 from runs.timeline import add_action, quoted
 
 VISIBILITY = {
@@ -88,6 +89,36 @@ def warn_below(*, run: Run, machines: int | None, by: Person | None = None) -> N
         f"set an alert for fewer than {machines:,} machines." if machines else "turned off the alert for few machines."
     )
     add_action(run=run, kind="edited", action=action, by=by, is_internal=True)
+
+
+@transaction.atomic
+def schedule(*, run: Run, at: datetime | None, by: Person | None = None) -> None:
+    """Set the time before which machines get no work. None starts the run at once. Raises Problem E315.
+
+    The run's host learns of it within a second.
+    """
+    now = Run.objects.select_for_update().select_related("head").get(pk=run.pk)
+    if not can_schedule(now):
+        raise Problem.of("E315", state="under way" if now.head.index else ending_word(now))
+    if _changed(run, starts_at=at):
+        action = f"set the start to {start_words(at)}." if at else "removed the start time."
+        add_action(run=run, kind="edited", action=action, by=by)
+
+
+def can_schedule(run: Run) -> bool:
+    """Return True if the run may still get another start time: it has made no step."""
+    return run.state in (*NOT_OPEN, *LIVE) and run.head.index == 0
+
+
+def start_words(at: datetime) -> str:
+    return f"{at.day} {at:%B %Y, %H:%M} UTC"
+
+
+@transaction.atomic
+def gather(*, run: Run, people: int | None, chat: str, by: Person | None = None) -> None:
+    """Set how many people the organizer hopes for, or None, and the http(s) address of the run's chat, or ""."""
+    if _changed(run, people_goal=people, chat_url=chat):
+        add_action(run=run, kind="edited", action="changed the goal or the chat link.", by=by, is_internal=True)
 
 
 @transaction.atomic

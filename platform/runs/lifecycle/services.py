@@ -51,6 +51,7 @@ def create_run(
     visibility: Run.Visibility = Run.Visibility.PUBLIC,
     automatic_steps: bool = False,
     prompts: str = "",
+    people_goal: int | None = None,
 ) -> Run:
     """Create a draft that learns from a text; preparation of the text begins at once.
 
@@ -76,6 +77,7 @@ def create_run(
         visibility=visibility,
         automatic_steps=automatic_steps,
         prompts=prompts,
+        people_goal=people_goal,
     )
     save_with_address(run)
     Head.objects.create(run=run)

@@ -1,6 +1,7 @@
 """Tables of runs, with their members, roles, invitations, requests to join and timeline."""
 
 import uuid
+from datetime import datetime
 from typing import Any
 
 from django.conf import settings
@@ -15,6 +16,7 @@ from peer_agent.recipes import parse_recipe
 from runs.models.datasets import Dataset
 
 MOST_PROMPTS, LONGEST_PROMPT = 3, 200
+LONGEST_CHAT_URL = 300
 
 Person = settings.AUTH_USER_MODEL
 
@@ -70,6 +72,9 @@ class Run(models.Model):
     elements = models.BigIntegerField(default=0)  # of the flat parameter vector; set with the first snapshot
     created_at = models.DateTimeField(default=timezone.now)
     opened_at = models.DateTimeField(null=True, blank=True)
+    starts_at = models.DateTimeField(null=True, blank=True)  # machines get no work before; null: once there are enough
+    people_goal = models.PositiveIntegerField(null=True, blank=True)  # people whom the organizer hopes for at once
+    chat_url = models.CharField(max_length=LONGEST_CHAT_URL, blank=True)  # where the run's people talk
     finished_at = models.DateTimeField(null=True, blank=True)
     waiting_for = models.TextField(blank=True)  # why the run does not advance, as text; empty while it advances
     # Log index of the snapshot to which the run is being rolled back.
@@ -77,9 +82,20 @@ class Run(models.Model):
 
     class Meta:
         ordering = ("-created_at",)
+        constraints = (
+            models.CheckConstraint(  # a link on a page must not run a script
+                condition=Q(chat_url="") | Q(chat_url__startswith="https://") | Q(chat_url__startswith="http://"),
+                name="chat_is_a_web_address",
+            ),
+        )
 
     def __str__(self) -> str:
         return self.title
+
+    def later_start(self, now: datetime | None = None) -> datetime | None:
+        """Return the start time if it is still to come, else None."""
+        is_later = self.starts_at is not None and self.starts_at > (now or timezone.now())
+        return self.starts_at if is_later else None
 
     @property
     def run_id(self) -> RunId:

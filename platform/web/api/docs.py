@@ -12,7 +12,7 @@ from ninja import NinjaAPI
 
 METHODS = ("get", "post", "put", "patch", "delete")
 # The groups of operations by tag, in the order of the page.
-GROUPS = {"runs": "Runs", "agents": "Machines", "files": "Files"}
+GROUPS = {"runs": "About runs", "agents": "Machines", "files": "Files"}
 DEPTH = 4  # depth of examples, at which recursive schemas end
 
 
@@ -68,7 +68,7 @@ def _operation(schema: Mapping[str, Any], method: str, path: str, said: Mapping[
     return Operation(
         method.upper(),
         path,
-        said.get("summary", ""),
+        said.get("summary", "").capitalize(),
         said.get("description", ""),
         [_parameter(schema, each) for each in said.get("parameters", ())],
         _example_in(schema, bodies),

@@ -144,6 +144,7 @@ def _run_facts(run: Run, loss: float | None, online: int) -> dict[str, Any]:
         "slug": run.slug,
         "title": run.title,
         "state": run.state,
+        "starts_at": run.starts_at,
         "step": run.head.step,
         "target_steps": recipe.target_steps,
         "loss": loss,

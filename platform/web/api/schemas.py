@@ -32,12 +32,14 @@ class RunOut(Schema):
     """A run. `loss` is that of the last step, in nats per token.
 
     `unigram_entropy` is the loss from guessing by word frequency. `parameters` is 0 until the run is prepared.
-    `data_bytes` is the maximum size of the run's shards in bytes. `recipe` was fixed before the first step.
+    `data_bytes` is the maximum size of the run's shards in bytes. `recipe` was fixed before the first step. No work is
+    given out before `starts_at`, which is null if the organizer set no time.
     """
 
     slug: str
     title: str
     state: str
+    starts_at: datetime | None
     step: int
     target_steps: int
     loss: float | None

@@ -15,6 +15,7 @@ from channels.layers import get_channel_layer
 from django.db import OperationalError
 from django.db.models import Sum
 from django.db.models.functions import Now
+from django.utils import timezone
 
 from accounts.services import revoke_machine
 from coordination import presence, store
@@ -145,6 +146,26 @@ class TestARun:
             await in_thread(resume_run)(run=example.run)
             await steps_on()
         await in_thread(require_whole_log)(example.run)
+
+    async def test_leases_nothing_before_its_start_and_then_begins_by_itself(
+        self, example: Example, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        start = timezone.now() + timedelta(days=3)
+        passed, at = timedelta(), Run.later_start
+        monkeypatch.setattr(Run, "later_start", lambda run, now=None: at(run, (now or timezone.now()) + passed))
+        await in_thread(Run.objects.update)(starts_at=start)
+        async with at_work(example) as (teo, noor):
+            for _ in range(2):  # the second time as after a restart of the site
+                async with hosts():
+                    await until(lambda: teo.states[-1:] == noor.states[-1:] == ["waiting"], "its volunteers are told")
+                    await until(lambda: "the run starts on" in Run.objects.get().waiting_for, "the page is told")
+                    await teo.report()
+                    assert not await in_thread(LeaseMark.objects.exists)()
+                    teo.states.clear()
+            passed = timedelta(days=3)
+            async with hosts():
+                await until_step(2)
+        assert (await in_thread(Run.objects.get)()).starts_at == start, "nobody has changed it"
 
     async def test_goes_on_without_a_machine_that_is_revoked(self, example: Example) -> None:
         async with hosts(), at_work(example) as (teo, noor):

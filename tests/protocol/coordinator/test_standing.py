@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from peer_agent.protocol import messages as m
+from peer_agent.protocol import reasons
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.standing import STILL_S, name_all
 from peer_agent.protocol.coordinator.state import Phase
@@ -27,6 +29,20 @@ def test_somebody_who_computes_nothing_is_named() -> None:
     assert still(stage, STILL_S - 1) == ""
     assert still(stage) == "waiting for ann (laptop) and bob (tower) to finish computing"
     assert any(isinstance(command, e.Waiting) for command in stage.said)
+
+
+def test_a_scheduled_run_waits_for_its_start_and_says_so_once() -> None:
+    stage, _ = two()
+    reason = reasons.SCHEDULED.format(date="2026-12-05", time="18:00")
+    stage.handle(e.Directed("paused", scheduled=reason))
+    stage.wait(5.0)
+    stage.handle(e.Directed("paused", scheduled=reason))
+    stage.wait(5.0)
+    told = [c.message for c in stage.said if isinstance(c, e.Send) and isinstance(c.message, m.State)]
+    assert [state.state for state in told if state.reason == reason] == ["waiting"]
+    stage.handle(e.Directed("paused"))
+    stage.wait(1.0)
+    assert stage.state.waiting == reasons.PAUSED, "the organizer paused it before its start"
 
 
 def test_somebody_who_loads_is_named() -> None:

@@ -1,9 +1,11 @@
 """Changes to a run, and the states in which the run allows them."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
+from django.db import IntegrityError
 from django.utils import timezone
 
 from accounts.models import Person
@@ -15,7 +17,7 @@ from runs import queue, storage
 from runs.datasets.services import preparation_of, store_upload
 from runs.lifecycle import drafts, services
 from runs.models import Dataset, Head, Run
-from tests.runs.factories import RECIPE, draft, understood
+from tests.runs.factories import RECIPE, Owned, committed, draft, understood
 
 TEXT = b"Many hands make light work.\n" * 100
 
@@ -221,3 +223,30 @@ class TestTakingBack:
         with pytest.raises(Problem, match=f"E315: .*{state}"):
             drafts.take_back(run=run)
         assert run.snapshots.exists()
+
+
+class TestStart:
+    def test_it_is_set_moved_and_removed_until_the_first_step(self, run: Run, laptop: Owned) -> None:
+        at = datetime(2030, 12, 5, 18, tzinfo=UTC)
+        drafts.schedule(run=run, at=at)
+        drafts.schedule(run=run, at=at)
+        assert Run.objects.get().starts_at == at
+        assert [line.text for line in run.activity.all()] == ["Amina set the start to 5 December 2030, 18:00 UTC."]
+        drafts.schedule(run=run, at=None)
+        assert Run.objects.get().starts_at is None
+        committed(run, (laptop.machine, 4))
+        with pytest.raises(Problem, match=r"E315.*under way"):
+            drafts.schedule(run=run, at=at)
+
+    def test_it_is_later_only_until_it_comes(self) -> None:
+        at = datetime(2030, 12, 5, 18, tzinfo=UTC)
+        run = Run(starts_at=at)
+        assert (run.later_start(at - timedelta(seconds=1)), run.later_start(at)) == (at, None)
+        assert Run().later_start(at) is None
+
+
+@pytest.mark.parametrize("address", ["javascript:alert(1)", "data:text/html,x", "ftp://example.org/"])
+def test_the_database_takes_no_chat_but_on_the_web(run: Run, address: str) -> None:
+    drafts.gather(run=run, people=20, chat="https://matrix.to/#/#proverbs")
+    with pytest.raises(IntegrityError):
+        drafts.gather(run=run, people=20, chat=address)

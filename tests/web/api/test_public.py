@@ -57,6 +57,7 @@ class TestReading:
             "slug": "proverbs",
             "title": "A model of proverbs",
             "state": "open",
+            "starts_at": None,
             "step": 1,
             "target_steps": 100,
             "loss": 5.5,

@@ -19,6 +19,7 @@ from web.http.requester import person_in, run_or_404
 from web.pages.runs.dataset_text import found_on_hub, stored_text, too_often, upload_facts
 from web.pages.runs.forms.new_run import NewRunForm, usual_recipe
 from web.pages.runs.forms.organizer import DraftForm, WordsForm
+from web.pages.runs.forms.recipe import LAPTOPS
 
 
 @login_required
@@ -95,6 +96,7 @@ def _create(request: HttpRequest, form: NewRunForm, found: OnHub | None) -> Run:
         visibility=Run.Visibility(form.cleaned_data["visibility"]),
         automatic_steps=form.automatic_steps,
         prompts=form.cleaned_data.get("prompts", ""),
+        people_goal=LAPTOPS.get(form.size),
     )
 
 

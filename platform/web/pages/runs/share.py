@@ -1,4 +1,4 @@
-"""A run on other sites: its badge, frame, preview images (drawn one at a time), curve as CSV, and notebook."""
+"""A run elsewhere: badge, frame, preview images (drawn one at a time), curve as CSV, notebook, poster, projector."""
 
 import csv
 import io
@@ -10,6 +10,7 @@ from threading import Lock
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
+import segno
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.cache import patch_cache_control
@@ -24,20 +25,23 @@ from runs import selectors
 from runs.access import access_run
 from runs.ledger.standings import totals
 from runs.models import Run
+from web import strokes
 from web.agent_package import install_lines
 from web.http.middleware import POLICY
 from web.http.requester import run_or_404
+from web.pages.runs.run import REFRESH_S, needs_words, whole_run
 from web.pages.site.about import download_page
 from web.run_picture.card_sentences import given_by, last_step
 from web.run_picture.counts import steps
 from web.run_picture.curves import NARROW, loss_chart
 from web.run_picture.image import Shown, curve_png, site_png
 from web.run_picture.loading import seen_of
-from web.run_picture.picture import picture_of
-from web.run_picture.status_sentence import RUNNING, state_label, training_in, word_of
+from web.run_picture.picture import picture_of, standing_of
+from web.run_picture.status_sentence import RUNNING, start_words, state_label, training_in, word_of
 from web.words import loss_unit_of_page
 
 BADGE_S = 60  # seconds for which a badge may be cached
+QR: dict[str, Any] = {"border": 4, "light": "#fff"}  # cameras need a light edge of four modules
 BOARD = 5  # rows of the leaderboard in a frame
 LETTER = 6.6  # width of a letter in pixels at size 11; `textLength` makes the text fit in every font
 NAME = "manyhands"
@@ -105,12 +109,67 @@ def embed(request: HttpRequest, slug: str) -> HttpResponse:
         "show": "leaderboard" if request.GET.get("show") == "leaderboard" else "curve",
         "board": live["leaderboard"][:BOARD],
         "chart": mark_safe(chart),  # noqa: S308 (only numbers and fixed words)
-        "address": request.build_absolute_uri(f"/runs/{run.slug}/"),
+        "address": run_address(request, run),
     }
     answer = render(request, "web/runs/embed.html", facts)
     answer.headers["Content-Security-Policy"] = FRAMED
     patch_cache_control(answer, max_age=BADGE_S)
     return answer
+
+
+@require_safe
+def poster(request: HttpRequest, slug: str) -> HttpResponse:
+    """Show a page that prints on one sheet of A4, with a QR code that leads to the run."""
+    run = run_or_404(access_run, request, slug)
+    seen = seen_of(run)
+    live, address, at = picture_of(seen), run_address(request, run), run.later_start(seen.now)
+    facts = {
+        "run": run,
+        "live": live,
+        "start": {"at": at, "when": start_words(at, seen.now)} if at else None,
+        "needs": needs_words(run.parsed_recipe),
+        "drawing": whole_run(seen.run, live) if live["points"] else strokes.art(),
+        "address": address,
+        "qr": mark_safe(qr_of(address).svg_inline(border=0, omitsize=True)),  # noqa: S308 (only numbers)
+    }
+    return render(request, "web/runs/poster.html", facts)
+
+
+@require_safe
+def qr_code(request: HttpRequest, slug: str) -> HttpResponse:
+    """Return the QR code of the run's page as an SVG."""
+    drawn = io.BytesIO()
+    qr_of(run_address(request, run_or_404(access_run, request, slug))).save(drawn, kind="svg", scale=10, **QR)
+    headers = {"Cache-Control": f"max-age={BADGE_S}"}
+    return HttpResponse(drawn.getvalue(), content_type="image/svg+xml", headers=headers)
+
+
+def qr_of(address: str) -> segno.QRCode:
+    return segno.make_qr(address, error="m")
+
+
+@require_safe
+def projector(request: HttpRequest, slug: str) -> HttpResponse:
+    """Show the run on one screen without scrolling, to be read from afar. It is live by the run page's own feed."""
+    run = run_or_404(access_run, request, slug)
+    seen = seen_of(run)
+    live, unit, address = picture_of(seen), loss_unit_of_page(run.parsed_recipe)[0], run_address(request, run)
+    chart = loss_chart(seen.run.points, run.dataset.unigram_entropy, NARROW, seen.run.heldout, unit=unit)
+    facts = {
+        "run": run,
+        "live": live,
+        "live_standing": standing_of(live),
+        "picture": seen.run,
+        "chart_wide": mark_safe(chart),  # noqa: S308 (only numbers and fixed words)
+        "address": address,
+        "qr": mark_safe(qr_of(address).svg_inline(**QR, omitsize=True)),  # noqa: S308 (only numbers)
+        "refresh_s": REFRESH_S,
+    }
+    return render(request, "web/runs/projector.html", facts)
+
+
+def run_address(request: HttpRequest, run: Run) -> str:
+    return request.build_absolute_uri(f"/runs/{run.slug}/")
 
 
 @require_safe
@@ -141,8 +200,7 @@ def notebook(request: HttpRequest, slug: str) -> HttpResponse:
     install = install_lines(request)
     if install is None:
         return download_page(request)
-    address = request.build_absolute_uri(f"/runs/{run.slug}/")
-    made = document(title=run.title, address=address, requirement=install.requirement)
+    made = document(title=run.title, address=run_address(request, run), requirement=install.requirement)
     headers = {"Content-Disposition": f'attachment; filename="{run.slug}.ipynb"'}
     return HttpResponse(json.dumps(made, indent=1), content_type=KIND, headers=headers)
 

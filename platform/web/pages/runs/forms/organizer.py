@@ -1,11 +1,13 @@
 """Forms on the organizer's pages: descriptions, drafts and their files, members, roles, invitations."""
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django import forms
 from django.conf import settings
+from django.core.validators import URLValidator
+from django.utils import timezone
 from django.utils.text import format_lazy
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -15,7 +17,7 @@ from peer_agent.protocol.recipe import Material, OnHub
 from runs.access import outranks
 from runs.datasets.services import SourceLine
 from runs.models import Release, Run
-from runs.models.run import LONGEST_MESSAGE
+from runs.models.run import LONGEST_CHAT_URL, LONGEST_MESSAGE
 from web.pages.runs.forms.new_run import (
     NO_LICENCE,
     TEXTS,
@@ -29,6 +31,8 @@ from web.pages.runs.forms.new_run import (
 from web.words import material_in_words_of_page, summary_of_page, titled_in_words_of_page
 
 DAY = 24 * 3600
+MINUTES = "%Y-%m-%dT%H:%M"  # how browsers send a time
+FURTHEST_START = timedelta(days=366)
 MOST_MACHINES = 100_000  # the highest limit for an alert
 MOST_WEIGHT = 1e6
 
@@ -91,6 +95,45 @@ class AnnouncementForm(forms.Form):
             "Up to 280 characters, shown on the run page, under Activity and in the RSS feed. Leave empty to remove it."
         ),
     )
+
+
+class StartForm(forms.Form):
+    """The start time of a run, in UTC. A script lets people read and type it in their own time zone."""
+
+    starts_at = forms.DateTimeField(
+        required=False,
+        input_formats=[MINUTES],
+        label=gettext_lazy("Start time"),
+        widget=forms.DateTimeInput(format=MINUTES, attrs={"type": "datetime-local", "data-local": ""}),
+    )
+
+    def clean_starts_at(self) -> datetime | None:
+        at: datetime | None = self.cleaned_data["starts_at"]
+        if at is not None and not timedelta() < at - timezone.now() < FURTHEST_START:
+            raise forms.ValidationError(_("Choose a time in the future, within a year."))
+        return at
+
+
+class GatherForm(forms.Form):
+    people = forms.IntegerField(
+        min_value=1,
+        max_value=MOST_MACHINES,
+        required=False,
+        label=gettext_lazy("People you hope for"),
+        help_text=gettext_lazy("The run's page shows how many are there and how many places are free."),
+    )
+    chat = forms.CharField(
+        max_length=LONGEST_CHAT_URL,
+        required=False,
+        label=gettext_lazy("Chat link"),
+        help_text=gettext_lazy("Where people meet: Discord, Matrix or another page."),
+        validators=[URLValidator(schemes=("https", "http"), message=gettext_lazy("Enter an address with https://."))],
+        widget=forms.URLInput(attrs={"placeholder": "https://"}),
+    )
+
+    def clean_chat(self) -> str:
+        scheme, mark, rest = str(self.cleaned_data["chat"]).partition("://")
+        return scheme.lower() + mark + rest
 
 
 class MemberForm(forms.Form):
