@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import secrets
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -247,3 +248,16 @@ def public_settings(url: str) -> dict[str, Any]:
         "SESSION_COOKIE_SECURE": is_secure,
         "CSRF_COOKIE_SECURE": is_secure,
     }
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if only this machine can reach the host. 127.0.0.2 does not count: tests use it as another one."""
+    return host in ("127.0.0.1", "localhost", "::1")
+
+
+def addresses_of(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    return [ipaddress.ip_address(str(place[0]).partition("%")[0]) for *_, place in found]

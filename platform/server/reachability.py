@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from config.environment import addresses_of, is_loopback
 from peer_agent.protocol.errors import Problem
 
 EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 (what people write for every address of this machine)
@@ -74,19 +75,6 @@ def hint_for_neighbours(host: str, port: int, public: str) -> str:
         return ""
     address = next(iter(own_addresses()), "")
     return UNREACHED.format(address=address, port=port) if address else ""
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if only this machine can reach the host. 127.0.0.2 does not count: tests use it as another one."""
-    return host in ("127.0.0.1", "localhost", "::1")
-
-
-def addresses_of(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return []
-    return [ipaddress.ip_address(str(place[0]).partition("%")[0]) for *_, place in found]
 
 
 def own_addresses() -> list[str]:

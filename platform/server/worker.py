@@ -1,5 +1,6 @@
 """A Celery worker in a thread of this process, which takes tasks from memory or from a broker."""
 
+import contextlib
 import threading
 import warnings
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from django.conf import settings
 
 from config import celery_app
 from runs.processes import stop_children
+from web.health import BEAT_S, worker_mark
 
 THREADS = 4  # one each for a replay, a measurement and a visitor's text, and one for all other tasks
 PATIENCE_S = 2.0
@@ -30,11 +32,22 @@ def running_worker() -> Iterator[threading.Thread]:
     worker: Worker = celery_app.Worker(pool="threads", concurrency=THREADS, quiet=True, without_heartbeat=True)
     thread = threading.Thread(target=worker.start, name="worker", daemon=True)
     thread.start()
+    stopped = threading.Event()
+    threading.Thread(target=_beat, args=(thread, stopped), name="beat", daemon=True).start()
     try:
         yield thread
     finally:
+        stopped.set()
         stop_children()
         _stop(worker, thread)
+
+
+def _beat(worker: threading.Thread, stopped: threading.Event) -> None:
+    """Touch the worker's file every few seconds while the worker runs, so that `web.health` knows of it."""
+    while worker.is_alive() and not stopped.is_set():
+        with contextlib.suppress(OSError):
+            worker_mark().touch()
+        stopped.wait(BEAT_S)
 
 
 def _stop(worker: Worker, thread: threading.Thread) -> None:

@@ -90,6 +90,8 @@ def serving() -> Iterator[Site]:
     with Site() as running:
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield running
-        running.shutdown()
-        thread.join()
+        try:
+            yield running
+        finally:
+            running.shutdown()
+            thread.join()

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -26,8 +27,10 @@ def test_a_site_without_relay_and_worker(tmp_path: Path, migrated_sqlite: Path, 
     shutil.copy(migrated_sqlite, tmp_path)
     with serving(tmp_path, "--no-relay", "--no-worker", REDIS_URL=redis_url) as site:
         url = where(tmp_path, site)["url"]
-        with urllib.request.urlopen(f"{url}/readyz") as answer:
-            assert json.load(answer) == {"status": "ready"}
+        with pytest.raises(urllib.error.HTTPError) as refusal:
+            urllib.request.urlopen(f"{url}/readyz")
+        with refusal.value as answer:
+            assert json.load(answer) == {"status": "not ready", "down": ["worker"]}
         process = psutil.Process(site.pid)
         assert not any(is_relay(child) for child in process.children())
         site.send_signal(signal.SIGTERM)
@@ -61,6 +64,7 @@ def test_a_worker_works_until_it_is_asked_to_stop(tmp_path: Path, migrated_sqlit
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "The worker is ready. Ctrl-C stops it.\n"
+            assert (tmp_path / "worker-seen").exists()
             process.send_signal(signal.SIGTERM)
             said, _ = process.communicate(timeout=PATIENCE_S)
         finally:
