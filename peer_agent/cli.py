@@ -343,17 +343,22 @@ async def _until_asked(work: Coroutine[Any, Any, Any], leave_request: "LeaveRequ
 
 
 def main() -> None:
-    """Run the command. Print a numbered error as one sentence."""
+    """Run the command, and end the process."""
+    os._exit(run())  # `sys.exit` would wait for threads, and some threads cannot be stopped
+
+
+def run(command: Callable[[], Any] = app) -> int:
+    """Run a command in this process. Print a numbered error as one sentence. Return the exit status."""
     take_variable(os.environ)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(SanitizingFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # otherwise httpx2 logs a line for each request
-    status = status_of(app)
+    status = status_of(command)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    os._exit(status)  # `sys.exit` would wait for threads, and some threads cannot be stopped
+    return status
 
 
 def status_of(command: Callable[[], Any]) -> int:

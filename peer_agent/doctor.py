@@ -13,13 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-import msgspec
 import psutil
 from msgspec import Struct
 from msgspec.structs import replace
 
 from peer_agent import __version__
-from peer_agent.display.status import FILE, Status
+from peer_agent.display.status import last_status
 from peer_agent.machine import hardware
 from peer_agent.machine.faults import in_readers_words, sanitize_fault
 from peer_agent.machine.hardware import gpu_name, install_line, of_packages
@@ -228,10 +227,7 @@ def check_clock(theirs: float, ours: float) -> Check:
 
 async def check_relays(home: Home) -> list[Check]:
     """Check that the relays of the last run on this machine answer."""
-    try:
-        last = msgspec.json.decode((home.folder / FILE).read_bytes(), type=Status)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        last = Status()
+    last = last_status(home)
     if not last.relays:
         return [good("relay", _("checked when you join a run"))]
     return [replace(check, site=last.site) for check in await _dial_relays(last.relays)]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
 from peer_agent import __version__
-from peer_agent.machine.hardware import device_in_words, free_resources, usable_gpu
+from peer_agent.machine.hardware import device_in_words, free_resources, is_bundle, usable_gpu
 from peer_agent.machine.language import gettext as _
 from peer_agent.machine.language import sanitize
 from peer_agent.machine.preflight import Preflight, RunFacts, RunSizes, check_fit
@@ -35,7 +35,7 @@ class Offer(Struct, frozen=True):
     def line(self) -> str:
         """The upgrade command for this installation, which also works in a new terminal."""
         by_uv = (Path(sys.prefix) / "uv-receipt.toml").exists()
-        if not (line := self.upgrade_uv if by_uv else self.upgrade_pip):
+        if is_bundle() or not (line := self.upgrade_uv if by_uv else self.upgrade_pip):
             return _("see the site's download page")
         return sanitize(line if by_uv else line.replace("pip", f"{sys.executable} -m pip", 1))
 

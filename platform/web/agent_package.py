@@ -1,4 +1,4 @@
-"""Installation of the agent: the wheel that setup has built, and command lines for each operating system."""
+"""Installation of the agent: bundles, the wheel that setup has built, and command lines for each operating system."""
 
 import hashlib
 import ipaddress
@@ -12,21 +12,40 @@ from django.urls import reverse
 
 from peer_agent.machine.hardware import PYTORCH_CPU
 
+SYSTEMS = {"linux": "Linux", "macos": "macOS", "windows": "Windows"}  # as scripts/bundle.py names them, and for people
+BUNDLES = (".tar.gz", ".zip")
 
-class Wheel(NamedTuple):
+
+class Package(NamedTuple):
+    """A file with the agent: the wheel, or a bundle, which needs no Python."""
+
     path: Path
     size: int
-    sha256: str
+    changed_at_ns: int
+
+    @classmethod
+    def at(cls, path: Path) -> "Package":
+        stat = path.stat()
+        return cls(path, stat.st_size, stat.st_mtime_ns)
 
     @property
     def name(self) -> str:
-        """The name of the wheel's file, from which pip reads the version."""
+        """The name of the file, from which pip reads a wheel's version."""
         return self.path.name
 
     @property
     def version(self) -> str:
-        """The version of the agent, which is the second part of the wheel's file name (PEP 427)."""
+        """The version of the agent, which is the second part of the file's name (PEP 427)."""
         return self.name.split("-")[1]
+
+    @property
+    def system(self) -> str:
+        """The operating system that a bundle is for, which is the third part of its file's name."""
+        return SYSTEMS.get(self.name.split("-")[2], "")
+
+    @property
+    def sha256(self) -> str:
+        return _sha256(*self)
 
 
 class System(NamedTuple):
@@ -46,7 +65,7 @@ class System(NamedTuple):
 class Install(NamedTuple):
     """All command lines to copy. `requirement` is what pip and uv install: the wheel's full address with its digest."""
 
-    wheel: Wheel
+    wheel: Package
     url: str
     requirement: str
     uv: str
@@ -64,19 +83,25 @@ class Install(NamedTuple):
         return self.uv.replace("install", "install --reinstall", 1)
 
 
-def current_wheel() -> Wheel | None:
+def current_wheel() -> Package | None:
+    return max(_packages("*.whl"), key=lambda found: found.changed_at_ns, default=None)
+
+
+def current_bundles(wheel: Package) -> list[Package]:
+    """Return the bundles of the wheel's version, which an operator has put beside it."""
+    found = [bundle for kind in BUNDLES for bundle in _packages(f"{wheel.version}-*{kind}") if bundle.system]
+    return sorted(found, key=lambda bundle: bundle.name)
+
+
+def _packages(pattern: str) -> list[Package]:
     try:
-        stats = [(path.stat(), path) for path in Path(settings.DOWNLOADS).glob("manyhands-*.whl")]
-    except FileNotFoundError:  # the wheel has just been replaced; the next call finds the new one
-        return None
-    if not stats:
-        return None
-    newest, path = max(stats, key=lambda found: found[0].st_mtime_ns)
-    return Wheel(path, newest.st_size, _sha256(path, newest.st_mtime_ns, newest.st_size))
+        return [Package.at(path) for path in Path(settings.DOWNLOADS).glob(f"manyhands-{pattern}")]
+    except FileNotFoundError:  # a file has just been replaced; the next call finds the new one
+        return []
 
 
-@lru_cache(maxsize=4)
-def _sha256(path: Path, changed_at_ns: int, size: int) -> str:  # noqa: ARG001  (they say when to look again)
+@lru_cache(maxsize=16)
+def _sha256(path: Path, size: int, changed_at_ns: int) -> str:  # noqa: ARG001  (they say when to look again)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
