@@ -271,7 +271,7 @@ def _legend(level: float | None, frame: Frame) -> tuple[Place, Words]:
 
 # The colours of a standalone file: those of `frontend/static/manyhands.css` in its light theme.
 
-SHEET: Final = "#ffffff"
+PAPER: Final = "#faf8f5"
 INK: Final = "#22201d"
 SOFT: Final = "#67615a"
 LINE: Final = "#e2ddd5"
@@ -291,8 +291,8 @@ LOOKS: dict[str, dict[str, str]] = {  # like `.chart` in frontend/static/manyhan
         "stroke-linecap": "round",
     },
     "now": {"fill": ACCENT},
-    "held": {"fill": SHEET, "stroke": SOFT, "stroke-width": "1.5"},
-    "under": {"fill": SHEET},
+    "held": {"fill": PAPER, "stroke": SOFT, "stroke-width": "1.5"},
+    "under": {"fill": PAPER},
 }
 
 
@@ -309,7 +309,7 @@ def standing_svg(layout: Layout, summary: str, title: str) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {frame.width} {frame.height}" role="img" '
         f'aria-label="{summary}" font-family="system-ui, sans-serif" font-size="{frame.letter}">\n'
-        f'<rect width="{frame.width}" height="{frame.height}" fill="{SHEET}"/>\n'
+        f'<rect width="{frame.width}" height="{frame.height}" fill="{PAPER}"/>\n'
         f'<text x="{frame.left}" y="{frame.letter * 4 / 3:.0f}" fill="{INK}">{title}</text>\n'
         f"{_inked(_drawn(layout))}\n</svg>\n"
     )
@@ -334,7 +334,7 @@ def _drawn(layout: Layout) -> str:
     ]
     if layout.legend:
         circle, words = layout.legend
-        parts += [_circle("held", circle), _words("note", words)]
+        parts += [_under(words, layout), _circle("held", circle), _words("note", words)]
     return "".join(parts)
 
 
@@ -348,8 +348,10 @@ def _words(name: str, words: Words) -> str:
 
 
 def _under(note: Words, layout: Layout) -> str:
+    """Draw the background of a label, and of the circle before a label that begins at its place."""
     width, letter = width_of(note.text, layout.frame), layout.frame.letter
-    place = f'x="{note.x - width:.1f}" y="{note.y - letter:.1f}"'
+    left, width = (note.x - width, width) if note.anchor == "end" else (note.x - 1.5 * letter, width + 1.5 * letter)
+    place = f'x="{left:.1f}" y="{note.y - letter:.1f}"'
     return f'<rect class="under" {place} width="{width:.1f}" height="{letter + 4}"/>'
 
 

@@ -9,7 +9,6 @@ import { choice } from "./parts";
 import { clock, grouped, label, say } from "./words";
 
 const SMOOTHING: Record<string, number> = { none: 0, some: 0.8, much: 0.95 };
-const NARROW_PX = 400;
 const WHOLE = rounded([1, 10, 100, 1e3, 1e4, 1e5, 1e6]);
 // uPlot's own logarithmic axis knows powers of ten only; a loss lies between two of them.
 const LOGARITHMIC = { distr: 100, fwd: Math.log, bwd: Math.exp } as const;
@@ -124,13 +123,13 @@ function draw(): void {
   const summary = document.querySelector("[data-panel^='chart=']:not([hidden])")?.textContent ?? "";
   element.setAttribute("aria-label", `${summary} ${say("Use the arrow keys to read it point by point.")}`);
   document.querySelector("[data-log]")?.toggleAttribute("hidden", asPerplexity() || drawn() !== "loss");
-  const wanted = [axis, element.clientWidth, latest.unigram, smoothing, isLog, drawn(), asPerplexity()].join();
+  const wanted = [axis, element.clientWidth, element.clientHeight, latest.unigram, smoothing, isLog, drawn(), asPerplexity()].join();
   const data = dataOf(latest);
   const kept = zoom; // a new chart begins with all of it
   if (!chart || shape !== wanted) {
     chart?.destroy();
     shape = wanted;
-    chart = new uPlot(optionsOf(latest, element.clientWidth, inks(element)), data, element);
+    chart = new uPlot(optionsOf(latest, element, inks(element)), data, element);
   }
   show(chart, data, kept);
 }
@@ -165,39 +164,40 @@ interface Inks {
   readonly accent: string;
   readonly soft: string;
   readonly line: string;
-  readonly sheet: string;
+  readonly paper: string;
 }
 
 function inks(element: Element): Inks {
   const style = getComputedStyle(element);
   const ink = (name: string) => style.getPropertyValue(name).trim();
-  return { accent: ink("--accent"), soft: ink("--soft"), line: ink("--line"), sheet: ink("--sheet") };
+  return { accent: ink("--accent"), soft: ink("--soft"), line: ink("--line"), paper: ink("--paper") };
 }
 
-function optionsOf(curve: Curve, width: number, ink: Inks): uPlot.Options {
+function optionsOf(curve: Curve, { clientWidth: width, clientHeight: height }: Element, ink: Inks): uPlot.Options {
   const isSmooth = smoothing !== "none";
   const isLoss = drawn() === "loss";
   const texts = isLoss ? (asPerplexity() ? perplexityText : null) : (level: number) => amountText(level, drawn());
-  const quiet: uPlot.Axis = { stroke: ink.soft, font: "12px Figtree, system-ui, sans-serif", grid: { show: false }, ticks: { show: false } };
+  const by = scale();
+  const quiet: uPlot.Axis = { stroke: ink.soft, font: `${12 * by}px Figtree, system-ui, sans-serif`, grid: { show: false }, ticks: { show: false } };
   return {
     width,
-    height: width < NARROW_PX ? 150 : 320,
+    height,
     legend: { show: false },
     cursor: { y: false, drag: { x: true, y: false } },
-    padding: [12, 20, 0, 0], // at the right half of a number under the last step
+    padding: [12 * by, 20 * by, 0, 0], // at the right half of a number under the last step
     scales: {
       x: { time: axis === "time" },
       y: { range, ...(isLog && isLoss ? LOGARITHMIC : {}) },
     },
     axes: [
-      { ...quiet, size: 28, ...(axis === "step" ? { incrs: WHOLE, values: steps } : { values: times }) },
-      { ...quiet, size: isLoss ? 40 : 60, incrs: isLoss ? FINE : ANY, grid: { stroke: ink.line, width: 1 }, values: (_, levels) => (texts ? levels.map(texts) : levelTexts(levels)), filter: (_, levels) => levels },
+      { ...quiet, size: 28 * by, ...(axis === "step" ? { incrs: WHOLE, values: steps } : { values: times }) },
+      { ...quiet, size: (isLoss ? 40 : 60) * by, incrs: isLoss ? FINE : ANY, grid: { stroke: ink.line, width: 1 }, values: (_, levels) => (texts ? levels.map(texts) : levelTexts(levels)), filter: (_, levels) => levels },
     ],
     series: [
       {},
-      { stroke: isSmooth ? ink.line : ink.accent, width: isSmooth ? 1 : 2, points: { show: false } },
-      { show: isSmooth, stroke: ink.accent, width: 2, points: { show: false } },
-      { stroke: ink.soft, width: 1.5, dash: [1, 5], cap: "round", points: { show: false } },
+      { stroke: isSmooth ? ink.line : ink.accent, width: (isSmooth ? 1 : 2) * by, points: { show: false } },
+      { show: isSmooth, stroke: ink.accent, width: 2 * by, points: { show: false } },
+      { stroke: ink.soft, width: 1.5 * by, dash: [by, 5 * by], cap: "round", points: { show: false } },
     ],
     hooks: { drawAxes: [(plot) => note(plot, isLoss ? curve.unigram : null, ink)], draw: [(plot) => mark(plot, ink)], setCursor: [read], setScale: [noteZoom] },
   };
@@ -229,9 +229,9 @@ function mark(plot: uPlot, ink: Inks): void {
     ctx.fill();
   }
   const held = latest && drawn() === "loss" ? circles(latest.heldout, latest.points, axis) : [];
-  ctx.fillStyle = ink.sheet;
+  ctx.fillStyle = ink.paper;
   ctx.strokeStyle = ink.soft;
-  ctx.lineWidth = 1.5 * devicePixelRatio;
+  ctx.lineWidth = 1.5 * dots();
   ctx.setLineDash([]); // uPlot leaves that of the dotted line
   for (const { x, loss } of held) hollow(ctx, plot.valToPos(x, "x", true), plot.valToPos(loss, "y", true));
   if (held.length) legend(plot, latest?.unigram ?? null, ink);
@@ -256,7 +256,7 @@ function height(plot: uPlot, at: number): number {
 
 /** Nothing beyond the plot, but for half a circle at its edge. */
 function clip({ ctx, bbox }: uPlot): void {
-  const edge = 6 * devicePixelRatio;
+  const edge = 6 * dots();
   ctx.beginPath();
   ctx.rect(bbox.left - edge, bbox.top - edge, bbox.width + 2 * edge, bbox.height + 2 * edge);
   ctx.clip();
@@ -264,7 +264,7 @@ function clip({ ctx, bbox }: uPlot): void {
 
 function ring(ctx: CanvasRenderingContext2D, x: number, y: number): void {
   ctx.beginPath();
-  ctx.arc(x, y, 3.5 * devicePixelRatio, 0, 2 * Math.PI);
+  ctx.arc(x, y, 3.5 * dots(), 0, 2 * Math.PI);
 }
 
 function hollow(ctx: CanvasRenderingContext2D, x: number, y: number): void {
@@ -276,13 +276,15 @@ function hollow(ctx: CanvasRenderingContext2D, x: number, y: number): void {
 /** What the circles are: below the curve's beginning, where there is room as long as the loss falls; above a dotted line down there. */
 function legend(plot: uPlot, entropy: number | null, ink: Inks): void {
   const { ctx, bbox } = plot;
-  const ratio = devicePixelRatio;
+  const ratio = dots();
   const lowest = bbox.top + bbox.height - 12 * ratio;
   const level = entropy === null ? -Infinity : plot.valToPos(entropy, "y", true);
   const [x, y] = [bbox.left + 10 * ratio, level > lowest - 20 * ratio ? level - 10 * ratio : lowest];
+  ctx.font = letters();
+  ctx.fillStyle = ink.paper;
+  ctx.fillRect(x - 8 * ratio, y - 12 * ratio, ctx.measureText(say("held-out")).width + 24 * ratio, 16 * ratio);
   hollow(ctx, x, y - 4 * ratio);
   ctx.fillStyle = ink.soft;
-  ctx.font = letters();
   ctx.textAlign = "left";
   ctx.textBaseline = "alphabetic";
   ctx.fillText(say("held-out"), x + 10 * ratio, y);
@@ -292,7 +294,7 @@ function legend(plot: uPlot, entropy: number | null, ink: Inks): void {
 function note(plot: uPlot, entropy: number | null, ink: Inks): void {
   if (entropy === null) return;
   const { ctx, bbox } = plot;
-  const ratio = devicePixelRatio;
+  const ratio = dots();
   const text = say("unigram {loss}", { loss: said(entropy, 2) });
   const level = plot.valToPos(entropy, "y", true);
   ctx.save();
@@ -301,7 +303,7 @@ function note(plot: uPlot, entropy: number | null, ink: Inks): void {
   const edges = [bbox.left, bbox.left + bbox.width, bbox.top + bbox.height] as const;
   const { end, side } = notePlace(drawnCurve(plot), level, width, 12 * ratio, edges);
   const y = side === "above" ? level - 6 * ratio : level + 16 * ratio;
-  ctx.fillStyle = ink.sheet;
+  ctx.fillStyle = ink.paper;
   ctx.fillRect(end - width, y - 12 * ratio, width, 16 * ratio);
   ctx.fillStyle = ink.soft;
   ctx.textAlign = "right";
@@ -310,8 +312,18 @@ function note(plot: uPlot, entropy: number | null, ink: Inks): void {
   ctx.restore();
 }
 
+/** How large the page's text is: 1 as usual, about 2 on a wall. */
+function scale(): number {
+  return parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
+}
+
+/** Pixels of the canvas in a pixel of the page, when text is as large as usual. */
+function dots(): number {
+  return devicePixelRatio * scale();
+}
+
 function letters(): string {
-  return `${12 * devicePixelRatio}px Figtree, system-ui, sans-serif`;
+  return `${12 * dots()}px Figtree, system-ui, sans-serif`;
 }
 
 /** What stands under the pointer, in words. */

@@ -1,4 +1,4 @@
-/** Every page with code to copy, and pages that are requested anew while a reader looks: `<meta name="renew-ms">`. */
+/** Pages with code to copy or a print button, and pages that are requested anew while a reader looks: `<meta name="renew-ms">`. */
 
 import { followCopyButtons, prepare, renew } from "./parts";
 
@@ -13,5 +13,9 @@ async function follow(): Promise<never> {
 }
 
 followCopyButtons();
+for (const button of document.querySelectorAll<HTMLButtonElement>("button[data-print]")) {
+  button.hidden = false;
+  button.addEventListener("click", () => print());
+}
 if (!document.getElementById("live")) prepare(document, "");
 if (everyMs) void follow();

@@ -6,6 +6,7 @@
 import { Idiomorph } from "idiomorph";
 
 import { EasedNumber, gliding } from "./motion";
+import { localize } from "./start";
 import { clock, moment, say } from "./words";
 
 const PART = "part-";
@@ -15,10 +16,11 @@ export function prepare(root: ParentNode, me: string): void {
   for (const row of root.querySelectorAll<HTMLElement>("[data-key]"))
     row.id ||= `row-${row.closest(`[id^=${PART}]`)?.id ?? ""}-${encodeURIComponent(row.dataset["key"] ?? "")}`;
   for (const row of root.querySelectorAll<HTMLElement>("[data-person]")) row.classList.toggle("mine", row.dataset["person"] === me);
-  for (const time of root.querySelectorAll<HTMLTimeElement>(".timeline time")) {
+  for (const time of root.querySelectorAll<HTMLTimeElement>(".timeline time, time.clock")) {
     const at = new Date(time.dateTime);
     [time.textContent, time.title] = [clock(at), moment(at)];
   }
+  localize(root);
   for (const note of root.querySelectorAll("[data-utc]")) note.textContent = say("Times are in your time zone.");
   const choices = [...root.querySelectorAll<HTMLElement>("[data-tab], [data-panel]")].map(({ dataset }) => dataset["tab"] ?? dataset["panel"]);
   for (const name of new Set(choices.map((choice = "") => choice.split("=")[0] ?? ""))) applyChoice(root, name);
@@ -137,7 +139,7 @@ function addCopyButtons(root: ParentNode): void {
   for (const code of root.querySelectorAll<HTMLElement>("pre:not(.copyrow > pre)")) {
     const button = document.createElement("button");
     button.type = "button";
-    button.className = "second copy";
+    button.className = code.matches(".stage .mine-card pre, [aria-labelledby=uv] > pre") ? "main copy" : "second copy";
     button.textContent = say("Copy");
     const row = document.createElement("div");
     row.className = "copyrow";

@@ -6,6 +6,7 @@ import { type Chart, redraw, showChart } from "./chart";
 import { Feed, type Link, type Message, POLL_MS } from "./feed";
 import { Own } from "./own";
 import { elementOf, followTabs, prepare, renew, showPart, showWaiting } from "./parts";
+import { followStarts } from "./start";
 import { say } from "./words";
 
 const SPREAD_MS = 3_000; // a crowd does not request the whole page at once
@@ -38,6 +39,7 @@ function begin(root: HTMLElement): void {
   addEventListener("offline", () => feed.cut());
   document.addEventListener("selectionchange", () => showWaiting(me));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  followStarts();
   feed.start();
 }
 

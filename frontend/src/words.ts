@@ -50,6 +50,12 @@ export function label(at: Date, step: number): string {
   return at.toLocaleTimeString(places, { hour: "2-digit", minute: "2-digit", ...seconds, hourCycle: "h23" });
 }
 
+/** Saturday 5 December at 19:00 CET */
+export function startMoment(at: Date): string {
+  const day: Intl.DateTimeFormatOptions = { weekday: "long", day: "numeric", month: "long" };
+  return at.toLocaleString(places, { ...day, hour: "2-digit", minute: "2-digit", hourCycle: "h23", timeZoneName: "short" });
+}
+
 /** Day, time and zone in full. */
 export function moment(at: Date): string {
   return at.toLocaleString(places, { dateStyle: "long", timeStyle: "long" });

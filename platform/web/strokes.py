@@ -1,8 +1,10 @@
 """Drawings made of strokes, the motif of the mark: one stroke is one share of the work, in its person's tint.
 
-Pure functions that return `<svg>` elements. Counts and tints are exact; a stroke's length means nothing.
+Pure functions that return `<svg>` elements. Counts and tints are exact. A stroke's length means something only where a
+function says so.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
@@ -14,7 +16,9 @@ Stroke = tuple[float, float, float, int | str]  # x, y at both ends, tint or cla
 Point = tuple[float, float]
 
 GHOST = "ghost"  # the class of strokes that are still to come
-STRIP, HERO, DAYS = 96, 150, 150  # strokes in a drawing
+STRIP, HERO, BAND, PLACES = 96, 150, 100, 60  # strokes in a drawing
+FIRST_DAYS = 30  # a shorter history has places for the days to come
+LOWEST = 0.55  # how far down a loss curve falls, as a part of the drawing's height
 
 
 def strip(parts: Sequence[Part], left: float, label: str) -> SafeString:
@@ -31,16 +35,40 @@ def strip(parts: Sequence[Part], left: float, label: str) -> SafeString:
     return _svg("strokes strip", 960, 40, paths(low) + newest, label)
 
 
+def history(stretches: Sequence[Sequence[Part]], label: str) -> SafeString:
+    """Draw the newest steps, in stretches with the oldest first: strokes as tall as the stretch's samples.
+
+    The tints are shared out over all stretches, so each has as many strokes as its share within one.
+    """
+    count = STRIP // max(len(stretches), 1)
+    most = max((sum(amount for _, amount in parts) for parts in stretches), default=0) or 1
+    owed: dict[int | str, float] = {}
+    strokes: list[Stroke] = []
+    for parts in stretches:
+        whole = sum(amount for _, amount in parts)
+        for name, amount in parts:
+            owed[name] = owed.get(name, 0.0) + count * amount / (whole or 1)
+        for _ in range(count if whole else 0):
+            name = max(owed, key=lambda each: owed[each])
+            owed[name] -= 1
+            x = round(4 + len(strokes) * 952 / max(count * len(stretches) - 1, 1), 1)
+            strokes.append((x, 37, round(32 - 26 * whole / most, 1), name))
+    newest = _path(f"new {_class(strokes[-1][3])}", strokes[-1:]) if strokes else ""
+    return _svg("strokes strip", 960, 40, paths(strokes[:-1]) + newest, label)
+
+
 def hero(
     points: Sequence[Point], last: int, parts: Sequence[Part], label: str, *, state: str = "running"
 ) -> SafeString:
-    """Draw a whole run: strokes below its loss curve. `points` are steps and losses; `last` is the run's last step.
+    """Draw a run: strokes below its loss curve. `points` are steps and losses; `last` is the run's last step.
 
+    A run that is not half done is shown up to twice its present step. On a phone, only every other stroke is drawn.
     `state` is `running`, `waiting`, `paused`, `failed` or `finished`. A waiting run has a place for the reader.
     """
     width, height = 1184, 200
-    y = _below(points, height)
+    y = _below(points, height, last)
     done = points[-1][0] if points else 0
+    last = min(last, round(2 * done)) if done else last
     filled = min(HERO, round(HERO * done / max(last, 1)))
     tints = spread([*parts], 0, filled) if parts and filled else [0] * filled
     strokes: list[Stroke] = []
@@ -55,32 +83,65 @@ def hero(
         if state == "failed" and place > filled - 12:
             top = height - 6 - 8 * noise(place)
         strokes.append((x, height - 3, round(top, 1), tints[place]))
+    strokes[1::2] = [(x, a, b, f"lesser {_class(name)}") for x, a, b, name in strokes[1::2]]
     drawn = paths(strokes) + _curves(points, last, width, height, state)
     if state == "waiting":
-        drawn += f'<path class="yours" d="M36 {height - 3}V52"/>'
+        drawn += f'<path class="yours" d="M4 {height - 3}V36"/>'
     return _svg("strokes hero-curve fine", width, height, drawn, label)
 
 
 def _curves(points: Sequence[Point], last: int, width: int, height: int, state: str) -> str:
     """Return the loss curve, and a dotted one to the last step."""
-    y = _below(points, height)
+    y = _below(points, height, last)
     done = points[-1][0] if points else 0
 
-    def line(begin: float, end: float, name: str) -> str:
+    def ahead(step: float) -> float:
+        return y(step) if not done else y(done) + (height - 16 - y(done)) * (1 - 0.3 ** (step / done - 1))
+
+    def line(begin: float, end: float, name: str, y: Callable[[float], float]) -> str:
         steps = [begin + (end - begin) * part / 40 for part in range(41)]
         ends = "L".join(f"{4 + (width - 8) * step / max(last, 1):.1f} {y(step):.1f}" for step in steps)
         return f'<path class="{name}" d="M{ends}"/>'
 
-    through = line(points[0][0], done, "broken" if state == "failed" else "through") if len(points) > 1 else ""
-    return through + (line(done, last, "coming") if done < last and state in ("running", "waiting") else "")
+    through = line(points[0][0], done, "broken" if state == "failed" else "through", y) if len(points) > 1 else ""
+    return through + (line(done, last, "coming", ahead) if done < last and state in ("running", "waiting") else "")
 
 
-def band(part: float, points: Sequence[Point], label: str) -> SafeString:
-    """Draw a whole run, with a person's share (between 0 and 1) of its strokes marked."""
-    width, height, count = 1000, 120, 180
-    y = _below(points, height)
+def shares(parts: Sequence[Part], label: str) -> SafeString:
+    """Draw a stroke for each percent of the whole. The strokes of a part stand together, apart from the next."""
+    counts = Counter(spread([(place, amount) for place, (_, amount) in enumerate(parts)], 0, 100))
+    pitch = 952 / max(99 + len(counts) - 1, 1)
+    groups = [(name, counts[place]) for place, (name, _) in enumerate(parts) if counts[place]]
+    names = [(gap, name) for gap, (name, count) in enumerate(groups) for _ in range(count)]
+    strokes = [(round(4 + (place + gap) * pitch, 1), 37, 6, name) for place, (gap, name) in enumerate(names)]
+    return _svg("strokes strip", 960, 40, paths(strokes), label)
+
+
+def times(seconds: Sequence[float], middle: float, label: str) -> SafeString:
+    """Draw a stroke for each step, the oldest first, as tall as the step was long; and a dotted line at `middle`."""
+    longest = max(seconds, default=0) or 1
+
+    def y(value: float) -> float:
+        return round(92 - 88 * value / longest, 1)
+
+    strokes = [
+        (round(3 + place * 994 / max(len(seconds) - 1, 1), 1), 93, y(each), 0) for place, each in enumerate(seconds)
+    ]
+    line = f'<path class="coming" d="M3 {y(middle):g}H997"/>'
+    return _svg("strokes times", 1000, 96, paths(strokes) + line, label)
+
+
+def marked(name: int | str, part: float) -> list[int | str]:
+    """Return the strokes of a `band` of which a part (between 0 and 1), and at least one stroke, has this tint."""
+    part = max(part, 1 / BAND)
+    return spread([(name, part), ("rest", 1 - part)], 0, BAND)
+
+
+def band(names: Sequence[int | str], points: Sequence[Point], label: str) -> SafeString:
+    """Draw a whole run below its loss curve, with a stroke for each name: a tint, or `rest`."""
+    width, height, count = 1000, 120, len(names)
+    y = _below(points, height, 1)
     last = points[-1][0] if points else 1
-    names = spread([("own", part), ("rest", 1 - part)], 0, count)
     strokes = [
         (
             round(3 + place * (width - 6) / (count - 1), 1),
@@ -94,18 +155,20 @@ def band(part: float, points: Sequence[Point], label: str) -> SafeString:
 
 
 def days(given: Sequence[float], tint: int, label: str) -> SafeString:
-    """Draw a stroke per day, as tall as its samples; `given` has the oldest day first."""
-    most = max(given, default=0) or 1
+    """Draw a stroke per day, as tall as its samples; `given` has the oldest day first. Days to come are dots."""
+    most, count = max(given, default=0) or 1, max(len(given), FIRST_DAYS)
     strokes: list[Stroke] = [
         (
-            round(3 + place * 994 / max(len(given) - 1, 1), 1),
+            round(3 + place * 994 / (count - 1), 1),
             37,
             round(31 - 25 * (samples / most) ** 0.5, 1) if samples else 34,
             tint if samples else GHOST,
         )
         for place, samples in enumerate(given)
     ]
-    return _svg("strokes strip fine", 1000, 40, paths(strokes), label)
+    strokes += [(round(3 + place * 994 / (count - 1), 1), 37, 37, "rest") for place in range(len(given), count)]
+    name = "strokes strip fine" if count == len(given) else "strokes strip fine first"
+    return _svg(name, 1000, 40, paths(strokes), label)
 
 
 def bars(heights: Sequence[int], width: int) -> SafeString:
@@ -154,9 +217,15 @@ def art(kind: str = "whole", label: str = "") -> SafeString:
 
 
 def bundle(count: int) -> SafeString:
-    """Draw as many machines as strokes, up to 29."""
-    strokes = [(3 + place * 5, 37, round(29 - 26 * noise(place), 1), 0) for place in range(min(count, 29))]
-    return _svg("strokes fine", 152, 40, _path("", strokes), stretch=False)
+    """Draw a crowd of machines: a stroke each, in tints that alternate."""
+    rows = min(4, -(-count // 29))
+    a_row, height = -(-count // rows), 40 / rows
+    strokes: list[Stroke] = []
+    for place in range(count):
+        x = round(3 + place % a_row * min(5, 146 / a_row), 1)
+        foot = 38 - place // a_row * height
+        strokes.append((x, foot, round(foot - (height - 4) * (0.4 + 0.6 * noise(place)), 1), int(8 * noise(place, 1))))
+    return _svg("strokes fine", 152, 40, paths(strokes), stretch=False)
 
 
 KINDS = {  # what each kind of recipe learns, by its objective
@@ -166,6 +235,22 @@ KINDS = {  # what each kind of recipe learns, by its objective
     "image_ssl": "M4 20Q20 4 40 4T76 20Q60 36 40 36T4 20M36 14V26M44 14V26",
     "masked_lm": "M4 6H26M44 6H66M4 16H40M4 26H14M32 26H60M4 36H34",
 }
+
+
+def places(tints: Sequence[int], goal: int) -> SafeString:
+    """Draw a stroke for each person who is there, and a dashed place for each one still wanted.
+
+    If they are more than `PLACES`, a stroke stands for several people.
+    """
+    people = max(goal, len(tints))
+    count = min(people, PLACES)
+    names = spread([(tint, 1) for tint in tints], people - len(tints), count) if count < people else [*tints]
+    names += [GHOST] * (count - len(names))
+    strokes = [
+        (4 + 12 * place, 29, *((8, "wanted") if name == GHOST else (round(9 - 6 * noise(place), 1), name)))
+        for place, name in enumerate(names)
+    ]
+    return _svg("strokes places fine", 12 * count - 4, 32, paths(strokes), stretch=False)
 
 
 def sketch(objective: str) -> SafeString:
@@ -211,10 +296,10 @@ def _class(tint: int | str) -> str:
     return tint if isinstance(tint, str) else f"tint-{tint}"
 
 
-def _below(points: Sequence[Point], height: int) -> Callable[[float], float]:
+def _below(points: Sequence[Point], height: int, last: float) -> Callable[[float], float]:
     """Return a function from a step to the height of the loss curve there. Without points, the curve is an example."""
     if not points:
-        return lambda step: 8 + (height - 24) * (1 - 0.2 ** (step / 40))
+        return lambda step: 8 + (height - 32) * (1 - 0.2 ** (2 * step / max(last, 1)))
     losses = [loss for _, loss in points]
     low, high = min(losses), max(losses)
 
@@ -223,7 +308,7 @@ def _below(points: Sequence[Point], height: int) -> Callable[[float], float]:
         (one, loss), (other, next_loss) = points[max(after - 1, 0)], points[after]
         part = min(1.0, max(0.0, (step - one) / (other - one))) if other > one else 1.0
         level = loss + part * (next_loss - loss)
-        return 8 + (height - 40) * ((high - level) / (high - low) if high > low else 0.5)
+        return 8 + LOWEST * height * ((high - level) / (high - low) if high > low else 0.5)
 
     return y
 

@@ -203,8 +203,8 @@ def declarations(block: str) -> dict[str, str]:
 
 
 def test_the_inks_are_those_of_the_style_sheet_by_daylight() -> None:
-    daylight = declarations(style_sheet().partition(":root {")[2].partition("}")[0])
-    names = ("sheet", "ink", "soft", "line", "accent")
+    daylight = declarations(re.split(r"^:root[^{]*{", style_sheet(), flags=re.MULTILINE)[1].partition("}")[0])
+    names = ("paper", "ink", "soft", "line", "accent")
     assert {name: getattr(plot, name.upper()) for name in names} == {name: daylight[f"--{name}"] for name in names}
     assert f'fill="{plot.ACCENT}"' in (STATIC / "hand.svg").read_text()
 

@@ -1,5 +1,7 @@
 """A person's contributions. A reader sees only contributions to runs that are visible to that reader."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from accounts.models import Person
@@ -68,12 +70,12 @@ def test_each_round_is_an_entry_of_the_log(volunteer: Person, runs: dict[str, Ru
     assert rows[0].entry == entry
 
 
-def names(by_day: dict[int, int], bytes_averaged: int = 0, finished: int = 0) -> list[str]:
+def names(by_day: dict[int, int], bytes_averaged: int = 0, finished: Sequence[int] = ()) -> list[str]:
     return [each.name for each in reached(by_day, bytes_averaged=bytes_averaged, finished=finished).milestones]
 
 
 def test_whoever_gave_nothing_has_none_and_nothing_is_missing() -> None:
-    assert reached({}, bytes_averaged=0, finished=0) == ([], "")
+    assert reached({}, bytes_averaged=0, finished=()) == ([], "")
 
 
 @pytest.mark.parametrize(
@@ -87,17 +89,17 @@ def test_whoever_gave_nothing_has_none_and_nothing_is_missing() -> None:
     ],
 )
 def test_the_highest_number_of_samples_counts(samples: int, name: str, ahead: str) -> None:
-    found = reached({3: samples}, bytes_averaged=0, finished=0)
+    found = reached({3: samples}, bytes_averaged=0, finished=())
     assert found == ([Milestone(name, 3)], ahead)
 
 
 def test_it_was_reached_on_the_day_that_made_it_full() -> None:
-    found = reached({9: 60, 7: 60, 11: 800}, bytes_averaged=0, finished=0)
+    found = reached({9: 60, 7: 60, 11: 800}, bytes_averaged=0, finished=())
     assert found.milestones == [Milestone("100 samples", 9)]
 
 
 def test_days_count_wherever_they_lie() -> None:
-    assert reached(dict.fromkeys(range(0, 60, 2), 10), bytes_averaged=0, finished=0).milestones == [
+    assert reached(dict.fromkeys(range(0, 60, 2), 10), bytes_averaged=0, finished=()).milestones == [
         Milestone("100 samples", 18),
         Milestone("30 days", 58),
     ]
@@ -106,5 +108,5 @@ def test_days_count_wherever_they_lie() -> None:
 
 def test_bytes_and_finished_runs_are_milestones_too() -> None:
     assert names({}, bytes_averaged=10**9 - 1) == []
-    assert names({}, bytes_averaged=150 * 10**9, finished=1) == ["A finished run", "100 GB averaged"]
-    assert names({}, finished=4) == ["3 finished runs"]
+    assert names({}, bytes_averaged=150 * 10**9, finished=[5]) == ["A finished run", "100 GB averaged"]
+    assert reached({}, bytes_averaged=0, finished=[5, 6, 8, 9]).milestones == [Milestone("3 finished runs", 8)]

@@ -1,3 +1,14 @@
-"""Fixtures: people, machines and a run."""
+"""Fixtures: people, machines and a run. Checks of the site are made in the test's own thread."""
+
+import pytest
 
 from tests.runs.factories import *  # noqa: F403  (`__all__` there is the list)
+from web import health
+
+
+@pytest.fixture(autouse=True)
+def _checks_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the site's checks where they are asked for, since other threads do not see a test's transaction."""
+    monkeypatch.setattr(health, "start", lambda work: work())
+    for check in health.CHECKS:
+        check.forget()

@@ -123,6 +123,15 @@ GET   /runs/<slug>/badge.svg                          private  404    404      2
 GET   /runs/<slug>/embed/                             public   200    200      200    200       200      200
 GET   /runs/<slug>/embed/                             unlisted 200    200      200    200       200      200
 GET   /runs/<slug>/embed/                             private  404    404      200    200       404      404
+GET   /runs/<slug>/poster/                           public    200    200      200    200       200      200
+GET   /runs/<slug>/poster/                           unlisted  200    200      200    200       200      200
+GET   /runs/<slug>/poster/                           private   404    404      200    200       404      404
+GET   /runs/<slug>/qr.svg                            public    200    200      200    200       200      200
+GET   /runs/<slug>/qr.svg                            unlisted  200    200      200    200       200      200
+GET   /runs/<slug>/qr.svg                            private   404    404      200    200       404      404
+GET   /runs/<slug>/projector/                        public    200    200      200    200       200      200
+GET   /runs/<slug>/projector/                        unlisted  200    200      200    200       200      200
+GET   /runs/<slug>/projector/                        private   404    404      200    200       404      404
 GET   /runs/<slug>/own/                              public    200    200      200    200       200      200
 GET   /runs/<slug>/own/                              unlisted  200    200      200    200       200      200
 GET   /runs/<slug>/own/                              private   404    404      200    200       404      404
@@ -186,6 +195,12 @@ POST  /runs/<slug>/model/                            private   login  404      4
 POST  /runs/<slug>/mix/                              public    login  403      403    done      403      login
 POST  /runs/<slug>/mix/                              unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/mix/                              private   login  404      403    done      404      login
+POST  /runs/<slug>/start/                            public    login  403      403    done      403      login
+POST  /runs/<slug>/start/                            unlisted  login  403      403    done      403      login
+POST  /runs/<slug>/start/                            private   login  404      403    done      404      login
+POST  /runs/<slug>/gather/                           public    login  403      403    done      403      login
+POST  /runs/<slug>/gather/                           unlisted  login  403      403    done      403      login
+POST  /runs/<slug>/gather/                           private   login  404      403    done      404      login
 POST  /runs/<slug>/extend/                           public    login  403      403    done      403      login
 POST  /runs/<slug>/extend/                           unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/extend/                           private   login  404      403    done      404      login
@@ -324,6 +339,7 @@ POST  /account/sessions/                             *         login  done     d
 GET   /password/<person_id>/<token>/                 *         410    410      410    410       410      410
 POST  /password/<person_id>/<token>/                 *         410    410      410    410       410      410
 ANY   /admin/**                                      *         login  403      403    403       200      login
+GET   /operator/                                     *         login  403      403    403       200      login
 GET   /operator/<secret>/                            *         404    404      404    404       404      404
 POST  /operator/<secret>/                            *         404    404      404    404       404      404
 GET   /help/                                         *         200    200      200    200       200      200

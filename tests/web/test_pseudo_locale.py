@@ -31,7 +31,7 @@ NAMES = re.compile(r"Manyhands|API|UTC|RSS|JSON|CSV|Hub|sha256|English|BCDF-GHJK
 # Stored in one language for all readers: words of people, events, formats of data, and the dates of fixtures.
 STORED = re.compile(
     r"helper\d|Ines|Please|words|machine \d|trains|averages|run-\d|CC0|A model of proverbs|Many ·|^a{64}$"
-    r"|images in folders|^(Created|Added) |\d{1,2} [A-Z][a-z]+ 20\d\d"
+    r"|images in folders|^(created|added) |\d{1,2} [A-Z][a-z]+ 20\d\d"
 )
 CHOICES = re.compile(r"AdamW|GPT-2|LAMB|LARC|Llama|Qwen|SGD")
 

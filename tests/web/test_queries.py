@@ -23,6 +23,7 @@ FEW, MANY = 2, 50
 LIMIT = 20  # exclusive
 PAGES = [
     "/",
+    "/operator/",
     "/machines/",
     "/account/",
     "/account/notifications/",
@@ -47,6 +48,8 @@ PAGES = [
     "/runs/run-0/curve.csv",
     "/runs/run-0/badge.svg",
     "/runs/run-0/embed/",
+    "/runs/run-0/poster/",
+    "/runs/run-0/projector/",
     "/runs/run-0/publish/",
     "/runs/run-0/edit/",
     "/runs/run-1/",

@@ -50,7 +50,7 @@ def test_a_page_offers_what_its_reader_may_do_and_nothing_else(run: Run, helper:
     assert 'action="/runs/proverbs/announce/"' in text
     assert 'action="/runs/proverbs/removed/"' in text
     assert 'name="action"' not in text
-    assert "Danger zone" not in text
+    assert 'id="danger"' not in text
     roles.give_up(offered=offered)
     given_role(run, helper, Run.Role.CO_ORGANIZER)
     text = page(as_(helper).get("/runs/proverbs/manage/"))

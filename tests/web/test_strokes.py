@@ -41,6 +41,18 @@ def test_a_step_fills_stroke_by_stroke() -> None:
     assert "new tint-0" in half, "the newest one rises"
 
 
+def test_the_newest_steps_are_as_tall_as_their_samples_and_shared_out_exactly() -> None:
+    svg = strokes.history([[(0, 10), (1, 20)], [(1, 15)], [(0, 30), (1, 30)]], "")
+    found = dict(re.findall(r'class="(?:new )?(tint-\d)" d="([^"]*)"', svg))
+    per = strokes.STRIP // 3
+    assert drawn(svg) == strokes.STRIP
+    zero = sum(drawn(path) for name, path in re.findall(r'class="(?:new )?(tint-0)" d="([^"]*)"', svg))
+    assert abs(zero - per * (1 / 3 + 0 + 1 / 2)) <= 1
+    assert set(re.findall(r"V([\d.]+)", found["tint-1"])) <= {"19", "25.5", "6"}
+    assert set(re.findall(r"V([\d.]+)", svg)) == {"19", "25.5", "6"}
+    assert drawn(strokes.history([], "")) == 0
+
+
 @pytest.mark.parametrize("state", ["waiting", "running", "paused", "failed", "finished"])
 def test_a_run_is_drawn_in_each_state(state: str) -> None:
     points = [] if state == "waiting" else [(1, 6.0), (50, 4.0), (80, 3.5)]
@@ -53,14 +65,39 @@ def test_a_run_is_drawn_in_each_state(state: str) -> None:
     assert all(0 <= y <= 1184 for y in coordinates)
 
 
+@pytest.mark.parametrize(
+    ("here", "goal", "people", "wanted"),
+    [(2, 5, 2, 3), (0, 5, 0, 5), (7, 5, 7, 0), (50, 200, 15, 45), (300, 200, 60, 0)],
+)
+def test_each_person_has_a_stroke_and_each_one_wanted_a_place(here: int, goal: int, people: int, wanted: int) -> None:
+    svg = strokes.places([3] * here, goal)
+    found = {name: drawn(path) for name, path in re.findall(r'class="([\w-]+)" d="([^"]*)"', svg)}
+    assert (found.get("tint-3", 0), found.get("wanted", 0)) == (people, wanted)
+
+
 def test_a_certificate_marks_the_persons_part() -> None:
-    svg = strokes.band(0.25, [(1, 6.0), (100, 3.0)], "")
-    own = re.search(r'class="own" d="([^"]*)"', svg)
-    assert own is not None
-    assert (drawn(own[1]), drawn(svg)) == (45, 180)
+    for part, marked in ((0.25, 25), (0.0001, 1)):
+        svg = strokes.band(strokes.marked(3, part), [(1, 6.0), (100, 3.0)], "")
+        own = re.search(r'class="tint-3" d="([^"]*)"', svg)
+        assert own is not None
+        assert (drawn(own[1]), drawn(svg)) == (marked, 100)
+
+
+def test_each_percent_has_a_stroke_beside_those_of_its_person() -> None:
+    svg = strokes.shares([(3, 600), (3, 100), (5, 200), ("rest", 100)], "")
+    places = {
+        name: [float(x) for x in re.findall(r"M([\d.]+)", path)]
+        for name, path in re.findall(r'class="([\w-]+)" d="([^"]*)"', svg)
+    }
+    assert {name: len(each) for name, each in places.items()} == {"tint-3": 70, "tint-5": 20, "rest": 10}
+    first = places["tint-3"]
+    assert first[60] - first[59] > 1.5 * (first[1] - first[0]), "two people of the same tint stand apart"
+    assert max(first) < min(places["tint-5"]) < max(places["tint-5"]) < min(places["rest"])
 
 
 def test_days_without_samples_stay_low() -> None:
     svg = strokes.days([0, 4, 16], 3, "")
     heights = {name: re.findall(r"V([\d.]+)", path) for name, path in re.findall(r'class="([\w-]+)" d="([^"]*)"', svg)}
+    coming = heights.pop("rest")
+    assert coming == ["37"] * (strokes.FIRST_DAYS - 3), "days to come are dots"
     assert heights == {"ghost": ["34"], "tint-3": ["18.5", "6"]}

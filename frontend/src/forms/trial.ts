@@ -35,6 +35,8 @@ document.addEventListener("submit", (event) => {
   event.preventDefault();
   if (isSending) return;
   isSending = true;
+  const [chosen, prompt] = [event.submitter, form.querySelector("textarea")];
+  if (chosen instanceof HTMLButtonElement && chosen.value && prompt) prompt.value = chosen.value;
   void fetch(form.action, { method: "POST", body: new FormData(form) })
     .then(show)
     .catch(() => form.submit())

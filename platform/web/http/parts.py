@@ -31,7 +31,7 @@ class Older(NamedTuple):
     older: int | None
 
 
-def rows_before(rows: QuerySet[Any], request: HttpRequest, size: int = ROWS) -> Older:
+def rows_before(rows: QuerySet[Any], request: HttpRequest, size: int) -> Older:
     """Return at most `size` rows in one query, newest first. With `?before=`, return only rows before that key."""
     said = request.GET.get("before", "")
     is_older = BEFORE.fullmatch(said) is not None

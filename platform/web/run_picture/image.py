@@ -9,7 +9,7 @@ from typing import NamedTuple
 from PIL import Image, ImageDraw, ImageFont
 
 from notices.words import NAMELESS, one_line
-from peer_agent.plot import ACCENT, INK, LINE, SHEET, SOFT, Frame, Layout, Words
+from peer_agent.plot import ACCENT, INK, LINE, PAPER, SOFT, Frame, Layout, Words
 from runs.selectors import Measured, Point, typical_loss
 from web.run_picture.curves import laid_out
 
@@ -160,7 +160,7 @@ def curve_png(shown: Shown) -> bytes:
 
 
 def _paper() -> "tuple[Image.Image, Pen]":
-    image = Image.new("RGB", (TWICE * CARD.width, TWICE * CARD.height), SHEET)
+    image = Image.new("RGB", (TWICE * CARD.width, TWICE * CARD.height), PAPER)
     return image, Pen(ImageDraw.Draw(image))
 
 
@@ -182,12 +182,12 @@ class Pen:
 
     def circle(self, x: float, y: float, radius: float, ink: str, *, hollow: bool = False) -> None:
         box = [TWICE * (x - radius), TWICE * (y - radius), TWICE * (x + radius), TWICE * (y + radius)]
-        self.draw.ellipse(box, fill=SHEET if hollow else ink, outline=ink, width=TWICE * 3)
+        self.draw.ellipse(box, fill=PAPER if hollow else ink, outline=ink, width=TWICE * 3)
 
     def text(self, place: tuple[float, float], words: str, size: int, ink: str, anchor: str) -> float:
         """Draw words on a blank box and return their width. `anchor` is l, m or r, followed by s for the baseline."""
         scaled, font = (TWICE * place[0], TWICE * place[1]), letters(TWICE * size)
-        self.draw.rectangle(self.draw.textbbox(scaled, words, font=font, anchor=anchor), fill=SHEET)
+        self.draw.rectangle(self.draw.textbbox(scaled, words, font=font, anchor=anchor), fill=PAPER)
         self.draw.text(scaled, words, fill=ink, font=font, anchor=anchor)
         return self.draw.textlength(words, font=font) / TWICE
 

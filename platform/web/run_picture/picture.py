@@ -66,6 +66,7 @@ def picture_of(seen: Seen) -> Picture:
 def _words(seen: Seen) -> Picture:
     run, word = seen.run.run, status_sentence.state_word(seen.run, _trainers(seen))
     to_go = status_sentence.to_go(seen.run) if word == status_sentence.RUNNING else ""
+    start = status_sentence.start_of(run, _trainers(seen), seen.now)
     return {
         "slug": run.slug,
         "state": str(run.state),
@@ -74,13 +75,30 @@ def _words(seen: Seen) -> Picture:
         "label": status_sentence.state_label(word, _trainers(seen)),
         "visibility": str(run.get_visibility_display()).lower(),
         "waiting_for": run.waiting_for,
-        "sentence": status_sentence.run_sentence(seen.run, seen.peers),
+        "sentence": status_sentence.run_sentence(seen.run, seen.peers, seen.now),
+        "start": status_sentence.start_html(start) if start else "",
+        "goal": _goal(seen),
         "to_go": to_go,
         "progress": card_sentences.progress(seen.run, to_go),
         "can_join": run.state in LIVE,
         "text": str(seen.run.dataset.state),
         "release": str(seen.run.release.state) if seen.run.release else "",
         "released_step": _released_step(seen.run),
+    }
+
+
+def _goal(seen: Seen) -> Picture | None:
+    """Return how many people train of those whom the organizer hopes for. None without a goal, or if none can join."""
+    run, goal = seen.run.run, seen.run.run.people_goal
+    if not goal or run.state not in (Run.State.PREPARING, Run.State.OPEN) or run.wanted == Run.Wanted.FINISHED:
+        return None
+    names = sorted({peer.name for peer in _trainers(seen)})
+    said = ngettext("%(here)s of %(goal)s person", "%(here)s of %(goal)s people", goal)
+    if len(names) > goal:
+        said = ngettext("%(here)s people, %(goal)s was hoped for", "%(here)s people, %(goal)s were hoped for", goal)
+    return {
+        "strokes": strokes.places([tint_of(name) for name in names], goal),
+        "words": said % {"here": f"{len(names):,}", "goal": f"{goal:,}"},
     }
 
 
@@ -104,7 +122,7 @@ def _cards(seen: Seen) -> Picture:
     return {
         "resting": card_sentences.resting(run),
         "given": card_sentences.given(run.people, run.machines, run.samples),
-        "nobody": str(card_sentences.NOBODY),
+        "nobody": str(card_sentences.NOBODY_YET if run.run.state == Run.State.PAUSED else card_sentences.NOBODY),
         "nothing": str(card_sentences.NOTHING),
         "without_curve": card_sentences.without_curve(run.dataset.unigram_entropy),
     }
@@ -141,7 +159,7 @@ def _step(seen: Seen) -> Picture:
     target = 0 if shares else seen.run.target_batch  # a sum over several steps has no target
     return {
         "step_title": _step_title(shares, seen.run.step + 1),
-        "phase": "" if shares else sums.phase,
+        "phase": "" if shares or seen.run.run.later_start(seen.now) else sums.phase,
         "done": done,  # may exceed the target
         "target": target,
         "chips": [
@@ -149,7 +167,9 @@ def _step(seen: Seen) -> Picture:
             for name, samples in sorted(given.items(), key=lambda each: (-each[1], each[0]))[:CHIPS]
         ],
         "more_people": card_sentences.more_people(max(0, len(given) - CHIPS)),
-        "strip": _strip(given, done, target),
+        "strip": strokes.history([*map(_by_tint, shares.stretches)], counts.samples(done))
+        if shares
+        else _strip(given, done, target),
         "samples_per_s": round(sums.samples_per_s, 1),
         "tokens_per_s": round(sums.samples_per_s * recipe.loss_units_in(1)[1]),
         "units": loss_unit_of_page(recipe)[1],
@@ -168,13 +188,16 @@ def samples_by_person(trainers: Iterable[OnlinePeer]) -> dict[str, int]:
 
 
 def _strip(given: Mapping[str, int], done: int, target: int) -> str:
-    by_tint: Counter[int] = Counter()
-    for name, samples in given.items():
-        by_tint[tint_of(name)] += samples
     rest: list[strokes.Part] = [("rest", max(0, done - sum(given.values())))]
-    parts = [*sorted(by_tint.items()), *rest]
     label = _("%(done)s of %(target)s samples") % {"done": f"{done:,}", "target": f"{target:,}"}
-    return strokes.strip(parts, max(0, target - done), label if target else counts.samples(done))
+    return strokes.strip([*_by_tint(given), *rest], max(0, target - done), label)
+
+
+def _by_tint(given: Mapping[str, int]) -> list[strokes.Part]:
+    found: Counter[int] = Counter()
+    for name, samples in given.items():
+        found[tint_of(name)] += samples
+    return [*sorted(found.items())]
 
 
 def _step_title(shares: Shares | None, step: int) -> str:

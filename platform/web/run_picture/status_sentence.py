@@ -2,10 +2,14 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
+from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext, pgettext, pgettext_lazy
+from django.utils.translation import gettext_lazy, ngettext, pgettext, pgettext_lazy
 
 from coordination.presence import TRAINER, OnlinePeer
 from peer_agent.plot import perplexity_text
@@ -23,6 +27,7 @@ SOON_S = 3.0  # the page may be a second old, so a shorter wait cannot be told
 # If the last step is older than AGO, the trend is not about the last hour.
 HOUR, AGO = timedelta(hours=1), timedelta(minutes=10)
 PERPLEXITY = "perplexity"  # the name of perplexity among a snapshot's figures
+STARTS = gettext_lazy("Starts {when}, {left}. {ready}")
 FEW = 5  # with fewer steps in an hour, show no trend of the hour
 LABELS = {
     Run.State.DRAFT.value: pgettext_lazy("state of a run", "Draft"),
@@ -36,14 +41,14 @@ LABELS = {
 }
 
 
-def run_sentence(picture: RunPicture, peers: Sequence[OnlinePeer]) -> str:
+def run_sentence(picture: RunPicture, peers: Sequence[OnlinePeer], now: datetime | None = None) -> str:
     match state := Run.State(picture.run.state):
         case Run.State.DRAFT:
             return draft_sentence(picture)
         case Run.State.PREPARING:
             return preparing_sentence(picture)
         case Run.State.OPEN:
-            return open_sentence(picture, [peer for peer in peers if peer.role == TRAINER])
+            return open_sentence(picture, [peer for peer in peers if peer.role == TRAINER], now)
         case Run.State.PAUSED:
             return _("Paused at step %(step)s. Nothing is lost; training resumes from here.") % at_step(picture)
         case Run.State.FINISHING:
@@ -89,10 +94,12 @@ def preparing_sentence(picture: RunPicture) -> str:
     return _("Preparing the initial model. The run will start automatically.")
 
 
-def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
+def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer], now: datetime | None = None) -> str:
     """Return a sentence on who is making which step, or what the run awaits."""
     if picture.run.wanted == Run.Wanted.FINISHED:
         return ending_sentence(picture, trainers)
+    if (start := start_of(picture.run, trainers, now)) is not None:
+        return str(STARTS).format(when=start.when, left=start.left, ready=start.ready)
     if picture.step >= picture.target_steps:
         return _("All %(step)s steps are done. The final model is being uploaded.") % at_step(picture)
     if not trainers:
@@ -100,6 +107,46 @@ def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
     if picture.run.waiting_for:
         return waiting_sentence(picture, trainers)
     return making_sentence(picture, trainers)
+
+
+class Start(NamedTuple):
+    """The start time of a run that waits for it, as text, how long that is from now, and how many people are there."""
+
+    at: datetime
+    when: str
+    left: str
+    ready: str
+
+
+def start_of(run: Run, trainers: Sequence[OnlinePeer], now: datetime | None = None) -> Start | None:
+    """Return when an open run starts, or None if it need not wait."""
+    now = now or timezone.now()
+    at = run.later_start(now) if run.state == Run.State.OPEN and run.wanted != Run.Wanted.FINISHED else None
+    if at is None:
+        return None
+    number, facts = company(trainers)
+    ready = ngettext("%(people)s is ready.", "%(people)s are ready.", number) % facts
+    left = _("in %(duration)s") % {"duration": duration((at - now).total_seconds())}
+    return Start(at, start_words(at, now), left, ready if number else _("Nobody is ready yet."))
+
+
+def start_words(at: datetime, now: datetime) -> str:
+    """Return text such as “Saturday 5 December, 18:00 UTC”, with the year if it is another one."""
+    return f"{date_format(at, 'l j F, H:i' if at.year == now.year else 'l j F Y, H:i')} UTC"
+
+
+def start_label(run: Run, now: datetime | None = None) -> str:
+    """Return text such as “Starts Saturday 5 December, 18:00 UTC”; empty unless an open run waits for its start."""
+    now = now or timezone.now()
+    at = run.later_start(now) if run.state == Run.State.OPEN else None
+    return _("Starts %(when)s") % {"when": start_words(at, now)} if at else ""
+
+
+def start_html(start: Start) -> SafeString:
+    """Return the sentence of a run that waits for its start, as HTML. A script shows the reader's time and counts."""
+    when = format_html('<time datetime="{}" data-start>{}</time>', f"{start.at:%Y-%m-%dT%H:%MZ}", start.when)
+    left = format_html("<span data-left>{}</span>", start.left)
+    return format_html(str(STARTS), when=when, left=left, ready=start.ready)
 
 
 def empty_sentence(picture: RunPicture) -> str:

@@ -66,6 +66,8 @@ PAGES = [
     Page("{run}swarm/"),
     Page("{run}swarm/", who="Amina"),
     Page("{run}embed/"),
+    Page("{run}poster/"),
+    Page("{run}projector/", wait=LIVE),
     Page("{run}leaderboard/?of=machines", who="Amina"),
     Page("{run}manage/", who="Amina"),
     Page("{run}trail/", who="Amina"),

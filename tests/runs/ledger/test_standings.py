@@ -148,9 +148,10 @@ def test_shares_of_the_last_steps_are_read_by_the_steps(run: Run, laptop: Owned,
     committed(run, (laptop.machine, 1000))
     for _ in range(3):
         committed(run, (laptop.machine, 1), (other, 2))
-    assert standings.shares(run, steps=3, limit=10) == (3, 9, {"Amina": 6, "Teo": 3})
-    assert standings.shares(run, steps=3, limit=1) == (3, 9, {"Amina": 6})
-    assert standings.shares(run, steps=50, limit=1)[:2] == (4, 1009)
+    each = {"Amina": 2, "Teo": 1}
+    assert standings.shares(run, steps=3, limit=10) == (3, 9, {"Amina": 6, "Teo": 3}, [each, each, each])
+    assert standings.shares(run, steps=3, limit=1) == (3, 9, {"Amina": 6}, [each, each, each])
+    assert standings.shares(run, steps=50, limit=1) == (4, 1009, {"Teo": 1003}, [{"Teo": 1000}, each, each, each])
     with CaptureQueriesContext(connection) as asked:
         standings.shares(run, steps=3, limit=10)
     with connection.cursor() as cursor:

@@ -124,7 +124,7 @@ def test_a_point_has_what_every_chart_shows() -> None:
 
 
 def test_short_steps_are_shown_together() -> None:
-    shares = Shares(50, 200, {"Teo": 150, "Ida": 30})
+    shares = Shares(50, 200, {"Teo": 150, "Ida": 30}, [{"Teo": 150, "Ida": 50}])
     shown = with_recipe(picture("open", pace_s=0.4, shares=shares))
     found = picture_of(Seen(shown, (TEO,), "reduce", 0, NOON))
     assert (found["step_title"], found["phase"], found["done"], found["target"]) == ("Last 50 steps", "", 200, 0)
@@ -134,7 +134,7 @@ def test_short_steps_are_shown_together() -> None:
     assert resting["chips"] == [], "nobody trains"
 
 
-@pytest.mark.parametrize("shares", [None, Shares(50, 200, {"Teo": 150, "Ida": 50})])
+@pytest.mark.parametrize("shares", [None, Shares(50, 200, {"Teo": 150, "Ida": 50}, [{"Teo": 150, "Ida": 50}])])
 def test_no_machine_trains_while_the_run_is_paused(shares: Shares | None) -> None:
     shown = with_recipe(
         picture("paused", pace_s=0.4, shares=shares, leaderboard=[LeaderboardLine(1, "Teo", 9, 9, 3, 1)])
@@ -142,6 +142,21 @@ def test_no_machine_trains_while_the_run_is_paused(shares: Shares | None) -> Non
     found = picture_of(Seen(shown, (TEO, NOOR, RELAY), "accumulate", 0, NOON))
     assert (found["chips"], found["training"], found["samples_per_s"], found["tokens_per_s"]) == ([], 0, 0, 0)
     assert (found["stage"], found["leaderboard"][0]["now"], found["relays"]) == ("paused", False, 1)
+
+
+def test_people_are_counted_once_towards_the_goal() -> None:
+    def goal(state: str, goal: int | None, *peers: OnlinePeer) -> str | None:
+        shown = with_recipe(picture(state))
+        shown.run.people_goal = goal
+        found = picture_of(Seen(shown, peers, "", 0, NOON))["goal"]
+        return str(found["words"]) if found else None
+
+    assert goal("open", 20, TEO, NOOR, NOOR._replace(peer="c" * 32), RELAY) == "2 of 20 people"
+    assert goal("open", 1, TEO) == "1 of 1 person"
+    assert goal("open", 1, TEO, NOOR) == "2 people, 1 was hoped for"
+    assert goal("open", None, TEO) is None
+    assert goal("paused", 20, TEO) is None
+    assert goal("finished", 20) is None
 
 
 def test_a_run_that_was_ended_early_has_a_full_bar() -> None:

@@ -11,7 +11,15 @@ from runs.models import Dataset, Release, Run
 from runs.selectors import Point, RunPicture
 from web.run_picture.counts import duration, ordinal
 from web.run_picture.picture import bars_of, step_sums, tint_of
-from web.run_picture.status_sentence import run_sentence, standing, state_word, to_go, trend
+from web.run_picture.status_sentence import (
+    run_sentence,
+    standing,
+    start_html,
+    start_of,
+    state_word,
+    to_go,
+    trend,
+)
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 TEO, NOOR = (OnlinePeer("a" * 32, name, "trainer", "ready", done, 10.0) for name, done in (("Teo", 3), ("Noor", 9)))
@@ -126,6 +134,32 @@ def test_a_place_is_told_with_what_is_missing_to_the_next() -> None:
     assert [ordinal(number) for number in (2, 3, 11, 12, 13, 22, 111)] == [
         "2nd", "3rd", "11th", "12th", "13th", "22nd", "111th",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("hours", "peers", "words"),
+    [
+        (342, [TEO, NOOR, NOOR], "Starts Saturday 5 December, 18:00 UTC, in 14 days. 2 people are ready."),
+        (2.5, [TEO, RELAY], "Starts Saturday 21 November, 14:30 UTC, in 2 h 30 min. 1 person is ready."),
+        (60 * 24, [], "Starts Wednesday 20 January 2027, 12:00 UTC, in 60 days. Nobody is ready yet."),
+        (0, [TEO], "1 person on 1 machine is working on step 1."),
+    ],
+)
+def test_a_run_says_when_it_starts_until_then(hours: float, peers: list[OnlinePeer], words: str) -> None:
+    shown = picture("open", step=0)
+    shown.run.starts_at = NOON + timedelta(hours=hours)
+    assert run_sentence(shown, peers, NOON) == words
+
+
+def test_the_start_is_marked_for_the_script() -> None:
+    run = Run(state="open", starts_at=NOON + timedelta(days=3))
+    start = start_of(run, [TEO], NOON)
+    assert start is not None
+    assert start_html(start) == (
+        'Starts <time datetime="2026-11-24T12:00Z" data-start>Tuesday 24 November, 12:00 UTC</time>, '
+        "<span data-left>in 3 days</span>. 1 person is ready."
+    )
+    assert start_of(Run(state="paused", starts_at=run.starts_at), [TEO], NOON) is None
 
 
 def test_a_run_that_waits_is_not_called_running() -> None:

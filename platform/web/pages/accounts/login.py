@@ -14,14 +14,21 @@ from django.views.decorators.http import require_http_methods, require_POST
 from accounts import services
 from accounts.selectors import has_operator
 from config.environment import kept_secret
+from web import strokes
 from web.http import rate_limits
 from web.http.requester import address_of
 from web.pages.accounts.forms import LoginForm, SignUpForm
+from web.run_picture.picture import TINTS
+
+CROWD = [place * 5 % TINTS for place in range(36)]  # the tints of the strokes beside a newcomer's place
 
 log_in = rate_limits.limited("log-ins", address_of, failures_only=True)(
     rate_limits.limited("log-ins of this name", rate_limits.address_and_name, failures_only=True)(
         views.LoginView.as_view(
-            template_name="web/accounts/login.html", authentication_form=LoginForm, redirect_authenticated_user=True
+            template_name="web/accounts/login.html",
+            authentication_form=LoginForm,
+            redirect_authenticated_user=True,
+            extra_context={"drawing": strokes.places(CROWD, len(CROWD))},
         )
     )
 )
@@ -41,7 +48,8 @@ def sign_up(request: HttpRequest) -> HttpResponse:
         else:
             login(request, person)
             return redirect(after_login(request))
-    return render(request, "web/accounts/signup.html", {"form": form, "next": request.GET.get("next", "")})
+    facts = {"form": form, "next": request.GET.get("next", ""), "drawing": strokes.places(CROWD, len(CROWD) + 1)}
+    return render(request, "web/accounts/signup.html", facts)
 
 
 @require_POST

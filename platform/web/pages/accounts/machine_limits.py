@@ -33,15 +33,19 @@ DAYS = (
 )
 MOST_GB, MOST_MBPS, LEAST_MBPS = 100_000, 100_000, 0.1
 MOST_IDLE = 24 * 60
-CONDITIONS = ("idle_minutes", "pause_on_battery", "programs")
+# The fields of each group and their units.
+POWER = {"threads": "", "duty_percent": "%", "memory_gb": "GB", "disk_gb": "GB"}
+NETWORK = {"up_mbps": "Mb/s", "down_mbps": "Mb/s", "month_gb": "GB"}
 EVERY_DAY = ("from_all", "to_all")
 LAST_MINUTE = time(23, 59)  # a time field cannot say 24:00, so this stands for the end of the day
+NO_LIMIT = gettext_lazy("no limit")
 
 
-def _number(label: str, help_text: str, *, most: float, least: float = 1) -> forms.Field:
-    """Return an optional number field. It accepts fractions if `least` is a float."""
+def _number(label: Any, help_text: Any = "", *, most: float, least: float = 1, empty: Any = NO_LIMIT) -> forms.Field:
+    """Return an optional number field. It accepts fractions if `least` is a float, and shows `empty` while empty."""
     kind = forms.FloatField if isinstance(least, float) else forms.IntegerField
-    return kind(label=label, help_text=help_text, min_value=least, max_value=most, required=False)
+    widget = forms.NumberInput(attrs={"placeholder": empty})
+    return kind(label=label, help_text=help_text, min_value=least, max_value=most, required=False, widget=widget)
 
 
 def _time_field(label: str) -> forms.TimeField:
@@ -52,18 +56,32 @@ def _time_field(label: str) -> forms.TimeField:
 class LimitsForm(forms.Form):
     """The limits of a machine. An empty field sets no limit beyond those the agent was started with."""
 
-    threads = _number("CPU threads", "Leave empty to keep the agent's own setting.", most=1024)
+    threads = _number(
+        gettext_lazy("CPU threads"), gettext_lazy("Without a limit, the agent's own setting applies."), most=1024
+    )
     duty_percent = _number(
-        "Share of time spent training, in %", "Regular pauses keep the machine cool.", least=LEAST_DUTY, most=100
+        gettext_lazy("Time spent training"),
+        gettext_lazy("Regular pauses keep the machine cool."),
+        least=LEAST_DUTY,
+        most=100,
     )
-    memory_gb = _number("Memory, in GB", "The agent leaves the run if it needs more.", least=0.1, most=MOST_GB)
-    disk_gb = _number("Disk, in GB", "Cache for training data.", most=MOST_GB)
-    up_mbps = _number("Upload, in Mb/s", "", least=LEAST_MBPS, most=MOST_MBPS)
-    down_mbps = _number("Download, in Mb/s", "", least=LEAST_MBPS, most=MOST_MBPS)
+    memory_gb = _number(
+        gettext_lazy("Memory"), gettext_lazy("The agent leaves the run if it needs more."), least=0.1, most=MOST_GB
+    )
+    disk_gb = _number(gettext_lazy("Disk"), gettext_lazy("Cache for training data."), most=MOST_GB)
+    up_mbps = _number(gettext_lazy("Upload"), least=LEAST_MBPS, most=MOST_MBPS)
+    down_mbps = _number(gettext_lazy("Download"), least=LEAST_MBPS, most=MOST_MBPS)
     month_gb = _number(
-        "Traffic per month, in GB", "Upload plus download. At the limit, it pauses until next month.", most=MOST_GB
+        gettext_lazy("Traffic per month"),
+        gettext_lazy("Upload plus download. At the limit, it pauses until next month."),
+        most=MOST_GB,
     )
-    idle_minutes = _number("Only when idle for (minutes)", "Leave empty to train while it is in use.", most=MOST_IDLE)
+    idle_minutes = _number(
+        gettext_lazy("Only when idle for"),
+        gettext_lazy("Leave empty to train while it is in use."),
+        most=MOST_IDLE,
+        empty="0",
+    )
     pause_on_battery = forms.BooleanField(label=gettext_lazy("Pause on battery"), required=False)
     programs = forms.CharField(
         label=gettext_lazy("Pause while these programs run"),
@@ -94,11 +112,14 @@ class LimitsForm(forms.Form):
         for day, name in enumerate(DAYS):
             yield str(name), self[f"from_{day}"], self[f"to_{day}"]
 
-    def numbers(self) -> Iterator[forms.BoundField]:
-        return (field for field in self if field.name not in CONDITIONS and not field.name.startswith(("from_", "to_")))
+    def power(self) -> list[tuple[forms.BoundField, str]]:
+        return self._fields_of(POWER)
 
-    def conditions(self) -> Iterator[forms.BoundField]:
-        return (self[name] for name in CONDITIONS)
+    def network(self) -> list[tuple[forms.BoundField, str]]:
+        return self._fields_of(NETWORK)
+
+    def _fields_of(self, units: dict[str, str]) -> list[tuple[forms.BoundField, str]]:
+        return [(self[name], unit) for name, unit in units.items()]
 
     def clean_programs(self) -> tuple[str, ...]:
         lines = [line.strip() for line in self.cleaned_data["programs"].splitlines()]

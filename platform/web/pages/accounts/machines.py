@@ -1,7 +1,7 @@
 """The page of a person's machines and tokens. A new secret is shown once, in the answer to the POST that created it."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -10,8 +10,9 @@ from django.contrib.auth.decorators import login_required
 from django.db.models import QuerySet, Sum
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
+from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.utils.translation import pgettext
+from django.utils.translation import gettext_lazy, pgettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 from msgspec.structs import replace
@@ -23,6 +24,7 @@ from accounts.selectors import machines_of
 from accounts.services import IssuedToken
 from coordination import presence
 from coordination.presence import AUXILIARY, RELAY, TRAINER, OnlinePeer
+from peer_agent.machine.energy import in_watt_hours
 from peer_agent.machine.resting import in_words as reason_in_words
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.messages import Instructions
@@ -38,6 +40,14 @@ from web.pages.accounts.forms import MachineNameForm, TokenForm
 from web.run_picture import counts
 from web.words import titled_in_words_of_page
 
+HOUR_S = 3600
+PAUSES = {"1h": HOUR_S, "2h": 2 * HOUR_S, "8h": 8 * HOUR_S}  # other values mean: until the owner resumes the machine
+PAUSE_CHOICES = (  # values of the form field, and their names
+    ("1h", gettext_lazy("For 1 hour")),
+    ("2h", gettext_lazy("For 2 hours")),
+    ("8h", gettext_lazy("For 8 hours")),
+    ("open", gettext_lazy("Until I resume it")),
+)
 SLUG = re.compile(r"[-a-z0-9_]{1,80}")
 MOST_CHOICES = 50  # most runs offered for a machine to move to
 MOST_RUNS = 500  # most runs searched for a machine, newest first
@@ -47,7 +57,10 @@ MOST_RUNS = 500  # most runs searched for a machine, newest first
 
 
 class OwnMachine(NamedTuple):
-    """A machine's row on the page. `run` is the run it is in now. `samples` and `averaged` are sums over all runs."""
+    """A machine's row on the page. `run` is the run it is in now. `samples` and `averaged` are sums over all runs.
+
+    `number` is greater than 1 if the person's earlier machines have the same name.
+    """
 
     machine: Machine
     run: Run | None
@@ -57,6 +70,7 @@ class OwnMachine(NamedTuple):
     samples: int
     averaged: str
     control: Control
+    number: int = 1
 
     @property
     def is_paused(self) -> bool:
@@ -69,11 +83,22 @@ class OwnMachine(NamedTuple):
         control = self.control
         if control.report is None or control.is_heard:
             return ""
+        if self.control.rest.why is Why.PAUSED and not control.wanted.pause:
+            return _("Resuming…")
         if control.wanted.move_to:
             return _("Moving to another run…")
         if control.wanted.finish:
             return _("Finishing…")
         return _("Pausing…") if control.wanted.pause else _("Applying new limits…")
+
+    @property
+    def used(self) -> str:
+        """Text about the electricity and the upload that the machine says a run has taken; empty if that is little."""
+        report = self.control.report
+        if report is None or not report.energy_wh:
+            return ""
+        facts = {"energy": in_watt_hours(report.energy_wh), "size": in_words(report.sent_bytes) or "0 kB"}
+        return _("About %(energy)s and %(size)s up so far") % facts
 
     @property
     def could_not(self) -> str:
@@ -99,9 +124,14 @@ def own_machines(person: Person) -> list[OwnMachine]:
             given.get(machine.pk, 0),
             averaged.get(machine.pk, 0),
             controls.get(machine.pk, NO_CONTROL),
-        )
+        )._replace(number=_number_of(machine, machines))
         for machine in machines
     ]
+
+
+def _number_of(machine: Machine, machines: Iterable[Machine]) -> int:
+    """Return the machine's place among those of the same name, the oldest first."""
+    return 1 + sum(other.name == machine.name and other.created_at < machine.created_at for other in machines)
 
 
 def runs_to_move_to(person: Person) -> list[Run]:
@@ -170,7 +200,8 @@ def change_machine(request: HttpRequest, machine_id: UUID) -> HttpResponse:
         return _let_back(request, machine)
     if (asked := _asked(request.POST)) is not None:
         machine_control.change(machine=machine, to=asked)
-        return redirect("web:machines")
+        from_run = request.POST.get("run", "")
+        return redirect("web:run", from_run) if SLUG.fullmatch(from_run) else redirect("web:machines")
     form = MachineNameForm(request.POST)
     if not form.is_valid():
         return _page(request, person_in(request), name_fault=_("Enter a name of 1 to 60 characters."), status=400)
@@ -184,7 +215,9 @@ def _asked(form: QueryDict) -> Callable[[Instructions], Instructions] | None:
     The slug of a run is not checked here: the machine itself reports an unknown run.
     """
     if "pause" in form or "resume" in form:
-        return partial(replace, pause="pause" in form, finish=False, move_to="")
+        length_s = PAUSES.get(form.get("pause", ""), 0)
+        until = int(timezone.now().timestamp()) + length_s if length_s else 0
+        return partial(replace, pause="pause" in form, pause_until=until, finish=False, move_to="")
     if "finish" in form:
         return partial(replace, finish=True, move_to="")
     slug = form.get("move", "")
@@ -235,7 +268,7 @@ def _page(
     name_fault: str = "",
     status: int = 200,
 ) -> HttpResponse:
-    rows = own_machines(person)
+    rows = sorted(own_machines(person), key=lambda row: (row.machine.revoked_at is not None, not row.is_online))
     working = [row for row in rows if row.machine.revoked_at is None]
     facts = {
         "rows": rows,
@@ -249,6 +282,7 @@ def _page(
         "name_fault": name_fault,
         "site": request.build_absolute_uri("/").rstrip("/"),
         "pip_call": pip_call(request),
+        "pauses": PAUSE_CHOICES,
         "runs": runs_to_move_to(person) if any(row.is_online for row in working) else [],
     }
     return render(request, "web/accounts/machines.html", facts, status=status)

@@ -218,8 +218,10 @@ def _page(
 ) -> HttpResponse:
     person = person_in(request)
     mailbox, webhook = selectors.mailbox_of(person), selectors.webhook_of(person)
+    ways = _offered(mailbox, webhook)
     facts = {
-        "events": _events(person, _offered(mailbox, webhook)),
+        "ways": ways,
+        "events": _events(person, ways),
         "mailbox": mailbox,
         "sends_mail": mail.is_offered(),
         "webhook": webhook,

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from django.contrib.auth.decorators import login_required
@@ -9,6 +11,8 @@ from django.db.models import Max, Min
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, override
 from django.views.decorators.http import require_POST, require_safe
@@ -21,7 +25,7 @@ from coordination import presence
 from runs import selectors
 from runs.ledger.totals import in_words
 from runs.models import Run
-from runs.people import Contributions, Given, contributions, ledger_of, runs_shown
+from runs.people import Contributions, Given, contributions, given_to, ledger_of, runs_shown
 from web import strokes
 from web.http import rate_limits
 from web.http.parts import rows_before
@@ -36,6 +40,7 @@ from web.words import loss_unit_of_page
 
 looks = rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
 WEEKS = 26
+ROWS = 25  # steps listed at a time
 LISTED = 8  # other runs listed on a certificate
 DIGITS, GROUP = 16, 4  # digits of a digest that are shown, in groups
 
@@ -46,15 +51,17 @@ def person_page(request: HttpRequest, name: str) -> HttpResponse:
     """Show a person's contributions. The person sees more runs on this page than others do."""
     person = person_or_404(request, name)
     given, today = contributions(person, request.user), day_of(timezone.now())
+    calendar = summary(given.by_day, today)
     facts = {
         "person": person,
         "sentence": sentence_of(given),
         "rows": [_row(each) for each in given.runs],
+        "averages": bool(given.bytes_averaged),
         "milestones": [(each.name, date_of(each.day) if each.day else None) for each in given.reached.milestones],
         "next_one": given.reached.next_one,
         "now_in": _now_in(person, given),
-        "days": strokes.days(per_day(given.by_day, today), tint_of(person.username), summary(given.by_day, today)),
-        "calendar": summary(given.by_day, today),
+        "days": strokes.days(per_day(given.by_day, today), tint_of(person.username), calendar),
+        "calendar": calendar,
         "is_me": person == request.user,
         "team": team_of(person),
         "address": request.build_absolute_uri(f"/people/{person.username}/"),
@@ -66,13 +73,23 @@ def person_page(request: HttpRequest, name: str) -> HttpResponse:
 @looks
 @require_safe
 def rounds_page(request: HttpRequest, name: str, slug: str) -> HttpResponse:
-    """Show each round of a run that averaged the person's work, a hundred rounds at a time."""
+    """Show each step of a run that averaged the person's work, and draw the newest ones."""
     person = person_or_404(request, name)
     run = get_object_or_404(runs_shown(person, request.user), slug=slug)
-    found = rows_before(ledger_of(person, run), request)
+    found = rows_before(ledger_of(person, run), request, ROWS)
+    machines = list(run.totals.filter(person=person).order_by("pk").values_list("machine__name", flat=True)[:2])
+    newest = list(ledger_of(person, run).values_list("step", "samples")[: strokes.STRIP])
+    by_step = [
+        [(tint_of(person.username), sum(given for _, given in of_step))]
+        for _, of_step in groupby(newest[::-1], key=itemgetter(0))
+    ]
     facts = {
         "person": person,
         "run": run,
+        "sentence": _given_words(given_to(person, run)),
+        "machine": machines[0] if len(machines) == 1 else "",
+        "strip": strokes.history(by_step, "") if by_step else "",
+        "drawn": len(by_step),
         "rows": found.rows,
         "older": found.older,
         "is_later": found.is_older,
@@ -92,10 +109,12 @@ def certificate(request: HttpRequest, name: str) -> HttpResponse:
     asked = request.GET.get("run", "")
     chosen = next((each for each in given.runs if each.run.slug == asked), given.runs[0])
     others = [each for each in given.runs if each != chosen]
+    site = request.build_absolute_uri("/").removesuffix("/")
+    address = (site, "people", person.username, "runs", chosen.run.slug, "")
     facts = {
         "person": person,
         **_deed(person, chosen),
-        "address": request.build_absolute_uri(f"/people/{person.username}/runs/{chosen.run.slug}/"),
+        "address": format_html_join(SafeString("/<wbr>"), "{}", ((part,) for part in address)),
         "others": [_row(each) for each in others[:LISTED]],
         "more": len(others) - LISTED,
         "sentence": sentence_of(given),
@@ -109,18 +128,20 @@ def _deed(person: Person, given: Given) -> dict[str, Any]:
     run, last = given.run, ledger_of(person, given.run).first()
     days = run.daily.filter(person=person).aggregate(first=Min("day"), last=Max("day"))
     points = [(float(point.step), point.loss) for point in selectors.loss_points(run)]
-    marked = _("The run from its first step to its last; the marked strokes are %(name)s's.") % {
-        "name": person.username
-    }
+    is_finished = run.state == Run.State.FINISHED
+    over = _("The run from its first step to its last; the marked strokes are %(name)s's.")
+    so_far = _("The run from its first step so far; the marked strokes are %(name)s's.")
+    marked = (over if is_finished else so_far) % {"name": person.username}
+    names = strokes.marked(tint_of(person.username), given.part)
     return {
         "row": _row(given),
         "run": run,
-        "is_finished": run.state == Run.State.FINISHED,
+        "is_finished": is_finished,
         "others_said": _others_said(run.totals.values("person").distinct().count() - bool(given.samples)),
         "first": None if days["first"] is None else date_of(days["first"]),
         "last": None if days["last"] is None else date_of(days["last"]),
         "steps": run.head.step,
-        "band": strokes.band(given.part, points, marked) if points and given.samples else "",
+        "band": strokes.band(names, points, marked) if points and given.samples else "",
         "marked": marked,
         "digest": _grouped(last.entry.digest) if last else "",
     }
@@ -188,6 +209,14 @@ def sentence_of(given: Contributions) -> str:
     return " ".join(parts)
 
 
+def _given_words(given: Given) -> str:
+    """Return a sentence such as “12,339 samples in 364 steps, 32 % of all that the run has seen.”"""
+    facts = {"samples": counts.samples(given.samples), "steps": counts.steps(given.steps), "part": percent(given.part)}
+    if not given.samples:
+        return _("No samples yet.")
+    return _("%(samples)s in %(steps)s, %(part)s of all that the run has seen.") % facts
+
+
 def _row(each: Given) -> dict[str, object]:
     return {**each._asdict(), "percent": percent(each.part), "averaged": in_words(each.bytes_averaged)}
 
@@ -197,25 +226,35 @@ def drawn(figure: str, unit: str, below: str, name: str) -> bytes:
     return figure_png(figure, unit, below, name)
 
 
-# The last half year, day by day
+# The last half year, day by day; or the first month
 
 
 def per_day(by_day: Mapping[int, int], today: int) -> Sequence[int]:
-    """Return the samples of each day of the last weeks, oldest first. `by_day` maps days since 1970 to samples."""
-    return [by_day.get(day, 0) for day in range(first_day(today), today + 1)]
+    """Return the samples of each day, oldest first. `by_day` maps days since 1970 to samples."""
+    return [by_day.get(day, 0) for day in range(first_day(by_day, today), today + 1)]
 
 
-def first_day(today: int) -> int:
+def first_day(by_day: Mapping[int, int], today: int) -> int:
+    """Return the first day to draw: that of the first samples if they are new, otherwise a Monday half a year ago."""
+    begun = min(by_day, default=0)
+    return begun if today - strokes.FIRST_DAYS < begun <= today else _half_a_year_before(today)
+
+
+def _half_a_year_before(today: int) -> int:
     return today - date_of(today).weekday() - 7 * (WEEKS - 1)
 
 
 def summary(by_day: Mapping[int, int], today: int) -> str:
     """Return a sentence such as “Active on 31 of the last 180 days”, about the days that are drawn."""
     given = per_day(by_day, today)
-    return _("Active on %(active)s of the last %(days)s days (UTC).") % {
-        "active": sum(1 for samples in given if samples),
-        "days": len(given),
-    }
+    if len(given) == 1:
+        return _("The first samples came today (UTC).")
+    is_new = len(given) < strokes.FIRST_DAYS
+    since, last = (
+        _("Active on %(active)s of the first %(days)s days (UTC)."),
+        _("Active on %(active)s of the last %(days)s days (UTC)."),
+    )
+    return (since if is_new else last) % {"active": sum(1 for samples in given if samples), "days": len(given)}
 
 
 def _now_in(person: Person, given: Contributions) -> list[Run]:

@@ -164,6 +164,7 @@ def _page(request: HttpRequest, team: Team, *, link: str = "") -> HttpResponse:
         "preview": PREVIEW,
         "sentence": _sentence(sum(given.values()), len(by_run), len(names)),
         "is_leader": team.leader == request.user,
+        "removes": team.leader == request.user and {*shown.rows} != {team.leader.username},
         "is_member": not isinstance(request.user, AnonymousUser) and request.user.get_username() in names,
         "link": link,
         "address": request.build_absolute_uri(f"/teams/{team.slug}/"),

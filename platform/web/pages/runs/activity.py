@@ -1,7 +1,7 @@
 """A run's activity by kind, as a page and as RSS. Also the trail of actions that people took in their roles."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from itertools import groupby
 from typing import NamedTuple
@@ -17,16 +17,19 @@ from django.views.decorators.http import require_safe
 
 from accounts.models import FORMER, Person
 from accounts.selectors import names_with_page
+from runs import selectors
 from runs.access import access_managed_run, access_run
 from runs.departure import NOBODY
 from runs.models import ActivityLine, Run
 from runs.timeline import AN_OPERATOR, STEP, activity_of, trail_of
-from web.http.parts import BEFORE, rows_before
+from web import strokes
+from web.http.parts import BEFORE, Older, rows_before
 from web.http.requester import run_or_404
 from web.pages.runs.milestones import KINDS, Milestone, milestones_of
 from web.run_picture import card_sentences
 
 PAGE, FEED = 100, 50  # lines
+MARKS = 60  # strokes of the drawn run
 MILESTONE, MILESTONES = "milestone", "milestones"  # the kind of a line, and the choice of all of them
 NAMES = {
     "": pgettext_lazy("activity", "All"),
@@ -63,7 +66,8 @@ def activity_page(request: HttpRequest, slug: str) -> HttpResponse:
     show = asked if asked in NAMES else ""
     rows = activity_of(run).filter(kind__in=KINDS) if show == MILESTONES else activity_of(run, show)
     found = rows_before(rows, request, PAGE)
-    milestones = _milestones(run, request, found.rows, is_last=not found.older) if show in ("", MILESTONES) else []
+    reached = milestones_of(run)
+    milestones = _on_page(reached, run, request, found) if show in ("", MILESTONES) else []
     told = _told(found.rows, milestones, folds=not show)
     facts = {
         "run": run,
@@ -72,22 +76,35 @@ def activity_page(request: HttpRequest, slug: str) -> HttpResponse:
         "show": show,
         "names": [(name, title, name == show) for name, title in NAMES.items()],
         "older": found.older,
+        "drawing": _drawing(run, {each.step for each in reached}),
+        "progress": card_sentences.step_of(run, run.head.step, run.parsed_recipe.target_steps),
         "nothing": card_sentences.NOTHING,
     }
     return render(request, "web/runs/activity.html", facts)
 
 
-def _milestones(run: Run, request: HttpRequest, lines: Sequence[ActivityLine], *, is_last: bool) -> list[Milestone]:
+def _on_page(reached: Sequence[Milestone], run: Run, request: HttpRequest, found: Older) -> list[Milestone]:
     """Return the milestones that belong to this part of the timeline: not newer than it, and older only at its end."""
     said = request.GET.get("before", "")
     newer = run.activity.filter(pk=int(said)).values_list("at", flat=True).first() if BEFORE.fullmatch(said) else None
-    if not lines and said:
+    if not found.rows and said:
         return []
     return [
         each
-        for each in milestones_of(run)
-        if (newer is None or each.at < newer) and (is_last or each.at >= lines[-1].at)
+        for each in reached
+        if (newer is None or each.at < newer) and (not found.older or each.at >= found.rows[-1].at)
     ]
+
+
+def _drawing(run: Run, steps: Collection[int]) -> str:
+    """Draw the run so far with the strokes of these steps marked; return an empty text before the first step."""
+    points, last = [(float(point.step), point.loss) for point in selectors.loss_points(run)], run.head.step
+    if not points:
+        return ""
+    names: list[int | str] = ["rest"] * MARKS
+    for step in steps:
+        names[min(MARKS - 1, MARKS * max(0, step - 1) // last)] = 0
+    return strokes.band(names, points, _("The run so far; its milestones are marked"))
 
 
 def _told(lines: Iterable[ActivityLine], milestones: Iterable[Milestone], *, folds: bool) -> list[Told]:
@@ -156,11 +173,13 @@ def _printed(text: str) -> str:
 
 
 class Line(NamedTuple):
+    """A line of the trail. If `is_subject`, the sentence is `who` and `what`; otherwise `what` is all of it."""
+
     at: datetime
     who: str
     role: str
     what: str
-    whom: str
+    is_subject: bool
 
 
 @never_cache
@@ -175,13 +194,12 @@ def trail_page(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def line_of(action: ActivityLine) -> Line:
-    """Return an action as a line of the trail, without the name at its start, which has its own column."""
-    who = _name_of(action.by)
-    what = action.text
+    """Return an action as a line of the trail, which names operators too."""
+    who, role = _name_of(action.by), action.get_by_role_display()
     for name in (who, AN_OPERATOR):
-        if what.lower().startswith(f"{name.lower()} "):
-            what = what[len(name) + 1 :]
-    return Line(action.at, who, action.get_by_role_display(), what[:1].upper() + what[1:], _name_of(action.on))
+        if action.text.lower().startswith(f"{name.lower()} "):
+            return Line(action.at, who, role, action.text[len(name) + 1 :], is_subject=True)
+    return Line(action.at, who, role, action.text, is_subject=False)
 
 
 def _name_of(person: Person | None) -> str:

@@ -1,7 +1,7 @@
 """The page with the full leaderboard of a run."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -52,7 +52,7 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
     found = _rows(run, of, period, offset=(page - 1) * PAGE)
     rows, totals = found[:PAGE], standings.totals(run)
     trainers = training_in(run, presence.online(run))
-    is_whole = period == Period.ALL and of != "teams"  # the shown samples are shares of all samples
+    is_whole = period == Period.ALL  # the shown samples are shares of all samples; those of a week are weighed
     facts = {
         "run": run,
         "is_live": run.state in LIVE,
@@ -62,10 +62,11 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
         "note": card_sentences.PERIOD_NOTES.get(period, ""),
         "choices": _choices(of, period),
         "asked": f"of={of}&period={period}",
-        "strip": _strip(rows, max(0, totals.samples - sum(row.samples for row in rows)) if is_whole else 0, page),
+        "shares": _shares(rows, totals.samples if is_whole else 0) if page == 1 else "",
+        "others": is_whole and totals.samples > sum(row.samples for row in rows),
         **_lines(request, run, rows, totals.samples, trainers),
         "with_page": names_with_page({row.name for row in rows}),
-        "given": card_sentences.given(totals.people, totals.machines, totals.samples),
+        "given": card_sentences.given(totals.people, totals.machines, totals.samples) if totals.samples else "",
         "training": _training(trainers),
         "nobody": NO_TEAM if of == "teams" else card_sentences.NOBODY_IN.get(period, card_sentences.NOBODY),
         "you": own_words(Own(run, request.user), [row.name for row in rows]) if period == Period.ALL else "",
@@ -133,19 +134,19 @@ def _training(trainers: Sequence[OnlinePeer]) -> str:
     return message % {"people": counts.people(number)} if number else ""
 
 
-def _strip(rows: Sequence[Row], rest: int, page: int) -> str:
-    """Draw the samples as strokes, each a share of about one percent. `rest` counts those of rows not shown."""
-    by_tint: Counter[int] = Counter()
+def _shares(rows: Sequence[Row], whole: int) -> str:
+    """Draw the samples as strokes, each one percent, in the order of the rows.
+
+    If `whole` is more than the rows' samples, the rest comes last, in grey.
+    """
+    by_name: Counter[str] = Counter()
     for row in rows:
-        by_tint[tint_of(row.name)] += row.samples
-    if page > 1 or not by_tint.total():
+        by_name[row.name] += row.samples
+    if not by_name.total():
         return ""
-    return strokes.strip(_parts(by_tint, rest), 0, _("The samples as strokes, in the tint of who contributed them"))
-
-
-def _parts(by_tint: Mapping[int, int], rest: int) -> list[strokes.Part]:
-    parts: list[strokes.Part] = [*sorted(by_tint.items())]
-    return [*parts, ("rest", rest)]
+    parts: list[strokes.Part] = [(tint_of(name), samples) for name, samples in by_name.items()]
+    rest = max(0, whole - by_name.total())
+    return strokes.shares([*parts, ("rest", rest)], _("Shares of the samples, a stroke for each percent"))
 
 
 def _removal(request: HttpRequest, run: Run, of: str, names: Collection[str]) -> dict[str, Any]:

@@ -30,11 +30,14 @@ from web.pages.runs.forms.organizer import (
     AlertForm,
     AnnouncementForm,
     ExtendForm,
+    GatherForm,
     InvitationForm,
     MemberForm,
     RoleForm,
+    StartForm,
     WeightsForm,
 )
+from web.pages.runs.forms.recipe import estimate_of, headline_of
 from web.pages.runs.run import REFRESH_S, head_facts
 from web.pages.runs.trials import switch_facts
 from web.run_picture.loading import head_of, troubles_of
@@ -51,6 +54,7 @@ MOST_DIGITS = 18  # most digits of a row's number in an address
 ACTIONS: dict[str, Callable[..., object]] = {
     "pause": services.pause_run,
     "resume": services.resume_run,
+    "start_now": partial(drafts.schedule, at=None),
     "take_back": drafts.take_back,
     "allow_trials": partial(set_allowed, allowed=True),
     "forbid_trials": partial(set_allowed, allowed=False),
@@ -60,7 +64,7 @@ ACTIONS: dict[str, Callable[..., object]] = {
 @login_required
 @require_http_methods(["GET", "POST"])
 def manage_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the manage page. A POST opens, pauses or resumes the run, returns it to draft, or turns trials on or off."""
+    """Show the manage page. A POST opens, starts, pauses or resumes the run, makes it a draft, or changes trials."""
     if request.method != "POST":
         return manage_page(request, run_or_404(access_moderated_run, request, slug))
     run = run_or_404(access_managed_run, request, slug)
@@ -81,6 +85,27 @@ def extend_run(request: HttpRequest, slug: str) -> HttpResponse:
         return manage_page(request, run, wrong={"extend_form": form})
     steps = form.cleaned_data["target_steps"]
     return managed(request, run, lambda: services.extend_run(run=run, target_steps=steps, by=person_in(request)))
+
+
+@login_required
+@require_POST
+def set_start(request: HttpRequest, slug: str) -> HttpResponse:
+    run, form = run_or_404(access_managed_run, request, slug), StartForm(request.POST)
+    if not form.is_valid():
+        return manage_page(request, run, wrong={"start_form": form})
+    at = form.cleaned_data["starts_at"]
+    return managed(request, run, lambda: drafts.schedule(run=run, at=at, by=person_in(request)))
+
+
+@login_required
+@require_POST
+def gather(request: HttpRequest, slug: str) -> HttpResponse:
+    """Set how many people the organizer hopes for, and where they talk."""
+    run, form = run_or_404(access_managed_run, request, slug), GatherForm(request.POST)
+    if not form.is_valid():
+        return manage_page(request, run, wrong={"gather_form": form})
+    drafts.gather(run=run, **form.cleaned_data, by=person_in(request))
+    return redirect("web:manage", slug=slug)
 
 
 @login_required
@@ -257,6 +282,8 @@ def manage_page(
         "manages": own in MANAGING,
         "just_removed": just_removed(request, run),
         "troubles": [trouble for trouble in troubles_of(facts["seen"]) if trouble != fault],
+        "start_form": StartForm(initial={"starts_at": run.later_start()}),
+        "gather_form": GatherForm(initial={"people": run.people_goal, "chat": run.chat_url}),
         "extend_form": ExtendForm(initial={"target_steps": run.parsed_recipe.target_steps}),
         "announcement_form": AnnouncementForm(initial={"text": run.announcement}),
         "alert_form": AlertForm(initial={"machines": run.least_machines}),
@@ -276,6 +303,7 @@ def manage_page(
         **verdict_facts(run.dataset),
         **switch_facts(run),
         **possible(run),
+        "headline": headline_for(run),
         **(rollback_facts(run) if own in MANAGING else {}),
         **(wrong or {}),
     }
@@ -319,10 +347,19 @@ def fetched(dataset: Dataset) -> tuple[int, int] | None:
     return sum(map(arrived, coming)), sum(each.size for each in coming)
 
 
+def headline_for(run: Run) -> str:
+    """Return how long a draft's training will take with as many laptops as people are hoped for; empty otherwise."""
+    recipe = run.parsed_recipe
+    is_draft = run.state == Run.State.DRAFT
+    return headline_of(estimate_of(recipe, run.people_goal or 0), recipe.target_steps) if is_draft else ""
+
+
 def possible(run: Run) -> dict[str, Any]:
     is_ending = run.wanted == Run.Wanted.FINISHED
     is_live = run.state in LIVE and not is_ending
     return {
+        "can_schedule": drafts.can_schedule(run) and not is_getting_ready(run),
+        "starts_at": run.later_start(),
         "is_draft": run.state == Run.State.DRAFT,
         "is_live": is_live,
         "is_ending": is_ending and run.state in LIVE,

@@ -24,6 +24,7 @@ class Milestone(NamedTuple):
     text: str
     names: tuple[str, ...] = ()
     more: str = ""  # text such as “and 4 more”, if there are too many people to name
+    step: int = 0
 
 
 def milestones_of(run: Run) -> list[Milestone]:
@@ -32,7 +33,7 @@ def milestones_of(run: Run) -> list[Milestone]:
     steps = run.log.filter(IN_MODEL, step__in={*beginners, *parts})
     times: dict[int, datetime] = dict(steps.values_list("step", "at"))
     found = [
-        Milestone(times[step], text)
+        Milestone(times[step], text, step=step)
         for step, text in parts.items()
         if step in times and not (step == 1 and 1 in beginners)
     ]
@@ -67,7 +68,7 @@ def _beginners(run: Run) -> dict[int, list[str]]:
 
 def _first_samples(step: int, at: datetime, names: list[str]) -> Milestone:
     text = _("The first step is done. First samples:") if step == 1 else _("First samples:")
-    return Milestone(at, text, tuple(names[:NAMED]), card_sentences.more_people(max(0, len(names) - NAMED)))
+    return Milestone(at, text, tuple(names[:NAMED]), card_sentences.more_people(max(0, len(names) - NAMED)), step)
 
 
 def _losses(run: Run) -> Iterator[Milestone]:
@@ -81,9 +82,9 @@ def _losses(run: Run) -> Iterator[Milestone]:
             _("Best held-out loss: %(loss)s, at step %(step)s"),
             _("Best held-out loss so far: %(loss)s, at step %(step)s"),
         )
-        yield Milestone(best.at, (over if is_over else so_far) % facts)
+        yield Milestone(best.at, (over if is_over else so_far) % facts, step=best.step)
     if baseline:
         below = run.snapshots.filter(is_undone=False, step__gt=0, heldout_loss__lt=baseline).order_by("index")
-        for at, loss in below.values_list("created_at", "heldout_loss")[:1]:
+        for at, loss, step in below.values_list("created_at", "heldout_loss", "step")[:1]:
             text = _("Better than guessing by frequency: held-out loss %(loss)s, baseline %(baseline)s")
-            yield Milestone(at, text % {"loss": f"{loss:.2f}", "baseline": f"{baseline:.2f}"})
+            yield Milestone(at, text % {"loss": f"{loss:.2f}", "baseline": f"{baseline:.2f}"}, step=step)

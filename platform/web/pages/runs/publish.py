@@ -144,6 +144,7 @@ def _page(
         "publication": publication,
         "progress": progress,
         "release": release,
+        "files": [file for file in release.files if file["name"] != release.archive] if release else [],
         "fault": fault,
         "token_form": HubTokenForm(),
         "form": form or PublishForm(initial=_wanted(run, publication, account), is_made=release is not None),

@@ -23,7 +23,7 @@ from runs.access import MANAGING, access_run, may_manage, person_of, role_of
 from runs.datasets.services import source_lines
 from runs.ledger.standings import Period
 from runs.lifecycle import joining
-from runs.models import Publication, Release, Run
+from runs.models import Publication, Release, Run, Snapshot
 from runs.releases.card_facts import how_checked
 from runs.releases.making import better_snapshot, is_stale
 from runs.selectors import RunPicture
@@ -32,16 +32,26 @@ from web import strokes
 from web.agent_package import install_lines, is_near
 from web.http import rate_limits
 from web.http.requester import address_of, run_or_404, site_of
+from web.pages.accounts.machines import PAUSE_CHOICES
 from web.pages.runs.forms.organizer import RequestForm
 from web.pages.runs.forms.recipe import estimate_of
 from web.pages.runs.trials import trial_facts
+from web.pages.site.showcase import Line, first_line
 from web.run_picture import curves
 from web.run_picture.averaging import limiting
 from web.run_picture.counts import with_number
 from web.run_picture.curves import LOSS, NARROW, WIDE, chart_of, loss_chart
 from web.run_picture.image import CARD as PREVIEW
 from web.run_picture.loading import seen_of, troubles_of
-from web.run_picture.own import Own, links_shown, own_bars, own_machine_words, own_words
+from web.run_picture.own import (
+    Own,
+    first_credit_facts,
+    links_shown,
+    only_machine,
+    own_bars,
+    own_machine_words,
+    own_words,
+)
 from web.run_picture.picture import PERIODS, Picture, Seen, board_facts, picture_of, standing_of
 from web.run_picture.status_sentence import PERPLEXITY
 from web.words import loss_unit_of_page
@@ -79,6 +89,7 @@ def own_parts(request: HttpRequest, slug: str) -> HttpResponse:
     facts = {
         "run": run,
         "picture": {"release": getattr(run, "release", None)},
+        "address": request.build_absolute_uri(f"/runs/{run.slug}/"),
         "standing": joining.standing_of(run, person_of(request.user)),
         **own_facts(run, own, here.peers),
         **place_facts(run, own, here.links, here.plan, ()),
@@ -90,10 +101,16 @@ def own_parts(request: HttpRequest, slug: str) -> HttpResponse:
 
 def own_facts(run: Run, own: Own, peers: Sequence[OnlinePeer]) -> dict[str, Any]:
     person = person_of(own.viewer)
+    paused = machine_control.paused_in(run.run_id, person) if person is not None else None
+    paused_machine, control = paused or (None, None)
     return {
         "own_bars": own_bars(own, peers),
         "mine": own_machine_words(own, peers),
-        "paused_machine": machine_control.paused_in(run.run_id, person) if person is not None else None,
+        "first": first_credit_facts(own),
+        "only_machine": only_machine(own, peers),
+        "pauses": PAUSE_CHOICES,
+        "paused_machine": paused_machine,
+        "paused_until": control.paused_until if control is not None else None,
         "can_join": run.state in LIVE,
     }
 
@@ -149,9 +166,15 @@ def stage_facts(picture: RunPicture, live: Picture) -> dict[str, Any]:
     fault = release.fault if release else ""
     return {
         "hero": whole_run(picture, live),
-        "best": release.sample if release else "",
+        "best": _best_line(release, picture.written) if release else None,
         "failed": fault or None,
     }
+
+
+def _best_line(release: Release, snapshots: Sequence[Snapshot]) -> Line | None:
+    """Return what the released model wrote: after a prompt if its snapshot says so, or else the text of its card."""
+    written: list[list[str]] = next((each.written for each in snapshots if each.step == release.step), [])
+    return first_line([*written, ["", release.sample]])
 
 
 def whole_run(picture: RunPicture, live: Picture) -> str:
@@ -212,6 +235,8 @@ def needs_words(recipe: Recipe) -> str:
 
 def room_words(run: Run, peers: Sequence[OnlinePeer]) -> str:
     """Return text saying whether one more machine would get work."""
+    if run.later_start() is not None:
+        return _("A machine that joins now loads the model and waits for the start.")
     recipe, here = run.parsed_recipe, sum(peer.role == TRAINER for peer in peers)
     left = -(-recipe.target_batch // recipe.micro_batch) - here
     if run.state == Run.State.PAUSED:

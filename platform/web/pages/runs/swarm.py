@@ -31,6 +31,7 @@ from runs.ledger.totals import parts_averaged
 from runs.models import IN_MODEL, Run
 from runs.states import MOVING
 from runs.timeline import activity_of
+from web import strokes
 from web.http.parts import part_of
 from web.http.requester import run_or_404
 from web.run_picture import card_sentences, counts
@@ -39,7 +40,6 @@ from web.run_picture.own import in_words
 
 REFRESH_S = 15
 ROUNDS = 20  # steps whose durations are shown
-TALLEST = 32  # pixels of the longest duration
 SINCE, MOST = timedelta(days=1), 1_000  # age and number of the timeline's lines in which reasons are counted
 ROLES = {
     TRAINER: gettext_lazy("trains"),
@@ -85,7 +85,7 @@ def swarm_page(request: HttpRequest, slug: str) -> HttpResponse:
         "sentence": online_sentence(here.peers, is_paused=is_paused),
         "rows": rows,
         "with_page": names_with_page({row["person"] for row in rows}),
-        "averages": any(row["part"] for row in rows),
+        "averages": sum(bool(row["part"]) for row in rows) > 1,
         "measured": any(row["up"] for row in rows),
         "rest": _rest(here.peers, parts),
         "averaged_step": averaged_step,
@@ -98,7 +98,7 @@ def swarm_page(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def online_sentence(peers: Sequence[OnlinePeer], *, is_paused: bool = False) -> str:
-    """Return a sentence such as “12 people on 19 machines are online: 17 train, 1 only averages, 1 relay.”
+    """Return a sentence such as “12 people on 18 machines and 1 relay are online: 17 train, 1 only averages.”
 
     While the run is paused, trainers stay connected and wait.
     """
@@ -109,17 +109,21 @@ def online_sentence(peers: Sequence[OnlinePeer], *, is_paused: bool = False) -> 
     trainers, averagers, relays = roles[TRAINER], roles[AUXILIARY], len(peers) - len(members)
     train = ngettext("%(number)s trains", "%(number)s train", trainers)
     wait = ngettext("%(number)s waits until the run resumes", "%(number)s wait until the run resumes", trainers)
+    forward = counts.with_number(ngettext("%(number)s relay", "%(number)s relays", relays), relays)
+    if not members:
+        return f"{_('Only the site is online')}: {forward}."
     told = [
         counts.with_number(wait if is_paused else train, trainers) if trainers else "",
         counts.with_number(ngettext("%(number)s only averages", "%(number)s only average", averagers), averagers)
         if averagers
         else "",
-        counts.with_number(ngettext("%(number)s relay", "%(number)s relays", relays), relays) if relays else "",
     ]
     people = len({peer.name for peer in members})
     who = ngettext("%(people)s on %(machines)s is online", "%(people)s on %(machines)s are online", people)
-    who %= {"people": counts.people(people), "machines": counts.machines(len(members))}
-    return f"{who if members else _('Only the site is online')}: {', '.join(filter(None, told))}."
+    if relays:
+        who = _("%(people)s on %(machines)s and %(relays)s are online")
+    who %= {"people": counts.people(people), "machines": counts.machines(len(members)), "relays": forward}
+    return f"{who}: {', '.join(filter(None, told))}."
 
 
 # --- Machines
@@ -221,15 +225,22 @@ def rounds_of(run: Run) -> dict[str, Any] | None:
     if not newest:
         return None
     times = [seconds for _, seconds, _ in newest]
-    longest = max(times)
+    middle, longest = median(times), max(times)
     again = sum(attempts > 1 for _, _, attempts in newest)
+    facts = {"median": counts.duration(middle), "longest": counts.duration(longest)}
+    label = ngettext(
+        "Times of the last %(number)s step: median %(median)s, longest %(longest)s",
+        "Times of the last %(number)s steps: median %(median)s, longest %(longest)s",
+        len(newest),
+    )
     return {
+        **facts,
         "steps": len(newest),
-        "median": counts.duration(median(times)),
-        "longest": counts.duration(longest),
+        "first": newest[0][0],
+        "last": newest[-1][0],
         "longest_step": newest[times.index(longest)][0],
         "again": counts.steps(again) if again else "",
-        "heights": [max(1, round(TALLEST * seconds / longest)) if longest > 0 else 1 for seconds in times],
+        "drawn": strokes.times(times, middle, label % {**facts, "number": len(newest)}),
     }
 
 

@@ -13,6 +13,7 @@ from peer_agent.machine.language import in_bytes
 from runs.access import access_run, person_of
 from runs.models import Release, Run, Trial
 from runs.releases import trials
+from runs.selectors import newest_written
 from web.http.rate_limits import limited
 from web.http.requester import address_of, run_or_404
 
@@ -95,5 +96,12 @@ def _asker(request: HttpRequest) -> str:
 def _page(
     request: HttpRequest, run: Run, *, form: PromptForm | None = None, status: int = 200, **more: Any
 ) -> HttpResponse:
-    facts = {"run": run, "trial_form": form or PromptForm(), "can_try": trials.release_to_try(run) is not None, **more}
+    facts = {
+        "run": run,
+        "trial_form": form or PromptForm(),
+        "beginnings": [line for line in run.prompt_lines if line],
+        "written": newest_written(run),
+        "can_try": trials.release_to_try(run) is not None,
+        **more,
+    }
     return render(request, "web/runs/try.html", facts, status=status)

@@ -1,27 +1,31 @@
-"""Pages about the site: help, installation of the agent, style guide, health, theme and language."""
+"""Pages about the site: help, installation of the agent, style guide, health and checks, theme and language."""
 
 from collections.abc import Container
 from typing import NamedTuple
 
 from django import forms
 from django.conf import settings
-from django.db import DatabaseError, connection
+from django.contrib.auth.decorators import login_required
+from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.utils.functional import Promise
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import get_language, get_language_bidi, gettext_lazy, pgettext_lazy
+from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST, require_safe
 
+from config.proxies import parsed
+from notices.selectors import mailbox_of
 from peer_agent.protocol.errors import Fault
 from runs.models import Run
-from web import strokes
-from web.agent_package import current_wheel, install_lines
+from web import health, strokes
+from web.agent_package import current_bundles, current_wheel, install_lines
 from web.http.faults import status_of
 from web.http.files import send_file
-from web.http.requester import missing, site_of
+from web.http.requester import ip_of, missing, person_in, site_of
 from web.run_picture.picture import TINTS
 
 COLOURS = (  # each colour's role, and its use
@@ -50,7 +54,7 @@ STAGES = ("running", "waiting", "paused", "failed", "finished")
 EXAMPLE = [(step, 3 + 4 * 0.2 ** (step / 40)) for step in range(1, 61)]  # steps and losses of a drawn run
 SHARES: list[strokes.Part] = [(6, 30), (0, 24), (4, 14), (1, 10), (2, 8), (3, 6), (5, 5), (7, 3)]
 SPACES = (4, 8, 16, 24, 32, 64)
-WHEEL_TYPE = "application/zip"
+ZIP_TYPE, BUNDLE_TYPE = "application/zip", "application/gzip"  # a wheel is a zip file too
 COOKIE = "theme"
 THEMES = {
     "": pgettext_lazy("theme", "System"),
@@ -58,20 +62,59 @@ THEMES = {
     "dark": pgettext_lazy("theme", "Dark"),
 }
 YEAR_S = 365 * 86_400
+READY_KEPT_S, READY_PATIENCE_S = 3.0, 0.8  # load balancers ask often, and want an answer within a second
+REFRESH_S = 2
 
 
 class Topic(NamedTuple):
     slug: str
+    readers: str | Promise
     question: str | Promise
-    short: str | Promise  # shown in the footer
+    answer: str | Promise  # in one or two sentences; the question's page begins with it
 
 
+VOLUNTEERS = gettext_lazy("For volunteers")
 TOPICS = (
-    Topic("privacy", gettext_lazy("What data leaves my machine?"), gettext_lazy("What data leaves your machine")),
-    Topic("credit", gettext_lazy("What does credit mean?"), gettext_lazy("What credit means")),
-    Topic("stopping", gettext_lazy("How do I stop?"), gettext_lazy("How to stop")),
-    Topic("organizers", gettext_lazy("What can an organizer see and do?"), gettext_lazy("What an organizer can see")),
-    Topic("class", gettext_lazy("How do I run a site for a class?"), gettext_lazy("A site for a class")),
+    Topic(
+        "privacy",
+        VOLUNTEERS,
+        gettext_lazy("What data leaves my machine?"),
+        gettext_lazy(
+            "Only gradients (computed from the run's dataset), your machine's speed, and the names you chose. "
+            "None of your files."
+        ),
+    ),
+    Topic(
+        "credit",
+        VOLUNTEERS,
+        gettext_lazy("What does credit mean?"),
+        gettext_lazy(
+            "Credit counts the samples that became part of the model. It is recorded once and cannot be edited."
+        ),
+    ),
+    Topic(
+        "stopping",
+        VOLUNTEERS,
+        gettext_lazy("How do I stop?"),
+        gettext_lazy(
+            "Press Ctrl-C in the agent's terminal. You keep your credit, and the others continue without you."
+        ),
+    ),
+    Topic(
+        "organizers",
+        gettext_lazy("For organizers"),
+        gettext_lazy("What can an organizer see and do?"),
+        gettext_lazy("An organizer controls the run but nothing on your machine."),
+    ),
+    Topic(
+        "class",
+        gettext_lazy("For schools"),
+        gettext_lazy("How do I run a site for a class?"),
+        gettext_lazy(
+            "One computer runs the site, and all the others train. "
+            "Allow fifteen minutes; once everything is installed, no internet is needed."
+        ),
+    ),
 )
 
 
@@ -119,7 +162,8 @@ def _drawings() -> list[tuple[str, str]]:
     return [
         ("strip", strokes.strip(SHARES, 40, "strip")),
         *((f"hero, {stage}", _hero(stage)) for stage in STAGES),
-        ("band", strokes.band(0.13, EXAMPLE, "band")),
+        ("shares", strokes.shares(SHARES, "shares")),
+        ("band", strokes.band(strokes.marked(1, 0.13), EXAMPLE, "band")),
         ("days", strokes.days([day * 7 % 11 for day in range(150)], 1, "days")),
         ("art", strokes.art()),
         ("art, lost", strokes.art("lost")),
@@ -134,19 +178,40 @@ def _hero(stage: str) -> str:
 
 
 @require_safe
-def alive(_: HttpRequest) -> JsonResponse:
-    return JsonResponse({"status": "alive"})
+def alive(request: HttpRequest) -> JsonResponse:
+    """Return 200 while this process answers. With a nonce, prove that the answer is this site's."""
+    nonce = request.GET.get("nonce", "")
+    return JsonResponse({"status": "alive", **({"proof": health.proof_of(nonce)} if nonce else {})})
 
 
 @require_safe
 def ready(_: HttpRequest) -> JsonResponse:
-    """Return 200 if the database answers, else 503."""
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT 1")
-    except DatabaseError:
-        return JsonResponse({"status": "the database does not answer"}, status=503)
+    """Return 200 if the site can do its work, else 503 with the names of the parts that cannot."""
+    found = health.look(health.OF_READINESS, kept_s=READY_KEPT_S, patience_s=READY_PATIENCE_S)
+    if down := [each.name for each in found if each.finding.is_down]:
+        return JsonResponse({"status": "not ready", "down": down}, status=503)
     return JsonResponse({"status": "ready"})
+
+
+@never_cache
+@login_required
+@require_safe
+def checklist(request: HttpRequest) -> HttpResponse:
+    """Show an operator all checks, first those that need someone. The page reloads while some are being made."""
+    person = person_in(request)
+    if not person.is_superuser:
+        raise PermissionDenied("This page is for the operators of this site.")
+    found = health.look(health.CHECKS)
+    visitor, is_public_address = parsed(ip_of(request)), site_of(request) == settings.PUBLIC_URL
+    mailbox = mailbox_of(person)
+    facts = {
+        "checked": sorted(found, key=lambda each: not each.finding.needs_someone),
+        "refresh_s": REFRESH_S if any(each.finding.state == health.State.PENDING for each in found) else None,
+        "came_from_outside": is_public_address and visitor is not None and visitor.is_global,
+        "may_test_mail": settings.SENDS_MAIL and mailbox is not None and mailbox.confirmed_at is not None,
+        "sends_mail": settings.SENDS_MAIL,
+    }
+    return render(request, "web/site/checklist.html", facts)
 
 
 @require_safe
@@ -156,16 +221,24 @@ def download_page(request: HttpRequest) -> HttpResponse:
     if install is None:
         fault = Fault.of("E321")
         return render(request, "web/site/install.html", {"fault": fault}, status=status_of(fault.code))
-    return render(request, "web/site/install.html", {"install": install, "site": site_of(request)})
+    bundles = current_bundles(install.wheel)
+    own = next((bundle for bundle in bundles if bundle.system == install.likely), None)
+    facts = {"install": install, "site": site_of(request), "files": [install.wheel, *bundles], "own": own}
+    others = {bundle.system: bundle for bundle in bundles if own and bundle.system != own.system}
+    return render(request, "web/site/install.html", facts | {"others": others.values()})
 
 
 @require_safe
 def wheel_file(request: HttpRequest, name: str) -> HttpResponseBase:
-    """Return the wheel, but only under its current name. pip checks it against the digest in the command line."""
+    """Return the wheel or a bundle, but only under its current name. pip checks the digest in its command line."""
     wheel = current_wheel()
-    if wheel is None or wheel.name != name:
-        raise missing(Fault.of("E321") if wheel is None else Fault.of("E322", name=name))
-    return send_file(request, wheel.path, sha256=wheel.sha256, name=wheel.name, kind=WHEEL_TYPE)
+    if wheel is None:
+        raise missing(Fault.of("E321"))
+    file = next((file for file in (wheel, *current_bundles(wheel)) if file.name == name), None)
+    if file is None:
+        raise missing(Fault.of("E322", name=name))
+    kind = BUNDLE_TYPE if name.endswith(".gz") else ZIP_TYPE
+    return send_file(request, file.path, sha256=file.sha256, name=file.name, kind=kind)
 
 
 def preferences(request: HttpRequest) -> dict[str, object]:

@@ -20,12 +20,12 @@ from runs import selectors
 from runs.access import LISTED
 from runs.models import Run
 from runs.selectors import TYPICAL, Point, typical_loss
-from web.agent_package import current_wheel, is_near
+from web import health
 from web.http.requester import site_of
 from web.pages.site.showcase import showcase
 from web.run_picture import card_sentences
 from web.run_picture.image import CARD as PREVIEW
-from web.run_picture.status_sentence import state_label, training_in, word_of
+from web.run_picture.status_sentence import start_label, state_label, training_in, word_of
 
 ON_A_PAGE = 48  # runs on one page
 FINISHED = str(Run.State.FINISHED)
@@ -92,7 +92,9 @@ def front_page(request: HttpRequest) -> HttpResponse:
         public = [run for run in hosted if run.visibility in LISTED]
         joinable = [run for run in public if run.visibility == Run.Visibility.PUBLIC and run.state == Run.State.OPEN]
         facts |= showcase(joinable, here)
-        facts |= {"totals": _totals(public, here), **({} if cards else _first_look(request))}
+        facts["totals"] = _totals(public, here)
+        if request.user.is_superuser:
+            facts |= _checks()
     return render(request, "web/site/front.html", facts)
 
 
@@ -129,9 +131,14 @@ def _totals(public: Sequence[Run], here: Mapping[UUID, Sequence[OnlinePeer]]) ->
     }
 
 
-def _first_look(request: HttpRequest) -> dict[str, Any]:
-    """Return what an empty site shows its operator."""
-    return {"has_agent": current_wheel() is not None, "is_near": is_near(request)}
+def _checks() -> dict[str, Any]:
+    """Return what the card for operators shows of the site's checks."""
+    checked = health.look(health.CHECKS)
+    return {
+        "checked": checked,
+        "open_checks": [each for each in checked if each.finding.needs_someone],
+        "is_checking": any(each.finding.state == health.State.PENDING for each in checked),
+    }
 
 
 def _card(run: Any, curve: Sequence[Point], peers: Sequence[OnlinePeer]) -> Card:
@@ -144,7 +151,7 @@ def _card(run: Any, curve: Sequence[Point], peers: Sequence[OnlinePeer]) -> Card
     return Card(
         run=run,
         word=word,
-        label=state_label(word, trainers),
+        label=start_label(run) or state_label(word, trainers),
         progress=card_sentences.step_of(run, step, target),
         loss_name=_("Training loss") if heldout is None else _("Held-out loss"),
         loss=typical_loss(newest) if heldout is None else heldout,
@@ -178,14 +185,15 @@ def _by_need(card: Card) -> tuple[int, int]:
 def small_curve(points: Sequence[Point], last_step: int) -> str:
     """Return an SVG path in a box of `WIDE` x `HIGH`, scaled to the losses; "" for fewer than two points.
 
-    The box is as wide as the whole run, so that the curve shows its progress too.
+    The box is as wide as the whole run or, before half of it, as twice its present step.
     """
     finite = [point for point in points if math.isfinite(point.loss)]
     if len(finite) < 2:
         return ""
     losses = [point.loss for point in finite]
     low, spread = min(losses), (max(losses) - min(losses)) or 1.0
-    first, whole = finite[0].step, max(last_step - finite[0].step, 1)
+    first = finite[0].step
+    whole = max(min(last_step, 2 * finite[-1].step) - first, 1)
     places = (
         f"{WIDE * (point.step - first) / whole:.1f} {EDGE + (HIGH - 2 * EDGE) * (1 - (point.loss - low) / spread):.1f}"
         for point in finite

@@ -141,7 +141,7 @@ class TestConnecting:
         answer = come_back(client, offered(client))
         assert answer["Location"] == "/account/?done=connected"
         text = page(client.get(answer["Location"]))
-        assert "Our school <span" in text
+        assert "<h3>Our school</h3> <p>Connected:" in text
         assert "Disconnect" in text
         assert name_in(client) == "Noor"
         come_back(elsewhere)
@@ -228,7 +228,7 @@ class TestDisconnecting:
         for name in {other, "old"}:
             SocialAccount.objects.create(user=stranger, provider=name, uid="7")
         client = as_(stranger)
-        assert "old <span" in page(client.get("/account/"))
+        assert "<h3>old</h3>" in page(client.get("/account/"))
         assert client.post("/account/outside/old/").status_code == status
 
     def test_nothing_that_is_not_there(self, provider: OpenIDDouble, stranger: Person) -> None:

@@ -1,15 +1,17 @@
 """The owner's pages pause, move and limit a machine."""
 
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
 from accounts import machine_control
-from accounts.models import Machine, Person
+from accounts.models import Machine, MachineControl, Person
 from peer_agent.protocol.messages import MachineReport
 from peer_agent.protocol.messages.machine import DAY_MINUTES, LEAST_DUTY, Blind, Hours, OwnerLimits, Why
 from runs.models import Run
@@ -58,6 +60,39 @@ def test_a_machine_that_is_away_says_that_it_stays_paused(browser: Client, lapto
     said = page(browser.get("/machines/"))
     assert "Paused until you resume it." in said
     assert "Pausing…" not in said, "nobody is there to hear it"
+
+
+def test_a_pause_may_end_by_itself(browser: Client, laptop: Owned) -> None:
+    machine, began = laptop.machine, int(timezone.now().timestamp())
+    press(browser, machine, pause="2h")
+    until = wanted(machine).pause_until
+    assert began + 7200 <= until <= began + 7210
+    shown = f'Paused until <time class="clock" datetime="{datetime.fromtimestamp(until, UTC).isoformat()}">'
+    assert f"Offline. {shown}" in page(browser.get("/machines/"))
+    say(machine, 1, Why.PAUSED, detail="23:59")
+    said = page(browser.get("/machines/"))
+    assert (shown in said, "23:59" in said) == (True, False), "the reader's time zone, not the machine's"
+    MachineControl.objects.update(instructions=f'{{"pause":true,"pause_until":{began}}}')
+    said = page(browser.get("/machines/"))
+    assert ("Resuming…" in said, ">Pause<" in said) == (True, True)
+    for form, pause in (({"pause": "open"}, True), ({"pause": "9999h"}, True), ({"resume": "1"}, False)):
+        press(browser, machine, **form)
+        assert (wanted(machine).pause, wanted(machine).pause_until) == (pause, 0)
+
+
+@pytest.mark.parametrize(
+    ("run", "place"), [("proverbs", "/runs/proverbs/"), ("//evil.example", "/machines/"), ("", "/machines/")]
+)
+def test_a_reader_of_a_run_returns_to_it(browser: Client, laptop: Owned, run: str, place: str) -> None:
+    answer = browser.post(f"/machines/{laptop.machine.pk}/", {"pause": "1h", "run": run})
+    assert (answer.status_code, answer.headers["Location"]) == (302, place)
+
+
+def test_what_a_run_takes_is_told_to_its_owner(browser: Client, laptop: Owned) -> None:
+    say(laptop.machine, 0, sent_bytes=2_700_000_000)
+    assert "up so far" not in page(browser.get("/machines/"))
+    say(laptop.machine, 0, sent_bytes=2_700_000_000, energy_wh=412)
+    assert ">About 0.4 kWh and 2.7 GB up so far</a>" in page(browser.get("/machines/"))
 
 
 def test_why_it_rests_is_told_whatever_the_program_is_called(browser: Client, laptop: Owned) -> None:

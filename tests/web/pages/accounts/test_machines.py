@@ -1,5 +1,6 @@
 """The list of a person's machines shows what each machine is doing now."""
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -70,22 +71,30 @@ def test_credit_is_over_all_runs(run: Run, laptop: Owned, organizer: Person) -> 
     assert (row.samples, row.averaged) == (80, "3.0 GB")
 
 
-def test_the_page_begins_with_a_code_and_says_what_goes_on(run: Run, laptop: Owned) -> None:
+def test_the_page_begins_with_the_machines_and_says_what_goes_on(run: Run, laptop: Owned) -> None:
     committed(run, (laptop.machine, 40))
     show(run, seen(laptop.machine))
     shown = page(as_(laptop.machine.person).get("/machines/"))
     assert "1 machine, 1 online. 40 samples so far." in shown
-    assert shown.index('name="code"') < shown.index("Your machines")
+    assert shown.index("Your machines") < shown.index('name="code"')
     assert "Training, 12.3 samples/s" in shown
     assert f'href="/runs/{run.slug}/"' in shown
 
 
-@pytest.mark.parametrize(("is_here", "words"), [(True, "now"), (False, "5 minutes ago")])
-def test_who_is_online_was_seen_now(run: Run, laptop: Owned, is_here: bool, words: str) -> None:
+@pytest.mark.parametrize(("is_here", "seen_at"), [(True, []), (False, ["5 minutes ago"])])
+def test_only_offline_machines_say_when_they_were_seen(
+    run: Run, laptop: Owned, is_here: bool, seen_at: list[str]
+) -> None:
     """The stored time is that of the last credential request. A credential remains valid for a while afterwards."""
     Machine.objects.filter(pk=laptop.machine.pk).update(last_seen_at=timezone.now() - timedelta(minutes=5, seconds=9))
     if is_here:
         show(run, seen(laptop.machine))
     shown = as_(laptop.machine.person).get("/machines/").content.decode()
-    cell = shown.split('data-label="Last seen"')[1].split("<br>")[0].replace("\xa0", " ")
-    assert cell.removesuffix("</time>").endswith(f">{words}")
+    assert re.findall(r"Last seen <time[^>]*>(.*?)</time>", shown.replace("\xa0", " ")) == seen_at
+
+
+def test_machines_of_one_name_are_numbered(laptop: Owned) -> None:
+    person = laptop.machine.person
+    younger, other = owned(person, laptop.machine.name), owned(person, "desktop")
+    numbers = {row.machine: row.number for row in own_machines(person)}
+    assert numbers == {laptop.machine: 1, younger.machine: 2, other.machine: 1}

@@ -59,7 +59,7 @@ def test_it_says_what_its_members_gave(run: Run, team: Team, client: Client, vol
     assert "1 person contributed 40 samples to 1 AI model." in shown
     assert f'href="/runs/{run.slug}/"' in shown
     assert f'href="/people/{volunteer.username}/"' in shown
-    assert "Active on 1 of the last" in shown
+    assert "The first samples came today (UTC)." in shown
     assert f'<meta property="og:image" content="http://testserver{address(team)}preview.png">' in shown
     assert client.get(f"{address(team)}preview.png")["Content-Type"] == "image/png"
     board = page(client.get(f"/runs/{run.slug}/leaderboard/?of=teams&period=day"))

@@ -217,6 +217,7 @@ class TestDrafts:
         assert 'value="take_back"' in page(client.get(MANAGE))
         client.post(MANAGE, {"action": "take_back"})
         text = page(client.get(MANAGE))
+        assert re.search(r"with 20 laptops: [\d,]+ steps", text), "what the real number of steps takes"
         assert "Publish run" in text
         assert 'value="take_back"' not in text
         assert "Join in" not in page(client.get("/runs/proverbs/"))
@@ -301,6 +302,58 @@ class TestDrafts:
             text = page(client.get(path))
             assert "<bdi>\u202egnp.&lt;img src=x&gt; أمثال</bdi>" in text
             assert "<img" not in text
+
+
+class TestStart:
+    def test_it_is_set_shown_and_left_out_by_a_button(self, run: Run, organizer: Person) -> None:
+        client, at = as_(organizer), (timezone.now() + timedelta(days=3)).replace(second=0, microsecond=0)
+        client.post("/runs/proverbs/start/", {"starts_at": f"{at:%Y-%m-%dT%H:%M}"})
+        assert Run.objects.get().starts_at == at
+        text = page(client.get(MANAGE))
+        assert f'value="{at:%Y-%m-%dT%H:%M}"' in text
+        assert f'<time datetime="{at:%Y-%m-%dT%H:%MZ}" data-start>' in text
+        assert "in 3 days</span>. Nobody is ready yet." in page(Client().get("/runs/proverbs/"))
+        assert f"Starts {at:%A} {at.day} {at:%B}" in page(Client().get("/"))
+        client.post(MANAGE, {"action": "start_now"})
+        assert Run.objects.get().starts_at is None
+        assert "start_now" not in page(client.get(MANAGE))
+
+    @pytest.mark.parametrize("days", [-1, 400])
+    def test_a_time_in_the_past_or_far_away_is_refused(self, run: Run, organizer: Person, days: int) -> None:
+        at = timezone.now() + timedelta(days=days)
+        answer = as_(organizer).post("/runs/proverbs/start/", {"starts_at": f"{at:%Y-%m-%dT%H:%M}"})
+        assert answer.status_code == 400
+        assert "Choose a time in the future" in page(answer)
+        assert Run.objects.get().starts_at is None
+
+    def test_it_is_not_offered_after_the_first_step(self, run: Run, organizer: Person, laptop: Owned) -> None:
+        assert 'action="/runs/proverbs/start/"' in page(as_(organizer).get(MANAGE))
+        committed(run, (laptop.machine, 4))
+        assert 'action="/runs/proverbs/start/"' not in page(as_(organizer).get(MANAGE))
+        at = timezone.now() + timedelta(days=1)
+        answer = as_(organizer).post("/runs/proverbs/start/", {"starts_at": f"{at:%Y-%m-%dT%H:%M}"})
+        assert "the run is under way" in page(answer)
+
+
+class TestGathering:
+    GATHER = "/runs/proverbs/gather/"
+
+    def test_goal_and_chat_are_shown_on_the_runs_page(self, run: Run, organizer: Person) -> None:
+        as_(organizer).post(self.GATHER, {"people": "20", "chat": "HTTPS://matrix.to/#/#a&b"})
+        text = page(Client().get("/runs/proverbs/"))
+        assert "0 of 20 people" in text
+        assert '<a href="https://matrix.to/#/#a&amp;b" rel="noopener nofollow">Chat' in text
+        as_(organizer).post(self.GATHER, {"people": "", "chat": ""})
+        text = page(Client().get("/runs/proverbs/"))
+        assert 'class="goal"' not in text
+        assert "nofollow" not in text
+
+    @pytest.mark.parametrize("chat", ["javascript:alert(1)", "javascript://x.org/%0aalert(1)", "ftp://x.org", "chat"])
+    def test_a_chat_is_on_the_web(self, run: Run, organizer: Person, chat: str) -> None:
+        answer = as_(organizer).post(self.GATHER, {"people": "0", "chat": chat})
+        assert answer.status_code == 400
+        assert "Enter an address with https://." in page(answer)
+        assert "greater than or equal to 1" in page(answer)
 
 
 class TestLength:

@@ -21,7 +21,7 @@ from peer_agent.protocol.messages.machine import Why
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.recipes.masked_lm import MaskedLM
-from runs.models import Dataset, Release, Run
+from runs.models import Dataset, LogEntry, Release, Run, Snapshot
 from tests.runs.factories import PASSWORD, Owned, committed, draft, opened, owned, understood
 from tests.web.browsing import as_, page
 from web.pages.accounts.login import operator_secret
@@ -232,6 +232,11 @@ class TestNewRun:
         run.refresh_from_db()
         assert (run.title, run.visibility) == ("Sayings", Run.Visibility.PRIVATE)
 
+    @pytest.mark.parametrize(("size", "goal"), [("An evening with ten laptops", 10), ("", None)])
+    def test_a_size_brings_its_number_of_people(self, organizer: Person, size: str, goal: int | None) -> None:
+        as_(organizer).post("/runs/new/", filled(size=size, shown_size=size))
+        assert Run.objects.get().people_goal == goal
+
     def test_what_is_trained_is_chosen_first(self, organizer: Person) -> None:
         client = as_(organizer)
         text = page(client.get("/runs/new/?recipe=masked_lm&preset=sahajBERT%2C+small"))
@@ -368,6 +373,7 @@ class TestRunPage:
         Presence.objects.create(run=run, phase="accumulate", done=0, target=4, members=[peer])
         assert "Your machine: no samples yet" in page(teo.get(path))
         committed(run, (laptop.machine, 1204))
+        LogEntry.objects.update(at=timezone.now() - timedelta(days=2))
         text = page(teo.get(path))
         assert '<p class="mine-now">Your machine: 1,204 samples, 1st</p>' in text
         assert "mine-now" not in page(Client().get(path))
@@ -376,6 +382,41 @@ class TestRunPage:
         assert "Your 2 machines: 1,204 samples, 1st" in page(teo.get(path))
         Presence.objects.update(members=[{**peer, "role": "relay"}])
         assert "mine-now" not in page(teo.get(path)), "it gives no samples"
+
+    def test_readers_first_credit_is_news_until_it_is_old_or_one_of_many(self, run: Run, laptop: Owned) -> None:
+        path, teo = f"/runs/{run.slug}/own/", as_(laptop.machine.person)
+        news, others = "You’re in. Your first 64 samples are part of step 2.", (Client(), as_(run.organizer))
+
+        def is_news(*, after: timedelta) -> bool:
+            LogEntry.objects.filter(step=2).update(at=timezone.now() - after)
+            return news in page(teo.get(path))
+
+        committed(run, (owned(run.organizer).machine, 128))
+        assert "You’re in" not in page(teo.get(path)), "nothing of Teo's is committed"
+        committed(run, (laptop.machine, 40), (owned(laptop.machine.person, "desk").machine, 24))
+        assert news in page(teo.get(f"/runs/{run.slug}/"))
+        assert [is_news(after=timedelta(**age)) for age in ({"hours": 23}, {"hours": 25})] == [True, False]
+        assert [news in page(other.get(path)) for other in others] == [False, False]
+        committed(run, (laptop.machine, 9))
+        assert [is_news(after=timedelta(**age)) for age in ({"minutes": 1}, {"minutes": 3})] == [True, False]
+        LogEntry.objects.filter(step__gte=2).update(is_undone=True)
+        assert not is_news(after=timedelta()), "a rollback took it out of the model"
+
+    def test_parts_for_the_reader_keep_the_line_that_joins(self, run: Run, volunteer: Person) -> None:
+        line = "<code>manyhands join http://testserver/runs/proverbs/</code>"
+        for path in (f"/runs/{run.slug}/", f"/runs/{run.slug}/own/"):
+            mine = page(as_(volunteer).get(path)).partition('id="part-mine"')[2].partition("part-you")[0]
+            assert line in mine, path
+
+    def test_trainer_of_one_machine_can_pause_it_here(self, run: Run, laptop: Owned) -> None:
+        path, teo = f"/runs/{run.slug}/", as_(laptop.machine.person)
+        peer = {"peer": laptop.machine.peer_id, "name": "Teo", "role": "trainer", "state": "ready", "done": 0}
+        facts = {"phase": "accumulate", "done": 0, "target": 4, "members": [{**peer, "samples_per_s": 1.0}]}
+        Presence.objects.create(run=run, **facts)
+        text = page(teo.get(path))
+        assert f'action="/machines/{laptop.machine.pk}/"' in text
+        assert '<button class="plain" name="pause" value="2h">For 2 hours</button>' in text
+        assert 'name="pause"' not in page(as_(run.organizer).get(path))
 
     def test_owner_of_a_paused_machine_is_offered_to_resume_it(self, run: Run, laptop: Owned) -> None:
         path, teo = f"/runs/{run.slug}/", as_(laptop.machine.person)
@@ -394,16 +435,26 @@ class TestRunPage:
 
     def test_a_finished_run_begins_with_its_model_and_thanks(self, client: Client, run: Run, laptop: Owned) -> None:
         committed(run, (laptop.machine, 300), (owned(run.organizer).machine, 100))
-        Release.objects.create(run=run, state="ready", files=[], archive="proverbs.zip", sample="A bird in the hand")
+        Release.objects.create(
+            run=run, state="ready", files=[], archive="proverbs.zip", sample="A bird in the hand", step=0
+        )
         Run.objects.filter(pk=run.pk).update(state=Run.State.FINISHED)
         text = page(client.get(f"/runs/{run.slug}/"))
-        places = [text.index(words) for words in ("A bird in the hand", "Download the model", "Thank you", 'id="loss"')]
+        places = [text.index(words) for words in ("A bird in the hand", "Thank you", "Download the model", 'id="loss"')]
         assert places == sorted(places)
         assert text.count('id="home"') == 1
         assert "400 samples from 2 people on 2 machines." in text
         assert "You contributed" not in text
         own = page(as_(laptop.machine.person).get(f"/runs/{run.slug}/"))
         assert "You contributed 300 of the samples (75.0 %)." in own
+        facts: dict[str, Any] = {
+            "state_digest": "",
+            "file": "f" * 64,
+            "size": 1,
+            "written": [["A bird", " in the hand"]],
+        }
+        Snapshot.objects.create(run=run, index=1, step=0, **facts)
+        assert "<strong>A bird</strong> in the hand" in page(client.get(f"/runs/{run.slug}/"))
 
     def test_people_who_are_gone_are_not_shown_as_here(self, client: Client, run: Run) -> None:
         Presence.objects.create(run=run, phase="accumulate", members=[])

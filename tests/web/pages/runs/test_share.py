@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
 import pytest
+import segno
 from django.test import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from PIL import Image, ImageColor
 
 from accounts.models import Person
 from coordination.models import Presence
-from peer_agent.plot import ACCENT, INK, SHEET, SOFT
+from peer_agent.plot import ACCENT, INK, PAPER, SOFT
 from runs.models import LogEntry, Run
 from runs.selectors import Measured, Point
 from tests.runs.factories import Owned, committed, opened
@@ -215,8 +216,8 @@ class TestImage:
     ) -> None:
         points = [Point(step, loss) for step, loss in enumerate(losses, start=1)]
         image = opened_png(curve_png(Shown(points, entropy, [], len(points), target)))
-        assert area(image, SHEET, (0, 0, 1200, 30)) == 1200 * 30
-        assert area(image, SHEET, (0, 600, 1200, 630)) == 1200 * 30
+        assert area(image, PAPER, (0, 0, 1200, 30)) == 1200 * 30
+        assert area(image, PAPER, (0, 600, 1200, 630)) == 1200 * 30
 
 
 def test_a_link_to_a_run_shows_what_is_behind_it(client: Client, run: Run, laptop: Owned) -> None:
@@ -342,3 +343,34 @@ def test_a_private_run_shows_nothing(client: Client, run: Run) -> None:
     assert client.get(PATH).status_code == 404
     assert client.get(PATH, headers={"if-none-match": shown["ETag"]}).status_code == 404
     assert as_(run.organizer).get(PATH).status_code == 200
+
+
+def test_a_poster_leads_to_the_run(run: Run, client: Client) -> None:
+    Run.objects.update(purpose="We <b>sing</b>.", starts_at=datetime(2050, 12, 5, 18, tzinfo=UTC))
+    text = page(client.get("/runs/proverbs/poster/"))
+    assert "A model of proverbs" in text
+    assert "We &lt;b&gt;sing&lt;/b&gt;." in text
+    assert "Monday 5 December 2050, 18:00 UTC</time>" in text
+    assert "You need about" in text
+    assert segno.make_qr("http://testserver/runs/proverbs/", error="m").svg_inline(border=0, omitsize=True) in text
+
+
+def test_a_qr_code_is_an_svg_with_a_light_edge(run: Run, client: Client) -> None:
+    answer = client.get("/runs/proverbs/qr.svg")
+    assert answer["Content-Type"] == "image/svg+xml"
+    size = segno.make_qr("http://testserver/runs/proverbs/", error="m").symbol_size(scale=10, border=4)
+    tree = ET.fromstring(answer.content)
+    assert (tree.get("width"), tree.get("height")) == tuple(map(str, size))
+    assert next(tree.iter("{http://www.w3.org/2000/svg}path")).get("fill") == "#fff", "a dark slide hides no edge"
+
+
+def test_a_projector_shows_the_parts_that_the_feed_renews(run: Run, laptop: Owned, client: Client) -> None:
+    committed(run, (laptop.machine, 4))
+    text = page(client.get("/runs/proverbs/projector/"))
+    assert 'id="live" hidden data-slug="proverbs" data-standing="live|open' in text
+    shown = re.findall(r'<\w+ id="part-(\w+)"', text)
+    assert {"head", "loss", "written", "step"} <= set(shown)
+    assert set(re.findall(r'href="(/[^"]*|http[^"]*/)"', text.partition('class="qr"')[2])) == {
+        "http://testserver/runs/proverbs/"
+    }
+    assert "<nav" not in text.partition("part-written")[2], "nothing but the link back leads away"

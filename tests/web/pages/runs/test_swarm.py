@@ -65,7 +65,7 @@ def averaged_by(run: Run, *peers: PeerId) -> None:
 
 def rows(answer: Any) -> list[list[str]]:
     """Return the cells of the machines table, without HTML tags."""
-    table = re.search(r"<table class=\"stacked\">.*?</table>", page(answer))
+    table = re.search(r"<table class=\"lines\">.*?</table>", page(answer))
     found = re.findall(r"<tr.*?</tr>", table[0]) if table else []
     return [[re.sub("<[^>]+>", "", cell).strip() for cell in re.findall(r"<td.*?</td>", row)] for row in found[1:]]
 
@@ -93,7 +93,7 @@ def test_visitors_see_only_leaderboard_names_and_no_links(
         ["relay", "averages and forwards", "direct", "25 %"],
     ]
     text = page(answer)
-    assert "1 person on 2 machines is online: 1 trains, 1 only averages, 1 relay." in text
+    assert "1 person on 2 machines and 1 relay are online: 1 trains, 1 only averages." in text
     assert "in step 1; 25 % was averaged by machines that have since left" in text
     for secret in ("srv-17", "Ines", "not yet told", "Mb/s", laptop.machine.peer_id):
         assert secret not in text, secret
@@ -129,7 +129,9 @@ def test_the_last_twenty_steps_are_timed(client: Client, run: Run, laptop: Owned
     facts = swarm.rounds_of(run)
     assert facts is not None
     assert (facts["steps"], facts["median"], facts["longest"], facts["longest_step"]) == (20, "12 s", "22 s", 22)
-    assert (facts["again"], facts["heights"][-1], len(facts["heights"])) == ("1 step", swarm.TALLEST, 20)
+    assert (facts["again"], facts["first"], facts["last"]) == ("1 step", 3, 22)
+    tops = [float(top) for top in re.findall(r"M[\d.]+ 93V([\d.]+)", facts["drawn"])]
+    assert (len(tops), tops.index(min(tops)), tops == sorted(tops, reverse=True)) == (20, 19, True)
     text = page(client.get("/runs/proverbs/swarm/"))
     assert 'aria-label="Times of the last 20 steps: median 12 s, longest 22 s"' in text
     assert "Averaging was retried in 1 step" in text
@@ -171,7 +173,7 @@ def test_reasons_are_those_that_a_coordinator_gives(kind: str, part: str) -> Non
     ("roles", "words"),
     [
         ("tt", "1 person on 2 machines is online: 2 train."),
-        ("tar", "1 person on 2 machines is online: 1 trains, 1 only averages, 1 relay."),
+        ("tar", "1 person on 2 machines and 1 relay are online: 1 trains, 1 only averages."),
         ("rr", "Only the site is online: 2 relays."),
         ("", "No machines are online right now."),
     ],

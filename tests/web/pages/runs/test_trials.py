@@ -44,6 +44,15 @@ def test_a_prompt_leads_to_the_text_which_is_escaped(released: Run, client: Clie
     assert "<script>alert" not in text
 
 
+def test_the_organizers_prompts_are_beginnings_to_press(released: Run, client: Client) -> None:
+    """A pressed beginning replaces what was typed, also without a script."""
+    Run.objects.update(prompts="Many hands\n<b>make")
+    text = page(client.get(ADDRESS))
+    assert 'name="prompt" value="&lt;b&gt;make"' in text
+    client.post(ADDRESS, {"prompt": ["typed", "Many hands"]})
+    assert Trial.objects.get().prompt == "Many hands"
+
+
 def test_how_many_come_first_is_told(released: Run) -> None:
     for place in range(3):
         Client(REMOTE_ADDR=f"192.0.2.{place}").post(ADDRESS, {"prompt": str(place)})

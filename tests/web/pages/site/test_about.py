@@ -100,9 +100,8 @@ def test_what_an_organizer_can_do_is_said(client: Client, db: None) -> None:
     assert "--publish" in client.get("/help/privacy/").content.decode()
 
 
-def test_it_is_alive_and_ready(client: Client, db: None) -> None:
+def test_it_is_alive(client: Client) -> None:
     assert client.get("/healthz").json() == {"status": "alive"}
-    assert client.get("/readyz").json() == {"status": "ready"}
 
 
 def test_a_broken_page_says_that_work_is_safe(
@@ -277,6 +276,40 @@ class TestThePage:
             assert "E321" in page(answer)
             assert "<code>make setup</code>" in page(answer)
             Path(settings.DOWNLOADS).mkdir(exist_ok=exists)
+
+
+class TestBundles:
+    """Bundles are files that an operator puts beside the wheel. Setup does not build them."""
+
+    @pytest.fixture
+    def bundles(self, wheel: Path) -> list[str]:
+        names = [f"manyhands-0.1.0-{name}" for name in ("linux-x86_64.tar.gz", "windows-x86_64.zip")]
+        for name in (*names, "manyhands-0.0.9-macos-arm64.tar.gz", "manyhands-0.1.0-macos-arm64.tar.gz.part"):
+            (wheel.parent / name).write_bytes(name.encode() * 100)
+        return names
+
+    def test_the_one_for_this_system_comes_before_the_lines(self, bundles: list[str], db: None) -> None:
+        text = page(Client().get("/download/", headers={"User-Agent": WINDOWS}))
+        offer = f'href="/download/{bundles[1]}" download>Download for Windows (4 kB)'
+        assert text.index(offer) < text.index("uv tool install")
+        assert "Run anyway" in text
+        assert f'href="/download/{bundles[0]}" download>Linux' in text
+        assert text.count('class="digest"') == 3
+
+    def test_a_system_without_one_sees_the_lines_alone(self, bundles: list[str], db: None) -> None:
+        text = page(Client().get("/download/", headers={"User-Agent": MAC}))
+        assert "Paste this line into a terminal" in text
+        assert "Download for" not in text
+
+    @pytest.mark.parametrize(("index", "kind"), [(0, "application/gzip"), (1, "application/zip")])
+    def test_the_file_comes_with_its_digest(self, bundles: list[str], index: int, kind: str, db: None) -> None:
+        answer = Client().get(f"/download/{bundles[index]}")
+        assert answer["Content-Type"] == kind
+        assert answer["X-Sha256"] == hashlib.sha256(body(answer)).hexdigest()
+
+    def test_an_older_bundle_is_not_offered(self, bundles: list[str], db: None) -> None:
+        for name in ("manyhands-0.0.9-macos-arm64.tar.gz", "manyhands-0.1.0-macos-arm64.tar.gz.part"):
+            assert Client().get(f"/download/{name}").status_code == 404
 
 
 class TestTheCard:

@@ -275,7 +275,7 @@ def estimate_of(recipe: Recipe, machines: int = 0) -> Estimate:
 
 
 def _crowds(recipe: Recipe, averaging_s: float, machines: int) -> dict[str, float]:
-    """Return the seconds per step: computing plus averaging, or the longer of the two if they overlap; and `ROUND_S`."""
+    """Return the seconds per step: `ROUND_S`, and computing plus averaging or, if they overlap, the longer of both."""
     operations = recipe.operations(recipe.target_batch)
     computing = {who: operations / (machines * speed) for who, speed in SPEEDS.items()} if operations else {}
     both = max if recipe.staleness else lambda *parts: sum(parts)
