@@ -1,12 +1,13 @@
 """A person's milestones, and contributions to the runs that a viewer may see: by run, by day and by step."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db.models import QuerySet, Sum
 from django.utils.translation import gettext as _
 
+from accounts.days import day_of
 from accounts.models import Person
 from runs.access import Viewer, listed_runs, visible_runs
 from runs.models import AveragedTotal, DailyTotal, LedgerEntry, MachineTotal, Run
@@ -34,8 +35,11 @@ class Reached(NamedTuple):
     next_one: str
 
 
-def reached(by_day: Mapping[int, int], *, bytes_averaged: int, finished: int) -> Reached:
-    """Return the milestones reached. `by_day` maps days (UTC, since 1970) to the samples contributed then."""
+def reached(by_day: Mapping[int, int], *, bytes_averaged: int, finished: Sequence[int]) -> Reached:
+    """Return the milestones reached. `by_day` maps days (UTC, since 1970) to the samples contributed then.
+
+    `finished` has the days on which runs with the person's contributions finished, in order.
+    """
     days = sorted(by_day)
     found, so_far, passed = list[Milestone](), 0, dict[int, int]()
     for day in days:
@@ -48,10 +52,9 @@ def reached(by_day: Mapping[int, int], *, bytes_averaged: int, finished: int) ->
         )
     if active := [goal for goal in DAYS if goal <= len(days)]:
         found.append(Milestone(_("%(number)s days") % {"number": active[-1]}, days[active[-1] - 1]))
-    if done := [goal for goal in FINISHED if goal <= finished]:
-        found.append(
-            Milestone(_("A finished run") if done[-1] == 1 else _("%(number)s finished runs") % {"number": done[-1]})
-        )
+    if done := [goal for goal in FINISHED if goal <= len(finished)]:
+        name = _("A finished run") if done[-1] == 1 else _("%(number)s finished runs") % {"number": done[-1]}
+        found.append(Milestone(name, finished[done[-1] - 1]))
     if sent := [goal for goal in GIGABYTES if goal * 10**9 <= bytes_averaged]:
         found.append(Milestone(_("%(number)s GB averaged") % {"number": f"{sent[-1]:,}"}))
     ahead = next((goal for goal in SAMPLES if goal > so_far), None)
@@ -95,7 +98,7 @@ def contributions(person: Person, viewer: Viewer) -> Contributions:
     days = DailyTotal.objects.filter(person=person, run__in=seen).order_by("day").values("day")
     by_day = dict(days.annotate(given=Sum("samples")).values_list("day", "given"))
     bytes_averaged = sum(sent.values())
-    finished = sum(each.run.state == Run.State.FINISHED for each in found)
+    finished = sorted(day_of(each.run.finished_at) for each in found if each.run.finished_at)
     return Contributions(
         sorted(found, key=lambda each: (-each.samples, -each.bytes_averaged, each.run.slug)),
         sum(each.samples for each in found),
@@ -103,6 +106,15 @@ def contributions(person: Person, viewer: Viewer) -> Contributions:
         by_day,
         reached(by_day, bytes_averaged=bytes_averaged, finished=finished),
     )
+
+
+def given_to(person: Person, run: Run) -> Given:
+    """Return the person's contribution to one run, without what they averaged."""
+    sums = run.totals.filter(person=person).aggregate(
+        given=Sum("samples", default=0), made=Sum("person_rounds", default=0)
+    )
+    whole = run.totals.aggregate(given=Sum("samples", default=0))["given"]
+    return _given(run, sums, 0, {run.pk: whole})
 
 
 def runs_shown(person: Person, viewer: Viewer) -> QuerySet[Run]:

@@ -47,7 +47,7 @@ def activity_of(run: Run, group: str = "") -> QuerySet[ActivityLine]:
 
 def trail_of(run: Run) -> QuerySet[ActivityLine]:
     """Return the actions of the organizer, managers and operators, newest first. Only managers may see them."""
-    return run.activity.filter(by__isnull=False).select_related("by", "on").order_by("-pk")
+    return run.activity.filter(by__isnull=False).select_related("by").order_by("-pk")
 
 
 def resumed_at(run: Run) -> datetime | None:

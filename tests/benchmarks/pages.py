@@ -16,8 +16,8 @@ from tests.benchmarks.rig.figures import Figures, median, publish, say
 from tests.servers import private_postgres
 
 SLUG = "run-0"
-# pages that do not exist here: the run has no release, and no person requested a run
-NOT_HERE = (f"/runs/{SLUG}/try/", "/runs/asked/")
+# pages that do not exist here: the run has no release and no images, and no person requested a run
+NOT_HERE = (f"/runs/{SLUG}/try/", "/runs/asked/", f"/runs/{SLUG}/pictures/0.png")
 OTHERS = 60  # further runs without a step
 WARM = 2  # uncounted views of each page
 MOST_QUERIES, MOST_MS = 20, 300.0  # 95 % of the views of a page must need fewer queries and less time

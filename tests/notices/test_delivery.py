@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.core import mail as django_mail
+from django.core.mail import EmailMessage, EmailMultiAlternatives
 from django.utils import timezone
 
 from accounts.models import Person
@@ -243,6 +244,13 @@ class TestClaims:
         assert deliver_due(clock) == 1
 
 
+def html_of(message: EmailMessage) -> str:
+    assert isinstance(message, EmailMultiAlternatives)
+    ((html, kind),) = message.alternatives
+    assert kind == "text/html"
+    return str(html)
+
+
 class TestMail:
     def test_it_is_text_and_html_with_a_link_that_ends_it(self, mailed: Person, clock: Clock) -> None:
         row = note(mailed, clock)
@@ -257,8 +265,7 @@ class TestMail:
         assert "https://hands.example/runs/proverbs/\n" in message.body
         assert message.body.rstrip().endswith(stop)
         assert message.message()["Message-ID"] == f"<notice-{row.pk}@hands.example>"
-        ((html, kind),) = message.alternatives
-        assert kind == "text/html"
+        html = html_of(message)
         assert 'href="https://hands.example/runs/proverbs/"' in html
         assert f'href="{stop}"' in html
 
@@ -269,7 +276,7 @@ class TestMail:
         (message,) = django_mail.outbox
         sent = message.message()
         assert sent["Bcc"] is None
-        html = message.alternatives[0][0]
+        html = html_of(message)
         assert "\u202e" not in f"{message.subject}{message.body}{html}"
         assert "<b>" not in html
         assert message.recipients() == ["teo@example.org"]

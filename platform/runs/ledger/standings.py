@@ -3,6 +3,7 @@
 A long run's ledger has millions of rows, and pages refresh every second. So only the newest ledger rows are read.
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -34,6 +35,7 @@ from runs.models import IN_MODEL, DailyTotal, LedgerEntry, MachineTotal, Run
 HALF_LIFE_DAYS, OLDEST_DAYS = 7.0, 70
 BOARD = ("rank", "person__username", "given", "read", "made", "machines")
 MOVED = ("rank_before", "given_before")  # rank and samples at the beginning of the day
+STRETCHES = 24  # of the newest steps
 BARS, BAR_STEPS = 12, 5  # the chart of recent work: most bars, and steps in each
 IN_IT = Q(person__in_teams__joined_day__lte=F("day")) & (
     Q(person__in_teams__left_day=None) | Q(person__in_teams__left_day__gt=F("day"))
@@ -106,11 +108,15 @@ class Recent(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """Samples contributed in the last `steps` steps: their sum, and the largest contributors by name."""
+    """Samples contributed in the last `steps` steps: their sum, and the largest contributors by name.
+
+    `stretches` has the samples by name in up to `STRETCHES` equal stretches of these steps, the oldest first.
+    """
 
     steps: int
     samples: int
     given: dict[str, int]
+    stretches: list[dict[str, int]]
 
 
 def totals(run: Run) -> Totals:
@@ -216,13 +222,19 @@ def recent(run: Run, names: Collection[str]) -> Recent:
 
 
 def shares(run: Run, *, steps: int, limit: int) -> Shares:
-    """Return contributions to the last `steps` steps by person, the largest first."""
-    last = run.head.step
+    """Return contributions to the last `steps` steps by person, the largest first, and by stretch."""
+    last, given = run.head.step, Counter[str]()
+    steps = min(steps, last)
+    length = max(1, -(-steps // STRETCHES))
+    stretches: list[dict[str, int]] = [{} for _ in range(-(-steps // length))]
     entries = run.log.filter(IN_MODEL, step__gt=last - steps, step__lte=last).order_by().values("pk")
     # Uses the index by entry.
-    rows = LedgerEntry.objects.filter(entry__in=entries).order_by().values_list("person__username")
-    given = list(rows.annotate(given=Sum("samples")).order_by("-given", "person__username"))
-    return Shares(min(steps, last), sum(samples for _, samples in given), dict(given[:limit]))
+    rows = LedgerEntry.objects.filter(entry__in=entries).order_by().annotate(ago=(last - F("step")) / length)
+    for ago, name, samples in rows.values_list("ago", "person__username").annotate(given=Sum("samples")):
+        given[name] += samples
+        stretches[-1 - ago][name] = samples
+    largest = sorted(given.items(), key=lambda each: (-each[1], each[0]))
+    return Shares(steps, given.total(), dict(largest[:limit]), stretches)
 
 
 def _board(run: Run, today: int | None = None) -> Any:
