@@ -156,7 +156,7 @@ def test_a_machine_that_is_revoked_in_the_middle_of_a_run(site: tuple[Swarm, Bro
     tabs = [tab.page, tab.another_tab().page]
     for page in tabs:
         page.goto(f"{swarm.url}/machines/")
-        page.click("td summary")
+        page.click("td summary[aria-label^='Change ']")
     tabs[0].click("td button:has-text('Revoke')")
     tabs[0].wait_for_selector("tr.off:has-text('Revoked')")
 
@@ -235,7 +235,7 @@ def test_markup_and_right_to_left_text_are_shown_as_text(site: tuple[Swarm, Brow
     swarm.start_agent("worker", token=swarm.token_of(visitor))
     swarm.wait(lambda: machines_of(swarm, "visitor"), 60, "its machine is known")
     organizer.page.goto(f"{swarm.url}/machines/")
-    organizer.page.click("td summary")
+    organizer.page.click("td summary[aria-label^='Change ']")
     organizer.page.fill("td input[name=name]", MACHINE)
     organizer.page.click("td button:has-text('Rename')")
     organizer.page.wait_for_load_state()
