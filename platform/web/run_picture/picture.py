@@ -88,14 +88,14 @@ def _words(seen: Seen) -> Picture:
 
 
 def _goal(seen: Seen) -> Picture | None:
-    """Return how many people train of those whom the organizer hopes for. None without a goal, or if none can join."""
+    """Return how many people train of those whom the organizer hopes for. None if it is reached or none can join."""
     run, goal = seen.run.run, seen.run.run.people_goal
     if not goal or run.state not in (Run.State.PREPARING, Run.State.OPEN) or run.wanted == Run.Wanted.FINISHED:
         return None
     names = sorted({peer.name for peer in _trainers(seen)})
+    if len(names) >= goal:
+        return None
     said = ngettext("%(here)s of %(goal)s person", "%(here)s of %(goal)s people", goal)
-    if len(names) > goal:
-        said = ngettext("%(here)s people, %(goal)s was hoped for", "%(here)s people, %(goal)s were hoped for", goal)
     return {
         "strokes": strokes.places([tint_of(name) for name in names], goal),
         "words": said % {"here": f"{len(names):,}", "goal": f"{goal:,}"},
