@@ -38,7 +38,7 @@ def address(volunteer: Person) -> str:
 
 def test_it_says_what_somebody_gave(run: Run, client: Client, address: str, volunteer: Person) -> None:
     shown = page(client.get(address))
-    assert f"<h1>{volunteer.username}</h1>" in shown
+    assert f"<span>{volunteer.username}</span></h1>" in shown
     assert "Contributed 3,000 samples to 1 AI model." in shown
     assert "100 %" in shown
     assert re.search(r"<strong>1,000 samples</strong>", shown)
