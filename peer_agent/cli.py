@@ -347,14 +347,17 @@ def main() -> None:
     os._exit(run())  # `sys.exit` would wait for threads, and some threads cannot be stopped
 
 
-def run(command: Callable[[], Any] = app) -> int:
-    """Run a command in this process. Print a numbered error as one sentence. Return the exit status."""
+def run(command: Callable[[], Any] | None = None) -> int:
+    """Run a command in this process, or the one that the arguments name. Return the exit status.
+
+    A numbered error is printed as one sentence.
+    """
     take_variable(os.environ)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(SanitizingFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # otherwise httpx2 logs a line for each request
-    status = status_of(command)
+    status = status_of(command or app)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
