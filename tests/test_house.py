@@ -18,7 +18,7 @@ from scripts import setup
 ROOT = Path(__file__).resolve().parent.parent
 RIVALS = "tests/benchmarks/rivals/requirements.txt"
 NOT_OURS = {".git", ".venv", ".hypothesis", "var", "node_modules", "build", "dist"}
-BINARY = {".png", ".woff2", ".ico", ".safetensors", ".pyc"}
+BINARY = {".png", ".webp", ".woff2", ".ico", ".safetensors", ".pyc"}
 # A letter in brackets keeps this line from matching itself.
 REGISTRIES = re.compile(r"py[p]i\.org|python[h]osted\.org|registry\.npm[j]s|registry\.yarn[p]kg")
 
