@@ -110,7 +110,7 @@ def test_an_owner_sets_a_limit_and_pauses(run: tuple[Swarm, Browser]) -> None:
     tap(reader, "button:text-is('Save')")
     report = "select report from accounts_machinecontrol where reported_at is not null"
     swarm.wait(lambda: any('"revision":1' in row[0] for row in swarm.rows(report)), 30, "the machine has heard of it")
-    tap(reader, "summary:text-is('Pause')")
+    reader.page.tap("summary:text-is('Pause')")
     tap(reader, "button:text-is('Until I resume it')")
     swarm.wait(lambda: "Paused by you" in swarm.log("teo"), 30, "the machine rests")
     reader.page.wait_for_timeout(2000)  # the site updates its row after the machine has acted

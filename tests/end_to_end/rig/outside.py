@@ -14,6 +14,7 @@ LIMIT_S = 120
 
 def downloaded_wheel(reader: Reader, site: str, folder: Path) -> Path:
     reader.page.goto(f"{site}/download/")
+    reader.page.click("summary:has-text('digest')")
     row = reader.page.locator("table.files tbody tr")
     with reader.page.expect_download() as begun:
         row.locator("a").click()
