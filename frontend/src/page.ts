@@ -1,4 +1,4 @@
-/** Pages with code to copy or a print button, and pages that are requested anew while a reader looks: `<meta name="renew-ms">`. */
+/** The copy and print buttons of a page. With `<meta name="renew-ms">`, the page also requests itself again at that interval. */
 
 import { followCopyButtons, prepare, renew } from "./parts";
 

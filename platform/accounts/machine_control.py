@@ -33,7 +33,7 @@ class Control(NamedTuple):
 
     @property
     def paused_until(self) -> datetime | None:
-        """The time at which the machine resumes by itself, or None if it is not paused or the owner must resume it."""
+        """The time at which the site resumes the machine, or None if it is not paused or the owner must resume it."""
         until = self.wanted.pause_until if self.wanted.pause else 0
         return datetime.fromtimestamp(until, UTC) if until else None
 

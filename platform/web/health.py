@@ -321,7 +321,10 @@ def check_relay() -> Finding:
 def check_agent() -> Finding:
     wheel = current_wheel()
     if wheel is None:
-        text, do = _("The agent is not built, so nobody can install it."), _("In the folder this site runs from:")
+        text, do = (
+            _("The agent package is missing, so people cannot install it."),
+            _("In the folder this site runs from:"),
+        )
         return Finding(State.ABSENT, text, {}, do, "make setup")
     return Finding(State.OK, _("People install version %(version)s."), {"version": wheel.version})
 

@@ -92,16 +92,16 @@ def warn_below(*, run: Run, machines: int | None, by: Person | None = None) -> N
 
 
 @transaction.atomic
-def schedule(*, run: Run, at: datetime | None, by: Person | None = None) -> None:
-    """Set the time before which machines get no work. None starts the run at once. Raises Problem E315.
+def schedule(*, run: Run, starts_at: datetime | None, by: Person | None = None) -> None:
+    """Set the time before which machines get no work. None starts the run starts_at once. Raises Problem E315.
 
     The run's host learns of it within a second.
     """
     now = Run.objects.select_for_update().select_related("head").get(pk=run.pk)
     if not can_schedule(now):
         raise Problem.of("E315", state="under way" if now.head.index else ending_word(now))
-    if _changed(run, starts_at=at):
-        action = f"set the start to {start_words(at)}." if at else "removed the start time."
+    if _changed(run, starts_at=starts_at):
+        action = f"set the start to {start_words(starts_at)}." if starts_at else "removed the start time."
         add_action(run=run, kind="edited", action=action, by=by)
 
 

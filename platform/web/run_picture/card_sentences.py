@@ -9,7 +9,7 @@ from runs.selectors import RunPicture
 from web.run_picture import counts
 
 NOBODY = gettext_lazy("No samples yet. The first volunteers will appear here within a minute of joining.")
-NOBODY_YET = gettext_lazy("Nobody has trained yet. Training starts when the organizer resumes the run.")
+NO_SAMPLES_BEFORE_PAUSE = gettext_lazy("No samples yet. Training starts when the organizer resumes the run.")
 PERIOD_NAMES = {
     Period.ALL: gettext_lazy("All time"),
     Period.WEEK: gettext_lazy("This week"),

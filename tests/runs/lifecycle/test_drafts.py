@@ -228,15 +228,15 @@ class TestTakingBack:
 class TestStart:
     def test_it_is_set_moved_and_removed_until_the_first_step(self, run: Run, laptop: Owned) -> None:
         at = datetime(2030, 12, 5, 18, tzinfo=UTC)
-        drafts.schedule(run=run, at=at)
-        drafts.schedule(run=run, at=at)
+        drafts.schedule(run=run, starts_at=at)
+        drafts.schedule(run=run, starts_at=at)
         assert Run.objects.get().starts_at == at
         assert [line.text for line in run.activity.all()] == ["Amina set the start to 5 December 2030, 18:00 UTC."]
-        drafts.schedule(run=run, at=None)
+        drafts.schedule(run=run, starts_at=None)
         assert Run.objects.get().starts_at is None
         committed(run, (laptop.machine, 4))
         with pytest.raises(Problem, match=r"E315.*under way"):
-            drafts.schedule(run=run, at=at)
+            drafts.schedule(run=run, starts_at=at)
 
     def test_it_is_later_only_until_it_comes(self) -> None:
         at = datetime(2030, 12, 5, 18, tzinfo=UTC)

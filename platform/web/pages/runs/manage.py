@@ -54,7 +54,7 @@ MOST_DIGITS = 18  # most digits of a row's number in an address
 ACTIONS: dict[str, Callable[..., object]] = {
     "pause": services.pause_run,
     "resume": services.resume_run,
-    "start_now": partial(drafts.schedule, at=None),
+    "start_now": partial(drafts.schedule, starts_at=None),
     "take_back": drafts.take_back,
     "allow_trials": partial(set_allowed, allowed=True),
     "forbid_trials": partial(set_allowed, allowed=False),
@@ -81,20 +81,14 @@ def manage_run(request: HttpRequest, slug: str) -> HttpResponse:
 @require_POST
 def extend_run(request: HttpRequest, slug: str) -> HttpResponse:
     run, form = run_or_404(access_managed_run, request, slug), ExtendForm(request.POST)
-    if not form.is_valid():
-        return manage_page(request, run, wrong={"extend_form": form})
-    steps = form.cleaned_data["target_steps"]
-    return managed(request, run, lambda: services.extend_run(run=run, target_steps=steps, by=person_in(request)))
+    return submitted(request, run, "extend_form", form, partial(services.extend_run, run=run))
 
 
 @login_required
 @require_POST
 def set_start(request: HttpRequest, slug: str) -> HttpResponse:
     run, form = run_or_404(access_managed_run, request, slug), StartForm(request.POST)
-    if not form.is_valid():
-        return manage_page(request, run, wrong={"start_form": form})
-    at = form.cleaned_data["starts_at"]
-    return managed(request, run, lambda: drafts.schedule(run=run, at=at, by=person_in(request)))
+    return submitted(request, run, "start_form", form, partial(drafts.schedule, run=run))
 
 
 @login_required
@@ -102,10 +96,7 @@ def set_start(request: HttpRequest, slug: str) -> HttpResponse:
 def gather(request: HttpRequest, slug: str) -> HttpResponse:
     """Set how many people the organizer hopes for, and where they talk."""
     run, form = run_or_404(access_managed_run, request, slug), GatherForm(request.POST)
-    if not form.is_valid():
-        return manage_page(request, run, wrong={"gather_form": form})
-    drafts.gather(run=run, **form.cleaned_data, by=person_in(request))
-    return redirect("web:manage", slug=slug)
+    return submitted(request, run, "gather_form", form, partial(drafts.gather, run=run))
 
 
 @login_required
@@ -131,20 +122,14 @@ def delete_run(request: HttpRequest, slug: str) -> HttpResponse:
 @require_POST
 def announce(request: HttpRequest, slug: str) -> HttpResponse:
     run, form = run_or_404(access_moderated_run, request, slug), AnnouncementForm(request.POST)
-    if not form.is_valid():
-        return manage_page(request, run, wrong={"announcement_form": form})
-    text = form.cleaned_data["text"]
-    return managed(request, run, lambda: drafts.announce(run=run, text=text, by=person_in(request)))
+    return submitted(request, run, "announcement_form", form, partial(drafts.announce, run=run))
 
 
 @login_required
 @require_POST
 def set_alerts(request: HttpRequest, slug: str) -> HttpResponse:
     run, form = run_or_404(access_managed_run, request, slug), AlertForm(request.POST)
-    if not form.is_valid():
-        return manage_page(request, run, wrong={"alert_form": form})
-    drafts.warn_below(run=run, machines=form.cleaned_data["machines"], by=person_in(request))
-    return redirect("web:manage", slug=slug)
+    return submitted(request, run, "alert_form", form, partial(drafts.warn_below, run=run))
 
 
 # Members
@@ -232,6 +217,15 @@ def managed(request: HttpRequest, run: Run, action: Callable[[], object]) -> Htt
     except Problem as problem:
         return manage_page(request, run, fault=problem.fault)
     return redirect("web:manage", slug=run.slug)
+
+
+def submitted(
+    request: HttpRequest, run: Run, name: str, form: forms.Form, action: Callable[..., object]
+) -> HttpResponse:
+    """Carry out an action with a valid form's fields. Show a wrong form on the manage page, which calls it `name`."""
+    if not form.is_valid():
+        return manage_page(request, run, wrong={name: form})
+    return managed(request, run, lambda: action(**form.cleaned_data, by=person_in(request)))
 
 
 def named(
