@@ -65,6 +65,13 @@ def test_a_run_is_drawn_in_each_state(state: str) -> None:
     assert all(0 <= y <= 1184 for y in coordinates)
 
 
+@pytest.mark.parametrize(("done", "share"), [(10, 0.5), (400, 0.5), (800, 0.8)])
+def test_before_its_half_a_run_is_shown_up_to_twice_its_step(done: int, share: float) -> None:
+    svg = strokes.hero([(1, 6.0), (done, 4.0)], 1000, [(1, 3)], "")
+    filled = sum(drawn(path) for path in re.findall(r'class="(?:lesser )?tint-1" d="([^"]*)"', svg))
+    assert filled == round(share * strokes.HERO)
+
+
 @pytest.mark.parametrize(
     ("here", "goal", "people", "wanted"),
     [(2, 5, 2, 3), (0, 5, 0, 5), (7, 5, 7, 0), (50, 200, 15, 45), (300, 200, 60, 0)],

@@ -142,6 +142,7 @@ def test_no_machine_trains_while_the_run_is_paused(shares: Shares | None) -> Non
     found = picture_of(Seen(shown, (TEO, NOOR, RELAY), "accumulate", 0, NOON))
     assert (found["chips"], found["training"], found["samples_per_s"], found["tokens_per_s"]) == ([], 0, 0, 0)
     assert (found["stage"], found["leaderboard"][0]["now"], found["relays"]) == ("paused", False, 1)
+    assert "when the organizer resumes" in found["nobody"]
 
 
 def test_people_are_counted_once_towards_the_goal() -> None:

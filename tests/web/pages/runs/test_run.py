@@ -454,7 +454,8 @@ class TestRunPage:
             "written": [["A bird", " in the hand"]],
         }
         Snapshot.objects.create(run=run, index=1, step=0, **facts)
-        assert "<strong>A bird</strong> in the hand" in page(client.get(f"/runs/{run.slug}/"))
+        best = '<blockquote class="said best" dir="auto"><strong>A bird</strong> in the hand</blockquote>'
+        assert best in page(client.get(f"/runs/{run.slug}/"))
 
     def test_people_who_are_gone_are_not_shown_as_here(self, client: Client, run: Run) -> None:
         Presence.objects.create(run=run, phase="accumulate", members=[])
