@@ -5,19 +5,21 @@ relay's hello to `note_listener`. It polls `news_of` once a second and turns the
 into `SnapshotStored`, a higher `verified` into `Verified`, the result of a replay into `Replayed`.
 """
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from django.db import IntegrityError, transaction
+from django.db.models import Min
 from django.utils import timezone
 
 from coordination.models import Admission, Election, PendingSnapshot
+from jobs import queue
+from jobs.queue import Kind
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Admitted, Elected, Replay, Replayed
 from peer_agent.protocol.identifiers import PeerId
-from runs import queue, storage
+from runs import storage
 from runs.models import LogEntry, RefusedSnapshot, RelayAddress, ReplayRequest, Run, Snapshot
-from runs.queue import TaskName
 from runs.snapshots.verification import ask_the_log, verified_up_to
 
 ELECTED = timedelta(minutes=10)  # an elected keeper may begin its upload within this time
@@ -73,7 +75,7 @@ def admit_hash(run: Run, *, index: int, step: int, sha256: str, size: int) -> No
 def request_replay(run: Run, *, index: int, step: int) -> None:
     """Request a replay of the log up to this entry, because copies differ or no machine is left to upload one."""
     ask_the_log(run, index=index, step=step)
-    queue.enqueue_on_commit(TaskName.VERIFY_SNAPSHOTS, run.pk)
+    queue.put(Kind.VERIFY_SNAPSHOTS, run.pk)
 
 
 def note_listener(peer: PeerId, hello: m.Hello) -> None:
@@ -144,8 +146,8 @@ def _keep(run: Run, pending: PendingSnapshot) -> None:
                 file=pending.sha256,
                 size=pending.size,
             )
-            for task in (TaskName.MEASURE_HELDOUT, TaskName.THIN_SNAPSHOTS, TaskName.VERIFY_SNAPSHOTS):
-                queue.enqueue_on_commit(task, run.pk)
+            for kind in (Kind.MEASURE_HELDOUT, Kind.THIN_SNAPSHOTS, Kind.VERIFY_SNAPSHOTS):
+                queue.put(kind, run.pk)
     except IntegrityError:
         pass  # another keeper or the site itself has stored this snapshot
 
@@ -158,3 +160,9 @@ def forget_pending(pending: PendingSnapshot) -> None:
 def expire_pending() -> None:
     for pending in PendingSnapshot.objects.filter(expires__lt=timezone.now()).select_related("run"):
         forget_pending(pending)
+
+
+def next_expiry() -> datetime | None:
+    """Return the time at which the next pending snapshot expires. Return None if there is none."""
+    first: datetime | None = PendingSnapshot.objects.aggregate(first=Min("expires"))["first"]
+    return first

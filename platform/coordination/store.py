@@ -15,6 +15,8 @@ from accounts.keys import site_key
 from accounts.models import Machine
 from coordination.models import Election, PendingSnapshot
 from coordination.snapshots import as_message
+from jobs import queue
+from jobs.queue import Kind
 from peer_agent.protocol import messages as m
 from peer_agent.protocol import reasons
 from peer_agent.protocol.averaged import averaged_bytes
@@ -26,7 +28,7 @@ from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.log.records import Entry, Record, Unit, digest_of
 from peer_agent.recipes import parse_recipe
-from runs import queue, storage
+from runs import storage
 from runs.access import shut_out
 from runs.ledger.records import (
     add_committed,
@@ -39,7 +41,6 @@ from runs.ledger.records import (
 )
 from runs.ledger.totals import MOST, add_averaged, add_to_day, add_to_totals
 from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Publication, Run, Snapshot
-from runs.queue import TaskName
 from runs.snapshots.state_check import Restated, restate
 from runs.snapshots.verification import verified_up_to
 from runs.states import NOT_OPEN
@@ -329,8 +330,8 @@ def _write_rollback(run: Run, sealed: Entry, record: Record, target: Snapshot, m
     undone = step - target.step
     count = f"the {undone:,} steps after it are" if undone != 1 else "the step after it is"
     add_line(run=run, kind=ROLLED_BACK, text=DONE.format(step=target.step, undone=count))
-    for task in (TaskName.MEASURE_HELDOUT, TaskName.THIN_SNAPSHOTS):
-        queue.enqueue_on_commit(task, run.pk)
+    for kind in (Kind.MEASURE_HELDOUT, Kind.THIN_SNAPSHOTS):
+        queue.put(kind, run.pk)
 
 
 def _undo(run: Run, target: Snapshot) -> None:

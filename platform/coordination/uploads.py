@@ -12,7 +12,8 @@ from django.utils import timezone
 from accounts.models import Machine
 from coordination.models import Election, PendingSnapshot, UploadSlot
 from coordination.snapshots import PENDING, admitted_at, election_of, keep_if_admitted
-from coordination.tasks import expire_pending
+from jobs import queue
+from jobs.queue import Kind
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
 from runs import storage
@@ -87,7 +88,7 @@ def _wait(run: Run, election: Election, taken: Taken) -> Taken:
     PendingSnapshot.objects.update_or_create(
         run=run, index=election.index, defaults={**facts, "expires": timezone.now() + PENDING}
     )
-    transaction.on_commit(lambda: expire_pending.apply_async(countdown=PENDING.total_seconds() + 1))
+    queue.put(Kind.EXPIRE_PENDING, after_s=PENDING.total_seconds() + 1)
     keep_if_admitted(run, election.index)
     _known(run, election, taken.file)
     return taken

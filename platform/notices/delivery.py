@@ -1,8 +1,7 @@
 """Delivery of due notices by e-mail and webhook, at least once.
 
-A worker claims a row of the outbox, sends the notice, and marks the row as sent. If the worker dies in between, or the
-receiver's answer is lost, the row is sent again when the claim expires. Receivers recognize a repeated notice by its
-id. A claim is one conditional update, so only one worker gets the row.
+One job sends notices for the whole site, and marks each row as sent. If the worker dies in between, or the receiver's
+answer is lost, the row is sent again. Receivers recognize a repeated notice by its id.
 
 The wait before a retry is as long as sending has been failing, but between a minute and half an hour. After a day of
 failures, the site gives up on an e-mail, or switches a webhook off and tells its owner.
@@ -10,7 +9,6 @@ failures, the site gives up on an e-mail, or switches a webhook off and tells it
 
 import logging
 import smtplib
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +22,9 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts.keys import Unreadable, unseal
+from jobs.models import Job
+from jobs.queue import Kind
+from jobs.runner import Later, Outcome, does
 from notices import addresses, mail, outbox, posting
 from notices.models import LONGEST_PROBLEM, Choice, Event, Notice, Way, Webhook
 from notices.services import settings_path
@@ -31,19 +32,16 @@ from notices.words import Facts, payload, words_of
 
 log = logging.getLogger(__name__)
 
-LEASE = timedelta(minutes=5)  # of a claim: longer than the slowest lookup, connection and answer together
-BATCH = 32  # rows claimed together
+BATCH = 32  # rows taken together
 AT_ONCE = 8  # rows sent at the same time
 BUDGET_S = 60.0  # after this time a call ends, and the next call sends the rest
 FIRST_RETRY, LONGEST_RETRY = timedelta(minutes=1), timedelta(minutes=30)
 GIVE_UP = timedelta(days=1)
 NEW = 2 * LONGEST_RETRY  # a failure this long after the last try counts as a new failure
 
-_turn = threading.Lock()  # lets hanging webhooks hold one worker thread only
-
 
 class Undelivered(Exception):
-    """A notice that did not arrive; the message says why. `retry_after` is the wait that the receiver asked for."""
+    """A notice that did not arrive; the message says why. `retry_after` is the wait that the receiver requested."""
 
     def __init__(self, reason: str, retry_after: timedelta = timedelta(0)) -> None:
         super().__init__(reason)
@@ -53,21 +51,20 @@ class Undelivered(Exception):
 Send = Callable[[], None]
 
 
+@does(Kind.DELIVER_NOTICES)
+def deliver(_: Job) -> Outcome:
+    """Send the notices that are due. Return when the next one is due."""
+    deliver_due()
+    first = outbox.next_due()
+    return Later(max((first - timezone.now()).total_seconds(), 0.0)) if first is not None else None
+
+
 def deliver_due(clock: Callable[[], datetime] = timezone.now) -> int:
-    """Send all due notices and return how many arrived. Return 0 if another thread is sending."""
-    if not _turn.acquire(blocking=False):
-        return 0
-    try:
-        return _deliver(clock)
-    finally:
-        _turn.release()
-
-
-def _deliver(clock: Callable[[], datetime]) -> int:
+    """Send all due notices and return how many arrived."""
     arrived, end = 0, time.monotonic() + BUDGET_S
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="notices") as threads:
-        while time.monotonic() < end and (claimed := claim(clock())):
-            waiting = [(notice, threads.submit(send)) for notice, send in prepared(claimed, clock())]
+        while time.monotonic() < end and (batch := take(clock())):
+            waiting = [(notice, threads.submit(send)) for notice, send in prepared(batch, clock())]
             for notice, future in waiting:
                 try:
                     future.result()
@@ -82,24 +79,23 @@ def _deliver(clock: Callable[[], datetime]) -> int:
     return arrived
 
 
-def claim(now: datetime) -> list[Notice]:
-    """Claim due rows, at most one for each webhook, so that the notices of a webhook arrive in order."""
-    claimed: list[Notice] = []
+def take(now: datetime) -> list[Notice]:
+    """Return the next due rows, at most one for each webhook, so that the notices of a webhook arrive in order."""
+    taken: list[Notice] = []
     hooks: set[int] = set()
     for notice in outbox.due(now).select_related("person__mailbox", "person__webhook")[:BATCH]:
         if notice.way == Way.WEBHOOK:
             if notice.person_id in hooks:
                 continue
             hooks.add(notice.person_id)
-        same = Notice.objects.filter(pk=notice.pk, state=Notice.State.WAITING, due_at=notice.due_at)
-        if same.update(due_at=now + LEASE, tries=F("tries") + 1):
-            claimed.append(notice)
-    return claimed
+        taken.append(notice)
+    Notice.objects.filter(pk__in=[notice.pk for notice in taken]).update(tries=F("tries") + 1)
+    return taken
 
 
-def prepared(claimed: list[Notice], now: datetime) -> list[tuple[Notice, Send]]:
+def prepared(taken: list[Notice], now: datetime) -> list[tuple[Notice, Send]]:
     """Pair notices with functions that send them without using the database. Mark those that cannot be sent."""
-    found = [(notice, sender(notice, now)) for notice in claimed]
+    found = [(notice, sender(notice, now)) for notice in taken]
     for notice, send in found:
         if send is None:
             _end(notice, "Not wanted any more.")

@@ -4,10 +4,12 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, Min, Q, QuerySet
 from django.utils import timezone
 
 from accounts.days import day_of
+from jobs import queue
+from jobs.queue import Kind
 from notices.models import LONGEST_NAME, LONGEST_TITLE, Choice, Event, Notice, Way
 
 MOST_A_DAY = 50  # most notices a day to one person, of one event, through one channel; more are dropped
@@ -51,6 +53,8 @@ def note(
         if counts.get((person, way), 0) < MOST_A_DAY
     ]
     Notice.objects.bulk_create(rows, batch_size=AT_ONCE, ignore_conflicts=True)
+    if any(row.way != Way.BROWSER for row in rows):
+        queue.put(Kind.DELIVER_NOTICES, after_s=after.total_seconds())
     return len(rows)
 
 
@@ -63,6 +67,8 @@ def note_directly(event: Event, person_id: int, way: Way, *, about: str, title: 
     """Store a notice to one person through one channel, regardless of the person's choices."""
     row = _row(event, person_id, way, about=about, title=title, path=path, now=timezone.now())
     Notice.objects.bulk_create([row], ignore_conflicts=True)
+    if way != Way.BROWSER:
+        queue.put(Kind.DELIVER_NOTICES)
 
 
 def _row(
@@ -104,8 +110,18 @@ def withdraw_all(run: str) -> None:
 
 
 def due(now: datetime) -> QuerySet[Notice]:
-    waiting = Notice.objects.filter(state=Notice.State.WAITING, due_at__lte=now)
-    return waiting.exclude(way=Way.BROWSER).order_by("due_at", "pk")
+    return _waiting().filter(due_at__lte=now).order_by("due_at", "pk")
+
+
+def next_due() -> datetime | None:
+    """Return the time at which the next notice must be sent. Return None if none waits."""
+    first: datetime | None = _waiting().aggregate(first=Min("due_at"))["first"]
+    return first
+
+
+def _waiting() -> QuerySet[Notice]:
+    """Return unsent notices, except those that open pages fetch."""
+    return Notice.objects.filter(state=Notice.State.WAITING).exclude(way=Way.BROWSER)
 
 
 def for_browser(person_id: int, now: datetime) -> list[Notice]:

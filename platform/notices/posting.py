@@ -23,7 +23,7 @@ RETRY_AFTER = re.compile(rb"^retry-after:[ \t]*(\d{1,6})[ \t]*\r?$", re.IGNORECA
 
 
 class Answer(NamedTuple):
-    """The status of an answer, and the wait that the receiver asked for, or 0."""
+    """The status of an answer, and the wait that the receiver requested, or 0."""
 
     status: int
     retry_after_s: int

@@ -8,30 +8,20 @@ from django.db.models import Q
 
 from accounts import deactivation
 from accounts.models import Person
+from jobs import queue
+from jobs.queue import Kind
 from notices import services as notices
 from peer_agent.protocol.errors import Problem
-from runs import queue, quotas
+from runs import quotas
 from runs.datasets.uploads import forget_upload
 from runs.lifecycle import roles
 from runs.lifecycle.drafts import delete_draft
 from runs.models import ActivityLine, HubAccount, JoinRequest, Member, NamedVolunteer, Release, Run
-from runs.queue import TaskName
 
 NOBODY = "a former volunteer"  # replaces the name on timelines
+WORD = r"(?<![\w.-]){}(?!-?\w|\.\w)"  # a whole name: names may contain dots and dashes
 SETTLED = (Run.State.DRAFT, Run.State.FINISHED)
-# Verbs that follow a person's name on timelines (runs.timeline, peer_agent.protocol.coordinator). Elsewhere, the same
-# letters may be a plain word.
-ACTIONS = (
-    "accepted|added|announced|brought|changed|chose|created|declined|extended|gave|invited|is|joined|left|let|mixes|"
-    "organizes|paused|published|removed|reported|resumed|returned|revoked|set|took|turned|wants|withdrew"
-)
-PLACES = (  # text before the name, and text after it
-    ("^", rf" (?:{ACTIONS})\b| \("),
-    (r"\bof ", r"'s samples|$| is| joined| left"),
-    (r" (?:added|removed|let) ", r"\.$| back in\.$| as (?:co-organizer|moderator)\.$"),
-    (r" (?:accepted|declined) ", r"'s request to join\.$"),
-    (r" (?:invited|withdrew) ", r" to be a (?:co-organizer|moderator)\.$|'s invitation as "),
-)
+HOSTS_KNOW_S = 60.0  # seconds until each host has noticed that the machines are revoked
 
 
 @transaction.atomic
@@ -39,8 +29,7 @@ def delete_account(*, person: Person) -> str:
     """Delete an account, its drafts, and its name on cards and timelines. Return the name. Raises Problem E329.
 
     A run with co-organizers, even a draft, passes to the longest-standing one. Removals from runs stay in force,
-    because their rows contain no name. Hosts may write the name for a few more seconds, so call `forget_lines` again
-    afterwards.
+    because their rows contain no name. Hosts may write the name for a few more seconds, so a job erases it once more.
     """
     quotas.held(person)
     for heir in roles.successors(person):
@@ -61,21 +50,26 @@ def delete_account(*, person: Person) -> str:
     notices.forget_person(person=person)
     deactivation.forget_person(person=person)
     forget_lines(name)
+    queue.put(Kind.FORGET_NAME, name, after_s=HOSTS_KNOW_S)
     return name
 
 
 def forget_lines(name: str) -> None:
-    for line in ActivityLine.objects.filter(text__contains=name).iterator():
-        if (text := without_name(line.text, name)) != line.text:
-            ActivityLine.objects.filter(pk=line.pk).update(text=text[:300])
+    """Replace a person's name in all lines of timelines that name the person."""
+    for line in ActivityLine.objects.filter(names__contains=name).iterator():
+        if name in (names := line.names.split()):
+            others = " ".join(other for other in names if other != name)
+            ActivityLine.objects.filter(pk=line.pk).update(text=without_name(line.text, name)[:300], names=others)
 
 
 def without_name(text: str, name: str) -> str:
-    """Replace a person's name in a line of a timeline with “a former volunteer”."""
-    replaced = text
-    for before, after in PLACES:
-        replaced = re.sub(f"({before}){re.escape(name)}(?={after})", rf"\1{NOBODY}", replaced)
+    """Replace a name in a line that names the person with “a former volunteer”. Quotations stay as they are."""
+    replaced = re.sub(rf"“\u2068.*?\u2069”|{WORD.format(re.escape(name))}", _nobody, text)
     return replaced[:1].upper() + replaced[1:] if replaced != text else text
+
+
+def _nobody(found: re.Match[str]) -> str:
+    return found[0] if found[0].startswith("“") else NOBODY
 
 
 def _require_not_needed(person: Person) -> None:
@@ -89,10 +83,10 @@ def _require_not_needed(person: Person) -> None:
 
 
 def _remake_cards(person: Person) -> None:
-    """Remake model cards that name the person, as a volunteer or as the one who said that a text may be shared."""
+    """Remake model cards that name the person, as a volunteer or as the person who said that a text may be shared."""
     vouched = Q(run__dataset__vouched_by=person) | Q(run__dataset__further__vouched_by=person)
     named = vouched | Q(run__dataset__base__vouched_by=person) | Q(run__named__person=person)
     for release in Release.objects.filter(named, state=Release.State.READY).distinct():
         # An added name that no one has, so that the card counts as stale.
         Release.objects.filter(pk=release.pk).update(named=[*release.named, ""])
-        queue.enqueue_on_commit(TaskName.REMAKE_RELEASE, release.run_id)
+        queue.put(Kind.REMAKE_RELEASE, release.run_id)

@@ -1,6 +1,6 @@
 """Child processes for work that needs torch. `peer_agent.site_work` gets arguments and prints one JSON object.
 
-This module also limits such work to one child of each kind at a time, and turns failures into numbered errors.
+This module also turns failures into numbered errors.
 """
 
 import errno
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import psutil
 from django.conf import settings
 from django.db import DatabaseError
 
@@ -25,7 +26,11 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 6 * 3600
 BEAT_S = 5.0
-KILLED = -9
+KILLED = -9  # by the kernel, when the whole machine has no memory left
+LEAST_MEMORY = 2_000_000_000
+# What Python, torch and Rust print when an allocation fails.
+OUT_OF_MEMORY = ("MemoryError", "can't allocate memory", "memory allocation of")
+LIMITS = "from runs.parent import take_at_most; take_at_most({}); "
 BOOTSTRAP = (
     "import runpy; from runs.parent import leave_with_parent; leave_with_parent(); "
     "runpy.run_module('peer_agent.site_work', run_name='__main__', alter_sys=True)"
@@ -36,16 +41,10 @@ _lock = threading.Lock()
 _is_stopping = threading.Event()
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 DISK_FULL = "53100"  # PostgreSQL's SQLSTATE for a full disk
-# Locks for `turn`. In a run with short steps, replays never pause, so measurements have their own lock.
-replaying = threading.Lock()
-measuring = threading.Lock()
-fetching = threading.Lock()  # data and models from the Hub
-trying = threading.Lock()  # trials of released models by visitors
-packing = threading.Lock()  # checkpoints for the Hub
 
 
 class ChildStopped(Exception):
-    """A child that was killed because the site is shutting down. Its task runs again after the next start."""
+    """A child that was killed because the site is shutting down. Its job is repeated after the next start."""
 
 
 def run_child(
@@ -61,7 +60,7 @@ def run_child(
     `beat` is called every few seconds; if it raises, the child is killed. Raises ChildStopped, Problem with the child's
     fault, or E327 if the child dies without a fault or takes too long.
     """
-    command = [sys.executable, "-c", BOOTSTRAP, *arguments]
+    command = [sys.executable, "-c", LIMITS.format(memory_limit()) + BOOTSTRAP, *arguments]
     child = _start(command, {**child_environment(), **(more or {})})
     try:
         output, errors = _waited_for(child, secret, timeout_s, beat)
@@ -132,12 +131,21 @@ def _start(command: list[str], environment: dict[str, str]) -> "subprocess.Popen
         return child
 
 
+def memory_limit() -> int:
+    """Return how many bytes a child may allocate: MANYHANDS_CHILD_MEMORY_MB, or three quarters of this machine's."""
+    chosen = int(settings.CHILD_MEMORY_MB) * 1_000_000
+    return chosen or max(LEAST_MEMORY, psutil.virtual_memory().total * 3 // 4)
+
+
 def _fault_in(errors: str, status: int) -> Fault:
-    if (fault := fault_of(errors)) is not None:
+    fault = fault_of(errors)
+    if status == KILLED or any(sign in (fault.text if fault is not None else errors) for sign in OUT_OF_MEMORY):
+        logger.error("a child ran out of memory: %s", errors[-2000:])
+        return Fault.of("E469", limit=f"{memory_limit() / 1e9:.1f} GB")
+    if fault is not None:
         return fault
     logger.error("a child ended with %s: %s", status, errors[-2000:])
-    reason = "it was killed, as where memory runs out" if status == KILLED else f"status {status}"
-    return Fault.of("E327", reason=reason)
+    return Fault.of("E327", reason=f"status {status}")
 
 
 def disk_fault(error: BaseException | None) -> Fault | None:
@@ -149,17 +157,6 @@ def disk_fault(error: BaseException | None) -> Fault | None:
         or getattr(cause, "sqlstate", None) == DISK_FULL
     )
     return Fault.of("E328") if is_full else None
-
-
-@contextmanager
-def turn(lock: threading.Lock) -> Iterator[bool]:
-    """Try to acquire the lock without waiting, so that the thread stays free. Yield True if it was acquired."""
-    is_mine = lock.acquire(blocking=False)
-    try:
-        yield is_mine
-    finally:
-        if is_mine:
-            lock.release()
 
 
 @contextmanager

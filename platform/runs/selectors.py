@@ -66,7 +66,7 @@ SHORT_S = 3.0  # shorter steps are too quick to watch, so pages show shares …
 SHARED_STEPS, SHARED = 50, 12  # … over this many steps together, of this many people
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 MOST_AT_ONCE = 100  # lines that have the same time
-RECENT, RECENT_STEPS = 12, 1  # lines of the timeline: other events, and newest steps
+RECENT, RECENT_STEPS = 8, 1  # lines of the timeline: other events, and newest steps
 
 
 class Point(NamedTuple):
@@ -327,7 +327,7 @@ class Overfitting(NamedTuple):
 
 
 def typical_loss(points: Sequence[Point]) -> float | None:
-    """Return the median training loss of the last steps, in nats per loss token. None if no loss is finite."""
+    """Return the median training loss of the last steps, in nats per loss token, or None if no loss is finite."""
     losses = [point.loss for point in points[-TYPICAL:] if math.isfinite(point.loss)]
     return median(losses) if losses else None
 

@@ -39,7 +39,7 @@ def model_folder(dataset: Dataset) -> Path:
 
 
 def pictures_of(dataset: Dataset) -> list[tuple[int, str, Path]]:
-    """Return the number, class and path of each image that shows what was understood of a dataset's images."""
+    """Return the number, class and path of each image that shows how the site read a dataset's images."""
     classes = sorted((dataset.verdict or {}).get("classes", {}))
     found = []
     for path in (prepared_folder(dataset) / "pictures").glob("*.png") if classes else ():

@@ -1,5 +1,6 @@
 """A run's timeline: each event as one line of text."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from django.db.models import F, QuerySet
@@ -73,13 +74,24 @@ def add_action(
     """
     who = by or run.organizer
     acted_as = role or run.role_of(who) or ""
-    name = AN_OPERATOR if acted_as == Run.Role.OPERATOR else who.username
-    told = (text or f"{name} {action}")[:300]
-    ActivityLine.objects.create(run=run, kind=kind, text=told, by=who, by_role=acted_as, on=on, is_internal=is_internal)
+    is_unnamed = acted_as == Run.Role.OPERATOR
+    told = (text or f"{AN_OPERATOR if is_unnamed else who.username} {action}")[:300]
+    named = [*([] if text or is_unnamed else [who.username]), *([on.username] if on else [])]
+    ActivityLine.objects.create(
+        run=run,
+        kind=kind,
+        text=told,
+        names=" ".join(named),
+        by=who,
+        by_role=acted_as,
+        on=on,
+        is_internal=is_internal,
+    )
 
 
-def add_line(*, run: Run, kind: str, text: str) -> None:
-    ActivityLine.objects.create(run=run, kind=kind[:20], text=text[:300])
+def add_line(*, run: Run, kind: str, text: str, names: Sequence[str] = ()) -> None:
+    """Add a line about what happened. `names`: the people whom the text names."""
+    ActivityLine.objects.create(run=run, kind=kind[:20], text=text[:300], names=" ".join(names))
     if kind == STEP:
         _forget_old_steps(run)
     elif kind == VOID:

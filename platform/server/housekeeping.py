@@ -13,23 +13,20 @@ from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 from django.utils import timezone
-from kombu.exceptions import OperationalError
 
 from accounts.devices import forget_dead
 from coordination.threads import in_thread
 from notices import outbox
 from notices.services import forget_unconfirmed
-from notices.tasks import deliver
 from peer_agent.protocol.errors import Problem
 from runs.releases import trials
 
 log = logging.getLogger(__name__)
 
 EVERY_S = 3600.0
-NOTICES_S = 5.0  # seconds between two looks for notices to send
 KEPT = 5  # the newest copies that are kept
 # Apps of this project; apps of others may replace their migrations.
-OURS = frozenset({"accounts", "coordination", "notices", "runs"})
+OURS = frozenset({"accounts", "coordination", "jobs", "notices", "runs"})
 
 
 async def keep_house(stop: asyncio.Event) -> None:
@@ -50,22 +47,6 @@ def _clear() -> None:
     outbox.forget_old(now)
     forget_unconfirmed(now)
     trials.forget_old(now)
-
-
-async def ask_for_delivery(stop: asyncio.Event) -> None:
-    """Until `stop`, ask the worker every few seconds to send due notices, including any that a restart interrupted."""
-    while not stop.is_set():
-        try:
-            await in_thread(_ask_for_delivery)()
-        except (DatabaseError, OperationalError):
-            log.warning("the database or the queue is away", exc_info=True)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), NOTICES_S)
-
-
-def _ask_for_delivery() -> None:
-    if outbox.due(timezone.now()).exists():
-        deliver.apply_async(expires=NOTICES_S)  # so that requests do not pile up while the worker is down
 
 
 # Copies of SQLite's file, made before its tables change. `backups/` in the data folder keeps the newest five.

@@ -1,7 +1,9 @@
-"""A Celery worker in a thread of this process, which takes tasks from memory or from a broker."""
+"""A worker in threads of this process. It does the jobs in the table, and receives wake-ups from other processes."""
 
 import contextlib
+import logging
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,51 +14,71 @@ from celery.platforms import EX_OK
 from celery.worker import state
 from django.conf import settings
 
+import coordination.background
+import notices.delivery
+import runs.background
 from config import celery_app
+from jobs.runner import doing_jobs, undone
+from peer_agent.protocol.errors import Fault
 from runs.processes import stop_children
 from web.health import BEAT_S, worker_mark
 
-THREADS = 4  # one each for a replay, a measurement and a visitor's text, and one for all other tasks
-PATIENCE_S = 2.0
+log = logging.getLogger(__name__)
+
+BACKGROUND = (coordination.background, notices.delivery, runs.background)  # importing them registers their jobs
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+STEADY_S = 60.0  # after this time a consumer counts as healthy
+PATIENCE_S = 4.0
 
 
 @contextmanager
-def running_worker() -> Iterator[threading.Thread]:
-    """Run a Celery worker during a `with` block, and yield the worker's thread.
-
-    At the end of the block, stop the child processes that its tasks have started, and then the worker.
-    """
-    # Celery warns about pickles if the account is root; this site accepts only JSON.
-    warnings.filterwarnings("ignore", category=SecurityWarning)
-    state.should_stop = None
-    worker: Worker = celery_app.Worker(pool="threads", concurrency=THREADS, quiet=True, without_heartbeat=True)
-    thread = threading.Thread(target=worker.start, name="worker", daemon=True)
-    thread.start()
+def running_worker() -> Iterator[None]:
+    """Do jobs during a `with` block. At its end, kill the jobs' child processes; the next start does them again."""
+    assert not undone()
     stopped = threading.Event()
-    threading.Thread(target=_beat, args=(thread, stopped), name="beat", daemon=True).start()
-    try:
-        yield thread
-    finally:
-        stopped.set()
-        stop_children()
-        _stop(worker, thread)
+    with doing_jobs() as end_jobs:
+        threading.Thread(target=_beat, args=(stopped,), name="beat", daemon=True).start()
+        consuming = threading.Thread(target=_consume, args=(stopped,), name="wake-ups", daemon=True)
+        if settings.REDIS_URL:
+            consuming.start()
+        try:
+            yield
+        finally:
+            stopped.set()
+            end_jobs()
+            stop_children()
+            if settings.REDIS_URL:
+                state.should_stop = EX_OK  # type: ignore[assignment] # the consumer reads it at least once a second
+                consuming.join(PATIENCE_S)
 
 
-def _beat(worker: threading.Thread, stopped: threading.Event) -> None:
-    """Touch the worker's file every few seconds while the worker runs, so that `web.health` knows of it."""
-    while worker.is_alive() and not stopped.is_set():
+def _beat(stopped: threading.Event) -> None:
+    """Touch the worker's file every few seconds, so that `web.health` knows of the worker."""
+    while not stopped.is_set():
         with contextlib.suppress(OSError):
             worker_mark().touch()
         stopped.wait(BEAT_S)
 
 
-def _stop(worker: Worker, thread: threading.Thread) -> None:
-    """Stop the worker. With a broker, only the worker's own thread can close the connection without logging errors."""
-    if settings.REDIS_URL:
-        state.should_stop = EX_OK  # type: ignore[assignment] # the worker reads it once a second or more often
-        thread.join(2 * PATIENCE_S)
-        return
-    stopping = threading.Thread(target=worker.stop, daemon=True)  # a queue in memory blocks for two seconds at a time
-    stopping.start()
-    stopping.join(PATIENCE_S)
-    thread.join(PATIENCE_S)
+def _consume(stopped: threading.Event) -> None:
+    """Receive wake-ups through Celery until `stopped`. Start its consumer again whenever it ends.
+
+    A restart of Redis ends it: kombu 5.7 fails to give back messages that it has not acknowledged. No job is lost,
+    because jobs are in the table.
+    """
+    # Celery warns about pickles if the account is root; this site accepts only JSON.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
+    pause_s = FIRST_PAUSE_S
+    while not stopped.is_set():
+        began, state.should_stop = time.monotonic(), None
+        worker: Worker = celery_app.Worker(pool="solo", quiet=True, without_heartbeat=True, without_mingle=True)
+        reason = "it lost its connection to Redis"
+        try:
+            worker.start()
+        except Exception as error:  # noqa: BLE001 (whatever ended it, it is started again)
+            reason = type(error).__name__
+        if stopped.is_set():
+            return
+        pause_s = FIRST_PAUSE_S if time.monotonic() - began > STEADY_S else min(2 * pause_s, LONGEST_PAUSE_S)
+        log.warning("%s", Fault.of("E467", reason=reason, seconds=f"{pause_s:g}"))
+        stopped.wait(pause_s)

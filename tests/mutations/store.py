@@ -1,4 +1,4 @@
-"""Faults in the store: the commit's transaction, lease marks, totals, coverage, and reading the log."""
+"""Faults in the store: the commit's transaction, lease marks, totals, coverage, reading the log, and jobs."""
 
 from tests.mutations.mutation import Mutation
 
@@ -17,6 +17,8 @@ RANGE = "    first = bisect_left(ranges, start, key=lambda known: known[1])"
 OURS = "entry is not None and entry.digest == digest_of(sealed)"
 STANDINGS, COVERAGE = "tests/runs/ledger/test_standings.py", "tests/runs/ledger/test_records.py"
 HOST = "tests/coordination/hosts/test_host.py::"
+JOBS, QUEUE = "jobs/queue", "tests/jobs/test_queue.py"
+LEASES = f"{QUEUE}::TestLeases"
 CLAIM, WRITER = f"{HOST}TestTheClaim", f"{HOST}TestTheDatabase"
 
 STORED: tuple[Mutation, ...] = (
@@ -140,10 +142,32 @@ STORED: tuple[Mutation, ...] = (
         "tests/runs/datasets/test_preparation.py::TestDataset",
     ),
     fault(
-        "work is enqueued before its rows are there",
-        "runs/queue",
-        "    transaction.on_commit(lambda: enqueue(task, row_id, after_s=after_s))",
-        "    enqueue(task, row_id, after_s=after_s)",
-        "tests/runs/test_queue.py",
+        "a job that is requested while it runs is not done again",
+        JOBS,
+        "_leased(job).filter(is_wanted_again=False).delete()",
+        "_leased(job).delete()",
+        f"{QUEUE}::TestRequests",
+    ),
+    fault("a dead worker's job is left", JOBS, " | Q(state=State.RUNNING, leased_until__lt=Now())", "", LEASES),
+    fault(
+        "a worker whose lease is over ends another's job",
+        JOBS,
+        "    return Job.objects.filter(pk=job.pk, lease=job.lease, state=State.RUNNING)",
+        "    return Job.objects.filter(pk=job.pk, state=State.RUNNING)",
+        LEASES,
+    ),
+    fault(
+        "a request ends the wait for a retry",
+        JOBS,
+        "_request(kind, key, after_s, keeps_retry=True)",
+        "_request(kind, key, after_s, keeps_retry=False)",
+        f"{QUEUE}::TestRequests",
+    ),
+    fault(
+        "two heavy jobs run at once",
+        "jobs/runner",
+        "dict.fromkeys(Lane, 1)",
+        "dict.fromkeys(Lane, 2)",
+        "tests/jobs/test_lanes.py",
     ),
 )

@@ -1,4 +1,4 @@
-"""Delivery of due notices: each is sent once, retried with backoff, given up after a day, and claimed by one worker."""
+"""Delivery of due notices: each is sent once, retried with backoff, and given up after a day."""
 
 import json
 import smtplib
@@ -13,11 +13,13 @@ from django.core.mail import EmailMessage, EmailMultiAlternatives
 from django.utils import timezone
 
 from accounts.models import Person
+from jobs.queue import Kind
+from jobs.runner import Later
 from notices import delivery, outbox, posting, services
-from notices.delivery import FIRST_RETRY, GIVE_UP, LEASE, LONGEST_RETRY, deliver_due, retry_in
+from notices.delivery import FIRST_RETRY, GIVE_UP, LONGEST_RETRY, deliver_due, retry_in
 from notices.models import CHOSEN, Event, Mailbox, Notice, Way, Webhook
 from notices.words import SIGNATURE
-from tests.coordination.engines import in_other_thread
+from tests.jobs.requests import do
 from tests.notices.webhook_double import WebhookDouble, status
 
 
@@ -197,13 +199,21 @@ class TestWebhooks:
             assert len(well.posted) == 1
 
 
-class TestClaims:
-    def test_a_row_that_somebody_sends_is_not_sent_meanwhile(self, hooked: Person, clock: Clock) -> None:
+class TestJob:
+    def test_it_sends_what_is_due_and_ends(self, hooked: Person, double: WebhookDouble, clock: Clock) -> None:
         note(hooked, clock)
-        assert len(delivery.claim(clock.now)) == 1
-        assert delivery.claim(clock.now) == []
-        clock.forward(LEASE - timedelta(seconds=1))
-        assert delivery.claim(clock.now) == []
+        assert do(Kind.DELIVER_NOTICES) is None
+        assert len(double.posted) == 1
+
+    def test_it_comes_again_when_the_next_notice_is_due(
+        self, hooked: Person, double: WebhookDouble, clock: Clock
+    ) -> None:
+        double.answer = status(500)
+        note(hooked, clock)
+        later = do(Kind.DELIVER_NOTICES)
+        assert isinstance(later, Later)
+        assert later.after_s == pytest.approx(FIRST_RETRY.total_seconds(), abs=30)
+        assert later.fault == "", "the row has it"
 
     def test_notice_of_a_dead_worker_is_resent_under_the_same_id(
         self, hooked: Person, double: WebhookDouble, clock: Clock, monkeypatch: pytest.MonkeyPatch
@@ -216,32 +226,9 @@ class TestClaims:
             context.setattr(delivery, "sent", dies)
             with pytest.raises(KeyboardInterrupt):
                 deliver_due(clock)
-        assert deliver_due(clock) == 0
-        clock.forward(LEASE)
         assert deliver_due(clock) == 1
         first, second = (request.json["id"] for request in double.posted)
         assert first == second
-
-    def test_of_two_that_saw_the_same_row_one_has_it(
-        self, hooked: Person, clock: Clock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        note(hooked, clock)
-        seen = outbox.due(clock.now)
-        list(seen)  # evaluate the query now, as a second worker would have done
-
-        class Read:
-            def select_related(self, *_: str) -> Any:
-                return list(seen)
-
-        assert len(delivery.claim(clock.now)) == 1
-        monkeypatch.setattr(outbox, "due", lambda _: Read())
-        assert delivery.claim(clock.now) == []
-
-    def test_one_thread_of_a_process_is_at_it(self, hooked: Person, clock: Clock) -> None:
-        note(hooked, clock)
-        with delivery._turn:
-            assert in_other_thread(lambda: deliver_due(clock)).outcome() == 0
-        assert deliver_due(clock) == 1
 
 
 def html_of(message: EmailMessage) -> str:

@@ -9,8 +9,11 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from accounts.models import Person
+from jobs.models import Job
+from jobs.queue import Kind
 from notices import outbox, services
 from notices.models import CHOSEN, Choice, Event, Mailbox, Notice, Way, Webhook
+from tests.jobs.requests import requested
 
 NOW = timezone.now()
 LATER = timedelta(minutes=5)
@@ -125,6 +128,32 @@ def test_notice_is_due_at_its_time_and_a_browser_notice_never(reached: Person) -
     note(reached, after=LATER, now=NOW)
     assert not outbox.due(NOW + LATER / 2).exists()
     assert {notice.way for notice in outbox.due(NOW + LATER)} == {Way.EMAIL, Way.WEBHOOK}
+
+
+@pytest.mark.parametrize("way", [Way.EMAIL, Way.WEBHOOK])
+def test_a_notice_requests_its_delivery(reached: Person, way: Way) -> None:
+    choose(reached, way)
+    note(reached, after=LATER)
+    assert requested() == [(Kind.DELIVER_NOTICES, "")]
+    assert NOW < Job.objects.get().due - LATER < timezone.now() + timedelta(seconds=1)
+    services.send_test(person=reached, way=way)
+    assert Job.objects.get().due <= timezone.now() + timedelta(seconds=1), "the earlier notice decides"
+
+
+def test_a_browser_notice_requests_no_delivery(reached: Person) -> None:
+    choose(reached, Way.BROWSER)
+    assert note(reached) == 1
+    services.send_test(person=reached, way=Way.BROWSER)
+    assert requested() == []
+    assert outbox.next_due() is None
+
+
+def test_the_next_notice_is_the_first_that_waits(reached: Person) -> None:
+    note(reached, after=2 * LATER, now=NOW)
+    note(reached, about="another", after=LATER, now=NOW)
+    assert outbox.next_due() == NOW + LATER
+    Notice.objects.filter(about="another").update(state=Notice.State.SENT)
+    assert outbox.next_due() == NOW + 2 * LATER
 
 
 def test_a_browser_shows_what_is_due_for_an_hour(reached: Person, stranger: Person) -> None:

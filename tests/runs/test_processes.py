@@ -4,6 +4,7 @@ import errno
 import os
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.db import DatabaseError, connection
@@ -31,8 +32,26 @@ def test_a_fault_that_the_child_names_is_ours(tmp_path: Path) -> None:
 
 def test_a_child_that_dies_without_a_word_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "BOOTSTRAP", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    with pytest.raises(Problem, match=r"E327.*it was killed, as where memory runs out"):
+    with pytest.raises(Problem, match=r"E469.* GB of memory"):
         run_child([])
+
+
+@pytest.mark.parametrize(
+    "greed",
+    ["bytearray(3 * 10**9)", "import torch; torch.zeros(750_000_000)"],
+)
+def test_a_child_has_a_bound_on_memory(settings: Any, monkeypatch: pytest.MonkeyPatch, greed: str) -> None:
+    settings.CHILD_MEMORY_MB = 2000
+    monkeypatch.setattr(processes, "BOOTSTRAP", greed)
+    with pytest.raises(Problem, match=r"E469.*2\.0 GB"):
+        run_child([])
+
+
+def test_a_child_opens_few_files_and_leaves_no_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = "[r.getrlimit(r.RLIMIT_NOFILE), r.getrlimit(r.RLIMIT_CORE)]"
+    told = f"import json, resource as r; print(json.dumps({{'limits': {limits}}}))"
+    monkeypatch.setattr(processes, "BOOTSTRAP", told)
+    assert run_child([]) == {"limits": [[1024, 1024], [0, 0]]}
 
 
 def test_a_child_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

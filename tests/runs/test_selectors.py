@@ -49,7 +49,7 @@ class TestContract:
         for kind, age in lines:
             ActivityLine.objects.create(run=run, kind=kind, text=f"{age}", at=now - timedelta(minutes=age))
         found = [(line.kind, int(line.text)) for line in selectors.activity(run)]
-        assert found == [("step", 0), *(("void", at) for at in range(41, 53))]
+        assert found == [("step", 0), *(("void", at) for at in range(41, 49))]
         ActivityLine.objects.filter(kind="step", at__gt=now - timedelta(minutes=60)).delete()
         assert [(line.kind, int(line.text)) for line in selectors.activity(run)][-1] == ("step", 90)
 

@@ -5,52 +5,17 @@ import shutil
 import sqlite3
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.contrib.sessions.models import Session
 from django.db import OperationalError
 from django.utils import timezone
-from kombu.exceptions import OperationalError as Away
 
 from accounts.models import Person
 from notices import services as notices
 from notices.models import Notice, Way
-from notices.tasks import deliver
 from server import housekeeping
 from tests.server.test_serve import serving, wait_until
-
-
-def test_a_worker_is_asked_for_what_is_due_and_for_nothing_else(
-    volunteer: Person, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(deliver, "apply_async", lambda **options: asked.append(options))
-    housekeeping._ask_for_delivery()
-    assert asked == []
-    notices.send_test(person=volunteer, way=Way.WEBHOOK)
-    housekeeping._ask_for_delivery()
-    assert asked == [{"expires": housekeeping.NOTICES_S}]
-
-
-async def test_it_is_asked_again_after_the_queue_was_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: asyncio.Queue[None] = asyncio.Queue()
-    loop, faults = asyncio.get_running_loop(), iter([Away("Redis"), OperationalError("away"), None])
-
-    def ask() -> None:
-        loop.call_soon_threadsafe(done.put_nowait, None)
-        if (fault := next(faults, None)) is not None:
-            raise fault
-
-    monkeypatch.setattr(housekeeping, "_ask_for_delivery", ask)
-    monkeypatch.setattr(housekeeping, "NOTICES_S", 0.0)
-    stop = asyncio.Event()
-    asking = asyncio.create_task(housekeeping.ask_for_delivery(stop))
-    async with asyncio.timeout(120):
-        for _ in range(3):
-            await done.get()
-        stop.set()
-        await asking
 
 
 def test_old_notices_and_sessions_go(volunteer: Person) -> None:
@@ -62,6 +27,26 @@ def test_old_notices_and_sessions_go(volunteer: Person) -> None:
     housekeeping._clear()
     assert [notice.event for notice in Notice.objects.all()] == ["confirm"]
     assert list(Session.objects.values_list("session_key", flat=True)) == ["new"]
+
+
+async def test_it_is_done_again_after_the_database_was_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: asyncio.Queue[None] = asyncio.Queue()
+    loop, faults = asyncio.get_running_loop(), iter([OperationalError("away"), None])
+
+    def clear() -> None:
+        loop.call_soon_threadsafe(done.put_nowait, None)
+        if (fault := next(faults, None)) is not None:
+            raise fault
+
+    monkeypatch.setattr(housekeeping, "_clear", clear)
+    monkeypatch.setattr(housekeeping, "EVERY_S", 0.0)
+    stop = asyncio.Event()
+    keeping = asyncio.create_task(housekeeping.keep_house(stop))
+    async with asyncio.timeout(120):
+        for _ in range(2):
+            await done.get()
+        stop.set()
+        await keeping
 
 
 def test_a_site_does_it_as_it_starts(tmp_path: Path, migrated_sqlite: Path) -> None:

@@ -51,7 +51,7 @@ def test_what_nobody_would_do_is_an_error(tmp_path: Path, options: tuple[str, ..
     assert said.startswith(f"E405: The setting {name} is not valid")
 
 
-def test_a_worker_needs_a_queue_to_take_from(tmp_path: Path) -> None:
+def test_a_worker_without_redis_is_an_error(tmp_path: Path) -> None:
     with worker(tmp_path, "") as process:
         said, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1

@@ -3,6 +3,7 @@
 The site looks up a repository when a person names it, and fetches its files before preparing them.
 """
 
+import threading
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
@@ -12,7 +13,7 @@ from django.db import transaction
 from accounts.models import Person
 from peer_agent.publishing.hub_client import Kind, check_name
 from peer_agent.site_work.fetching import SAMPLE_BYTES
-from runs import processes, quotas, storage
+from runs import quotas, storage
 from runs.datasets.services import new_dataset
 from runs.hub_access import account_of, hub_environment, token_of
 from runs.models import Dataset
@@ -23,6 +24,8 @@ FETCH_S = 24 * 3600.0
 NOT_STATED = "not stated on the Hub"
 
 Outcome = Literal["busy", "done"]
+
+_fetching = threading.Lock()  # fetches share the site's connection and disk, so there is one at a time
 
 
 class OnHub(NamedTuple):
@@ -88,10 +91,12 @@ def fetch_missing(datasets: Iterable[Dataset]) -> Outcome:
     """
     for dataset in datasets:
         if not dataset.is_fetched:
-            with processes.turn(processes.fetching) as is_mine:
-                if not is_mine:
-                    return "busy"
+            if not _fetching.acquire(blocking=False):
+                return "busy"
+            try:
                 _fetch(dataset)
+            finally:
+                _fetching.release()
     return "done"
 
 

@@ -22,10 +22,10 @@ from runs.states import NOT_OPEN, Why, move
 from runs.timeline import add_line
 
 
-def prepare_dataset(dataset_id: UUID) -> Literal["away", "busy", "done"]:
+def prepare_dataset(dataset_id: UUID) -> Literal["busy", "done"] | Fault:
     """Turn the data into shards, and make everything else that the recipe needs. Fetch data from the Hub first.
 
-    Return "away" if the Hub did not answer and the caller should try again later. Return "busy" if another fetch is
+    Return the error if the Hub did not answer and the caller should try again later. Return "busy" if another fetch is
     running.
     """
     unprepared = (Dataset.State.UPLOADED, Dataset.State.PREPARING)
@@ -40,7 +40,7 @@ def prepare_dataset(dataset_id: UUID) -> Literal["away", "busy", "done"]:
     return "done"
 
 
-def _fetch(dataset: Dataset) -> Literal["away", "busy", "done"]:
+def _fetch(dataset: Dataset) -> Literal["busy", "done"] | Fault:
     try:
         return fetch_missing(dataset.parts())
     except Problem as problem:
@@ -48,7 +48,7 @@ def _fetch(dataset: Dataset) -> Literal["away", "busy", "done"]:
             raise
         waiting = Dataset.objects.filter(pk=dataset.pk, state=Dataset.State.PREPARING)
         waiting.update(fault_code=problem.fault.code, fault_text=problem.fault.text)
-        return "away"
+        return problem.fault
 
 
 def _prepare(dataset: Dataset) -> None:
@@ -99,7 +99,7 @@ def _keep_dataset(sources: Sequence[Dataset], made: dict[str, Any], folder: Path
 
 
 def _read(sources: Sequence[Dataset]) -> list[tuple[UUID, str]]:
-    """Return what a preparation reads: each source, and which of its fields."""
+    """Return the sources that a preparation reads, each with the field to read."""
     return [(source.pk, source.field) for source in sources]
 
 

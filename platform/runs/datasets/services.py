@@ -12,15 +12,16 @@ from django.utils import timezone
 from msgspec.structs import replace
 
 from accounts.models import Person
+from jobs import queue
+from jobs.queue import Kind
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, checked
 from peer_agent.recipes.preparation import parse_preparation
-from runs import queue, quotas
+from runs import quotas
 from runs.access import Viewer, listed_runs
 from runs.datasets.uploads import is_text, keep_upload, too_long, upload_limit, write_file
 from runs.ledger.records import settled_units
 from runs.models import Dataset, Release, Run, Upload
-from runs.queue import TaskName
 from runs.states import NOT_OPEN
 from runs.storage import link, release_path, text_path
 
@@ -99,7 +100,7 @@ def lacks_base(dataset: Dataset) -> bool:
 
 
 def enqueue_preparation(dataset: Dataset) -> None:
-    queue.enqueue_on_commit(TaskName.PREPARE_DATASET, dataset.pk)
+    queue.put(Kind.PREPARE_DATASET, dataset.pk)
 
 
 # Checks of data against a recipe
@@ -165,7 +166,7 @@ class SourceLine(NamedTuple):
 
 
 def percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.1 or not share else f"{100 * share:.2g} %"
+    return f"{100 * share:.0f}%" if share >= 0.1 or not share else f"{100 * share:.2g}%"
 
 
 def source_lines(run: Run) -> list[SourceLine]:
@@ -188,7 +189,7 @@ def source_lines(run: Run) -> list[SourceLine]:
 
 
 def with_data(weights: Sequence[float], sizes: Sequence[int]) -> tuple[float, ...]:
-    """Return the weights, with 0 for sources without data to learn from, as they are held out."""
+    """Return the weights, with 0 for sources that have no data to learn from because they are held out."""
     return tuple(weight if size else 0 for weight, size in zip(weights, sizes, strict=True))
 
 

@@ -40,7 +40,7 @@ def last_head(run: Run) -> RecordHead | None:
 
 
 def with_records(run: Run, *, first: int = 0) -> QuerySet[LogEntry]:
-    """Return entries from index `first` on with their records. Iterate in parts, as a record may take 54 kB."""
+    """Return entries from index `first` on with their records. Iterate in parts, because a record may take 54 kB."""
     return LogEntry.objects.filter(run=run, index__gte=first).select_related("sealed").order_by("index")
 
 
@@ -73,7 +73,7 @@ def add_units(held: dict[Place, Ranges], units: Iterable[Unit]) -> None:
 def add_committed(run: Run, units: Iterable[Unit]) -> None:
     """Record that units are committed. Call this in the commit's transaction, after the head has moved.
 
-    Only the rows of the units' epochs and shards are read and written.
+    It reads and writes only the rows of the units' epochs and shards.
     """
     _add(run, list(units), "ranges")
 

@@ -111,8 +111,8 @@ def parts_averaged(head: RecordHead) -> dict[PeerId, float]:
 
 
 def in_words(size: int) -> str:
-    """Return a number of bytes as text, such as “1.5 GB”; an empty string for 0."""
+    """Return a number of bytes as text, such as “1.5 GB” with a no-break space; an empty string for 0."""
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if size >= scale:
-            return f"{size / scale:,.1f} {unit}"
-    return f"{size / 1e3:,.1f} kB" if size else ""
+            return f"{size / scale:,.1f}\N{NO-BREAK SPACE}{unit}"
+    return f"{size / 1e3:,.1f}\N{NO-BREAK SPACE}kB" if size else ""

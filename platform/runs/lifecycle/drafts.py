@@ -93,7 +93,7 @@ def warn_below(*, run: Run, machines: int | None, by: Person | None = None) -> N
 
 @transaction.atomic
 def schedule(*, run: Run, starts_at: datetime | None, by: Person | None = None) -> None:
-    """Set the time before which machines get no work. None starts the run starts_at once. Raises Problem E315.
+    """Set the time before which machines get no work. None starts the run at once. Raises Problem E315.
 
     The run's host learns of it within a second.
     """
@@ -106,7 +106,7 @@ def schedule(*, run: Run, starts_at: datetime | None, by: Person | None = None) 
 
 
 def can_schedule(run: Run) -> bool:
-    """Return True if the run may still get another start time: it has made no step."""
+    """Return True if the run may still get another start time, because it has made no step."""
     return run.state in (*NOT_OPEN, *LIVE) and run.head.index == 0
 
 

@@ -101,7 +101,7 @@ def accept_invitation(*, slug: str, secret: str, person: Person) -> Run:
         raise Problem.of("E313")
     Member.objects.create(run=run, person=person, invitation=invitation)
     forget_request(run, person)
-    add_line(run=run, kind=MEMBER, text=f"{person.username} accepted an invitation.")
+    add_line(run=run, kind=MEMBER, text=f"{person.username} accepted an invitation.", names=[person.username])
     return run
 
 

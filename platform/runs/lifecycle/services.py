@@ -10,11 +10,13 @@ from django.utils import timezone
 from django.utils.text import slugify
 
 from accounts.models import Person
+from jobs import queue
+from jobs.queue import Kind
 from notices import outbox
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.log.records import GENESIS
 from peer_agent.protocol.recipe import Recipe, checked, encode_recipe
-from runs import queue, quotas, storage
+from runs import quotas, storage
 from runs.datasets.preparation import back_to_draft
 from runs.datasets.services import (
     enqueue_preparation,
@@ -28,7 +30,6 @@ from runs.datasets.services import (
 from runs.lifecycle.drafts import state_weights
 from runs.models import Dataset, Head, Release, Run, Snapshot
 from runs.processes import faults_to, run_child
-from runs.queue import TaskName
 from runs.selectors import best_snapshot
 from runs.states import EXTENDABLE, LIVE, Why, ending_word, move
 from runs.storage import recipe_file
@@ -105,8 +106,7 @@ def open_run(*, run: Run, seen: str, by: Person | None = None) -> None:
     run.dataset = Run.objects.select_for_update(of=("self",)).select_related("dataset").get(pk=run.pk).dataset
     if lacks_base(run.dataset):
         raise Problem.of("E387")
-    has_failed_here = run.dataset.state == Dataset.State.FAILED and run.dataset.fault_code in OURS
-    if has_failed_here or (run.dataset.state == Dataset.State.READY and run.dataset.verdict is None):
+    if failed_here(run.dataset) or (run.dataset.state == Dataset.State.READY and run.dataset.verdict is None):
         run.waiting_for = ""
         run.save(update_fields=["waiting_for"])
         prepare_anew(run.dataset, run.parsed_recipe)
@@ -118,7 +118,12 @@ def open_run(*, run: Run, seen: str, by: Person | None = None) -> None:
     require_data(run.parsed_recipe, run.dataset)
     if move(run, Why.WANTED_OPEN, waiting_for=""):
         add_action(run=run, kind="opened", action="published the run.", by=by, is_internal=True)
-        queue.enqueue_on_commit(TaskName.PREPARE_RUN, run.pk)
+        queue.put(Kind.PREPARE_RUN, run.pk)
+
+
+def failed_here(dataset: Dataset) -> bool:
+    """Return True if preparing the dataset failed because of the site or the Hub, so that it can be prepared again."""
+    return dataset.state == Dataset.State.FAILED and dataset.fault_code in OURS
 
 
 def prepare_run(run_id: UUID) -> None:
@@ -156,7 +161,7 @@ def _begin(run: Run, made: dict[str, Any]) -> None:
 
 @transaction.atomic
 def pause_run(*, run: Run, by: Person | None = None) -> None:
-    """Pause the run: no further round begins. A round under way may still commit."""
+    """Pause the run, so that no further round begins. A round under way may still commit."""
     if move(run, Why.PAUSED):
         add_action(run=run, kind="paused", action="paused the run.", by=by)
 
@@ -182,7 +187,7 @@ def finish_run(*, run: Run, target_steps: int | None = None) -> bool:
     outbox.withdraw_all(run.run_id)
     release, _ = Release.objects.get_or_create(run=run)
     if release.state != Release.State.READY:
-        queue.enqueue_on_commit(TaskName.MAKE_RELEASE, run.pk)
+        queue.put(Kind.MAKE_RELEASE, run.pk)
     return True
 
 

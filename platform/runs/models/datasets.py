@@ -65,7 +65,7 @@ class Dataset(models.Model):
 
     @property
     def on_hub(self) -> str:
-        """The kind of Hub repository; empty for an upload."""
+        """The kind of Hub repository, or "" for an upload."""
         return str(self.origin["kind"]) if self.origin else ""
 
     @property

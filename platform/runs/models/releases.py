@@ -93,7 +93,6 @@ class Publication(models.Model):
     checkpoint_step = models.BigIntegerField(default=0)  # step of the last checkpoint on the Hub; 0: none
     checkpoint_url = models.CharField(max_length=300, blank=True)
     checkpoint_fault = models.TextField(blank=True)
-    checkpoint_retry_at = models.DateTimeField(null=True, blank=True)
 
     def __str__(self) -> str:
         return self.repository

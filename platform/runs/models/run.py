@@ -167,6 +167,7 @@ class ActivityLine(models.Model):
     at = models.DateTimeField(default=timezone.now)
     kind = models.CharField(max_length=20)
     text = models.CharField(max_length=300)
+    names = models.TextField(blank=True)  # the people whom the text names, separated by spaces
     by = models.ForeignKey(Person, models.PROTECT, null=True, blank=True, related_name="+")
     by_role = models.CharField(max_length=12, choices=Run.Role.choices, blank=True)  # the role of `by` at that time
     # The person whom the action concerns.

@@ -42,18 +42,12 @@ class Snapshot(models.Model):
 
 
 class Verification(models.Model):
-    """The progress of a run's replay, and the claim of the one worker that runs it.
-
-    If the worker has not updated `touched_at` for a while, another worker may take over the replay.
-    """
+    """The progress of a run's replay."""
 
     run = models.OneToOneField("runs.Run", models.CASCADE, primary_key=True, related_name="verification")
-    touched_at = models.DateTimeField(null=True, blank=True)  # null: no worker has claimed it
     first_step = models.BigIntegerField(default=0)  # step of the verified snapshot from which the replay begins
     step = models.BigIntegerField(default=0)  # step that the replay has reached
     last_step = models.BigIntegerField(default=0)
-    retry_at = models.DateTimeField(null=True, blank=True)  # after a failure, no worker begins before this time
-    failures = models.IntegerField(default=0)  # failures in a row
     fault = models.TextField(blank=True)  # fault of the last try; empty if it succeeded
 
     def __str__(self) -> str:

@@ -11,11 +11,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import override
 
 from accounts.models import Person as Account
+from jobs import queue
+from jobs.queue import Kind
 from peer_agent.publishing.card import CardFacts, Person, unfinished
-from runs import queue
 from runs.datasets.services import percent, shares_used, source_lines
 from runs.models import IN_MODEL, Dataset, LedgerEntry, MachineTotal, NamedVolunteer, Release, Run, Snapshot
-from runs.queue import TaskName
 from runs.selectors import LONG, TYPICAL, Measured, Point, heldout_points, loss_points, overfitting, typical_loss
 
 REMAKE_S = 20  # delay in seconds, so that a quick change of mind causes no work
@@ -165,7 +165,7 @@ def set_named(*, run: Run, person: Account, agreed: bool) -> None:
     else:
         NamedVolunteer.objects.filter(run=run, person=person).delete()
     if has_given(run, person) and Release.objects.filter(run=run, state=Release.State.READY).exists():
-        queue.enqueue_on_commit(TaskName.REMAKE_RELEASE, run.pk, after_s=REMAKE_S)
+        queue.put(Kind.REMAKE_RELEASE, run.pk, after_s=REMAKE_S)
 
 
 def has_given(run: Run, person: Account) -> bool:

@@ -1,33 +1,20 @@
 """Checkpoints on the Hub, sent during training once they are verified. Only the newest one that is due is sent."""
 
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 import msgspec
 from django.conf import settings
-from django.utils import timezone
 
 from peer_agent.protocol.errors import Fault, codes
-from runs import processes, storage
+from runs import storage
 from runs.hub_access import hub_environment
 from runs.models import Publication, Release, Run, Snapshot
 from runs.processes import faults_to, run_child
 from runs.releases import publishing
 from runs.releases.card_facts import checkpoint_facts
 from runs.snapshots.verification import newest_verified
-
-BUSY: Literal["busy"] = "busy"
-
-
-def waiting() -> list[UUID]:
-    return [row.run_id for row in _scheduled() if due(row) is not None]
-
-
-def forget_delays() -> None:
-    """Clear the retry delays. Called when the site starts."""
-    Publication.objects.exclude(checkpoint_retry_at=None).update(checkpoint_retry_at=None)
 
 
 def due(publication: Publication) -> Snapshot | None:
@@ -39,25 +26,11 @@ def due(publication: Publication) -> Snapshot | None:
     return snapshot if snapshot.step // every > publication.checkpoint_step // every else None
 
 
-def push_checkpoint(run_id: UUID) -> Literal["away", "busy", "done"]:
-    """Send the due checkpoint. Return `AWAY` if the Hub did not answer, `BUSY` if another one is being sent."""
-    if _due_now(run_id) is None:
-        return "done"
-    with processes.turn(processes.packing) as is_mine:
-        if not is_mine:
-            return BUSY
-        found = _due_now(run_id)  # check again: another worker may have sent it
-        return _send(*found) if found is not None else "done"
-
-
-def _due_now(run_id: UUID) -> tuple[Publication, Snapshot] | None:
-    """Return the publication and the snapshot to send now, or None if none is due or a retry must wait."""
+def push_checkpoint(run_id: UUID) -> Fault | None:
+    """Send the checkpoint that is due, if any. Return the error if the Hub did not answer, for a later retry."""
     publication = _scheduled().filter(run=run_id).first()
-    if publication is None:
-        return None
-    is_put_off = publication.checkpoint_retry_at is not None and publication.checkpoint_retry_at > timezone.now()
-    snapshot = None if is_put_off else due(publication)
-    return (publication, snapshot) if snapshot is not None else None
+    snapshot = due(publication) if publication is not None else None
+    return _send(publication, snapshot) if snapshot is not None else None
 
 
 def _scheduled() -> Any:
@@ -66,11 +39,11 @@ def _scheduled() -> Any:
     return rows.select_related("run__organizer", "run__dataset", "run__head", "asked_by")
 
 
-def _send(publication: Publication, snapshot: Snapshot) -> Literal["away", "done"]:
+def _send(publication: Publication, snapshot: Snapshot) -> Fault | None:
     faults: list[Fault] = []
     with faults_to(faults.append, "E327"):
         _published(publication, snapshot, _push(publication, snapshot))
-    return _failed(publication, faults[0]) if faults else "done"
+    return _failed(publication, faults[0]) if faults else None
 
 
 def _push(publication: Publication, snapshot: Snapshot) -> dict[str, Any]:
@@ -101,18 +74,15 @@ def _command(publication: Publication, snapshot: Snapshot, work: Path) -> list[s
 def _published(publication: Publication, snapshot: Snapshot, made: dict[str, Any]) -> None:
     """Record that a checkpoint was sent, unless the organizer has changed the request meanwhile."""
     facts = {"checkpoint_step": snapshot.step, "checkpoint_url": made["url"]}
-    well = {"checkpoint_fault": "", "checkpoint_retry_at": None, "failing_since": None}
+    well = {"checkpoint_fault": "", "failing_since": None}
     commit = {} if publication.in_branches else {"commit": made["commit"]}
     _rows(publication).update(**facts, **well, **commit)
 
 
-def _failed(publication: Publication, fault: Fault) -> Literal["away", "done"]:
+def _failed(publication: Publication, fault: Fault) -> Fault | None:
     publishing.note_failing(publication)
-    delay_s = publishing.retry_in_s(publication.run_id)
-    is_away = fault.code == codes.HUB_AWAY
-    retry = {"checkpoint_retry_at": timezone.now() + timedelta(seconds=delay_s)} if is_away else {}
-    is_settled = _rows(publication).update(checkpoint_fault=str(fault), **retry)
-    return publishing.AWAY if is_away and is_settled else "done"
+    is_settled = _rows(publication).update(checkpoint_fault=str(fault))
+    return fault if fault.code == codes.HUB_AWAY and is_settled else None
 
 
 def _rows(publication: Publication) -> Any:

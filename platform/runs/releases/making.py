@@ -15,15 +15,16 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts.models import Person
+from jobs import queue
+from jobs.queue import Kind
 from notices import outbox
 from notices.models import Event
 from peer_agent.protocol.errors import Fault, Problem, codes
 from peer_agent.publishing.card import CardFacts
-from runs import queue, storage
+from runs import storage
 from runs.access import participants
 from runs.models import Release, Run, Snapshot
 from runs.processes import faults_to, run_child
-from runs.queue import TaskName
 from runs.releases.card_facts import is_card_stale, release_facts
 from runs.selectors import best_snapshot, heldout_points, loss_points, overfitting
 from runs.states import Why, move
@@ -155,7 +156,7 @@ def choose_by_default(*, run: Run) -> None:
     step = wanted.step if wanted is not None else run.head.step
     add_line(run=run, kind="release", text=f"The model of step {step:,} is released: it is the best on held-out data.")
     if release.state == Release.State.READY:
-        queue.enqueue_on_commit(TaskName.REMAKE_RELEASE, run.pk)
+        queue.put(Kind.REMAKE_RELEASE, run.pk)
 
 
 @transaction.atomic
@@ -174,4 +175,4 @@ def release_best(*, run: Run, best: bool, by: Person | None = None) -> None:
         return
     step = wanted.step if wanted is not None else run.head.step
     add_action(run=run, kind="release", action=f"chose the model of step {step:,} for the release.", by=by)
-    queue.enqueue_on_commit(TaskName.REMAKE_RELEASE, run.pk)
+    queue.put(Kind.REMAKE_RELEASE, run.pk)

@@ -1,8 +1,8 @@
-"""Publication of a release on the Hugging Face Hub: token, repository, progress and retries."""
+"""Publication of a release on the Hugging Face Hub: token, repository and progress."""
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -13,22 +13,21 @@ from django.utils import timezone
 
 from accounts.keys import seal
 from accounts.models import Person
+from jobs import queue
+from jobs.queue import Kind
 from peer_agent.protocol.errors import Fault, Problem, codes
 from peer_agent.publishing.hub_client import check_name
-from runs import queue, storage
+from runs import storage
 from runs.access import MANAGING
 from runs.hub_access import account_of, hub_environment, token_of
 from runs.models import HubAccount, Publication, Release, Run
 from runs.processes import faults_to, run_child
-from runs.queue import TaskName
 from runs.timeline import add_action, add_line, add_line_once, quoted
 
 PUSH_S = 6 * 3600.0
 LONG = timedelta(hours=1)  # after this time, the timeline says that nothing has arrived
 GIVE_UP = timedelta(days=1)
-FIRST_RETRY_S, LONGEST_RETRY_S = 60, 1800  # Redis delivers a message again that has waited for an hour
 UNSENT = (Publication.State.WAITING, Publication.State.SENDING)
-AWAY: Literal["away"] = "away"
 CHECK_S = 60.0  # timeout for checking a token on the Hub
 
 
@@ -45,16 +44,16 @@ def progress_of(run: Run) -> dict[str, Any] | None:
         return None
 
 
-def push_release(run_id: UUID) -> Literal["away", "done"]:
-    """Send the release, but no file twice. Return `AWAY` if the Hub did not answer, for a later retry."""
+def push_release(run_id: UUID) -> Fault | None:
+    """Send the release, but no file twice. Return the error if the Hub did not answer, for a later retry."""
     publication = waiting().filter(run=run_id).select_related("run__organizer", "run__release", "asked_by").first()
     if publication is None:
-        return "done"
+        return None
     Publication.objects.filter(pk=publication.pk).update(state=Publication.State.SENDING)
     faults: list[Fault] = []
     with faults_to(faults.append, "E327"):
         _published(publication, _push(publication))
-    return _failed(publication, faults[0]) if faults else "done"
+    return _failed(publication, faults[0]) if faults else None
 
 
 def token_for(publication: Publication) -> str:
@@ -98,12 +97,12 @@ def _published(publication: Publication, made: dict[str, Any]) -> None:
         add_line(run=publication.run, kind="published", text=f"The model is on the Hub: {where}.")
 
 
-def _failed(publication: Publication, fault: Fault) -> Literal["away", "done"]:
+def _failed(publication: Publication, fault: Fault) -> Fault | None:
     note_failing(publication)
     is_worth_it = fault.code == codes.HUB_AWAY and not _is_given_up(publication)
     state = Publication.State.WAITING if is_worth_it else Publication.State.FAILED
     is_settled = _settle(publication, state, fault=str(fault))
-    return AWAY if is_worth_it and is_settled else "done"
+    return fault if is_worth_it and is_settled else None
 
 
 def _is_given_up(publication: Publication) -> bool:
@@ -121,13 +120,6 @@ def note_failing(publication: Publication) -> None:
     if now - since >= LONG:
         text = f"Nothing of this run has reached the Hub since {since:%H:%M} on {since:%d %b} (UTC)."
         add_line_once(run=publication.run, kind="unpublished", text=text)
-
-
-def retry_in_s(run_id: UUID) -> int:
-    """Return the seconds until the next retry: as long as pushes have been failing, within two bounds."""
-    since = Publication.objects.filter(run=run_id).values_list("failing_since", flat=True).first()
-    failing_s = (timezone.now() - since).total_seconds() if since is not None else 0.0
-    return int(min(max(failing_s, FIRST_RETRY_S), LONGEST_RETRY_S))
 
 
 def _settle(publication: Publication, state: Publication.State, *, fault: str = "") -> bool:
@@ -199,7 +191,7 @@ def ask_to_publish(
     is_elsewhere = before is not None and before.repository != repository
     facts = {"private": private, "replace": replace, "state": Publication.State.WAITING, "fault": ""}
     schedule = {"checkpoint_every": checkpoint_every, "in_branches": in_branches}
-    anew = {"failing_since": None, "checkpoint_fault": "", "checkpoint_retry_at": None}
+    anew = {"failing_since": None, "checkpoint_fault": ""}
     nowhere = {"commit": "", "url": "", "published_at": None, "checkpoint_step": 0, "checkpoint_url": ""}
     moved = nowhere if is_elsewhere else {}
     Publication.objects.update_or_create(
@@ -217,6 +209,6 @@ def ask_to_publish(
     often = f", with a checkpoint every {checkpoint_every:,} steps" if checkpoint_every else ""
     action = f"wants the model on the Hub as {quoted(repository)}{' (private)' if private else ''}{often}."
     add_action(run=run, kind="publishing", action=action, by=who, is_internal=True)
-    queue.enqueue_on_commit(TaskName.PUBLISH_RELEASE, run.pk)
+    queue.try_again(Kind.PUBLISH_RELEASE, run.pk)
     if checkpoint_every:
-        queue.enqueue_on_commit(TaskName.PUBLISH_CHECKPOINT, run.pk)
+        queue.try_again(Kind.PUBLISH_CHECKPOINT, run.pk)

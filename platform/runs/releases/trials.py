@@ -2,7 +2,7 @@
 
 import secrets
 from datetime import datetime, timedelta
-from enum import StrEnum
+from uuid import UUID
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
@@ -11,11 +11,12 @@ from django.utils import timezone
 from django.utils.crypto import salted_hmac
 
 from accounts.models import Person
+from jobs import queue
+from jobs.queue import Kind
 from peer_agent.protocol.errors import Fault
-from runs import processes, queue, storage
+from runs import storage
 from runs.models import Release, Run, Trial
 from runs.processes import faults_to, run_child
-from runs.queue import TaskName
 from runs.timeline import add_action
 
 LONGEST_PROMPT = 500  # characters
@@ -38,11 +39,6 @@ class NotNow(Exception):
     """A trial that cannot be accepted now; the message says why."""
 
 
-class Outcome(StrEnum):
-    DONE = "done"  # done, or nothing to do
-    BUSY = "busy"  # try again later
-
-
 def is_allowed(run: Run) -> bool:
     """Return True if visitors may try the model, given its size, the site's limit and the organizer's choice."""
     if not may_be_allowed(run):
@@ -51,7 +47,7 @@ def is_allowed(run: Run) -> bool:
 
 
 def may_be_allowed(run: Run) -> bool:
-    """Return True if the organizer may allow trials: the model can write text, and the site's limit allows its size."""
+    """Return True if the model can write text and the site's limit allows its size, so that trials may be allowed."""
     return run.parsed_recipe.writes and size_of(run) <= settings.TRY_PARAMETERS
 
 
@@ -100,7 +96,7 @@ def ask(*, run: Run, asker: str, prompt: str) -> Trial:
             trial = Trial.objects.create(run=run, asker=asker, prompt=prompt, slot=secrets.choice(free))
     except IntegrityError as error:
         raise NotNow(WAS_FASTER) from error
-    queue.enqueue_on_commit(TaskName.WRITE_TRIAL, trial.pk)
+    queue.put(Kind.WRITE_TRIAL, trial.pk)
     return trial
 
 
@@ -108,20 +104,11 @@ def forget_old(now: datetime) -> None:
     Trial.objects.filter(asked_at__lt=now - KEPT).delete()
 
 
-def write_next() -> Outcome:
-    """Write the text for the trial that has waited longest, unless another text is being written."""
-    if not waiting().exists():
-        return Outcome.DONE
-    with processes.turn(processes.trying) as is_mine:
-        if not is_mine:
-            return Outcome.BUSY
-        trial = waiting().select_related("run").first()
-        if trial is not None:
-            _write(trial)
-    return Outcome.DONE
-
-
-def _write(trial: Trial) -> None:
+def write(trial_id: UUID) -> None:
+    """Write the text for a trial. Do nothing if it no longer waits."""
+    trial = waiting().select_related("run").filter(pk=trial_id).first()
+    if trial is None:
+        return
     with faults_to(lambda fault: _end(trial, fault=str(fault)), "E327"):
         release = release_to_try(trial.run)
         if release is None:

@@ -1,15 +1,15 @@
-"""Held-out losses of snapshots. The site measures them when idle, one at a time, for a run's newest snapshot only."""
+"""Held-out losses of snapshots. The site measures them as a job, for a run's newest snapshot only."""
 
-import logging
 from collections.abc import Callable
-from enum import StrEnum
 from uuid import UUID
 
 from django.db import transaction
 from django.db.models import OuterRef, QuerySet, Subquery
 
+from jobs.models import Job
+from jobs.queue import Kind
 from peer_agent.protocol.errors import Fault
-from runs import processes, storage
+from runs import storage
 from runs.models import Release, Run, Snapshot
 from runs.processes import faults_to, run_child
 from runs.snapshots.verification import unverified
@@ -19,13 +19,6 @@ TIMEOUT_S = 1800
 LONGEST = 2000  # characters of a text that are stored
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
-logger = logging.getLogger(__name__)
-
-
-class Outcome(StrEnum):
-    DONE = "done"  # done, or nothing to do
-    BUSY = "busy"  # try again later
-
 
 def unmeasured() -> QuerySet[Snapshot]:
     """Return each run's newest snapshot if it has no held-out loss yet."""
@@ -34,23 +27,30 @@ def unmeasured() -> QuerySet[Snapshot]:
     return waiting.filter(run__dataset__heldout__isnull=False)
 
 
-def measure_newest(run_id: UUID, then: Callable[..., object] | None = None) -> Outcome:
-    """Measure a run's newest snapshot unless other work has priority. `then` runs in the same transaction."""
-    if not unmeasured().filter(run=run_id).exists():
-        return Outcome.DONE
-    packing = Release.objects.filter(state=Release.State.PREPARING).exclude(run__in=unverified())
-    with processes.turn(processes.measuring) as is_mine:
-        if packing.exists() or not is_mine:
-            return Outcome.BUSY
-        snapshot = unmeasured().select_related("run__dataset").filter(run=run_id).first()
-        if snapshot is not None:
+def is_release_first() -> bool:
+    """Return True while a release is being made, since people wait for it. One whose job fails does not count."""
+    making = Job.objects.filter(kind=Kind.MAKE_RELEASE, failures=0).exclude(state=Job.State.FAILED)
+    runs = [UUID(key) for key in making.values_list("key", flat=True)]
+    waiting = Release.objects.filter(state=Release.State.PREPARING, run__in=runs)
+    return waiting.exclude(run__in=unverified()).exists()
+
+
+def measure_newest(run_id: UUID, then: Callable[..., object] | None = None) -> Fault | None:
+    """Measure a run's newest snapshot, and call `then` in the same transaction. Return the error if that fails.
+
+    The run continues without the measurement.
+    """
+    snapshot = unmeasured().select_related("run__dataset").filter(run=run_id).first()
+    faults: list[Fault] = []
+    if snapshot is not None:
+        with faults_to(faults.append, "E360"):
             _measure(snapshot, then)
-    return Outcome.DONE
+    return faults[0] if faults else None
 
 
 def _measure(snapshot: Snapshot, then: Callable[..., object] | None) -> None:
     run = snapshot.run
-    with faults_to(lambda fault: _log(run, snapshot, fault), "E360"), storage.workspace() as work:
+    with storage.workspace() as work:
         made = run_child(
             [
                 "evaluate",
@@ -80,8 +80,3 @@ def _prompts(run: Run) -> list[str]:
     if not run.parsed_recipe.writes:
         return []
     return ["--data", str(storage.prepared_folder(run.dataset)), *(f"--prompt={line}" for line in run.prompt_lines)]
-
-
-def _log(run: Run, snapshot: Snapshot, fault: Fault) -> None:
-    """Log a failed measurement for the operator. The run continues without it; the site retries when it next starts."""
-    logger.warning("run %s, step %s: %s", run.slug, snapshot.step, fault)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Count, QuerySet
+from django.db.models import QuerySet
 
 from runs import storage
 from runs.models import Release, Run, Snapshot
@@ -38,7 +38,9 @@ def superfluous(places: Sequence[int], *, pinned: Collection[int] = ()) -> list[
 
 def thin_snapshots(run_id: UUID, *, now: float | None = None) -> None:
     """Delete superfluous snapshot files, and files that interrupted work has left without a row."""
-    run = Run.objects.get(pk=run_id)
+    run = Run.objects.filter(pk=run_id).first()
+    if run is None:
+        return  # it was a draft again, and was deleted
     before = (time.time() if now is None else now) - ASKED_FOR_S
     with transaction.atomic():
         stored = Snapshot.objects.select_for_update().filter(run=run, is_stored=True)
@@ -59,11 +61,6 @@ def _needed(run: Run, stored: QuerySet[Snapshot]) -> set[int]:
     released = (release.wanted_index, release.index) if release is not None else ()
     found = (trusted, best.index if best is not None else None, *released, run.rollback_index)
     return {place for place in found if place is not None}
-
-
-def crowded() -> list[UUID]:
-    stored = Snapshot.objects.filter(is_stored=True).order_by().values("run").annotate(files=Count("pk"))
-    return list(stored.filter(files__gt=MOST).values_list("run", flat=True))
 
 
 def was_asked_for(run: Run, file: str) -> None:

@@ -1,10 +1,9 @@
 """Verification of snapshots: the site replays the log from a verified snapshot to the next one and compares hashes.
 
-Each run has one replay at a time, in the background. A restart repeats at most one replay. A majority of people can
-only admit a snapshot; the site releases only snapshots that it has verified.
+Each run has one replay at a time, as a job. A restart repeats at most one replay. A majority of people can only admit
+a snapshot; the site releases only snapshots that it has verified.
 """
 
-from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from uuid import UUID
@@ -16,15 +15,12 @@ from msgspec import Struct
 
 from peer_agent.protocol import reasons
 from peer_agent.protocol.errors import Fault
-from runs import processes, storage
+from runs import storage
 from runs.models import LogEntry, RefusedSnapshot, Release, ReplayRequest, Run, Snapshot, Verification
 from runs.processes import ChildStopped, faults_to
 from runs.snapshots import replay
 from runs.snapshots.replay import Made
 from runs.timeline import add_line, add_line_once
-
-STALE = timedelta(seconds=60)  # a worker that has been silent for this long is gone
-FIRST_RETRY_S, LONGEST_RETRY_S = 5, 300
 
 MADE = "No copy of the model was taken from a volunteer, so it was made from the log."
 REFUSED = (
@@ -36,8 +32,7 @@ REFUSED = (
 class Outcome(StrEnum):
     DONE = "done"  # nothing is left to do now
     MORE = "more"  # a snapshot was verified, and another may wait
-    BUSY = "busy"  # another worker has the claim
-    FAILED = "failed"  # try again later
+    FAILED = "failed"  # the row says why
 
 
 class Goal(Struct, frozen=True):
@@ -58,7 +53,7 @@ def newest_verified(run: Run) -> Snapshot | None:
 
 
 def verified_up_to(run: Run) -> int:
-    """Return the log index of the newest verified snapshot; 0 if there is none."""
+    """Return the log index of the newest verified snapshot, or 0 if there is none."""
     last: int | None = _trusted(run).values_list("index", flat=True).first()
     return last or 0
 
@@ -112,40 +107,17 @@ def ask_the_log(run: Run, *, index: int, step: int) -> None:
     run.replays.filter(index__lt=verified_up_to(run), state_digest="").delete()
 
 
-def forget_delays() -> None:
-    """Clear the delays before retries. Called when the site starts."""
-    Verification.objects.exclude(retry_at=None).update(retry_at=None)
-
-
 # --- The work
 
 
 def verify_next(run_id: UUID) -> Outcome:
     """Replay up to the next snapshot awaiting verification, or up to a requested entry."""
-    run = Run.objects.select_related("head").get(pk=run_id)
-    goal = next_goal(run)
-    if goal is None:
+    run = Run.objects.select_related("head").filter(pk=run_id).first()
+    goal = next_goal(run) if run is not None else None
+    if run is None or goal is None:
         return Outcome.DONE
-    with processes.turn(processes.replaying) as is_mine:
-        return _claimed(run, goal) if is_mine else Outcome.BUSY
-
-
-def _claimed(run: Run, goal: Goal) -> Outcome:
-    """Claim the run's replay, so that no other worker runs it, and verify the snapshot."""
-    Verification.objects.get_or_create(run=run)
-    mine, now = Verification.objects.filter(run=run), timezone.now()
-    if mine.filter(retry_at__gt=now).exists():
-        return Outcome.DONE  # the task that failed retries by itself
-    free = mine.filter(Q(touched_at=None) | Q(touched_at__lt=now - STALE))
-    if not free.update(touched_at=now, first_step=goal.start.step, step=goal.start.step, last_step=goal.step):
-        return Outcome.BUSY
-    try:
-        return _verify(run, goal)
-    finally:
-        mine.update(touched_at=None)
-
-
-def _verify(run: Run, goal: Goal) -> Outcome:
+    steps = {"first_step": goal.start.step, "step": goal.start.step, "last_step": goal.step}
+    Verification.objects.update_or_create(run=run, defaults=steps)
     expected = goal.snapshot.file if goal.snapshot is not None else ""
     with faults_to(lambda fault: _failed(run, fault), "E312"), storage.workspace() as work:
         _touch(run, goal.start.step)
@@ -157,14 +129,14 @@ def _verify(run: Run, goal: Goal) -> Outcome:
         if made.file != expected:
             storage.put(work / "out" / f"{made.file}.safetensors", storage.snapshot_path(run, made.file))
         _keep(run, goal, made)
-        Verification.objects.filter(run=run).update(fault="", failures=0, retry_at=None)
+        Verification.objects.filter(run=run).update(fault="")
         _say(run, "" if next_goal(run) is None else _progress(run, goal.step))
         return Outcome.MORE
     return Outcome.FAILED
 
 
 def _touch(run: Run, step: int) -> None:
-    Verification.objects.filter(run=run).update(touched_at=timezone.now(), step=step)
+    Verification.objects.filter(run=run).update(step=step)
     _say(run, _progress(run, step))
 
 
@@ -213,16 +185,11 @@ def _answer(run: Run, snapshot: Snapshot) -> None:
 
 
 def _failed(run: Run, fault: Fault) -> None:
-    row = Verification.objects.get(run=run)
-    delay_s = min(FIRST_RETRY_S * 2 ** min(row.failures, 16), LONGEST_RETRY_S)
-    later: datetime = timezone.now() + timedelta(seconds=delay_s)
-    Verification.objects.filter(run=run).update(fault=str(fault), failures=row.failures + 1, retry_at=later)
+    Verification.objects.filter(run=run).update(fault=str(fault))
     _say(run, str(fault))
     add_line_once(run=run, kind="failed", text=str(fault))
 
 
-def retry_in_s(run_id: UUID) -> int:
-    row = Verification.objects.filter(run=run_id).first()
-    if row is None or row.retry_at is None:
-        return FIRST_RETRY_S
-    return max(int((row.retry_at - timezone.now()).total_seconds()) + 1, 1)
+def fault_of(run_id: UUID) -> str:
+    """Return why the last replay of the run failed, or an empty string."""
+    return Verification.objects.filter(run=run_id).values_list("fault", flat=True).first() or ""

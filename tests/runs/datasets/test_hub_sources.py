@@ -10,11 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from celery.exceptions import Retry
 from pyarrow import parquet
 
 from accounts.keys import seal
 from accounts.models import Person
+from jobs.queue import Kind as JobKind
+from jobs.runner import Later
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.hub_client import Kind
 from peer_agent.recipes.causal_lm import CausalLM
@@ -22,13 +23,15 @@ from peer_agent.recipes.finetune_lora import FinetuneLoRA
 from peer_agent.recipes.masked_lm import MaskedLM
 from peer_agent.recipes.masked_lm import Model as Reader
 from peer_agent.recipes.text.portion import portion_in
-from runs import processes, queue, storage, tasks
-from runs.datasets import preparation
+from runs import storage
+from runs.background import BUSY_S
+from runs.datasets import hub_sources, preparation
 from runs.datasets.hub_sources import NOT_STATED, arrived, bring_from_hub, fetch_missing, look_on_hub, named_on_hub
 from runs.datasets.services import prepare_anew
 from runs.lifecycle import drafts, services
 from runs.lifecycle.drafts import delete_draft
 from runs.models import Dataset, HubAccount, Run
+from tests.jobs.requests import do
 from tests.publishing.hub_double import Hub, running_hub
 from tests.runs.factories import RECIPE
 from tests.site_work.test_prepare_text import llama
@@ -43,11 +46,6 @@ def hub(settings: Any) -> Iterator[Hub]:
         settings.HUB_ENDPOINT = hub.url
         hub.put_files("datasets/amina/proverbs", FILES)
         yield hub
-
-
-@pytest.fixture(autouse=True)
-def _enqueued(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)
 
 
 def brought(organizer: Person, files: str = "") -> Dataset:
@@ -133,14 +131,13 @@ def test_limits_of_the_site_and_of_a_person(hub: Hub, organizer: Person, setting
 
 
 def test_a_hub_that_is_away_is_asked_again(hub: Hub, organizer: Person, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = drafted(organizer)
+    run, problem = drafted(organizer), Problem.of("E346", endpoint=hub.url, reason="ConnectError")
 
     def away(*_: Any, **__: Any) -> Any:
-        raise Problem.of("E346", endpoint=hub.url, reason="ConnectError")
+        raise problem
 
     monkeypatch.setattr("runs.datasets.hub_sources.run_child", away)
-    with pytest.raises(Retry):
-        tasks.prepare_dataset.apply(args=(run.dataset_id.hex,), throw=True)
+    assert do(JobKind.PREPARE_DATASET, run.dataset_id) == Later(fault=str(problem))
     dataset = Dataset.objects.get()
     assert (dataset.state, dataset.fault_code) == ("preparing", "E346")
     run.refresh_from_db()
@@ -152,8 +149,8 @@ def test_a_hub_that_is_away_is_asked_again(hub: Hub, organizer: Person, monkeypa
 
 def test_one_is_fetched_at_a_time(hub: Hub, organizer: Person) -> None:
     run = drafted(organizer)
-    with processes.fetching, pytest.raises(Retry):
-        tasks.prepare_dataset.apply(args=(run.dataset_id.hex,), throw=True)
+    with hub_sources._fetching:
+        assert do(JobKind.PREPARE_DATASET, run.dataset_id) == Later(BUSY_S)
     assert Dataset.objects.get().state == "preparing"
 
 

@@ -1,4 +1,4 @@
-"""Preparing texts, runs and releases: the outcome is stored in rows, and repeating a task changes nothing."""
+"""Preparing texts, runs and releases: the outcome is stored in rows, and repeating a job changes nothing."""
 
 import errno
 import time
@@ -9,14 +9,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from celery.exceptions import Retry
 from django.db import connection, transaction
 
 from accounts.models import Person
+from jobs.queue import Kind
+from jobs.runner import Later
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.publishing.card import parse_facts
-from runs import queue, storage, tasks
+from runs import storage
+from runs.background import request_after_start
 from runs.datasets import preparation
 from runs.datasets.services import preparation_of, prepare_anew, store_upload
 from runs.lifecycle import drafts, services
@@ -26,6 +28,7 @@ from runs.releases import card_facts, making
 from runs.releases.card_facts import release_facts
 from tests.coordination.engines import database, in_other_thread
 from tests.coordination.hosts.test_claims import wait_for_a_lock
+from tests.jobs.requests import do, forget_requests, requested, requested_kinds
 from tests.runs.factories import RECIPE, Owned, committed, draft
 
 TEXT = ("Many hands make light work. " * 400).encode()
@@ -189,6 +192,14 @@ class TestDataset:
         with pytest.raises(Problem, match="E317"):
             services.open_run(run=created, seen="")
 
+    def test_a_run_that_waits_for_its_data_is_prepared_next(self, created: Run, children: list[str]) -> None:
+        forget_requests()
+        assert do(Kind.PREPARE_DATASET, created.dataset_id) is None
+        assert requested() == [], "it is a draft"
+        Run.objects.update(state=Run.State.PREPARING)
+        assert do(Kind.PREPARE_DATASET, created.dataset_id) is None
+        assert requested() == [(Kind.PREPARE_RUN, created.pk.hex)]
+
     def test_another_vocabulary_asked_for_meanwhile_wins(
         self, created: Run, monkeypatch: pytest.MonkeyPatch, children: list[str]
     ) -> None:
@@ -270,7 +281,8 @@ class TestRelease:
     def test_it_finishes_the_run(self, run: Run, laptop: Owned, children: list[str]) -> None:
         committed(run, (laptop.machine, 4))
         services.finish_run(run=run)
-        assert making.make_release(run.pk) == "ready"
+        assert requested() == [(Kind.MAKE_RELEASE, run.pk.hex)]
+        assert do(Kind.MAKE_RELEASE, run.pk) is None
         run.refresh_from_db()
         release = Release.objects.get()
         assert (run.state, release.archive, release.sample) == ("finished", "proverbs.zip", "Hi")
@@ -295,86 +307,56 @@ class TestRelease:
         assert "E312" in run.waiting_for
         assert making.make_release(run.pk) == "ready"
 
-    def test_is_retried_less_often_while_failing_and_told_once(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_is_retried_while_failing_and_told_once(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         services.finish_run(run=run)
         failing(monkeypatch, OSError(errno.ENOSPC, "No space left on device"))
-        waits: list[float] = []
-
-        def again(*, countdown: float) -> Exception:
-            waits.append(countdown)
-            return Retry()
-
-        monkeypatch.setattr(tasks.make_release, "retry", again)
-        for retries in range(12):
-            tasks.make_release.apply((run.pk.hex,), retries=retries)
-        assert (waits[:4], waits[-1]) == ([60, 120, 240, 480], 1800)
+        for _ in range(3):
+            later = do(Kind.MAKE_RELEASE, run.pk)
+            assert later == Later(fault=Release.objects.get().fault)
+        assert "E328" in Release.objects.get().fault
         assert run.activity.filter(kind="failed").count() == 1
 
     def test_it_is_made_anew_where_other_people_agree_to_be_named(
-        self,
-        run: Run,
-        laptop: Owned,
-        children: list[str],
-        monkeypatch: pytest.MonkeyPatch,
-        django_capture_on_commit_callbacks: Any,
-    ) -> None:
-        committed(run, (laptop.machine, 4))
-        services.finish_run(run=run)
-        making.make_release(run.pk)
-        first = Release.objects.get()
-        tasks.remake_release(run.pk.hex)
-        assert children == ["release"]
-        with django_capture_on_commit_callbacks() as asked:
-            card_facts.set_named(run=run, person=run.organizer, agreed=True)
-        assert asked == [], "who has given nothing is on no card"
-        card_facts.set_named(run=run, person=laptop.machine.person, agreed=True)
-        with monkeypatch.context() as patch:
-            failing(patch, Problem.of("E312", reason="no memory"))
-            with pytest.raises(Retry):
-                tasks.remake_release(run.pk.hex)
-        assert Release.objects.get().state == "ready"
-        for _ in range(2):
-            tasks.remake_release(run.pk.hex)
-        second = Release.objects.get()
-        assert children == ["release", "release"]
-        assert (first.named, second.named, second.state) == ([], ["Teo"], "ready")
-        assert storage.release_path(second, "proverbs.zip").exists()
-
-    def test_what_is_on_the_hub_follows(
         self, run: Run, laptop: Owned, children: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         committed(run, (laptop.machine, 4))
         services.finish_run(run=run)
         making.make_release(run.pk)
+        first = Release.objects.get()
+        assert do(Kind.REMAKE_RELEASE, run.pk) is None
+        assert children == ["release"]
+        card_facts.set_named(run=run, person=run.organizer, agreed=True)
+        assert Kind.REMAKE_RELEASE not in requested_kinds(), "who has given nothing is on no card"
+        card_facts.set_named(run=run, person=laptop.machine.person, agreed=True)
+        assert requested()[-1] == (Kind.REMAKE_RELEASE, run.pk.hex)
+        with monkeypatch.context() as patch:
+            failing(patch, Problem.of("E312", reason="no memory"))
+            later = do(Kind.REMAKE_RELEASE, run.pk)
+            assert isinstance(later, Later)
+            assert later.fault
+        assert Release.objects.get().state == "ready"
+        for _ in range(2):
+            assert do(Kind.REMAKE_RELEASE, run.pk) is None
+        second = Release.objects.get()
+        assert children == ["release", "release"]
+        assert (first.named, second.named, second.state) == ([], ["Teo"], "ready")
+        assert storage.release_path(second, "proverbs.zip").exists()
+
+    def test_what_is_on_the_hub_follows(self, run: Run, laptop: Owned, children: list[str]) -> None:
+        committed(run, (laptop.machine, 4))
+        services.finish_run(run=run)
+        making.make_release(run.pk)
         Publication.objects.create(run=run, repository="a/b", state=Publication.State.PUBLISHED, url="https://hub/a/b")
         card_facts.set_named(run=run, person=laptop.machine.person, agreed=True)
-        calls: list[str] = []
-        monkeypatch.setattr(queue, "enqueue", lambda task, row, **_: calls.append(task.value))
-        assert tasks.requeue_unfinished() == 1
-        tasks.remake_release(run.pk.hex)
-        assert calls == ["runs.tasks.remake_release", "runs.tasks.publish_release"]
+        forget_requests()
+        request_after_start()
+        assert requested() == [(Kind.REMAKE_RELEASE, run.pk.hex)]
+        assert do(Kind.REMAKE_RELEASE, run.pk) is None
+        assert requested()[-1] == (Kind.PUBLISH_RELEASE, run.pk.hex)
         assert Publication.objects.get().state == "waiting"
 
 
-def test_what_is_not_done_yet_is_enqueued_again(
-    organizer: Person, run: Run, created: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    preparing = draft(organizer, slug="preparing", state=Run.State.PREPARING)
-    services.finish_run(run=run)
-    calls: list[tuple[str, object]] = []
-    monkeypatch.setattr(queue, "enqueue", lambda task, row, **_: calls.append((task.value, row)))
-    assert tasks.requeue_unfinished() == 3
-    assert calls == [
-        ("runs.tasks.prepare_dataset", created.dataset_id),
-        ("runs.tasks.prepare_run", preparing.pk),
-        ("runs.tasks.make_release", run.pk),
-    ]
-
-
-def test_nothing_of_before_is_left(
-    database: str, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)
+def test_nothing_of_before_is_left(database: str, data_folder: Path) -> None:
     dataset = draft(Person.objects.create_user("Amina", None)).dataset
     Shard.objects.all().delete()
     Dataset.objects.update(state=Dataset.State.PREPARING)

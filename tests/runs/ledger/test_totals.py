@@ -92,11 +92,11 @@ def test_a_total_stays_at_what_its_column_holds(example: Example) -> None:
     ("size", "words"),
     [
         (0, ""),
-        (100, "0.1 kB"),
-        (999_000, "999.0 kB"),
-        (1_000_000, "1.0 MB"),
-        (2_340_000_000, "2.3 GB"),
-        (5e15, "5,000.0 TB"),
+        (100, "0.1\N{NO-BREAK SPACE}kB"),
+        (999_000, "999.0\N{NO-BREAK SPACE}kB"),
+        (1_000_000, "1.0\N{NO-BREAK SPACE}MB"),
+        (2_340_000_000, "2.3\N{NO-BREAK SPACE}GB"),
+        (5e15, "5,000.0\N{NO-BREAK SPACE}TB"),
     ],
 )
 def test_bytes_as_people_read_them(size: int, words: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
-from runs import queue, storage
+from runs import storage
 from runs.access import access_run, listed_runs, shut_out
 from runs.datasets import uploads
 from runs.datasets.services import store_pieces
@@ -15,11 +15,6 @@ from runs.models import Dataset, Member, Run
 from tests.runs.factories import committed, draft, opened, owned
 
 TEXT = "Many hands, много рук.\n".encode() * 50
-
-
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)
 
 
 @pytest.fixture

@@ -9,24 +9,19 @@ from django.db import IntegrityError
 from django.utils import timezone
 
 from accounts.models import Person
+from jobs.queue import Kind
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.causal_lm import Model
 from peer_agent.recipes.image_classification import ImageClassification
-from runs import queue, storage
+from runs import storage
 from runs.datasets.services import preparation_of, store_upload
 from runs.lifecycle import drafts, services
 from runs.models import Dataset, Head, Run
+from tests.jobs.requests import requested
 from tests.runs.factories import RECIPE, Owned, committed, draft, understood
 
 TEXT = b"Many hands make light work.\n" * 100
-
-
-@pytest.fixture(autouse=True)
-def enqueued(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    calls: list[Any] = []
-    monkeypatch.setattr(queue, "enqueue", lambda task, row, **_: calls.append((task.value.rsplit(".", 1)[-1], row)))
-    return calls
 
 
 @pytest.fixture
@@ -93,17 +88,12 @@ class TestWords:
 
 
 class TestRecipe:
-    def test_another_learning_rate_leaves_the_text_as_it_is(
-        self, proverbs: Run, enqueued: list[Any], django_capture_on_commit_callbacks: Any
-    ) -> None:
+    def test_another_learning_rate_leaves_the_text_as_it_is(self, proverbs: Run) -> None:
         optimizer = msgspec.structs.replace(RECIPE.optimizer, learning_rate=0.5)
-        with django_capture_on_commit_callbacks(execute=True):
-            drafts.change_draft(
-                run=proverbs, recipe=msgspec.structs.replace(RECIPE, optimizer=optimizer), licence="CC BY"
-            )
+        drafts.change_draft(run=proverbs, recipe=msgspec.structs.replace(RECIPE, optimizer=optimizer), licence="CC BY")
         assert proverbs.parsed_recipe.optimizer.learning_rate == 0.5
         assert Dataset.objects.get().licence == "CC BY"
-        assert enqueued == []
+        assert requested() == []
 
     def test_steps_follow_from_the_text_once_nobody_states_them(self, proverbs: Run, organizer: Person) -> None:
         drafts.change_draft(run=proverbs, recipe=RECIPE, licence="CC0", automatic_steps=True)
@@ -114,18 +104,15 @@ class TestRecipe:
         drafts.change_draft(run=proverbs, recipe=RECIPE, licence="CC0", dataset=text, automatic_steps=True)
         assert (proverbs.automatic_steps, proverbs.parsed_recipe.target_steps) == (True, 100), "known once it is ready"
 
-    def test_another_vocabulary_prepares_it_anew(
-        self, proverbs: Run, enqueued: list[Any], django_capture_on_commit_callbacks: Any
-    ) -> None:
-        with django_capture_on_commit_callbacks(execute=True):
-            recipe = msgspec.structs.replace(RECIPE, vocab=300)
-            drafts.change_draft(run=proverbs, recipe=recipe, licence="CC0")
+    def test_another_vocabulary_prepares_it_anew(self, proverbs: Run) -> None:
+        recipe = msgspec.structs.replace(RECIPE, vocab=300)
+        drafts.change_draft(run=proverbs, recipe=recipe, licence="CC0")
         dataset = Dataset.objects.get()
         assert (dataset.state, dataset.preparation, dataset.shards.count()) == ("uploaded", preparation_of(recipe), 0)
-        assert enqueued == [("prepare_dataset", dataset.pk)]
+        assert requested() == [(Kind.PREPARE_DATASET, dataset.pk.hex)]
 
     def test_another_text_replaces_the_first(
-        self, proverbs: Run, organizer: Person, enqueued: list[Any], django_capture_on_commit_callbacks: Any
+        self, proverbs: Run, organizer: Person, django_capture_on_commit_callbacks: Any
     ) -> None:
         before = storage.text_path(proverbs.dataset)
         with django_capture_on_commit_callbacks(execute=True):
@@ -134,7 +121,7 @@ class TestRecipe:
         assert Dataset.objects.get() == Run.objects.get().dataset == after
         assert not before.parent.exists()
         assert storage.text_path(after).exists()
-        assert enqueued == [("prepare_dataset", after.pk)]
+        assert requested() == [(Kind.PREPARE_DATASET, after.pk.hex)]
 
     @pytest.mark.parametrize(
         ("changes", "code"),
@@ -209,7 +196,7 @@ class TestTakingBack:
         head = Head.objects.get()
         assert (head.fence, head.owner, head.claim_expires) == (4, "", None)
 
-    def test_a_paused_one_too_and_it_opens_again(self, run: Run, enqueued: list[Any]) -> None:
+    def test_a_paused_one_too_and_it_opens_again(self, run: Run) -> None:
         services.pause_run(run=run)
         drafts.take_back(run=run)
         Dataset.objects.update(tokens=100_000)

@@ -5,16 +5,16 @@ import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 import msgspec
 import pytest
 
 from accounts.models import Person
+from jobs.queue import Kind
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.recipes.causal_lm import Model
-from runs import queue, storage
+from runs import storage
 from runs.datasets.services import preparation_of, store_upload
 from runs.lifecycle import services
 from runs.lifecycle.services import ask_rollback, end_run, finish_run, rollback_targets
@@ -22,18 +22,12 @@ from runs.models import Dataset, Head, Release, Run, Snapshot
 from runs.snapshots.retention import thin_snapshots
 from runs.snapshots.state_check import restate
 from runs.timeline import trail_of
+from tests.jobs.requests import requested
 from tests.runs.factories import RECIPE, Owned, committed, draft, opened, state_bytes, state_file, understood
 
 TEXT = b"Many hands make light work.\n" * 100
 OTHER = msgspec.structs.replace(RECIPE, vocab=400)
 VERDICT = {"format": "CSV", "field": "text", "fields": [{"name": "text"}, {"name": "body"}]}
-
-
-@pytest.fixture(autouse=True)
-def enqueued(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, UUID]]:
-    calls: list[tuple[str, UUID]] = []
-    monkeypatch.setattr(queue, "enqueue", lambda task, row, **_: calls.append((task.value.rsplit(".", 1)[-1], row)))
-    return calls
 
 
 def stored(organizer: Person, text: bytes = TEXT, **changes: Any) -> Dataset:
@@ -110,13 +104,9 @@ class TestUploads:
 
 
 class TestCreating:
-    def test_the_text_is_prepared_once_the_transaction_has_committed(
-        self, organizer: Person, enqueued: list[Any], django_capture_on_commit_callbacks: Any
-    ) -> None:
-        with django_capture_on_commit_callbacks(execute=True):
-            run = created(organizer)
-            assert enqueued == []
-        assert enqueued == [("prepare_dataset", run.dataset_id)]
+    def test_a_new_run_requests_that_its_text_is_prepared(self, organizer: Person) -> None:
+        run = created(organizer)
+        assert requested() == [(Kind.PREPARE_DATASET, run.dataset_id.hex)]
         assert Run.objects.get().waiting_for == ""
 
     def test_a_text_that_is_too_short_for_a_step_is_refused(self, organizer: Person) -> None:
@@ -148,14 +138,11 @@ class TestCreating:
 
 
 class TestOpening:
-    def test_first_parameters_are_made_after_the_transaction(
-        self, organizer: Person, data_folder: Any, enqueued: list[Any], django_capture_on_commit_callbacks: Any
-    ) -> None:
+    def test_opening_requests_the_first_parameters(self, organizer: Person, data_folder: Any) -> None:
         run = draft(organizer)
-        with django_capture_on_commit_callbacks(execute=True):
-            services.open_run(run=run, seen=understood(run.dataset))
+        services.open_run(run=run, seen=understood(run.dataset))
         assert (run.state, run.wanted) == ("preparing", "open")
-        assert enqueued == [("prepare_run", run.pk)]
+        assert requested() == [(Kind.PREPARE_RUN, run.pk.hex)]
 
     def test_a_text_that_failed_says_why(self, organizer: Person, data_folder: Any) -> None:
         run = draft(organizer)
@@ -166,40 +153,32 @@ class TestOpening:
 
     @pytest.mark.parametrize("code", ["E309", "E327", "E328"])
     def test_a_text_that_failed_by_the_sites_fault_is_prepared_again(
-        self,
-        organizer: Person,
-        data_folder: Any,
-        enqueued: list[Any],
-        django_capture_on_commit_callbacks: Any,
-        code: str,
+        self, organizer: Person, data_folder: Any, code: str
     ) -> None:
         run = draft(organizer, waiting_for=f"{code}: It is over by now.")
         Dataset.objects.update(state="failed", fault_code=code, fault_text="It is over by now.")
         run.refresh_from_db()
-        with django_capture_on_commit_callbacks(execute=True):
-            services.open_run(run=run, seen="")
+        services.open_run(run=run, seen="")
         assert (run.state, run.dataset.state, run.dataset.fault_code) == ("draft", "uploaded", "")
-        assert enqueued == [("prepare_dataset", run.dataset_id)]
+        assert requested() == [(Kind.PREPARE_DATASET, run.dataset_id.hex)]
 
-    def test_a_text_prepared_before_there_were_verdicts_is_prepared_again(
-        self, organizer: Person, data_folder: Any, enqueued: list[Any], django_capture_on_commit_callbacks: Any
-    ) -> None:
+    def test_a_text_without_a_verdict_is_prepared_again(self, organizer: Person, data_folder: Any) -> None:
+        """The text was prepared by a version of the site that made no verdicts."""
         run = draft(organizer)
-        with django_capture_on_commit_callbacks(execute=True):
-            services.open_run(run=run, seen=run.dataset.mark)
+        services.open_run(run=run, seen=run.dataset.mark)
         assert (run.state, run.dataset.state, run.dataset.shards.count()) == ("draft", "uploaded", 0)
-        assert enqueued == [("prepare_dataset", run.dataset_id)]
+        assert requested() == [(Kind.PREPARE_DATASET, run.dataset_id.hex)]
 
     @pytest.mark.parametrize("seen", ["", "0123456789abcdef"])
     def test_a_verdict_that_nobody_has_seen_is_not_published(
-        self, organizer: Person, data_folder: Any, enqueued: list[Any], seen: str
+        self, organizer: Person, data_folder: Any, seen: str
     ) -> None:
         run = draft(organizer)
         Dataset.objects.update(verdict=VERDICT)
         with pytest.raises(Problem, match="E445"):
             services.open_run(run=run, seen=seen)
         run.refresh_from_db()
-        assert (run.state, run.wanted, run.activity.count(), enqueued) == ("draft", "", 0, [])
+        assert (run.state, run.wanted, run.activity.count(), requested()) == ("draft", "", 0, [])
         services.open_run(run=run, seen=run.dataset.mark)
         assert run.state == "preparing"
 

@@ -9,30 +9,25 @@ from msgspec.structs import replace
 
 from accounts.models import Person
 from coordination import store
+from jobs.queue import Kind
 from peer_agent.protocol.coordinator.facts import StoredFacts
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import MOST_SOURCES, ModelFile
 from peer_agent.recipes.finetune_lora import FinetuneLoRA
 from peer_agent.recipes.image_classification import ImageClassification
-from runs import queue, quotas, storage
+from runs import quotas, storage
 from runs.datasets import preparation
 from runs.datasets.services import lacks_base, percent, source_lines, store_upload
 from runs.lifecycle import drafts, services
 from runs.models import Coverage, Dataset, Head, Run, Shard
 from runs.releases.card_facts import facts_at
 from runs.timeline import quoted
+from tests.jobs.requests import forget_requests, requested
 from tests.runs.factories import RECIPE
 
 TEXT = b"Many hands make light work.\n" * 100
 VERDICT = {"format": "CSV", "fields": [{"name": "text"}, {"name": "body"}]}
 SIZES = (300, 700)  # tokens of the sources after preparation
-
-
-@pytest.fixture(autouse=True)
-def enqueued(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    calls: list[Any] = []
-    monkeypatch.setattr(queue, "enqueue", lambda task, row, **_: calls.append((task.value.rsplit(".", 1)[-1], row)))
-    return calls
 
 
 @pytest.fixture
@@ -100,14 +95,14 @@ def restored(run: Run, monkeypatch: pytest.MonkeyPatch) -> StoredFacts:
 
 
 class TestTexts:
-    def test_all_are_prepared_together(self, mixed: Run, started: list[list[str]], enqueued: list[Any]) -> None:
+    def test_all_are_prepared_together(self, mixed: Run, started: list[list[str]]) -> None:
         further = mixed.dataset.further.get()
         assert started[-1][5:7] == ["--also", str(storage.text_path(further))]
         assert started[-1][7:] == ["--name=proverbs.txt", "--field=", "--name=riddles.txt", "--field="]
         assert list(mixed.dataset.shards.values_list("source", "tokens")) == list(enumerate(SIZES))
         assert [(line.dataset.filename, line.tokens, line.percent) for line in source_lines(mixed)] == [
-            ("proverbs.txt", 300, "30 %"),
-            ("riddles.txt", 700, "70 %"),
+            ("proverbs.txt", 300, "30%"),
+            ("riddles.txt", 700, "70%"),
         ]
         assert "riddles.txt" in mixed.activity.filter(kind="edited")[0].text
 
@@ -130,18 +125,17 @@ class TestTexts:
         assert not Shard.objects.exists()
         assert Dataset.objects.get(pk=run.dataset_id).state == Dataset.State.PREPARING
 
-    def test_one_is_taken_off_again_with_its_file(
-        self, mixed: Run, django_capture_on_commit_callbacks: Any, enqueued: list[Any]
-    ) -> None:
+    def test_one_is_taken_off_again_with_its_file(self, mixed: Run, django_capture_on_commit_callbacks: Any) -> None:
         further = mixed.dataset.further.get()
         drafts.mix_sources(run=mixed, weights=(1.0, 3.0))
+        forget_requests()
         with django_capture_on_commit_callbacks(execute=True):
             drafts.remove_source(run=mixed, source=further.pk)
         assert not storage.text_path(further).exists()
         assert storage.text_path(mixed.dataset).exists()
         run = Run.objects.get()
         assert (run.parsed_recipe.mix, run.dataset.state) == ((), Dataset.State.UPLOADED)
-        assert enqueued[-1][0] == "prepare_dataset"
+        assert requested() == [(Kind.PREPARE_DATASET, mixed.dataset_id.hex)]
         drafts.remove_source(run=run, source=further.pk)
         assert Run.objects.get().dataset == mixed.dataset
 
@@ -282,7 +276,7 @@ class TestWeights:
         run = opened(mixed)
         drafts.mix_sources(run=run, weights=(3.0, 1.0))
         assert store.directed(run).mix == (3.0, 1.0)
-        said = f"anew: 75 % of {quoted('proverbs.txt')}, 25 % of {quoted('riddles.txt')}."
+        said = f"anew: 75% of {quoted('proverbs.txt')}, 25% of {quoted('riddles.txt')}."
         assert run.activity.get(kind="mixed").text.endswith(said)
         drafts.mix_sources(run=run, weights=(3.0, 1.0))
         assert run.activity.filter(kind="mixed").count() == 1, "nothing new"
@@ -307,11 +301,11 @@ class TestWeights:
 
     def test_shares_are_read_as_they_are(self) -> None:
         assert [percent(share) for share in (0.0, 0.0004, 0.0123, 0.23, 1.0)] == [
-            "0 %",
-            "0.04 %",
-            "1.2 %",
-            "23 %",
-            "100 %",
+            "0%",
+            "0.04%",
+            "1.2%",
+            "23%",
+            "100%",
         ]
 
 
@@ -322,7 +316,7 @@ def test_the_card_says_what_was_learned_of_each(mixed: Run) -> None:
     Coverage.objects.create(run=run, epoch=0, shard=1, ranges=[[0, 20], [40, 50]])
     Dataset.objects.filter(filename="proverbs.txt").update(vouched_at=timezone.now())
     facts = facts_at(Run.objects.get(), Head.objects.get().step)
-    assert facts.data_title == "proverbs.txt (25 % of the samples), riddles.txt (75 % of the samples)"
+    assert facts.data_title == "proverbs.txt (25% of the samples), riddles.txt (75% of the samples)"
     assert facts.data_licence == "CC0 (proverbs.txt); MIT (riddles.txt)"
     assert facts.data_vouched.startswith(mixed.organizer.username)
     Dataset.objects.update(licence="CC0")
@@ -331,7 +325,7 @@ def test_the_card_says_what_was_learned_of_each(mixed: Run) -> None:
 
 class TestBase:
     @pytest.fixture
-    def adapting(self, run: Run, enqueued: list[Any]) -> Run:
+    def adapting(self, run: Run) -> Run:
         drafts.change_draft(run=run, recipe=FinetuneLoRA(target_batch=4, micro_batch=2, context=8), licence="CC0")
         preparation.prepare_dataset(run.dataset_id)
         return Run.objects.get()

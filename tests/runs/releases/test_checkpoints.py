@@ -5,7 +5,6 @@ Hub.
 import hashlib
 import shutil
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,17 @@ import pytest
 from django.utils import timezone
 
 from accounts.models import Person
+from jobs.queue import Kind
+from jobs.runner import Later
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.publishing.tokenizer import save_tokenizer, train_tokenizer
 from peer_agent.recipes.text.preparation import TextPreparation
 from peer_agent.training.replica import Replica
-from runs import processes, queue, storage, tasks
+from runs import processes, storage
 from runs.models import Publication, Release, Run, Snapshot
 from runs.releases import checkpoints, publishing
 from runs.snapshots import retention, verification
+from tests.jobs.requests import do, requested_kinds
 from tests.publishing.hub_double import Hub, running_hub
 from tests.runs.factories import RECIPE, committed, owned
 
@@ -28,8 +30,7 @@ TOKEN = "hf_of_amina"
 
 
 @pytest.fixture
-def hub(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)
+def hub(settings: Any) -> Iterator[Hub]:
     with running_hub() as hub:
         hub.account("amina", TOKEN)
         settings.HUB_ENDPOINT = hub.url
@@ -69,15 +70,20 @@ def ask(run: Run, every: int, **changes: Any) -> Publication:
     return Publication.objects.get(run=run)
 
 
+def is_due() -> bool:
+    return checkpoints.due(Publication.objects.select_related("run").get()) is not None
+
+
 def test_the_newest_one_is_sent_once_it_is_due(hub: Hub, training: Run, tmp_path: Path) -> None:
     ask(training, 4)
+    assert requested_kinds() == [Kind.PUBLISH_RELEASE, Kind.PUBLISH_CHECKPOINT]
     snapshot_at(training, 2, tmp_path)
-    assert checkpoints.push_checkpoint(training.pk) == "done"
+    assert checkpoints.push_checkpoint(training.pk) is None
     assert not hub.repositories
     snapshot_at(training, 4, tmp_path)
     snapshot_at(training, 6, tmp_path)
-    assert checkpoints.waiting() == [training.pk]
-    assert checkpoints.push_checkpoint(training.pk) == "done"
+    assert is_due()
+    assert checkpoints.push_checkpoint(training.pk) is None
     publication = Publication.objects.get()
     assert (publication.checkpoint_step, publication.checkpoint_fault) == (6, "")
     assert publication.checkpoint_url == f"{hub.url}/amina/proverbs"
@@ -88,9 +94,9 @@ def test_the_newest_one_is_sent_once_it_is_due(hub: Hub, training: Run, tmp_path
     assert "the model after step 6" in " ".join(card.split())
     assert {"config.json", "model.safetensors", "tokenizer.json", "SHA256SUMS"} <= set(repository.commits[-1][1])
     snapshot_at(training, 7, tmp_path)
-    assert checkpoints.waiting() == []
+    assert not is_due()
     snapshot_at(training, 8, tmp_path)
-    assert checkpoints.push_checkpoint(training.pk) == "done"
+    assert checkpoints.push_checkpoint(training.pk) is None
     assert Publication.objects.get().checkpoint_step == 8
     assert repository.titles[repository.head] == "Manyhands: proverbs, step 8"
 
@@ -100,7 +106,7 @@ def test_each_may_have_a_branch(hub: Hub, training: Run, tmp_path: Path) -> None
     ask(training, 2, in_branches=True, private=True)
     for step in (2, 4):
         snapshot_at(training, step, tmp_path)
-        assert checkpoints.push_checkpoint(training.pk) == "done"
+        assert checkpoints.push_checkpoint(training.pk) is None
     publication, repository = Publication.objects.get(), hub.repositories["amina/proverbs"]
     assert publication.checkpoint_url == f"{hub.url}/amina/proverbs/tree/step-4"
     assert set(repository.branches) == {"step-2", "step-4"}
@@ -112,7 +118,7 @@ def test_each_may_have_a_branch(hub: Hub, training: Run, tmp_path: Path) -> None
 def test_what_nobody_has_verified_stays_here(hub: Hub, training: Run, tmp_path: Path) -> None:
     ask(training, 2)
     snapshot_at(training, 2, tmp_path, state=Snapshot.State.ADMITTED)
-    assert checkpoints.push_checkpoint(training.pk) == "done"
+    assert checkpoints.push_checkpoint(training.pk) is None
     assert not hub.repositories
 
 
@@ -121,7 +127,7 @@ def test_a_run_that_does_not_train_has_none(hub: Hub, training: Run, tmp_path: P
     ask(training, 2)
     snapshot_at(training, 2, tmp_path)
     Run.objects.filter(pk=training.pk).update(state=state)
-    assert checkpoints.push_checkpoint(training.pk) == "done"
+    assert checkpoints.push_checkpoint(training.pk) is None
     assert not hub.repositories
 
 
@@ -129,71 +135,38 @@ def test_nor_one_of_which_a_release_is_made(hub: Hub, training: Run, tmp_path: P
     ask(training, 2)
     snapshot_at(training, 2, tmp_path)
     Release.objects.create(run=training)
-    assert checkpoints.waiting() == []
+    assert not is_due()
 
 
-def test_one_after_another(hub: Hub, training: Run, tmp_path: Path) -> None:
+def test_a_checkpoint_that_was_sent_is_not_sent_again(hub: Hub, training: Run, tmp_path: Path) -> None:
     ask(training, 2)
     snapshot_at(training, 2, tmp_path)
-    with processes.packing:
-        assert checkpoints.push_checkpoint(training.pk) == "busy"
-    assert not hub.repositories
-
-
-def test_checkpoint_sent_by_another_worker_is_not_sent_again(
-    hub: Hub, training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another worker sends the checkpoint after this worker has chosen it, but before this worker's turn to send."""
-    ask(training, 2)
-    snapshot_at(training, 2, tmp_path)
-
-    class Turn:
-        def acquire(self, **_: Any) -> bool:
-            Publication.objects.update(checkpoint_step=2)
-            return True
-
-        def release(self) -> None:
-            pass
-
-    monkeypatch.setattr(processes, "packing", Turn())
-    assert checkpoints.push_checkpoint(training.pk) == "done"
-    assert not hub.repositories
+    for _ in range(2):
+        assert do(Kind.PUBLISH_CHECKPOINT, training.pk) is None
+        titles = list(hub.repositories["amina/proverbs"].titles.values())
+        assert titles.count("Manyhands: proverbs, step 2") == 1
 
 
 def test_a_snapshot_that_is_verified_has_its_turn(training: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(queue, "enqueue", lambda task, *_: asked.append(task.value))
     monkeypatch.setattr(verification, "verify_next", lambda _: verification.Outcome.MORE)
-    tasks.verify_snapshots.apply((training.pk.hex,))
-    assert "runs.tasks.publish_checkpoint" in asked
+    assert do(Kind.VERIFY_SNAPSHOTS, training.pk) == Later(0.0)
+    assert Kind.PUBLISH_CHECKPOINT in requested_kinds()
 
 
 class TestFailures:
-    @pytest.mark.check
     @pytest.mark.check  # the client's own retries take eight seconds
-    def test_a_hub_that_is_away_is_asked_later_and_by_one_task(
-        self, hub: Hub, training: Run, tmp_path: Path, settings: Any
-    ) -> None:
+    def test_a_hub_that_is_away_is_asked_later(self, hub: Hub, training: Run, tmp_path: Path, settings: Any) -> None:
         ask(training, 2)
         snapshot_at(training, 2, tmp_path)
         settings.HUB_ENDPOINT = "http://127.0.0.1:9"
-        assert checkpoints.push_checkpoint(training.pk) == "away"
+        later = do(Kind.PUBLISH_CHECKPOINT, training.pk)
         publication = Publication.objects.get()
         assert publication.checkpoint_fault.startswith("E346")
+        assert later == Later(fault=publication.checkpoint_fault)
         settings.HUB_ENDPOINT = hub.url
-        assert checkpoints.push_checkpoint(training.pk) == "done", "not before its time"
-        assert not hub.repositories
-        tasks.requeue_unfinished()
-        assert checkpoints.push_checkpoint(training.pk) == "done"
+        assert checkpoints.push_checkpoint(training.pk) is None
         publication.refresh_from_db()
         assert (publication.checkpoint_step, publication.checkpoint_fault, publication.failing_since) == (2, "", None)
-
-    def test_pauses_grow_with_the_time_that_it_fails(self, training: Run) -> None:
-        publication = Publication.objects.create(run=training, repository="amina/proverbs")
-        for failing_s, pause_s in ((0, 60), (300, 300), (86_000, 1800)):
-            since = timezone.now() - timedelta(seconds=failing_s)
-            Publication.objects.filter(pk=publication.pk).update(failing_since=since)
-            assert pause_s <= publishing.retry_in_s(training.pk) <= pause_s + 1
 
     def test_a_long_failure_is_told_once(self, hub: Hub, training: Run, tmp_path: Path, settings: Any) -> None:
         publication = ask(training, 2)
@@ -210,10 +183,10 @@ class TestFailures:
         hub.put("amina/proverbs", README_md=b"# mine")
         ask(training, 2)
         snapshot_at(training, 2, tmp_path)
-        assert checkpoints.push_checkpoint(training.pk) == "done"
+        assert checkpoints.push_checkpoint(training.pk) is None
         assert Publication.objects.get().checkpoint_fault.startswith("E345")
         assert ask(training, 2, replace=True).checkpoint_fault == ""
-        assert checkpoints.push_checkpoint(training.pk) == "done"
+        assert checkpoints.push_checkpoint(training.pk) is None
         assert Publication.objects.get().checkpoint_step == 2
 
     def test_a_worker_that_dies_after_the_commit_goes_on_from_it(
@@ -224,10 +197,10 @@ class TestFailures:
         snapshot_at(training, 2, tmp_path)
         with monkeypatch.context() as dying:
             dying.setattr(checkpoints, "_published", lambda *_: None)
-            assert checkpoints.push_checkpoint(training.pk) == "done"
+            assert checkpoints.push_checkpoint(training.pk) is None
         assert Publication.objects.get().commit == ""
         snapshot_at(training, 4, tmp_path)
-        assert checkpoints.push_checkpoint(training.pk) == "done"
+        assert checkpoints.push_checkpoint(training.pk) is None
         assert (Publication.objects.get().checkpoint_step, Publication.objects.get().checkpoint_fault) == (4, "")
 
     def test_another_place_asked_for_meanwhile_wins(
@@ -249,12 +222,13 @@ class TestFailures:
         ask(training, 2)
         Snapshot.objects.filter(pk=snapshot_at(training, 2, tmp_path).pk).update(is_stored=False)
         retention.thin_snapshots(training.pk)
-        assert checkpoints.push_checkpoint(training.pk) == "done"
+        assert checkpoints.push_checkpoint(training.pk) is None
         assert not hub.repositories
 
 
 def test_only_runs_with_a_schedule_are_looked_at(hub: Hub, training: Run, tmp_path: Path, organizer: Person) -> None:
     ask(training, 0)
+    assert requested_kinds() == [Kind.PUBLISH_RELEASE]
     snapshot_at(training, 2, tmp_path)
-    assert checkpoints.waiting() == []
-    assert checkpoints.push_checkpoint(training.pk) == "done"
+    assert not is_due()
+    assert checkpoints.push_checkpoint(training.pk) is None

@@ -8,18 +8,21 @@ from typing import Any
 
 import msgspec
 import pytest
-from celery.exceptions import Retry
 from django.test import Client
 
 from accounts.models import Person
+from jobs.queue import Kind
+from jobs.runner import Later
 from notices import services as notices
 from notices.models import Event, Notice, Way
 from peer_agent.protocol.errors import Problem
-from runs import queue, storage, tasks
+from runs import storage
+from runs.background import request_after_start
 from runs.models import Publication, Release, Run, Snapshot
 from runs.releases import making, publishing
 from runs.releases.card_facts import set_named
 from runs.snapshots import retention
+from tests.jobs.requests import do, forget_requests, requested, requested_kinds
 from tests.runs.factories import Owned, committed, owned
 from tests.web.browsing import as_
 
@@ -44,20 +47,13 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    names: list[str] = []
-    monkeypatch.setattr(queue, "enqueue", lambda task, *_, **__: names.append(task.value.rsplit(".", 1)[-1]))
-    return names
-
-
-@pytest.fixture
-def finished(run: Run, laptop: Owned, given: list[Any], asked: list[str]) -> Run:
+def finished(run: Run, laptop: Owned, given: list[Any]) -> Run:
     """Return a released run whose held-out loss was only slightly better at step 2."""
     return finish(run, laptop, 4.0, 3.3, 3.6, NEAR)
 
 
 @pytest.fixture
-def overfitted(run: Run, laptop: Owned, given: list[Any], asked: list[str]) -> Run:
+def overfitted(run: Run, laptop: Owned, given: list[Any]) -> Run:
     """Return a released run whose held-out loss was much better at step 2."""
     return finish(run, laptop, 4.0, 3.3, 3.6, 4.3)
 
@@ -91,7 +87,7 @@ def test_whoever_is_in_the_run_is_told_once_that_it_is_finished(told: None, fini
     }
     found.delete()
     making.release_best(run=finished, best=True)
-    tasks.remake_release(finished.pk.hex)
+    assert do(Kind.REMAKE_RELEASE, finished.pk) is None
     assert not Notice.objects.exists()
 
 
@@ -113,20 +109,17 @@ def test_an_overfitted_run_releases_its_best(overfitted: Run, given: list[tuple[
     assert list(said) == ["The model of step 2 is released: it is the best on held-out data."]
 
 
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("given")
 @pytest.mark.parametrize(("last", "step"), [(4.3, 2), (NEAR, 4), (2.0, 4)])
-def test_a_last_snapshot_that_is_measured_later_decides_again(
-    run: Run, laptop: Owned, asked: list[str], last: float, step: int
-) -> None:
+def test_a_last_snapshot_that_is_measured_later_decides_again(run: Run, laptop: Owned, last: float, step: int) -> None:
     """The release does not wait for the measurement. Until then, the last model is offered."""
     finish(run, laptop, 4.0, 3.3, 3.6, None)
     assert Release.objects.get(run=run).step == 4
     run.snapshots.filter(step=4).update(heldout_loss=last)
     for _ in range(2):
         making.choose_by_default(run=run)
-    assert asked.count("remake_release") == (1 if step == 2 else 0)
-    tasks.remake_release(run.pk.hex)
+    assert requested() == ([(Kind.REMAKE_RELEASE, run.pk.hex)] if step == 2 else [])
+    assert do(Kind.REMAKE_RELEASE, run.pk) is None
     assert Release.objects.get(run=run).step == step
 
 
@@ -137,47 +130,45 @@ def test_what_the_organizer_chose_stays(overfitted: Run) -> None:
     assert (release.is_chosen, release.wanted_index) == (True, None)
 
 
-def test_choosing_the_default_release_is_a_choice_too(overfitted: Run, asked: list[str]) -> None:
+def test_choosing_the_default_release_is_a_choice_too(overfitted: Run) -> None:
     making.release_best(run=overfitted, best=True)
     assert Release.objects.get(run=overfitted).is_chosen
-    assert "remake_release" not in asked
+    assert Kind.REMAKE_RELEASE not in requested_kinds()
 
 
 def test_overfitted_run_releases_its_last_if_its_best_cannot_be(
-    run: Run, laptop: Owned, given: list[Any], asked: list[str], monkeypatch: pytest.MonkeyPatch
+    run: Run, laptop: Owned, given: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(making, "_can_be_released", lambda _: False)
     assert finish(run, laptop, 4.0, 3.3, 3.6, 4.3).release.step == 4
 
 
-@pytest.mark.django_db(transaction=True)
-def test_the_best_is_released_and_the_last_again(
-    finished: Run, given: list[tuple[str, dict[str, Any]]], asked: list[str]
-) -> None:
+def test_the_best_is_released_and_the_last_again(finished: Run, given: list[tuple[str, dict[str, Any]]]) -> None:
     making.release_best(run=finished, best=True)
-    assert asked.count("remake_release") == 1
+    assert Kind.REMAKE_RELEASE in requested_kinds()
+    forget_requests()
     making.release_best(run=finished, best=True)
-    assert asked.count("remake_release") == 1, "asked twice, it is done once"
-    tasks.remake_release(finished.pk.hex)
-    tasks.remake_release(finished.pk.hex)
+    assert requested() == [], "asked twice, it is done once"
+    assert do(Kind.REMAKE_RELEASE, finished.pk) is None
+    assert do(Kind.REMAKE_RELEASE, finished.pk) is None
     assert len(given) == 2, "it is made once"
     file, facts = given[-1]
     assert (int(file), facts["steps"], facts["samples"], len(facts["points"])) == (2, 2, 8, 2), "what was given so far"
     release = Release.objects.get(run=finished)
     assert (release.step, release.index, release.state) == (2, 2, Release.State.READY)
     making.release_best(run=finished, best=False)
-    tasks.remake_release(finished.pk.hex)
+    assert do(Kind.REMAKE_RELEASE, finished.pk) is None
     assert int(given[-1][0]) == 4
     assert Release.objects.get(run=finished).step == 4
 
 
-def test_it_is_made_again_at_a_start_where_that_was_interrupted(finished: Run, asked: list[str]) -> None:
-    tasks.requeue_unfinished()
-    assert "remake_release" not in asked
+def test_a_start_of_the_site_remakes_what_is_out_of_date(finished: Run) -> None:
+    request_after_start()
+    assert Kind.REMAKE_RELEASE not in requested_kinds()
     making.release_best(run=finished, best=True)
-    asked.clear()
-    tasks.requeue_unfinished()
-    assert "remake_release" in asked
+    forget_requests()
+    request_after_start()
+    assert requested() == [(Kind.REMAKE_RELEASE, finished.pk.hex)]
 
 
 @pytest.mark.parametrize("changes", [{"state": Snapshot.State.ADMITTED}, {"is_stored": False}])
@@ -200,16 +191,13 @@ def test_unmeasured_last_snapshot_has_no_better_one(finished: Run) -> None:
     assert making.better_snapshot(finished) is None
 
 
-@pytest.mark.django_db(transaction=True)
-def test_card_of_an_earlier_step_names_only_its_contributors(
-    finished: Run, laptop: Owned, given: list[Any], asked: list[str]
-) -> None:
+def test_card_of_an_earlier_step_names_only_its_contributors(finished: Run, laptop: Owned, given: list[Any]) -> None:
     late = owned(finished.organizer, "late").machine
     committed(finished, (late, 4))
     for person in (late.person, laptop.machine.person):
         set_named(run=finished, person=person, agreed=True)
     making.release_best(run=finished, best=True)
-    tasks.remake_release(finished.pk.hex)
+    assert do(Kind.REMAKE_RELEASE, finished.pk) is None
     release = Release.objects.get(run=finished)
     assert (release.step, release.named) == (2, ["Teo"])
     assert not making.is_stale(release), "Amina gave nothing up to that step"
@@ -217,7 +205,6 @@ def test_card_of_an_earlier_step_names_only_its_contributors(
     assert making.is_stale(release)
 
 
-@pytest.mark.django_db(transaction=True)
 def test_what_was_chosen_while_another_was_made_is_made_next(
     finished: Run, given: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,7 +218,7 @@ def test_what_was_chosen_while_another_was_made_is_made_next(
 
     monkeypatch.setattr(making, "run_child", changes_their_mind)
     monkeypatch.setattr("runs.releases.publishing.send_again", lambda _: pytest.fail("the Hub is not told of it"))
-    tasks.remake_release(finished.pk.hex)
+    assert do(Kind.REMAKE_RELEASE, finished.pk) is None
     assert Release.objects.get(run=finished).step == 4
 
     def fails(*_: Any, **__: Any) -> Any:
@@ -239,13 +226,14 @@ def test_what_was_chosen_while_another_was_made_is_made_next(
 
     making.release_best(run=finished, best=True)
     monkeypatch.setattr(making, "run_child", fails)
-    with pytest.raises(Retry):
-        tasks.remake_release.apply((finished.pk.hex,), throw=True)
+    later = do(Kind.REMAKE_RELEASE, finished.pk)
+    assert isinstance(later, Later)
+    assert later.fault
 
 
 def test_the_hub_is_told_of_the_step_that_is_released(finished: Run) -> None:
     making.release_best(run=finished, best=True)
-    tasks.remake_release(finished.pk.hex)
+    assert do(Kind.REMAKE_RELEASE, finished.pk) is None
     release = Release.objects.select_related("run__head").get(run=finished)
     publication = Publication(run=release.run, repository="amina/proverbs")
     assert "--message=Manyhands: proverbs, step 2" in publishing._command(publication, release)
@@ -283,7 +271,7 @@ class TestPage:
         assert organizer.post("/runs/proverbs/release/", {"snapshot": "best"}).status_code == 302
         text = organizer.get("/runs/proverbs/").content.decode()
         assert "The files are being rebuilt" in text
-        tasks.remake_release(finished.pk.hex)
+        assert do(Kind.REMAKE_RELEASE, finished.pk) is None
         text = organizer.get("/runs/proverbs/").content.decode()
         assert "This model is from step 2, the best step of this run on held-out data." in text
         assert "Release the last step instead" in text

@@ -11,11 +11,15 @@ from django.utils import timezone
 
 from accounts.keys import Unreadable, seal, unseal
 from accounts.models import Person
+from jobs.models import Job
+from jobs.queue import Kind
+from jobs.runner import Later
 from peer_agent.protocol.errors import Problem
-from runs import processes, queue, storage
+from runs import processes, storage
 from runs.lifecycle import roles
 from runs.models import HubAccount, Publication, Release, Run
 from runs.releases import publishing
+from tests.jobs.requests import do, requested
 from tests.publishing.hub_double import Hub, running_hub
 from tests.web.requesters import given_role
 
@@ -29,13 +33,6 @@ def hub(settings: Any) -> Iterator[Hub]:
         hub.account("amina", TOKEN)
         settings.HUB_ENDPOINT = hub.url
         yield hub
-
-
-@pytest.fixture(autouse=True)
-def enqueued(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    names: list[str] = []
-    monkeypatch.setattr(queue, "enqueue", lambda task, *_, **__: names.append(task.value))
-    return names
 
 
 @pytest.fixture
@@ -105,14 +102,11 @@ class TestToken:
 
 
 class TestPush:
-    def test_the_release_arrives_without_its_archive(
-        self, hub: Hub, run: Run, release: Release, enqueued: list[str], django_capture_on_commit_callbacks: Any
-    ) -> None:
+    def test_the_release_arrives_without_its_archive(self, hub: Hub, run: Run, release: Release) -> None:
         publishing.save_token(person=run.organizer, token=TOKEN)
-        with django_capture_on_commit_callbacks(execute=True):
-            ask(run)
-        assert enqueued == ["runs.tasks.publish_release"]
-        assert publishing.push_release(run.pk) == "done"
+        ask(run)
+        assert requested() == [(Kind.PUBLISH_RELEASE, run.pk.hex)]
+        assert publishing.push_release(run.pk) is None
         publication = Publication.objects.get()
         assert (publication.state, publication.fault) == ("published", "")
         assert publication.url == f"{hub.url}/amina/proverbs"
@@ -134,12 +128,12 @@ class TestPush:
         hub.account("teo", "hf_of_teo")
         publishing.save_token(person=volunteer, token="hf_of_teo")
         assert ask(run, by=volunteer, repository="teo/proverbs").asked_by == volunteer
-        assert publishing.push_release(run.pk) == "done"
+        assert publishing.push_release(run.pk) is None
         assert list(hub.repositories) == ["teo/proverbs"]
         assert run.activity.get(kind="publishing").text.startswith("Teo wants the model on the Hub as")
         ask(run, by=volunteer, repository="teo/again")
         roles.give_up(offered=role)
-        assert publishing.push_release(run.pk) == "done"
+        assert publishing.push_release(run.pk) is None
         assert (Publication.objects.get().state, Publication.objects.get().fault[:4]) == ("failed", "E351")
         assert list(hub.repositories) == ["teo/proverbs"]
 
@@ -157,7 +151,7 @@ class TestPush:
     def test_before_there_is_a_release_it_waits(self, hub: Hub, run: Run) -> None:
         publishing.save_token(person=run.organizer, token=TOKEN)
         assert ask(run).state == "waiting"
-        assert publishing.push_release(run.pk) == "done"
+        assert publishing.push_release(run.pk) is None
         assert Publication.objects.get().state == "waiting"
 
     @pytest.mark.check
@@ -165,10 +159,10 @@ class TestPush:
         publishing.save_token(person=run.organizer, token=TOKEN)
         ask(run)
         settings.HUB_ENDPOINT = "http://127.0.0.1:9"
-        assert publishing.push_release(run.pk) == "away"
+        assert do(Kind.PUBLISH_RELEASE, run.pk) == Later(fault=Publication.objects.get().fault)
         assert (Publication.objects.get().state, Publication.objects.get().fault[:4]) == ("waiting", "E346")
         settings.HUB_ENDPOINT = hub.url
-        assert publishing.push_release(run.pk) == "done"
+        assert publishing.push_release(run.pk) is None
         assert held(hub) == FILES
 
     @pytest.mark.check
@@ -176,14 +170,21 @@ class TestPush:
         publishing.save_token(person=run.organizer, token=TOKEN)
         ask(run)
         settings.HUB_ENDPOINT = "http://127.0.0.1:9"
-        assert publishing.push_release(run.pk) == "away"
+        assert do(Kind.PUBLISH_RELEASE, run.pk) == Later(fault=Publication.objects.get().fault)
         # checkpoints have failed for so long
         Publication.objects.update(failing_since=timezone.now() - publishing.GIVE_UP)
-        assert publishing.push_release(run.pk) == "away"
+        assert do(Kind.PUBLISH_RELEASE, run.pk) == Later(fault=Publication.objects.get().fault)
         assert Publication.objects.get().state == "waiting", "of the day before there was nothing to send"
         Release.objects.update(created_at=timezone.now() - publishing.GIVE_UP)
-        assert publishing.push_release(run.pk) == "done"
+        assert publishing.push_release(run.pk) is None
         assert (Publication.objects.get().state, Publication.objects.get().fault[:4]) == ("failed", "E346")
+
+    def test_asking_again_ends_the_wait_for_a_retry(self, hub: Hub, run: Run) -> None:
+        publishing.save_token(person=run.organizer, token=TOKEN)
+        ask(run)
+        Job.objects.update(failures=9, due=timezone.now() + publishing.GIVE_UP)
+        ask(run)
+        assert Job.objects.get().due < timezone.now() + publishing.LONG
 
     def test_somebody_elses_files_need_the_tick(self, hub: Hub, run: Run, release: Release) -> None:
         hub.put("amina/proverbs", README_md=b"# mine")

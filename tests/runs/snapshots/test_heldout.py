@@ -1,20 +1,25 @@
-"""The held-out loss: measured once, for the newest snapshot, when no other work is waiting."""
+"""The held-out loss: measured once, for the newest snapshot, when no release is being made."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from celery.exceptions import Retry
 
+from jobs import queue
+from jobs.models import Job
+from jobs.queue import Kind
+from jobs.runner import Failed, Later
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.masked_lm import MaskedLM
-from runs import queue, selectors, storage, tasks
+from runs import selectors, storage
+from runs.background import BUSY_S
 from runs.models import Dataset, Release, Run, Snapshot
 from runs.processes import ChildStopped
 from runs.releases.card_facts import release_facts
 from runs.snapshots import heldout
-from runs.snapshots.heldout import Outcome, measure_newest
+from runs.snapshots.heldout import measure_newest
+from tests.jobs.requests import do
 
 pytestmark = pytest.mark.django_db
 
@@ -59,7 +64,7 @@ def losses(run: Run) -> list[float | None]:
 def test_only_the_newest_snapshot_is_measured(with_text: Run, children: list[list[str]]) -> None:
     snapshot(with_text, 10)
     newest = snapshot(with_text, 20)
-    assert measure_newest(with_text.pk) == Outcome.DONE
+    assert measure_newest(with_text.pk) is None
     assert losses(with_text) == [None, None, 5.25]
     newest.refresh_from_db()
     assert newest.heldout_figures == {"accuracy": 0.25}
@@ -122,67 +127,47 @@ def test_what_does_not_write_is_asked_for_nothing(with_text: Run, children: list
 
 def test_doing_it_twice_does_it_once(with_text: Run, children: list[list[str]]) -> None:
     snapshot(with_text, 10)
-    assert [measure_newest(with_text.pk) for _ in range(2)] == [Outcome.DONE, Outcome.DONE]
+    assert [measure_newest(with_text.pk) for _ in range(2)] == [None, None]
     assert len(children) == 1
 
 
 def test_first_parameters_and_texts_without_heldout_are_skipped(run: Run, children: list[list[str]]) -> None:
     snapshot(run, 10)
-    assert measure_newest(run.pk) == Outcome.DONE
+    assert measure_newest(run.pk) is None
     Dataset.objects.update(heldout={"digest": "e" * 64, "tokens": 100})
     Snapshot.objects.filter(step=10).delete()
-    assert measure_newest(run.pk) == Outcome.DONE
+    assert measure_newest(run.pk) is None
     assert children == []
 
 
 def test_a_release_comes_first(with_text: Run, children: list[list[str]]) -> None:
     snapshot(with_text, 10)
-    release = Release.objects.create(run=with_text)
-    with pytest.raises(Retry):
-        tasks.measure_heldout.apply((with_text.pk.hex,), throw=True)
+    Release.objects.create(run=with_text)
+    queue.put(Kind.MAKE_RELEASE, with_text.pk)
+    assert do(Kind.MEASURE_HELDOUT, with_text.pk) == Later(BUSY_S)
     assert children == []
-    Release.objects.filter(pk=release.pk).update(state=Release.State.READY)
-    tasks.measure_heldout.apply((with_text.pk.hex,), throw=True)
+    Job.objects.update(failures=1)
+    assert do(Kind.MEASURE_HELDOUT, with_text.pk) is None
     assert losses(with_text) == [None, 5.25]
 
 
-def test_one_is_measured_at_a_time(with_text: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measurement_that_fails_is_not_tried_again(with_text: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot(with_text, 10)
-    meanwhile: list[Outcome] = []
-
-    def run_child(arguments: Sequence[str], **_: Any) -> dict[str, Any]:
-        meanwhile.append(measure_newest(with_text.pk))
-        return {"loss": 5.25, "units": 100, "figures": {}, "written": []}
-
-    monkeypatch.setattr(heldout, "run_child", run_child)
-    assert measure_newest(with_text.pk) == Outcome.DONE
-    assert meanwhile == [Outcome.BUSY]
-    assert losses(with_text) == [None, 5.25]
-
-
-def test_a_fault_is_logged_and_holds_up_nothing(
-    with_text: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    snapshot(with_text, 10)
-    failing(monkeypatch, Problem.of("E361", loss="nan"))
-    assert measure_newest(with_text.pk) == Outcome.DONE
-    assert "step 10: E361" in caplog.text
+    failing(monkeypatch, problem := Problem.of("E361", loss="nan"))
+    assert do(Kind.MEASURE_HELDOUT, with_text.pk) == Failed(str(problem))
     assert losses(with_text) == [None, None]
 
 
-def test_what_a_stop_interrupted_is_taken_up_at_the_next_start(
+def test_a_measurement_that_a_stop_interrupts_can_be_done_later(
     with_text: Run, monkeypatch: pytest.MonkeyPatch, children: list[list[str]]
 ) -> None:
     snapshot(with_text, 10)
-    enqueued: list[tuple[str, Any]] = []
-    monkeypatch.setattr(queue, "enqueue", lambda task, row, **_: enqueued.append((task.value, row)))
     with monkeypatch.context() as stopping:
         failing(stopping, ChildStopped())
-        assert measure_newest(with_text.pk) == Outcome.DONE
-    assert tasks.requeue_unfinished() == 1
-    assert enqueued == [("runs.tasks.measure_heldout", with_text.pk)]
-    measure_newest(with_text.pk)
-    assert tasks.requeue_unfinished() == 0
+        assert measure_newest(with_text.pk) is None
+    assert losses(with_text) == [None, None]
+    assert measure_newest(with_text.pk) is None
+    assert losses(with_text) == [None, 5.25]
 
 
 def test_pages_and_card_have_it(with_text: Run) -> None:

@@ -12,11 +12,13 @@ from django.test import Client
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runs import queue, selectors, storage, tasks
+from jobs.queue import Kind
+from runs import selectors, storage
 from runs.models import LogEntry, Run, Snapshot
 from runs.snapshots import retention
 from runs.snapshots.replay import log_folders
 from runs.snapshots.verification import ask_the_log, verify_next
+from tests.jobs.requests import do
 from tests.runs.factories import Owned, committed
 
 LONG_AGO = retention.ASKED_FOR_S + 1
@@ -90,15 +92,13 @@ def stored(run: Run) -> list[int]:
 
 class TestFiles:
     def test_go_and_rows_stay_for_their_held_out_losses(self, long_run: Run) -> None:
-        assert retention.crowded() == [long_run.pk]
-        retention.thin_snapshots(long_run.pk)
+        assert do(Kind.THIN_SNAPSHOTS, long_run.pk) is None
         kept = stored(long_run)
         assert len(kept) == retention.MOST
         assert {0, 28, 29} <= set(kept)
         files = {path.stem for path in storage.snapshots_folder(long_run).iterdir()}
         assert files == set(selectors.snapshots(long_run).values_list("file", flat=True))
         assert len(selectors.heldout_points(long_run)) == 29
-        assert retention.crowded() == []
 
     def test_somebody_who_is_loading_one_finds_it_again(self, long_run: Run, laptop: Owned) -> None:
         wanted = long_run.snapshots.get(index=1)
@@ -130,19 +130,6 @@ class TestFiles:
         paths = [handed_in(run, laptop) for _ in range(retention.MOST - 1)]
         retention.thin_snapshots(run.pk)
         assert all(path.exists() for path in paths)
-
-
-def test_it_is_done_with_each_new_snapshot_and_at_a_start(
-    long_run: Run, laptop: Owned, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(queue, "enqueue", lambda task, *_, **__: asked.append(task.value.rsplit(".", 1)[-1]))
-    tasks.requeue_unfinished()
-    assert "thin_snapshots" in asked
-    tasks.thin_snapshots(long_run.pk.hex)
-    asked.clear()
-    tasks.requeue_unfinished()
-    assert "thin_snapshots" not in asked
 
 
 def test_replay_begins_at_a_kept_verified_one_with_the_log_since(

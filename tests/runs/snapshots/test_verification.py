@@ -1,27 +1,27 @@
 """The site verifies snapshots with its own replay before a release, and refuses a state that differs."""
 
 import hashlib
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from celery.exceptions import Retry
 from django.utils import timezone
 
 from accounts.keys import site_key
 from coordination.snapshots import admit_hash, elect_keeper, news_of, note_listener, request_replay
 from coordination.uploads import take_snapshot
+from jobs.queue import Kind
+from jobs.runner import Later
 from peer_agent.protocol import messages as m
 from peer_agent.protocol import reasons
 from peer_agent.protocol.credentials import Credential, Role, public_bytes, verify
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
 from peer_agent.site_work.relay_logs import read_reach
-from runs import processes, queue, storage, tasks
+from runs import background, storage
 from runs.ledger.audit import audit
-from runs.lifecycle.drafts import take_back
+from runs.lifecycle.drafts import delete_draft, take_back
 from runs.models import RefusedSnapshot, Release, Run, Snapshot, Verification
 from runs.processes import ChildStopped
 from runs.releases import making
@@ -29,9 +29,11 @@ from runs.releases.card_facts import release_facts
 from runs.snapshots import replay, verification
 from runs.snapshots.replay import Reader
 from runs.snapshots.verification import Outcome, next_goal, verify_next
+from tests.jobs.requests import do, forget_requests, requested, requested_kinds
 from tests.runs.factories import Owned, committed, state_bytes
 
 State = Snapshot.State
+AT_A_SNAPSHOT = (Kind.MEASURE_HELDOUT, Kind.THIN_SNAPSHOTS, Kind.VERIFY_SNAPSHOTS)  # work that a new snapshot requests
 
 
 class Children:
@@ -108,18 +110,14 @@ def children(long_run: Run, monkeypatch: pytest.MonkeyPatch) -> Children:
     return made
 
 
-@pytest.fixture
-def enqueued(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    names: list[str] = []
-    monkeypatch.setattr(queue, "enqueue", lambda task, *_, **__: names.append(task.value.rsplit(".", 1)[-1]))
-    return names
-
-
 def states(run: Run) -> dict[int, str]:
     return dict(run.snapshots.values_list("index", "state"))
 
 
 class TestOneAfterAnother:
+    def test_a_snapshot_that_is_kept_requests_its_verification(self, long_run: Run) -> None:
+        assert {(kind, long_run.pk.hex) for kind in AT_A_SNAPSHOT} <= set(requested())
+
     def test_from_a_verified_one_to_the_next(self, long_run: Run, children: Children) -> None:
         assert news_of(long_run).verified == 0
         assert [verify_next(long_run.pk) for _ in range(3)] == [Outcome.MORE, Outcome.MORE, Outcome.DONE]
@@ -139,34 +137,17 @@ class TestOneAfterAnother:
         children.errors = [None, ChildStopped()]
         assert [verify_next(long_run.pk) for _ in range(2)] == [Outcome.MORE, Outcome.DONE]
         assert states(long_run)[4] == State.ADMITTED
-        assert list(verification.unverified()) == [long_run], "the next start enqueues it"
+        assert list(verification.unverified()) == [long_run], "it still waits"
         assert verify_next(long_run.pk) == Outcome.MORE
         assert children.asked[2] == children.asked[1], "from step 2, not from the beginning"
 
-    def test_one_at_a_time_a_run_also_among_several_workers(self, long_run: Run, children: Children) -> None:
-        Verification.objects.create(run=long_run, touched_at=timezone.now() - timedelta(seconds=50))
-        assert (verify_next(long_run.pk), children.asked) == (Outcome.BUSY, [])
-        Verification.objects.update(touched_at=timezone.now() - timedelta(seconds=61))
-        assert verify_next(long_run.pk) == Outcome.MORE, "whoever had it is gone"
-
-    def test_one_at_a_time_in_a_process(self, long_run: Run, children: Children) -> None:
-        inner: list[Outcome] = []
-        children.in_between = lambda: inner.append(verify_next(long_run.pk))
-        assert (verify_next(long_run.pk), inner) == (Outcome.MORE, [Outcome.BUSY])
-        assert not processes.replaying.locked()
-
     def test_what_fails_is_told_once_and_tried_again_later(self, long_run: Run, children: Children) -> None:
         children.errors = [Problem.of("E341", step=1), Problem.of("E341", step=1)]
-        assert verify_next(long_run.pk) == Outcome.FAILED
-        assert 1 <= verification.retry_in_s(long_run.pk) <= 6
-        assert (verify_next(long_run.pk), len(children.asked)) == (Outcome.DONE, 1), "not before its time"
-        verification.forget_delays()
-        assert verify_next(long_run.pk) == Outcome.FAILED
-        assert verification.retry_in_s(long_run.pk) > 6
+        for _ in range(2):
+            assert do(Kind.VERIFY_SNAPSHOTS, long_run.pk) == Later(fault=str(Problem.of("E341", step=1)))
         assert long_run.activity.filter(kind="failed").count() == 1
-        verification.forget_delays()
         assert verify_next(long_run.pk) == Outcome.MORE
-        assert Verification.objects.get().failures == 0
+        assert Verification.objects.get().fault == ""
 
     def test_child_gets_relay_addresses_and_a_key_of_its_own(self, long_run: Run, tmp_path: Path) -> None:
         relay = PeerId("0e" * 16)
@@ -269,20 +250,22 @@ class TestTheRelease:
         long_run.refresh_from_db()
         return long_run
 
-    def test_is_not_made_of_what_is_not_verified(self, finishing: Run, enqueued: list[str]) -> None:
+    def test_is_not_made_of_what_is_not_verified(self, finishing: Run) -> None:
         assert making.make_release(finishing.pk) == Release.State.PREPARING
-        tasks.make_release(finishing.pk.hex)
-        assert enqueued == ["verify_snapshots"]
+        forget_requests()
+        assert do(Kind.MAKE_RELEASE, finishing.pk) is None
+        assert requested() == [(Kind.VERIFY_SNAPSHOTS, finishing.pk.hex)]
         finishing.refresh_from_db()
         assert (finishing.state, Release.objects.get().folder) == (Run.State.FINISHING, "")
         assert not verification.is_release_ready(finishing.pk)
 
-    def test_is_made_once_it_is(self, finishing: Run, enqueued: list[str]) -> None:
+    def test_is_made_once_it_is(self, finishing: Run) -> None:
+        forget_requests()
         for _ in range(3):
-            tasks.verify_snapshots(finishing.pk.hex)
-        assert "make_release" not in enqueued
-        tasks.verify_snapshots(finishing.pk.hex)
-        assert enqueued[-1] == "make_release"
+            assert do(Kind.VERIFY_SNAPSHOTS, finishing.pk) == Later(0.0)
+        assert requested_kinds() == list(background.AFTER_VERIFYING)
+        assert do(Kind.VERIFY_SNAPSHOTS, finishing.pk) is None
+        assert requested()[-1] == (Kind.MAKE_RELEASE, finishing.pk.hex)
         assert making.make_release(finishing.pk) == Release.State.READY
 
     def test_page_counts_replayed_steps_across_all_snapshots(self, finishing: Run, children: Children) -> None:
@@ -304,15 +287,6 @@ class TestTheRelease:
         verify_next(long_run.pk)
         assert said == [""]
 
-    def test_a_failed_replay_is_tried_again(self, finishing: Run, children: Children) -> None:
-        children.errors = [Problem.of("E341", step=3)]
-        with pytest.raises(Retry):
-            tasks.verify_snapshots(finishing.pk.hex)
-
-    def test_a_start_of_the_site_enqueues_it(self, finishing: Run, enqueued: list[str]) -> None:
-        tasks.requeue_unfinished()
-        assert {"verify_snapshots", "make_release"} <= set(enqueued)
-
     def test_says_that_all_was_replayed(self, finishing: Run) -> None:
         for _ in range(3):
             verify_next(finishing.pk)
@@ -320,7 +294,7 @@ class TestTheRelease:
 
 
 class TestARunThatWasTakenBack:
-    """A run that is a draft again, without snapshots, while one of its tasks is still waiting."""
+    """A run that is a draft again, without snapshots, while one of its jobs is still waiting."""
 
     @pytest.fixture
     def taken_back(self, run: Run) -> Run:
@@ -329,7 +303,13 @@ class TestARunThatWasTakenBack:
 
     def test_has_nothing_to_verify(self, taken_back: Run) -> None:
         assert verify_next(taken_back.pk) == Outcome.DONE
-        tasks.verify_snapshots(taken_back.pk.hex)
+        assert do(Kind.VERIFY_SNAPSHOTS, taken_back.pk) is None
+
+    @pytest.mark.parametrize("kind", [Kind.PREPARE_RUN, Kind.PUBLISH_CHECKPOINT, *AT_A_SNAPSHOT])
+    def test_has_no_work_left_once_it_is_deleted(self, taken_back: Run, kind: Kind) -> None:
+        key = taken_back.pk
+        delete_draft(run=taken_back)
+        assert do(kind, key) is None
 
     def test_is_not_asked_for_a_state(self, taken_back: Run) -> None:
         """The host that asks has not yet noticed that the run is a draft again."""

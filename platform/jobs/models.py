@@ -1,0 +1,35 @@
+"""The table of jobs."""
+
+from django.db import models
+from django.utils import timezone
+
+
+class Job(models.Model):
+    """A piece of background work that must be done. There is at most one for each kind and key.
+
+    A worker leases a job and deletes it once the work is done. If the worker dies, the lease expires, and another
+    worker leases the job. A failed job stays in the table until it is requested again.
+    """
+
+    class State(models.TextChoices):
+        QUEUED = "queued"
+        RUNNING = "running"
+        FAILED = "failed"  # no worker tries it again on its own
+
+    kind = models.CharField(max_length=24)
+    key = models.CharField(max_length=64, blank=True)  # usually the id of the row that the work is about
+    state = models.CharField(max_length=8, choices=State.choices, default=State.QUEUED)
+    due = models.DateTimeField()
+    lease = models.CharField(max_length=16, blank=True)  # names the worker's lease while the job is running
+    leased_until = models.DateTimeField(null=True)
+    is_wanted_again = models.BooleanField(default=False)  # requested since the last lease began
+    failures = models.IntegerField(default=0)  # in a row
+    fault = models.TextField(blank=True)  # of the last failure
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("kind", "key"), name="one_job_a_kind_and_key"),)
+        indexes = (models.Index(fields=("state", "due"), name="job_due"),)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key[:8]}"

@@ -1,0 +1,186 @@
+"""Requests for jobs, and their leases. All times are the database's, so workers with wrong clocks do no harm."""
+
+import secrets
+from collections.abc import Iterable
+from datetime import timedelta
+from enum import StrEnum
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError, transaction
+from django.db.models import Case, F, Q, QuerySet, Value, When
+from django.db.models.functions import Least, Now
+
+from jobs.models import Job
+from jobs.waking import wake
+
+State = Job.State
+
+LEASE = timedelta(seconds=30)
+TRIES = 100  # of a request, against other processes that insert and delete the same row
+LOOKED_AT = 8  # due jobs that a worker tries to lease before it looks again
+DEADLY = 5  # a job is given up after it ended this many workers in a row
+DIED = "The worker ended {times} times while it did this."
+
+
+class Lane(StrEnum):
+    """Jobs of one lane share a few threads in each worker (`jobs.runner`), so that no lane delays another."""
+
+    SHORT = "short"
+    PREPARE = "prepare"
+    REPLAY = "replay"
+    MEASURE = "measure"
+    PACK = "pack"
+    PUBLISH = "publish"
+    TRY = "try"
+
+
+class Kind(StrEnum):
+    DELIVER_NOTICES = "deliver notices"
+    EXPIRE_PENDING = "expire pending"
+    FORGET_NAME = "forget name"
+    MAKE_RELEASE = "make release"
+    MEASURE_HELDOUT = "measure held-out"
+    PREPARE_DATASET = "prepare dataset"
+    PREPARE_RUN = "prepare run"
+    PUBLISH_CHECKPOINT = "publish checkpoint"
+    PUBLISH_RELEASE = "publish release"
+    REMAKE_RELEASE = "remake release"
+    THIN_SNAPSHOTS = "thin snapshots"
+    VERIFY_SNAPSHOTS = "verify snapshots"
+    WRITE_TRIAL = "write trial"
+
+
+LANES: dict[Kind, Lane] = {
+    Kind.DELIVER_NOTICES: Lane.SHORT,
+    Kind.EXPIRE_PENDING: Lane.SHORT,
+    Kind.FORGET_NAME: Lane.SHORT,
+    Kind.MAKE_RELEASE: Lane.PACK,
+    Kind.MEASURE_HELDOUT: Lane.MEASURE,
+    Kind.PREPARE_DATASET: Lane.PREPARE,
+    Kind.PREPARE_RUN: Lane.PREPARE,
+    Kind.PUBLISH_CHECKPOINT: Lane.PACK,
+    Kind.PUBLISH_RELEASE: Lane.PUBLISH,
+    Kind.REMAKE_RELEASE: Lane.PACK,
+    Kind.THIN_SNAPSHOTS: Lane.SHORT,
+    Kind.VERIFY_SNAPSHOTS: Lane.REPLAY,
+    Kind.WRITE_TRIAL: Lane.TRY,
+}
+
+
+# Requests
+
+
+def put(kind: Kind, key: UUID | str = "", *, after_s: float = 0.0) -> None:
+    """Request a job, in the current transaction. A job that is running is then done once more.
+
+    A job that waits for a retry keeps its time. A job that was given up is queued again.
+    """
+    _request(kind, key, after_s, keeps_retry=True)
+
+
+def try_again(kind: Kind, key: UUID | str = "") -> None:
+    """Request a job because a person wants it now, even if it waits for a retry."""
+    _request(kind, key, 0.0, keeps_retry=False)
+
+
+def _request(kind: Kind, key: UUID | str, after_s: float, *, keeps_retry: bool) -> None:
+    key = key.hex if isinstance(key, UUID) else key
+    due = Now() + timedelta(seconds=after_s)
+    same = Job.objects.filter(kind=kind, key=key)
+    retries = Q(failures__gt=0, state=State.QUEUED) if keeps_retry else Q(pk=None)
+    changes = {
+        "is_wanted_again": True,
+        "due": Case(When(retries, then=F("due")), When(state=State.FAILED, then=due), default=Least(F("due"), due)),
+        "state": Case(When(state=State.FAILED, then=Value(State.QUEUED)), default=F("state")),
+    }
+    for _ in range(TRIES):
+        if same.update(**changes) or _created(kind, key, due):
+            break
+    if not after_s:
+        transaction.on_commit(partial(wake, LANES[kind]))
+
+
+def _created(kind: Kind, key: str, due: Any) -> bool:
+    """Insert a job. Return False if another process has just inserted it; its worker may even have finished it."""
+    try:
+        with transaction.atomic():
+            Job.objects.create(kind=kind, key=key, due=due)
+    except IntegrityError:
+        return False
+    return True
+
+
+# Leases
+
+
+def claim(lane: Lane) -> Job | None:
+    """Lease the job of this lane that has been due the longest, or return None."""
+    kinds = [kind for kind, own in LANES.items() if own == lane]
+    free = Q(state=State.QUEUED, due__lte=Now()) | Q(state=State.RUNNING, leased_until__lt=Now())
+    for job in Job.objects.filter(free, kind__in=kinds).order_by("due", "pk")[:LOOKED_AT]:
+        if job.state == State.RUNNING and _is_deadly(job):
+            continue
+        lease = secrets.token_hex(8)
+        was_lost = Case(When(state=State.RUNNING, then=F("failures") + 1), default=F("failures"))
+        facts = {"state": State.RUNNING, "lease": lease, "leased_until": Now() + LEASE, "is_wanted_again": False}
+        if Job.objects.filter(free, pk=job.pk).update(**facts, failures=was_lost):
+            return Job.objects.filter(pk=job.pk, lease=lease).first()
+    return None
+
+
+def _is_deadly(job: Job) -> bool:
+    """Give up a job that has ended several workers, since it would end the next one too."""
+    if job.failures + 1 < DEADLY:
+        return False
+    lost = Job.objects.filter(pk=job.pk, lease=job.lease, state=State.RUNNING)
+    return bool(lost.update(state=State.FAILED, lease="", fault=DIED.format(times=job.failures + 1)))
+
+
+def renew(jobs: Iterable[Job]) -> None:
+    for job in jobs:
+        _leased(job).update(leased_until=Now() + LEASE)
+
+
+def done(job: Job) -> None:
+    """Delete a job whose work is done. If it was requested meanwhile, queue it again."""
+    if not _leased(job).filter(is_wanted_again=False).delete()[0]:
+        _give_back(job, failures=0, fault="")
+
+
+def later(job: Job, after_s: float, fault: str = "") -> None:
+    """Queue a job again after some seconds. With a fault, count a failure, so that only people shorten the wait.
+
+    If the job was requested meanwhile and has not failed, do not wait.
+    """
+    due = Now() + timedelta(seconds=after_s)
+    if fault:
+        _give_back(job, due=due, failures=F("failures") + 1, fault=fault)
+    else:
+        _give_back(job, due=Case(When(is_wanted_again=True, then=Now()), default=due), failures=0, fault="")
+
+
+def give_up(job: Job, fault: str) -> None:
+    """Leave a job to the operators, unless it was requested meanwhile."""
+    given_up = {"state": State.FAILED, "lease": "", "leased_until": None, "failures": F("failures") + 1}
+    if not _leased(job).filter(is_wanted_again=False).update(**given_up, fault=fault):
+        _give_back(job, failures=0, fault=fault)
+
+
+def release(job: Job) -> None:
+    """Queue a job again that could not be finished because its worker ends."""
+    _give_back(job)
+
+
+def release_all() -> None:
+    """Queue all running jobs again. Call this only if no other process of the site is running."""
+    Job.objects.filter(state=State.RUNNING).update(state=State.QUEUED, lease="", leased_until=None)
+
+
+def _leased(job: Job) -> QuerySet[Job]:
+    return Job.objects.filter(pk=job.pk, lease=job.lease, state=State.RUNNING)
+
+
+def _give_back(job: Job, **changes: Any) -> None:
+    _leased(job).update(state=State.QUEUED, lease="", leased_until=None, **changes)

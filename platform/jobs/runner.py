@@ -1,0 +1,169 @@
+"""Threads of a worker that do jobs. Rooms register the functions that do them with `does`.
+
+The threads take jobs from the table themselves. Celery only wakes them, so jobs go on while Redis is down, and an end
+of Celery's consumer interrupts none.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from django.db import DatabaseError, close_old_connections
+from msgspec import Struct
+
+from jobs import queue
+from jobs.models import Job
+from jobs.queue import LEASE, Kind, Lane
+from jobs.waking import awake
+from peer_agent.protocol.errors import Fault
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 2.0  # seconds until a thread looks for due jobs without a wake-up
+THREADS = dict.fromkeys(Lane, 1) | {Lane.PREPARE: 2, Lane.PUBLISH: 2}
+PATIENCE_S = 2.0  # seconds for threads to end; what they do is then done again at the next start
+FIRST_RETRY_S, LONGEST_RETRY_S = 5.0, 600.0
+
+
+class Later(Struct, frozen=True):
+    """The outcome of a job that must be done again after some seconds. `fault` says why it failed, if it did.
+
+    Without `after_s`, the wait grows with the number of failures in a row.
+    """
+
+    after_s: float | None = None
+    fault: str = ""
+
+
+class Failed(Struct, frozen=True):
+    """The outcome of a job that no retry can help."""
+
+    fault: str
+
+
+Outcome = Later | Failed | None  # None: the work is done
+Work = Callable[[Job], Outcome]
+
+_known: dict[Kind, Work] = {}
+
+
+def does(kind: Kind) -> Callable[[Work], Work]:
+    """Register the function that does jobs of a kind. It must be safe to repeat, whatever interrupted it."""
+
+    def register(function: Work) -> Work:
+        _known[kind] = function
+        return function
+
+    return register
+
+
+def undone() -> set[Kind]:
+    """Return the kinds that no function does."""
+    return set(Kind) - set(_known)
+
+
+@contextmanager
+def doing_jobs() -> Iterator[Callable[[], None]]:
+    """Do jobs in threads during a `with` block. Yield a function that tells the threads to end after their jobs.
+
+    Call it before the jobs' child processes are killed, so that a job whose child was killed is queued again.
+    """
+    stopped, running = threading.Event(), Running()
+    lanes = [lane for lane, number in THREADS.items() for _ in range(number)]
+    works = [threading.Thread(target=_work, args=(lane, running, stopped), name=lane, daemon=True) for lane in lanes]
+    renewing = threading.Thread(target=_renew, args=(running, stopped), name="leases", daemon=True)
+    for thread in (*works, renewing):
+        thread.start()
+
+    def stop() -> None:
+        stopped.set()
+        for lane in Lane:
+            awake(lane).set()
+
+    try:
+        yield stop
+    finally:
+        stop()
+        until = time.monotonic() + PATIENCE_S
+        for thread in works:
+            thread.join(max(0.0, until - time.monotonic()))
+
+
+class Running:
+    """The jobs that this worker's threads are doing."""
+
+    def __init__(self) -> None:
+        self._jobs: set[Job] = set()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def contains(self, job: Job) -> Iterator[None]:
+        with self._lock:
+            self._jobs.add(job)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._jobs.discard(job)
+
+    def all(self) -> list[Job]:
+        with self._lock:
+            return list(self._jobs)
+
+
+def _work(lane: Lane, running: Running, stopped: threading.Event) -> None:
+    while not stopped.is_set():
+        awake(lane).clear()
+        try:
+            found = do_next(lane, running, stopped)
+        except DatabaseError:
+            log.warning("the database is away", exc_info=True)
+            found = False
+        finally:
+            close_old_connections()
+        if not found:
+            awake(lane).wait(LOOK_S)
+
+
+def do_next(lane: Lane, running: Running | None = None, stopped: threading.Event | None = None) -> bool:
+    """Do the next due job of a lane. Return False if there is none."""
+    job = queue.claim(lane)
+    if job is None:
+        return False
+    with (running or Running()).contains(job):
+        outcome = _done(job)
+    if stopped is not None and stopped.is_set():
+        queue.release(job)  # it may have been interrupted
+    elif isinstance(outcome, Later):
+        after_s = backoff_s(job.failures) if outcome.after_s is None else outcome.after_s
+        queue.later(job, after_s, outcome.fault)
+    elif isinstance(outcome, Failed):
+        queue.give_up(job, outcome.fault)
+    else:
+        queue.done(job)
+    return True
+
+
+def _done(job: Job) -> Outcome:
+    try:
+        return _known[Kind(job.kind)](job)
+    except Exception as error:
+        log.exception("job %s", job)
+        return Later(fault=str(Fault.of("E468", job=job.kind, reason=type(error).__name__)))
+
+
+def backoff_s(failures: int) -> float:
+    """Return the seconds until the next try, given the number of failures before this one. Each wait doubles."""
+    return min(FIRST_RETRY_S * 2.0 ** min(failures, 10), LONGEST_RETRY_S)
+
+
+def _renew(running: Running, stopped: threading.Event) -> None:
+    while not stopped.wait(LEASE.total_seconds() / 3):
+        try:
+            queue.renew(running.all())
+        except DatabaseError:
+            log.warning("leases of jobs are not renewed", exc_info=True)
+        finally:
+            close_old_connections()
