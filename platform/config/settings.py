@@ -26,6 +26,7 @@ SENDS_MAIL = bool(MAIL_SERVER)  # if False, the pages do not offer e-mail
 globals().update(MAIL_SERVER)
 # The largest model that visitors may try on its run's page, in parameters (runs.releases.trials). 0 means no model.
 TRY_PARAMETERS = environment.number("MANYHANDS_TRY_PARAMETERS", 200_000_000, least=0, most=2**31)
+CHILD_MEMORY_MB = environment.number("MANYHANDS_CHILD_MEMORY_MB", 0, least=0, most=100_000_000)  # 0: see runs.processes
 REDIS_URL = environment.broker("REDIS_URL")  # if empty, one process has the channel layer and the task queue in memory
 DATABASES = {"default": environment.database("DATABASE_URL", DATA)}
 DOWNLOADS = environment.folder("MANYHANDS_DOWNLOADS", ROOT / "var" / "download")  # holds the wheel that setup has built
@@ -50,6 +51,7 @@ INSTALLED_APPS = [
     "allauth.socialaccount",
     "allauth.socialaccount.providers.github",
     "allauth.socialaccount.providers.openid_connect",
+    "jobs",
     "accounts",
     "notices",
     "runs",
@@ -182,13 +184,17 @@ QUOTAS = {
     "parameters": environment.number("MANYHANDS_QUOTA_PARAMETERS", 500_000_000, least=1, most=2**31),
     "runs": environment.number("MANYHANDS_QUOTA_RUNS", 10, least=1, most=1_000_000),
 }
+# The cache "here" counts uses of this process alone, while Redis is away.
+IN_MEMORY = "django.core.cache.backends.locmem.LocMemCache"
 CACHES = {
-    "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL}
+    "default": {"BACKEND": "coordination.channel_layer.cache.SafeRedisCache", "LOCATION": REDIS_URL}
     if REDIS_URL
-    else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "OPTIONS": {"MAX_ENTRIES": 100_000}}
+    else {"BACKEND": IN_MEMORY, "OPTIONS": {"MAX_ENTRIES": 100_000}},
+    "here": {"BACKEND": IN_MEMORY, "LOCATION": "here", "OPTIONS": {"MAX_ENTRIES": 100_000}},
 }
 
-# Messages between WebSockets and hosts. The two classes state the limits of their queues.
+# Messages between WebSockets and hosts. The two classes state the limits of their queues. While Redis is away, the
+# messages of several processes go over PostgreSQL.
 CHANNEL_LAYERS = {
     "default": {"BACKEND": "coordination.channel_layer.redis.RedisLayer", "CONFIG": {"hosts": [REDIS_URL]}}
     if REDIS_URL
@@ -197,7 +203,12 @@ CHANNEL_LAYERS = {
 
 # Background tasks
 CELERY_BROKER_URL = REDIS_URL or "memory://here"
-CELERY_BROKER_TRANSPORT_OPTIONS = {} if REDIS_URL else {"polling_interval": 0.02}  # the default polls once a second
+CELERY_BROKER_TRANSPORT_OPTIONS = (
+    {"socket_connect_timeout": 1.0, "socket_timeout": 1.0}  # seconds
+    if REDIS_URL
+    else {"polling_interval": 0.02}  # the default polls once a second
+)
+CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 0}  # a request never waits for Redis longer than these limits
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TASK_IGNORE_RESULT = True  # results are rows in the database
 CELERY_WORKER_REDIRECT_STDOUTS = False

@@ -1,6 +1,10 @@
-"""Tables that hosts write for the rest of the site: presence, elections, admitted hashes and pending snapshots."""
+"""Tables that hosts write for the rest of the site: presence, elections, admitted hashes and pending snapshots.
+
+`Parcel` carries messages between site processes.
+"""
 
 from django.db import models
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from accounts.models import Machine
@@ -88,3 +92,14 @@ class UploadSlot(models.Model):
 
     def __str__(self) -> str:
         return f"an upload of {self.machine_id}"
+
+
+class Parcel(models.Model):
+    """A message to a site process, or to all ("groups"), for while Redis is away (`channel_layer.bridge`)."""
+
+    recipient = models.CharField(max_length=32)
+    data = models.BinaryField()
+    at = models.DateTimeField(db_default=Now())
+
+    def __str__(self) -> str:
+        return f"{len(self.data)} bytes for {self.recipient[:8]}"

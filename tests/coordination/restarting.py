@@ -1,13 +1,16 @@
-"""A run on PostgreSQL whose Redis is restarted, with the run's host in another process."""
+"""A run on PostgreSQL whose Redis is restarted or hangs, with the run's host in another process."""
 
 import asyncio
 import contextlib
+import os
+import signal
 import time
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+import redis as client
 from channels.layers import get_channel_layer
 
 from coordination.channel_layer.messages import watchers_of
@@ -30,6 +33,24 @@ class Redis:
 
     def end(self) -> None:
         self._life.close()
+
+    def kill(self) -> None:
+        os.kill(self._pid(), signal.SIGKILL)
+        self.end()
+
+    def _pid(self) -> int:
+        with client.Redis.from_url(self.url) as asking:
+            return int(asking.info("server")["process_id"])
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Suspend the server during a `with` block. It then accepts connections, but answers nothing."""
+        pid = self._pid()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
 
 def settings_of(redis: Redis) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class HostSaid(Struct, frozen=True, tag_field="type", tag="host.said"):
 
 
 class HostsFound(Struct, frozen=True, tag_field="type", tag="hosts.found"):
-    """A socket's message to its own channel: ask the peer to send a hello to the hosts of these runs."""
+    """A socket's message to its own channel, to ask the peer for a hello to the hosts of these runs."""
 
     runs: list[str]
 
@@ -63,13 +63,13 @@ class MachineRevoked(Struct, frozen=True, tag_field="type", tag="machine.revoked
 
 
 class SessionReplaced(Struct, frozen=True, tag_field="type", tag="session.replaced"):
-    """A message to a socket: its machine has opened a newer socket in the run, on the channel `by`."""
+    """A message telling a socket that its machine has opened a newer socket in the run, on the channel `by`."""
 
     by: str
 
 
 class SessionContested(Struct, frozen=True, tag_field="type", tag="session.contested"):
-    """A message to a socket: two agents keep taking over the same machine's session from each other."""
+    """A message telling a socket that two agents keep taking over the same machine's session from each other."""
 
 
 class LayerRestored(Struct, frozen=True, tag_field="type", tag="layer.restored"):
@@ -77,7 +77,7 @@ class LayerRestored(Struct, frozen=True, tag_field="type", tag="layer.restored")
 
 
 class ChannelOverflowed(Struct, frozen=True, tag_field="type", tag="channel.overflowed"):
-    """A message to a socket: its channel was full and has lost its messages, so the socket must close the link."""
+    """A message telling a socket to close its link, because its channel was full and has lost its messages."""
 
 
 class RunMoved(Struct, frozen=True, tag_field="type", tag="run.moved"):

@@ -201,7 +201,10 @@ class ProcessLayer:
             self._leave(group, name)
 
     async def receive(self, channel: str) -> Any:
-        """Return a channel's next message. If cancelled, forget the channel: Channels cancels consumers to end them."""
+        """Return a channel's next message.
+
+        If cancelled, forget the channel, because Channels cancels consumers to end them.
+        """
         try:
             return await self.channel(channel).get()
         except asyncio.CancelledError:

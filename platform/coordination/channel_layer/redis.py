@@ -1,35 +1,43 @@
 """The channel layer for several processes: `ProcessLayer` within each process, Redis between them.
 
-A process subscribes to only two Redis channels. When Redis has failed, the group `RESTORED` is told that messages may
-have been lost.
+A process subscribes to only two Redis channels. While Redis is away, messages between processes go over PostgreSQL
+(`bridge`). A process receives both ways at all times; only the way of sending changes, and what Redis has not
+acknowledged is sent again. Where messages may have been lost all the same, the group `RESTORED` is told.
 """
 
 import asyncio
 import contextlib
 import logging
+import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
+from django.db import connection
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
+from coordination.channel_layer.bridge import GROUPS, Bridge, Outbox
 from coordination.channel_layer.messages import LayerMessage, LayerRestored
 from coordination.channel_layer.process import CAPACITY, HOST_CAPACITY, RESTORED, ProcessLayer
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 RETRY_S = 0.25  # between attempts to reach Redis
-ANSWER_S = 2.0  # timeout for an answer of Redis
-SILENCE_S = 2.0  # after this time without a message, ping Redis
-OUTBOX = 10_000  # messages waiting to be published
-OUTBOX_BYTES = 64 * 1024 * 1024
-BATCH = 256  # messages published in one round trip
+# Redis is away if it does not answer for WAITS waits in a row. A pause of this process costs only one of them.
+WAIT_S, WAITS = 0.5, 3
+ANSWER_S = WAIT_S * WAITS
+NOTICED_S = ANSWER_S + 2 * WAIT_S  # within this time, all processes notice that Redis is away, if it is for all of them
+AVOID_S = 5.0  # Redis is used again after no process has missed it for this time
+TURN_S = 0.1  # pause between the last message over the bridge and the first over Redis
+TELL_S = 1.0  # seconds between two messages to the other processes that this one misses Redis
+AWAY = "away"  # the group of a message which says that its sender misses Redis
 GONE = (RedisError, OSError, TimeoutError)
 
 
@@ -56,13 +64,24 @@ class RedisLayer(ProcessLayer):
     ) -> None:
         super().__init__(capacity=capacity, host_capacity=host_capacity, clock=clock)
         (self.address,), self.prefix = hosts, prefix
-        self.is_up = True  # False from the first failure until Redis answers again
-        self._outbox: deque[tuple[str, bytes]] = deque()
-        self._outbox_bytes = 0
+        self.is_up = True  # False from the first failure until Redis passes on a message again
+        self._outbox = Outbox()
+        self._batch: Sequence[tuple[str, bytes]] = ()  # the messages that are being published
         self._posted = asyncio.Event()
         self._subscribed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._redis: Any = None
+        self._bridge: Bridge | None = None
+        self._bridged = asyncio.Event()  # set while messages are sent over the bridge
+        self._may_publish = asyncio.Event()
+        self._may_publish.set()
+        self._has_missed = False  # whether this process itself has missed Redis, since messages go over the bridge
+        self._avoided_until = self._told_at = -math.inf
+
+    @property
+    def is_bridged(self) -> bool:
+        """True while messages to other processes go over the database."""
+        return self._bridged.is_set()
 
     async def new_channel(self, prefix: str = "specific.") -> str:
         """Create a channel. Unless Redis is down, wait until messages from other processes can arrive."""
@@ -83,12 +102,12 @@ class RedisLayer(ProcessLayer):
                 elsewhere.setdefault(process, []).append(channel)
         lost = await super().send_many(here, message)
         for process, names in elsewhere.items():
-            if not self._post(f"{self.prefix}.{process}", Parcel(self.process, names, "", message)):
+            if not self._post(process, Parcel(self.process, names, "", message)):
                 lost += names
         return lost
 
     async def group_send(self, group: str, message: LayerMessage) -> None:
-        self._post(f"{self.prefix}.groups", Parcel(self.process, [], group, message))
+        self._post(GROUPS, Parcel(self.process, [], group, message))
         await super().group_send(group, message)
 
     async def flush(self) -> None:
@@ -97,55 +116,69 @@ class RedisLayer(ProcessLayer):
         if self._tasks:
             await asyncio.wait(self._tasks)
         if self._redis is not None:
-            await self._redis.aclose(close_connection_pool=True)
-        self._tasks, self._redis = [], None
-        self._outbox.clear()
-        self._outbox_bytes = 0
+            with contextlib.suppress(*GONE):
+                await self._redis.aclose(close_connection_pool=True)
+        self._tasks, self._redis, self._bridge = [], None, None
+        self._outbox.empty()
         self._subscribed.clear()
+        self._bridged.clear()
+        self._may_publish.set()
+        self._has_missed = False
         await super().flush()
 
     def _start(self) -> None:
         if self._tasks:
             return
-        self._redis = Redis.from_url(
-            self.address,
-            retry=Retry(NoBackoff(), 0),  # a retry would hide that messages were lost
-            socket_connect_timeout=ANSWER_S,
-            socket_timeout=ANSWER_S,
-        )
-        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._publish())]
+        # Neither retries, which would hide that messages were lost, nor timeouts for answers: see `patiently`.
+        self._redis = Redis.from_url(self.address, retry=Retry(NoBackoff(), 0), socket_connect_timeout=ANSWER_S)
+        work = [self._listen(), self._publish()]
+        if connection.vendor == "postgresql":
+            self._bridge = Bridge(self.process, deliver=self._deliver, recovered=self._bridge_recovered)
+            work += [self._bridge.work(), self._return(self._bridge)]
+        self._tasks = [asyncio.create_task(part) for part in work]
 
-    def _post(self, name: str, parcel: Parcel) -> bool:
+    def _post(self, to: str, parcel: Parcel) -> bool:
+        """Queue a message for another process or for all. Return False if that is impossible."""
         self._start()
-        if not self.is_up or len(self._outbox) >= OUTBOX or self._outbox_bytes > OUTBOX_BYTES:
+        data = msgspec.msgpack.encode(parcel)
+        if self._bridge is not None and self.is_bridged and self._bridge.post(to, data):
+            return True
+        if not self.is_up or not self._outbox.put(to, data):
             return False
-        self._outbox.append((name, data := msgspec.msgpack.encode(parcel)))
-        self._outbox_bytes += len(data)
         self._posted.set()
         return True
 
+    # Redis
+
     async def _publish(self) -> None:
-        """Publish queued messages in batches, each in one round trip. Messages that cannot be published are lost."""
+        """Publish queued messages in batches, each in one round trip."""
         while not is_ending():
             await self._posted.wait()
-            batch = [self._outbox.popleft() for _ in range(min(BATCH, len(self._outbox)))]
-            self._outbox_bytes -= sum(len(data) for _, data in batch)
+            await self._may_publish.wait()
+            self._batch = self._outbox.take()
             if not self._outbox:
                 self._posted.clear()
             try:
-                async with self._redis.pipeline(transaction=False) as pipeline:
-                    for name, data in batch:
-                        pipeline.publish(name, data)
-                    await pipeline.execute()
+                await patiently(self._publish_batch(self._batch))
             except GONE as error:
                 self._broke(error)
+            self._batch = ()
+
+    async def _publish_batch(self, batch: Sequence[tuple[str, bytes]]) -> None:
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            for to, data in batch:
+                pipeline.publish(f"{self.prefix}.{to}", data)
+            await pipeline.execute()
 
     def _broke(self, error: Exception) -> None:
+        """Send over the bridge from now on, and tell the other processes. Without a bridge, messages are lost."""
         if self.is_up:
             log.warning("Redis is away: %s", error)
-        self.is_up = False
-        self._outbox.clear()
-        self._outbox_bytes = 0
+        self.is_up, self._has_missed = False, True
+        self._avoid_redis()
+        if self._bridge is not None and self.clock() - self._told_at > TELL_S:
+            self._told_at = self.clock()
+            self._post(GROUPS, Parcel(self.process, [], AWAY, LayerRestored()))
 
     async def _listen(self) -> None:
         while not is_ending():
@@ -159,28 +192,36 @@ class RedisLayer(ProcessLayer):
             await asyncio.sleep(RETRY_S)
 
     async def _hear(self, ear: PubSub) -> None:
-        """Deliver incoming messages. Raises a Redis error, or TimeoutError if Redis does not answer a ping."""
-        await ear.subscribe(f"{self.prefix}.{self.process}", f"{self.prefix}.groups")
-        was_asked = False
+        """Deliver incoming messages. Raises a Redis error, or TimeoutError if Redis passes nothing on.
+
+        When it hears nothing, the process sends itself an empty message.
+        """
+        mine = f"{self.prefix}.{self.process}"
+        await patiently(ear.subscribe(mine, f"{self.prefix}.{GROUPS}"))
+        was_up, silent = False, 0
         while not is_ending():
-            message = await ear.get_message(timeout=SILENCE_S)
-            if message is None:
-                if was_asked:
-                    raise TimeoutError("it does not answer")
-                await ear.ping()
-            elif message["type"] == "subscribe" and message["data"] == 2:  # both names are subscribed
-                await self._is_back()
-            elif message["type"] == "message":
+            message = await ear.get_message(timeout=WAIT_S)
+            silent = silent + 1 if message is None else 0
+            if silent > WAITS:
+                raise TimeoutError("it passes nothing on")
+            if was_up and not self.is_up:
+                raise RedisConnectionError("it took no message")  # `_publish` has found that, and must try again
+            if message is None or message["type"] != "message":
+                if silent == 1 or (message and message["data"] == 2):  # both names are subscribed
+                    await patiently(self._redis.publish(mine, b""))
+            elif message["data"]:
                 await self._deliver(message["data"])
-            was_asked = message is None
+            elif not was_up:
+                was_up = True
+                await self._is_back()
 
     async def _is_back(self) -> None:
         if not self.is_up:
             log.warning("Redis answers again")
-        was_lost, self.is_up = self._subscribed.is_set() or not self.is_up, True
+        was_lost, self.is_up = not self.is_up, True
         self._subscribed.set()
-        if was_lost:
-            await super().group_send(RESTORED, LayerRestored())
+        if was_lost and (self._bridge is None or not self._bridge.is_up):
+            await self._tell_restored()
 
     async def _deliver(self, data: bytes) -> None:
         try:
@@ -190,8 +231,72 @@ class RedisLayer(ProcessLayer):
             return
         if not parcel.group:
             await super().send_many(parcel.channels, parcel.message)
-        elif parcel.origin != self.process:
+        elif parcel.origin == self.process:
+            return
+        elif parcel.group == AWAY:
+            self._avoid_redis()
+        else:
             await super().group_send(parcel.group, parcel.message)
+
+    # The bridge: all processes use it while one of them misses Redis, since they cannot know what that one misses.
+
+    def _avoid_redis(self) -> None:
+        """Send over the bridge for a while, beginning with what Redis may not have passed on."""
+        unsent, self._batch = [*self._batch, *self._outbox.empty()], ()
+        self._avoided_until = self.clock() + AVOID_S
+        if self._bridge is None:
+            return
+        if not self.is_bridged:
+            log.warning("messages between processes go over the database")
+        self._bridged.set()
+        for to, data in unsent:
+            self._bridge.post(to, data)
+
+    async def _return(self, bridge: Bridge) -> None:
+        """Send over Redis again once no process has missed it for some time.
+
+        New messages wait until the last ones have passed the bridge, so that none overtakes them.
+        """
+        while True:
+            await self._bridged.wait()
+            await asyncio.sleep(NOTICED_S)
+            if not self._has_missed:  # Redis took messages for a process that could not hear them
+                await self._tell_restored()
+            while not self.is_up or self.clock() < self._avoided_until:  # noqa: ASYNC110 - a time has no event
+                await asyncio.sleep(RETRY_S)
+            self._may_publish.clear()
+            self._bridged.clear()
+            self._has_missed = False
+            while bridge.has_unsent and not self.is_bridged:  # noqa: ASYNC110 - a bridge has no event for this
+                await asyncio.sleep(TURN_S)
+            await asyncio.sleep(TURN_S)
+            self._may_publish.set()
+            log.warning("messages between processes go over Redis again")
+
+    async def _bridge_recovered(self) -> None:
+        if self.is_bridged:
+            await self._tell_restored()
+
+    async def _tell_restored(self) -> None:
+        await super().group_send(RESTORED, LayerRestored())
+
+
+async def patiently(work: Coroutine[Any, Any, T]) -> T:
+    """Return the work's result. Raises TimeoutError after ANSWER_S.
+
+    A single timeout would also strike when this process has paused and the answer is there, but not read yet.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        for _ in range(WAITS):
+            done, _ = await asyncio.wait([task], timeout=WAIT_S)
+            if done:
+                return task.result()
+        raise TimeoutError("it does not answer")
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=WAIT_S)
 
 
 def process_of(channel: str) -> str:

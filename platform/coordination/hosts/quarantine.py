@@ -18,7 +18,7 @@ KEY = "quarantine"
 
 log = logging.getLogger(__name__)
 
-Shared = dict[PeerId, tuple[int, float]]  # number of times, and end in seconds of UTC
+Shared = dict[PeerId, list[float]]  # number of times, and end in seconds of UTC; the cache keeps JSON
 
 
 class Sentence(Struct):
@@ -48,7 +48,7 @@ class Quarantine:
         for peer, (times, until) in _read().items():
             before = self._known.get(peer)
             if before is None or before.until < until + later:
-                self._known[peer] = Sentence(times, until + later)
+                self._known[peer] = Sentence(int(times), until + later)
 
     def share(self, peer: PeerId, now: float) -> None:
         """Share a machine's quarantine with other processes. Concurrent calls may lose one entry."""
@@ -57,7 +57,7 @@ class Quarantine:
         while len(others) >= SHARED:
             del others[next(iter(others))]
         try:
-            cache.set(KEY, {**others, peer: (known.times, known.until - now + time.time())}, FORGET_S)
+            cache.set(KEY, {**others, peer: [known.times, known.until - now + time.time()]}, FORGET_S)
         except RedisError as error:
             log.warning("other processes do not learn of %s: %s", peer, error)
 
@@ -69,7 +69,7 @@ class Quarantine:
 def _read() -> Shared:
     try:
         found: Shared = cache.get(KEY, {})
-    except RedisError as error:
+    except (RedisError, ValueError) as error:
         log.warning("what other processes know is not read: %s", error)
         return {}
     return found

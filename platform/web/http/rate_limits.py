@@ -13,7 +13,7 @@ from functools import wraps
 from typing import ParamSpec, Protocol
 
 from django.conf import settings
-from django.core.cache import cache
+from django.core.cache import BaseCache, cache, caches
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from redis.exceptions import RedisError
@@ -23,6 +23,7 @@ from web.http.faults import answer
 from web.http.requester import address_of
 
 logger = logging.getLogger(__name__)
+HERE = "here"  # the cache in this process
 Rest = ParamSpec("Rest")
 
 
@@ -36,29 +37,47 @@ class TooOften(Problem):
 
 
 def spend(what: str, who: str, *, now: float | None = None) -> None:
-    """Count one use of `what` by `who`. Raises TooOften (Problem E223) if the limit is exceeded."""
+    """Count one use of `what` by `who`. Raises TooOften (Problem E223) if the limit is exceeded.
+
+    While Redis is away, each process counts on its own.
+    """
     now = time.time() if now is None else now
     most, window_s = settings.RATES[what]
+    found = _count(cache, what, who, now) or _count(caches[HERE], what, who, now)
+    if found is not None and found[0] > most:
+        raise TooOften(what, max(1, math.ceil(found[1] + window_s - now)))
+
+
+def _count(store: BaseCache, what: str, who: str, now: float) -> tuple[int, float] | None:
+    """Count one use. Return the uses in this window and its beginning, or None if the cache does not answer."""
+    window_s = settings.RATES[what][1]
     try:
-        began: float = cache.get_or_set(_key(what, who), now, window_s) or now
+        began: float = store.get_or_set(_key(what, who), now, window_s) or now
         key = _key(what, who, began)
-        cache.add(key, 0, 2 * window_s)
-        used = cache.incr(key)
+        store.add(key, 0, 2 * window_s)
+        return store.incr(key), began
     except (RedisError, ValueError) as error:
-        logger.warning("rate of %s not counted: %s", what, error)  # requests are allowed while Redis restarts
-        return
-    if used > most:
-        raise TooOften(what, max(1, math.ceil(began + window_s - now)))
+        logger.debug("rate of %s not counted: %s", what, error)  # the cache itself warns once
+        return None
 
 
 def forgive(what: str, who: str) -> None:
     """Subtract one use that should not count."""
+    if not _forgive(cache, what, who):
+        _forgive(caches[HERE], what, who)
+
+
+def _forgive(store: BaseCache, what: str, who: str) -> bool:
+    """Subtract one use. Return False if the cache does not answer."""
     try:
-        began = cache.get(_key(what, who))
+        began = store.get(_key(what, who))
         if began is not None:
-            cache.decr(_key(what, who, began))
-    except (RedisError, ValueError) as error:
-        logger.warning("rate of %s not forgiven: %s", what, error)
+            store.decr(_key(what, who, began))
+    except RedisError:
+        return False
+    except ValueError as error:
+        logger.debug("rate of %s not forgiven: %s", what, error)
+    return True
 
 
 class View(Protocol[Rest]):

@@ -7,6 +7,7 @@ import pytest
 from django.core.cache import cache
 from redis.exceptions import ConnectionError as RedisIsAway
 
+from coordination.channel_layer.cache import SafeRedisCache
 from coordination.hosts import quarantine
 from coordination.hosts.quarantine import REST_S, Quarantine
 from peer_agent.protocol.identifiers import PeerId
@@ -72,6 +73,17 @@ def test_another_process_learns_of_it() -> None:
     assert other.left_s(TEO, THERE) == pytest.approx(REST_S[0], abs=5)
     assert other.left_s(NOOR, THERE) == 0
     assert other.add(TEO, THERE + 100) == REST_S[1], "the second time is the second time there too"
+
+
+def test_another_process_learns_of_it_over_redis(settings: Any, redis_url: str) -> None:
+    backend = f"{SafeRedisCache.__module__}.{SafeRedisCache.__name__}"
+    settings.CACHES = {"default": {"BACKEND": backend, "LOCATION": redis_url, "KEY_PREFIX": "test_quarantine"}}
+    cache.clear()
+    broke(TEO, HERE)
+    other = Quarantine()
+    other.learn(THERE)
+    assert other.add(TEO, THERE) == REST_S[1]
+    cache.close()
 
 
 def test_what_it_knows_itself_counts_where_that_is_longer() -> None:

@@ -30,7 +30,6 @@ from peer_agent.protocol.coordinator.advance import advance
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import encode_recipe
-from runs import queue
 from runs.ledger.records import settled_units
 from runs.lifecycle.drafts import take_back
 from runs.lifecycle.membership import add_member, let_back, remove_member, remove_person
@@ -75,8 +74,7 @@ async def messages(engine: str) -> AsyncIterator[Any]:
 
 
 @pytest.fixture
-def example(engine: str, messages: Any, monkeypatch: pytest.MonkeyPatch) -> Example:
-    monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)  # other tests cover what the worker does
+def example(engine: str, messages: Any) -> Example:
     return assemble_long(LONG)
 
 
@@ -385,9 +383,8 @@ def end_all_sessions(url: str) -> None:
 
 
 @pytest.fixture
-def short(request: pytest.FixtureRequest, tmp_path: Any, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def short(request: pytest.FixtureRequest, tmp_path: Any, settings: Any) -> Any:
     use_layer("memory", request, settings)
-    monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)
     with fresh_database("sqlite", request, tmp_path):
         yield example_run()
 
