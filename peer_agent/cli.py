@@ -264,6 +264,7 @@ def relay(
     port: Annotated[int, typer.Option(min=0, max=65535, help=_("Port to listen on; 0: any free one."))] = 0,
     advertise: Annotated[str, typer.Option(help=_("ws(s):// address where agents reach this relay."))] = "",
     attached: Attached = False,
+    handed_over: Annotated[int, typer.Option(hidden=True)] = -1,  # a file number, given by `manage.py serve`
 ) -> None:
     from peer_agent.machine.leave_request import LeaveRequest
 
@@ -271,11 +272,14 @@ def relay(
         raise Problem.of("E112", thing=_("The address where agents reach this relay (--advertise)"))
     secret, home = token_in(token_file), _home()
     with home.locked():
-        work = _relay(home, site, secret, host=host, port=port, advertise=advertise)
+        work = _relay(home, site, secret, host=host, port=port, advertise=advertise, handed_over=handed_over)
         _run(work, LeaveRequest(home), attached=attached)
 
 
-async def _relay(home: "Home", site: str, token: str, *, host: str, port: int, advertise: str) -> None:
+async def _relay(
+    home: "Home", site: str, token: str, *, host: str, port: int, advertise: str, handed_over: int
+) -> None:
+    import socket
     from functools import partial
 
     from peer_agent.display.device_code import show_code
@@ -285,7 +289,8 @@ async def _relay(home: "Home", site: str, token: str, *, host: str, port: int, a
 
     show = partial(show_code, lead=_("To approve this machine as a relay, an operator of the site opens"))
     access = await access_for(home, site, Enrolment(show=show, say=_say, role=Role.RELAY, token=token))
-    await Relay(home, access, host=host, port=port, advertise=advertise).run()
+    connections = socket.socket(fileno=handed_over) if handed_over >= 0 else None
+    await Relay(home, access, host=host, port=port, advertise=advertise, handed_over=connections).run()
 
 
 def _for_programs(json: bool) -> None:  # noqa: FBT001 (a flag of the command line)
@@ -348,9 +353,9 @@ def main() -> None:
 
 
 def run(command: Callable[[], Any] | None = None) -> int:
-    """Run a command in this process, or the one that the arguments name. Return the exit status.
+    """Run a command in this process, or the command that the arguments name. Return the exit status.
 
-    A numbered error is printed as one sentence.
+    Print a numbered error as one sentence.
     """
     take_variable(os.environ)
     handler = logging.StreamHandler(sys.stderr)

@@ -42,7 +42,8 @@ export type Link = "live" | "polling" | "away" | "offline" | "gone";
 export const POLL_MS = 1_200; // with what it takes to answer, within two seconds of each step
 export const FIRST_POLL_MS = 500; // at most, after a socket was lost: not all of a crowd at once
 export const ANSWER_MS = 5_000; // until the first message, or an answer to "again"
-export const QUIET_MS = 45_000; // without a word, before we ask whether anybody is there
+export const BEAT = "."; // sent by the site every few seconds when nothing changes
+export const QUIET_MS = 9_000; // without a message or a beat, until the socket counts as dead
 export const LONGEST_WAIT_MS = 15_000; // between tries
 
 export class Feed {
@@ -106,9 +107,10 @@ export class Feed {
   }
 
   private heard(text: string): void {
-    const message = JSON.parse(text) as Message;
     clearTimeout(this.quiet);
-    this.quiet = setTimeout(() => this.browser.isHidden() || this.ask(), QUIET_MS);
+    this.quiet = setTimeout(() => this.browser.isHidden() || this.lost(), QUIET_MS);
+    if (text === BEAT) return;
+    const message = JSON.parse(text) as Message;
     if (message.whole) this.take(message);
     else if (this.isLive && message.seq === this.seq + 1) {
       this.seq = message.seq;

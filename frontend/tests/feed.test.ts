@@ -2,7 +2,7 @@
 
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
-import { ANSWER_MS, Feed, LONGEST_WAIT_MS, type Link, type Message, POLL_MS, type Polled, QUIET_MS, type Socket } from "../src/feed";
+import { ANSWER_MS, BEAT, Feed, LONGEST_WAIT_MS, type Link, type Message, POLL_MS, type Polled, QUIET_MS, type Socket } from "../src/feed";
 
 const whole = (seq: number): Message => ({ whole: true, seq, parts: { head: "<p>7</p>" }, chart: null, standing: "open" });
 const change = (seq: number): Message => ({ ...whole(seq), whole: false, parts: { head: "<p>8</p>" } });
@@ -105,10 +105,30 @@ describe("by socket", () => {
     expect([shown, browser.last.said]).toEqual([["whole 7"], ["again"]]);
   });
 
-  it("silence is asked whether anybody is there", async () => {
+  it("a beat shows that the site is there, and changes nothing", async () => {
     browser.last.hears(first);
+    for (let beats = 0; beats < 3; beats++) {
+      await pass(QUIET_MS - 1);
+      browser.last.onmessage?.({ data: BEAT } as MessageEvent);
+    }
+    expect([shown, links, browser.sockets.length]).toEqual([["whole 7"], ["live"], 1]);
+  });
+
+  it("a site that falls silent is left for another within ten seconds", async () => {
+    browser.answer = polled(200);
+    browser.last.hears(first);
+    const silent = browser.last;
     await pass(QUIET_MS);
-    expect(browser.last.said).toEqual(["again"]);
+    expect(silent.isClosed).toBe(true);
+    await pass(1000);
+    expect([links, browser.sockets.length, QUIET_MS + 1000 <= 10_000]).toEqual([["live", "polling"], 2, true]);
+  });
+
+  it("a hidden page takes no silence for an end, since its clocks are slow", async () => {
+    browser.isHidden = () => true;
+    browser.last.hears(first);
+    await pass(10 * QUIET_MS);
+    expect(browser.sockets.length).toBe(1);
   });
 });
 

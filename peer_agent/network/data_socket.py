@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.connection import Connection as Socket
+from websockets.protocol import State
 
 GATHER_BYTES = 128 * 1024  # how many bytes to read together, if they arrive in time
 SHORTEST_S, LONGEST_S = 0.005, 0.1  # limits on how long received bytes wait for more
@@ -20,6 +21,7 @@ LEAST_UNSENT, MOST_UNSENT = 128 * 1024, 1024 * 1024  # limits of the unsent byte
 RATE_S = 1.0  # seconds of continuous sending after which the rate is measured
 # Without acknowledgement for `SILENT_S`, the peer counts as gone; `LOOK_S` is the time between checks.
 SILENT_S, LOOK_S = 60.0, 10.0
+PING_S, QUIET_S = 2.0, 8.0  # between two pings on a control link; without a byte until its other end counts as dead
 # These versions of asyncio never pause the sender after `writelines`, however slow the reader is (CVE-2024-12254).
 IS_UNBOUNDED = (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2)
 LAST_ACK = 56  # offset in Linux's `struct tcp_info` of the milliseconds since the last acknowledgement
@@ -135,9 +137,13 @@ def set_option(system: socket.socket, level: int, name: str, value: int) -> None
 
 
 class WideSocket(Socket, asyncio.BufferedProtocol):
-    """A WebSocket connection that reads into one reused buffer. Data links call `gather`."""
+    """A WebSocket connection that reads into one reused buffer.
+
+    Data links call `gather`, and control links call `ping_often`.
+    """
 
     _view: memoryview | None = None
+    _read_at = 0.0  # when the last bytes arrived, by the event loop's clock
     _gathering: Gathering | None = None
     _unsent: Unsent | None = None
 
@@ -159,6 +165,30 @@ class WideSocket(Socket, asyncio.BufferedProtocol):
         else:
             self.loop.call_later(LOOK_S, self._look, silence)
 
+    def ping_often(self) -> None:
+        """Ping the other end regularly, and abort the connection if it sends nothing, not even the answers.
+
+        A process that hangs still acknowledges bytes, so only its own answers show that it is alive. Any byte counts:
+        answers may wait behind a long message on a slow link.
+        """
+        self._read_at = self.loop.time()
+        self.loop.call_later(PING_S, self._ping, self._read_at + PING_S)
+
+    def _ping(self, due: float) -> None:
+        now = self.loop.time()
+        if self.transport.is_closing():
+            return
+        if now - due > QUIET_S / 2:  # this process itself was stopped, so read first
+            self._read_at = now
+        if now - self._read_at >= QUIET_S:
+            self.set_connection_exc(TimeoutError(f"the other end was silent for {QUIET_S:g} seconds"))
+            self.transport.abort()
+            return
+        if self.protocol.state is State.OPEN:
+            self.protocol.send_ping(b"")
+            self.send_data()
+        self.loop.call_later(PING_S, self._ping, now + PING_S)
+
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the event loop's preferred size
         if self._view is None:
             self._view = memoryview(bytearray(READ_BYTES))
@@ -166,6 +196,7 @@ class WideSocket(Socket, asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         assert self._view is not None
+        self._read_at = self.loop.time()
         self.data_received(self._view[:nbytes])  # type: ignore[arg-type] # `data_received` copies what it keeps
         if self._gathering is not None:
             self._gathering.came(nbytes, in_message=bool(self.protocol.reader.buffer))

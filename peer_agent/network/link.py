@@ -31,9 +31,19 @@ from peer_agent.protocol.wire import HEADER, PIECE_BYTES, Frame
 
 DIAL_S = 10.0  # for connecting and the handshake together
 CLOSE_S = 2.0  # for the closing exchange; then the socket is cut
-CONTROL_PING_S, CONTROL_PONG_S = 10.0, 15.0
 WRITE_LIMIT = 128 * 1024  # two of the smallest chunks, because a `drop` cannot remove buffered bytes
 READ_QUEUE = 4  # messages in the buffer until the socket is no longer read
+SOCKET_OPTIONS: dict[str, Any] = {
+    "compression": None,
+    "max_size": MAX_MESSAGE,
+    "max_queue": READ_QUEUE,
+    "write_limit": WRITE_LIMIT,
+    "close_timeout": CLOSE_S,
+    # A data link has no pings, because a saturated uplink delays answers beyond any limit. Only progress shows that it
+    # is alive. Control links have pings of their own (`WideSocket.ping_often`).
+    "ping_interval": None,
+    "ping_timeout": None,
+}
 # Offered by WebSockets to a relay that forwards; other listeners do not accept it.
 FORWARDS = Subprotocol("manyhands.forward")
 FORWARDED_BYTES = HEADER.size + PIECE_BYTES  # limit of a message on such a WebSocket
@@ -250,7 +260,7 @@ async def _shake_hands_or_cut(connection: Connection) -> None:
 
 async def _connect(url: str, link: Link, fingerprint: str = "", over: socket.socket | None = None) -> WideSocket:
     host = urlsplit(url).hostname or ""
-    options = socket_options(link) | ({"ssl": pinning_context()} if fingerprint else {})
+    options = SOCKET_OPTIONS | ({"ssl": pinning_context()} if fingerprint else {})
     options |= {"sock": over} if over is not None else {}
     options |= {"subprotocols": [FORWARDS], "max_size": FORWARDED_BYTES} if link is Link.FORWARD else {}
     try:
@@ -266,7 +276,9 @@ async def _connect(url: str, link: Link, fingerprint: str = "", over: socket.soc
         opened.transport.abort()
         raise Problem.of("E104", url=url, reason="it does not forward")
     assert isinstance(opened, WideSocket)
-    if link is not Link.CONTROL:
+    if link is Link.CONTROL:
+        opened.ping_often()
+    else:
         tune(opened)
     return opened
 
@@ -276,21 +288,6 @@ def _certificate_of(opened: Socket) -> str:
     encryption = opened.transport.get_extra_info("ssl_object")
     certificate = encryption.getpeercert(binary_form=True) if encryption is not None else None
     return fingerprint_of(certificate) if certificate else ""
-
-
-def socket_options(link: Link) -> dict[str, Any]:
-    # Data links have no pings, because a saturated uplink delays a pong beyond any timeout. Only progress shows that a
-    # data link is alive.
-    pings = (CONTROL_PING_S, CONTROL_PONG_S) if link is Link.CONTROL else (None, None)
-    return {
-        "compression": None,
-        "max_size": MAX_MESSAGE,
-        "max_queue": READ_QUEUE,
-        "write_limit": WRITE_LIMIT,
-        "close_timeout": CLOSE_S,
-        "ping_interval": pings[0],
-        "ping_timeout": pings[1],
-    }
 
 
 def tune(opened: WideSocket) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import http
 import secrets
+import socket
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,7 +18,7 @@ from websockets.typing import Subprotocol
 
 from peer_agent.network.certificate import Certificate
 from peer_agent.network.data_socket import WideSocket
-from peer_agent.network.link import FORWARDS, Connection, LinkLost, Refused, socket_options, tune
+from peer_agent.network.link import FORWARDS, SOCKET_OPTIONS, Connection, LinkLost, Refused, tune
 from peer_agent.protocol.credentials import CLOCK_TOLERANCE_S, Credential
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
@@ -26,11 +27,12 @@ from peer_agent.protocol.session import Identity, Link, Session, Side
 
 Handle = Callable[[Connection], Awaitable[None]]
 
+HANDED_BYTES = 128 * 1024  # more than an address and the head of a request
 CREDENTIAL_S = 3.0  # from the opening of the socket until authentication (rule 40)
 
 
 class Caps(Struct, frozen=True):
-    """Limits on concurrent sockets. Authenticated peers have no per-address limit: many may share an address."""
+    """Limits on concurrent sockets. Authenticated peers have no per-address limit, since many may share an address."""
 
     per_credential: int = 4
     per_address: int = 32  # unauthenticated sockets
@@ -112,6 +114,7 @@ class Server:
 
     @property
     def port(self) -> int:
+        """The port; not for a server whose connections are handed over."""
         port: int = self._listening.sockets[0].getsockname()[1]
         return port
 
@@ -123,17 +126,20 @@ class Server:
             task.cancel()
         await self._listening.wait_closed()
 
-    async def listen(self, host: str, port: int) -> None:
-        """Start listening. Raises Problem E401 (port in use), E407 (cannot listen on this host)."""
-        options = socket_options(Link.DATA) | {"max_size": MAX_HANDSHAKE}
+    async def listen(self, host: str, port: int, handed_over: socket.socket | None = None) -> None:
+        """Listen at a port, or take the connections that another process sends through a socket.
+
+        Raises Problem E401 (port in use), E407 (cannot listen on this host).
+        """
+        options = SOCKET_OPTIONS | {"max_size": MAX_HANDSHAKE}
         if self._certificate is not None:
             options["ssl"] = self._certificate.context
+        source = HandedOver(handed_over) if handed_over is not None else None
+        options |= {"sock": source} if source is not None else {"host": host, "port": port}
         try:
             self._listening = await serve_websockets(
                 self._serve_one,
-                host,
-                port,
-                create_connection=_counted_by(self._doors),
+                create_connection=_counted_by(self._doors, source.heads if source is not None else {}),
                 process_request=_turn_away,
                 select_subprotocol=self._offered,
                 open_timeout=self._credential_s,
@@ -213,10 +219,37 @@ class Server:
         closing.add_done_callback(self._tasks.discard)
 
 
+class HandedOver(socket.socket):
+    """Looks like a listening socket, but takes connections that another process on this machine has accepted.
+
+    Each datagram has the client's address, a line feed, and the bytes that were already read; the connection comes as
+    its ancillary data (SCM_RIGHTS). `heads` keeps those bytes by file number until the connection is served.
+    """
+
+    type = socket.SOCK_STREAM  # asyncio listens at sockets of this type only
+
+    def __init__(self, source: socket.socket) -> None:
+        super().__init__(fileno=source.detach())
+        self.heads: dict[int, bytes] = {}
+
+    def listen(self, backlog: int = 0, /) -> None:
+        """Do nothing, because the other process listens."""
+
+    def accept(self) -> tuple[socket.socket, tuple[str, int]]:
+        data, numbers, _, _ = socket.recv_fds(self, HANDED_BYTES, 1)
+        if not numbers:
+            raise BlockingIOError
+        address, _, head = data.partition(b"\n")
+        connection = socket.socket(fileno=numbers[0])
+        self.heads[connection.fileno()] = head
+        return connection, (address.decode(), 0)
+
+
 class _Counted(WideSocket, ServerConnection):
     """A listener's socket. It is counted as soon as it opens, before any HTTP request."""
 
     doors: Admission
+    heads: dict[int, bytes]  # bytes of connections that another process has read, by file number
     has_room = False
     opened_at = 0.0
 
@@ -225,15 +258,18 @@ class _Counted(WideSocket, ServerConnection):
         self.opened_at = self.loop.time()
         self.has_room = self.doors.enter(self, str(address[0]) if address else "")
         super().connection_made(transport)
+        if self.heads and (head := self.heads.pop(transport.get_extra_info("socket").fileno(), b"")):
+            self.loop.call_soon(self.data_received, head)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.doors.leave(self)
         super().connection_lost(exc)
 
 
-def _counted_by(counting: Admission) -> type[_Counted]:
+def _counted_by(counting: Admission, begun: dict[int, bytes]) -> type[_Counted]:
     class CountedHere(_Counted):
         doors = counting
+        heads = begun
 
     return CountedHere
 
@@ -258,6 +294,7 @@ async def serve_data(
     certificate: Certificate | None = None,
     clock: Callable[[], float] = time.time,
     forward: Handle | None = None,
+    handed_over: socket.socket | None = None,
 ) -> Server:
     """Start a peer's listener for data links. Raises Problem E401, E407. `identity_of` is called for each link,
     because credentials are renewed. `admit` accepts or refuses an authenticated peer before the welcome.
@@ -274,5 +311,5 @@ async def serve_data(
         clock=clock,
         forward=forward,
     )
-    await server.listen(host, port)
+    await server.listen(host, port, handed_over)
     return server

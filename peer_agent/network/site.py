@@ -90,7 +90,7 @@ async def greeting_of(url: str) -> float | None:
 
 
 def issuer_of(url: str) -> str:
-    """Return who issued the certificate at an address, or "" if none can be had. Trusts nothing that it receives."""
+    """Return who issued the certificate at an address, or "" if there is none. Does not verify the certificate."""
     where = httpx2.URL(url)
     try:
         given = ssl.get_server_certificate((where.host, where.port or HTTPS_PORT), timeout=ISSUER_S)

@@ -34,8 +34,10 @@ LOOK_S, LEAVE_LOOK_S = 1.0, 0.05
 async def run_auxiliary(
     access: RunAccess, owner: MachineControl, leave_request: LeaveRequest, view: View, *, place: Place
 ) -> None:
-    """Average until the run has finished or the machine must leave. If told to rest, leave the run and rejoin later.
-    Also return when `owner` moves the machine to another run. Raises Problem.
+    """Average until the run has finished or the machine must leave.
+
+    If instructed to rest, leave the run and rejoin later. Also return when `owner` moves the machine to another run.
+    Raises Problem.
     """
     view.say(translated(SEEN))
     view.say(_("This machine averages for the others and needs no GPU."))

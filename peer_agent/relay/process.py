@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from itertools import count
 from random import Random
@@ -67,8 +68,13 @@ class Relay:
         certificate: Certificate | None = None,
         watch: Watch | None = None,
         reserve_percent: int = 0,
+        handed_over: socket.socket | None = None,
     ) -> None:
-        """Prepare the process. `reserve_percent`: the percentage of upload bandwidth to leave free; 0 for a relay."""
+        """Prepare the process. `reserve_percent`: the percentage of upload bandwidth to leave free; 0 for a relay.
+
+        `handed_over`: the socket through which the site sends connections. The process then listens at no port.
+        """
+        self.handed_over = handed_over
         self.home, self.access, self.certificate = home, access, certificate
         self.host, self.port, self.url = host, port, advertise
         self.watch, self.reserve_percent = watch or Watch(linked=_told), reserve_percent
@@ -99,10 +105,11 @@ class Relay:
             message_bytes=MAX_HANDSHAKE,
             certificate=self.certificate,
             forward=self.forwarder.serve if self.is_of_all_runs else None,
+            handed_over=self.handed_over,
         )
         self.url = self.url or f"{'wss' if self.certificate else 'ws'}://{bracketed(self.host)}:{server.port}/"
         log.info("listening at %s", self.url)
-        self.watch.listens(server.port)
+        self.watch.listens(server.port if self.handed_over is None else 0)
         control = keep(self.access.dial_control, self._hear_site, on_state=self.watch.linked, random=Random())
         async with asyncio.TaskGroup() as tasks:
             for part in (control, self._tick(), self._renew(), self._break(), self._close_at_the_end(server)):

@@ -20,7 +20,17 @@ SQLITE_OPTIONS = {
     "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;",
 }
 SECRET_BYTES = 32
-POOL = {"min_size": 1, "max_size": 16, "timeout": 20}
+# Time limits for PostgreSQL, so that a process or a network that hangs blocks others for less than a host's claim lasts
+# (10 s). `manage.py migrate` lifts the first one. Reaching a limit raises OperationalError, which callers retry.
+SERVER_LIMITS = {"statement_timeout": 8000, "lock_timeout": 4000, "idle_in_transaction_session_timeout": 5000}  # ms
+CLIENT_LIMITS = {  # seconds; `tcp_user_timeout` is in milliseconds
+    "connect_timeout": 5,
+    "keepalives_idle": 4,
+    "keepalives_interval": 2,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 8000,
+}
+POOL = {"min_size": 1, "max_size": 16, "timeout": 5}
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 YEAR_S = 31_536_000
 
@@ -143,10 +153,15 @@ def sqlite(path: str) -> dict[str, Any]:
 
 
 def postgresql(url: str) -> dict[str, Any]:
-    """Return settings for PostgreSQL with psycopg's pool. `?host=/folder` names a Unix socket; libpq gets the rest."""
+    """Return settings for PostgreSQL with psycopg's pool and time limits.
+
+    `?host=/folder` names a Unix socket. All other parameters go to libpq and replace the limits of the same name.
+    """
     parts = urlsplit(url)
-    options: dict[str, Any] = {key: values[-1] for key, values in parse_qs(parts.query).items()}
-    host = options.pop("host", parts.hostname or "")
+    given = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+    host = given.pop("host", parts.hostname or "")
+    limits = " ".join(f"-c {name}={value}" for name, value in SERVER_LIMITS.items())
+    options = {**CLIENT_LIMITS, **given, "options": f"{limits} {given.get('options', '')}".strip()}
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": unquote(parts.path.removeprefix("/")) or "postgres",

@@ -1,6 +1,6 @@
 """Trusted proxies: those on this machine, and those that the operator lists.
 
-The site believes what a trusted proxy says about a visitor's address.
+The site accepts the visitor's address that a trusted proxy reports.
 """
 
 import ipaddress

@@ -6,6 +6,8 @@ from collections.abc import Callable
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from config.proxies import visitor_of
+from server.door import RELAY, Door
 from server.stranger_limits import HEAD_BYTES, MOST_PIPELINED, STRANGER_BYTES, Limits, Owners, Strangers
 
 REASON = f"The head of a request has up to {HEAD_BYTES} bytes here.\n".encode()
@@ -21,6 +23,7 @@ class Config(uvicorn.Config):
     limits: Limits
     strangers: Strangers
     owners: Owners
+    door: Door | None = None  # to the site's relay
 
 
 class TooManyRequests(Exception):
@@ -99,8 +102,16 @@ class Requests(HttpToolsProtocol):
         self.is_in_head, self.head_left = True, HEAD_BYTES
 
     def handle_websocket_upgrade(self) -> None:
+        """Pass a connection for the relay to its process. Make any other connection a WebSocket of the site."""
         self._forget()
-        super().handle_websocket_upgrade()
+        if self.config.door is None or not self.url.startswith(RELAY.encode()):
+            super().handle_websocket_upgrade()
+            return
+        self.connections.discard(self)
+        forwarded = b",".join(value for name, value in self.headers if name == b"x-forwarded-for")
+        visitor = visitor_of(self.client[0] if self.client else "", forwarded.decode("latin-1"))
+        head = b"".join(b"%b: %b\r\n" % pair for pair in self.headers)
+        self.config.door.hand_over(self.transport, b"GET %b HTTP/1.1\r\n%b\r\n" % (self.url, head), visitor)
 
     def pause_writing(self) -> None:
         """Start a time limit, because the client is not reading the response."""

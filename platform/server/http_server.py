@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import uvicorn
 
 from peer_agent.machine.leave_request import on_end_of_input
+from server.door import Door
 from server.http_connections import Config, Requests
 from server.stranger_limits import Limits, Owners, Strangers, usual_limits
 from server.websocket_connections import Sockets
@@ -39,8 +40,9 @@ async def serve_http(
     started: asyncio.Event,
     *,
     limits: Limits | None = None,
+    door: Door | None = None,
 ) -> None:
-    """Serve HTTP until `stop`. Set `started` once the server accepts requests."""
+    """Serve HTTP until `stop`. Set `started` once the server accepts requests. `door` leads to the relay."""
     limits = limits or usual_limits()
     config = Config(
         application,  # type: ignore[arg-type] # uvicorn's own description of ASGI is narrower
@@ -54,7 +56,7 @@ async def serve_http(
         proxy_headers=False,
         server_header=False,
     )
-    config.limits, config.strangers, config.owners = limits, Strangers(limits), Owners()
+    config.limits, config.strangers, config.owners, config.door = limits, Strangers(limits), Owners(), door
     server = Server(config, started)
     serving = asyncio.create_task(server.serve(sockets=[bound]))
     stopping = asyncio.create_task(stop.wait())

@@ -1,4 +1,7 @@
-"""The site's own relay: a child process, which the site restarts whenever it dies."""
+"""The site's own relay: a child process, which the site restarts whenever it dies.
+
+Unless it has a port of its own, it serves connections that arrive at the site's port under /relay/ (`server.door`).
+"""
 
 import asyncio
 import logging
@@ -17,6 +20,7 @@ from config.environment import in_url
 from peer_agent.protocol.errors import Fault
 from peer_agent.site.login_token import VARIABLE
 from runs.processes import child_environment
+from server.door import RELAY, Door
 from server.lock import Place
 
 logger = logging.getLogger(__name__)
@@ -25,12 +29,17 @@ STEADY_S = 60.0  # a relay that has run this long is healthy; if it dies later, 
 PATIENCE_S = 2.0
 
 
-async def keep_relay(site: str, place: Place, *, host: str, port: int, advertise: str, stop: asyncio.Event) -> None:
-    """Run the relay until `stop`. Restart it whenever it dies, after ever longer pauses."""
+async def keep_relay(
+    site: str, place: Place, *, host: str, port: int, advertise: str, stop: asyncio.Event, door: Door | None = None
+) -> None:
+    """Run the relay until `stop`. Restart it whenever it dies, with increasing delays.
+
+    With a `door`, the relay gets its connections from the site and ignores `host` and `port`.
+    """
     pause_s = FIRST_PAUSE_S
     while not stop.is_set():
         began = time.monotonic()
-        status = await _run_once(_command(site, host, port, advertise), place, stop)
+        status = await _run_once(_command(site, host, port, advertise), place, stop, door)
         if stop.is_set():
             return
         pause_s = FIRST_PAUSE_S if time.monotonic() - began > STEADY_S else min(2 * pause_s, LONGEST_PAUSE_S)
@@ -50,6 +59,12 @@ def enrolment() -> dict[str, str]:
     return {VARIABLE: create_machine_token(person=keeper).secret}
 
 
+def address_behind(public_url: str) -> str:
+    """Return the relay's address behind the site's own."""
+    parts = urlsplit(public_url)
+    return f"{'wss' if parts.scheme == 'https' else 'ws'}://{parts.netloc}{RELAY}"
+
+
 def advertised(public_url: str, port: int) -> str:
     """Return the relay's address for other machines, or "" if they cannot reach it or its port is not fixed."""
     parts = urlsplit(public_url)
@@ -64,8 +79,11 @@ def _command(site: str, host: str, port: int, advertise: str) -> list[str]:
     return [sys.executable, "-m", "peer_agent.cli", "relay", site, *place, *address, "--attached"]
 
 
-async def _run_once(command: list[str], place: Place, stop: asyncio.Event) -> int:
+async def _run_once(command: list[str], place: Place, stop: asyncio.Event, door: Door | None) -> int:
     """Run the relay and return its exit status. Its input is our pipe, so it exits even if this process is killed."""
+    connections = door.open() if door is not None else None
+    numbers = (connections.fileno(),) if connections is not None else ()
+    command = [*command, *(f"--handed-over={number}" for number in numbers)]
     place.relay_home.mkdir(mode=0o700, parents=True, exist_ok=True)
     token = await sync_to_async(enrolment)()
     environment = {**child_environment(), "MANYHANDS_HOME": str(place.relay_home), **token}
@@ -79,7 +97,10 @@ async def _run_once(command: list[str], place: Place, stop: asyncio.Event) -> in
             stderr=log,
             # Ctrl-C reaches this process only, which then ends the relay.
             process_group=0 if os.name == "posix" else None,
+            pass_fds=numbers,
         )
+    if connections is not None:
+        connections.close()
     ended, asked = asyncio.create_task(child.wait()), asyncio.create_task(stop.wait())
     await asyncio.wait({ended, asked}, return_when=asyncio.FIRST_COMPLETED)
     asked.cancel()

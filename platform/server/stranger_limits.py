@@ -57,7 +57,7 @@ class Strangers:
     """Connections whose clients have not yet finished a request's head or authenticated.
 
     When there are too many, the oldest is closed. Sending a head or a proof takes only a moment, so the oldest is most
-    likely idle. Rejecting new connections instead would let a few idle clients block the site.
+    likely idle. If new connections were rejected instead, a few idle clients could block the site.
     """
 
     def __init__(self, limits: Limits) -> None:

@@ -1,4 +1,7 @@
-"""uvicorn's WebSockets, with limits on what clients may send before and after they authenticate."""
+"""uvicorn's WebSockets, with limits on what clients may send before and after they authenticate.
+
+An agent's WebSocket is closed when it is silent: agents ping the site every two seconds (`peer_agent.network`).
+"""
 
 import asyncio
 from typing import Any
@@ -15,6 +18,7 @@ from server.stranger_limits import HEAD_BYTES, MOST_FRAGMENTS, MOST_UNREAD, MOST
 
 AGENTS = "/ws/agents/"
 MAX_WORD = 256  # bytes of a message from a page, which only ever sends `again`
+SILENT_S = 10.0  # seconds without a byte after which an agent's WebSocket is closed
 HANDSHAKE_BYTES = HEAD_BYTES + 2 * MAX_HANDSHAKE  # bytes in all before the proof
 
 
@@ -25,6 +29,7 @@ class Sockets(WebSocketsSansIOProtocol):
     owner = ""
     is_agent = is_known = False
     taken = 0  # bytes received
+    read_at = 0.0  # when the last byte arrived, by the event loop's clock
     timer: asyncio.TimerHandle | None = None
 
     def turn_out(self) -> None:
@@ -53,6 +58,26 @@ class Sockets(WebSocketsSansIOProtocol):
         self.is_known, self.owner = True, owner
         self.conn.max_message_size = MAX_MESSAGE
         self.config.owners.enter(self, owner)
+        self._look_in(SILENT_S)
+
+    def _look_in(self, wait_s: float) -> None:
+        self.timer = self.loop.call_later(wait_s, self._look, self.loop.time() + wait_s)
+
+    def _look(self, due: float) -> None:
+        """Close the WebSocket if its agent has been silent. If this process itself was stopped, read first."""
+        now = self.loop.time()
+        if now - due > SILENT_S / 2:
+            self.read_at = now
+        left_s = self.read_at + SILENT_S - now
+        if left_s > 0:
+            self._look_in(left_s)
+        else:
+            self.turn_out()
+
+    def start_keepalive(self) -> None:
+        """Ping pages only, since agents ping the site."""
+        if not self.is_agent:
+            super().start_keepalive()
 
     async def send(self, message: Any) -> None:
         """Send a message. A page's WebSocket needs no proof, so it counts as authenticated once it is accepted."""
@@ -63,6 +88,7 @@ class Sockets(WebSocketsSansIOProtocol):
     def data_received(self, data: bytes) -> None:
         """Pass received bytes on. Before authentication, close the WebSocket once too many have arrived."""
         self.taken += len(data)
+        self.read_at = self.loop.time()
         if self.is_known or self.taken <= HANDSHAKE_BYTES:
             super().data_received(data)
         else:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from websockets.asyncio.server import ServerConnection, serve
 
 from peer_agent.machine.home import Home, KnownSite
-from peer_agent.network.link import Connection, LinkLost, Refused, dial, socket_options
+from peer_agent.network.link import SOCKET_OPTIONS, Connection, LinkLost, Refused, dial
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import LIFETIME_S, Credential, Role, issue, public_bytes
 from peer_agent.protocol.identifiers import ANY_RUN, PeerId
@@ -100,7 +100,7 @@ class Site:
 @asynccontextmanager
 async def site() -> AsyncIterator[Site]:
     script = Site()
-    async with serve(script.serve, "127.0.0.1", 0, **socket_options(Link.CONTROL)) as server:
+    async with serve(script.serve, "127.0.0.1", 0, **SOCKET_OPTIONS) as server:
         script.url = f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}/"
         yield script
 

@@ -98,9 +98,11 @@ async def row(stage: Stage, what: Behaviour | Visit, alone: float, seconds: floa
 
 
 def _did_not(what: Behaviour | Visit, account: Counter[str]) -> list[str]:
-    """Return the required messages or changes that did not occur, or an empty list after a refusal. Any missing one
-    makes the row meaningless.
+    """Return the required messages or changes that did not occur, and a core that quit. Any of them makes the row
+    meaningless. After a refusal, nothing else is required.
     """
+    if account["Quit"]:
+        return ["stayed"]
     if not isinstance(what, Behaviour) or any(name.startswith("refused E") for name in account):
         return []
     seen = [bite for bite in what.bites if bite.startswith(SEEN)]
@@ -154,7 +156,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS)
     given = parser.parse_args(arguments)
     names = list(WIRED) if "all" in given.rows else given.rows
-    return publish("hostile", lambda: measure(names, given.seconds))
+    idle: list[str] = []
+
+    def measured() -> Figures:
+        figures = measure(names, given.seconds)
+        idle.extend(figures["did_nothing"])
+        return figures
+
+    publish("hostile", measured)
+    return 1 if idle else 0
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ async def _watch(address: str, spectators: int, steps: int, told: Any) -> None:
                 text = await socket.recv()
                 at = time.time()
                 received += len(text)
-                chart = json.loads(text)["chart"]
+                chart = json.loads(text)["chart"] if text != "." else None
                 now = chart["add"][-1][0] if chart and chart["add"] else known
                 seen.extend((step, at) for step in range(known + 1, now + 1))
                 known = now

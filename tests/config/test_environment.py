@@ -77,6 +77,14 @@ def test_a_postgresql_on_a_socket(tmp_path: Path) -> None:
     assert described["HOST"] == "/run/pg"
     assert described["OPTIONS"]["sslmode"] == "require"
     assert described["OPTIONS"]["pool"]
+    assert "-c idle_in_transaction_session_timeout=5000" in described["OPTIONS"]["options"]
+
+
+def test_an_operator_may_choose_other_time_limits(tmp_path: Path) -> None:
+    url = "postgresql://me@db/hands?options=-c%20lock_timeout%3D1s&connect_timeout=9"
+    options = environment.database("DATABASE_URL", tmp_path, environ={"DATABASE_URL": url})["OPTIONS"]
+    assert options["options"].endswith("-c lock_timeout=1s"), "the last one counts"
+    assert (options["connect_timeout"], options["tcp_user_timeout"]) == ("9", 8000)
 
 
 def test_a_database_of_another_kind(tmp_path: Path) -> None:

@@ -4,15 +4,20 @@ A peer that acknowledges nothing counts as gone. A peer that reads slowly does n
 """
 
 import asyncio
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
 
 from peer_agent.network import data_socket, tunnel
+from peer_agent.network import link as links
 from peer_agent.network.data_socket import (
     GATHER_BYTES,
     LEAST_UNSENT,
@@ -28,6 +33,7 @@ from peer_agent.network.data_socket import (
 )
 from peer_agent.network.link import Connection, LinkLost
 from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.session import Link
 from tests.network.loopback import PATIENCE_S, dial_relay, frame, how_it_ends, listening, stay
 from tests.protocol.identities import RUN
 
@@ -335,3 +341,55 @@ async def test_the_system_does_not_end_slow_readers() -> None:
         opened = link._socket.transport.get_extra_info("socket")
         assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 0
         link.abort()
+
+
+ECHO = """
+import asyncio
+from websockets.asyncio.server import serve
+async def stay(link):
+    async for _ in link:
+        pass
+async def main():
+    async with serve(stay, "127.0.0.1", 0, ping_interval=None) as server:
+        print(server.sockets[0].getsockname()[1], flush=True)
+        await asyncio.get_running_loop().create_future()
+asyncio.run(main())
+"""
+
+
+async def test_a_control_link_to_a_process_that_hangs_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopped process keeps its sockets, and its system goes on acknowledging bytes."""
+    monkeypatch.setattr(data_socket, "PING_S", 0.05)
+    monkeypatch.setattr(data_socket, "QUIET_S", 1.0)
+    with subprocess.Popen(  # noqa: ASYNC220 (it returns at once)
+        [sys.executable, "-c", ECHO], stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        try:
+            port = int(await asyncio.to_thread(other.stdout.readline))
+            opened = await links._connect(f"ws://127.0.0.1:{port}/", Link.CONTROL)
+            receiving = asyncio.create_task(opened.recv())
+            await asyncio.wait([receiving], timeout=2.0)
+            assert not receiving.done(), "it answers pings, though it says nothing"
+            other.send_signal(signal.SIGSTOP)
+            with pytest.raises(ConnectionClosed) as closed:
+                await asyncio.wait_for(receiving, PATIENCE_S)
+            assert "silent for 1 seconds" in str(closed.value.__cause__)
+        finally:
+            other.kill()
+
+
+async def test_a_process_that_was_stopped_itself_reads_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_socket, "PING_S", 0.05)
+    monkeypatch.setattr(data_socket, "QUIET_S", 0.4)
+    async with serve(answer_all, "127.0.0.1", 0, ping_interval=None) as server:
+        opened = await links._connect(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/", Link.CONTROL)
+        time.sleep(1.0)  # noqa: ASYNC251 (the pause is what is tested)
+        await opened.send(b"still there")
+        assert await asyncio.wait_for(opened.recv(), PATIENCE_S) == b"still there"
+        await opened.close()
+
+
+async def answer_all(link: ServerConnection) -> None:
+    async for message in link:
+        await link.send(message)

@@ -12,6 +12,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from coordination.sockets.limits import say_proved
 from peer_agent.protocol.messages import MAX_HANDSHAKE, MAX_MESSAGE
+from server import websocket_connections
 from server.http_server import serve_http
 from server.reachability import bound_socket
 from server.stranger_limits import MOST_FRAGMENTS, MOST_UNREAD, MOST_WAITING, PER_CREDENTIAL, Limits
@@ -182,3 +183,23 @@ async def test_socket_at_an_unknown_address_is_refused_without_a_log(caplog: pyt
                 await connect(f"ws://{host}:{port}/ws/nowhere/", proxy=None)
     assert refused.value.response.status_code == 403
     assert not caplog.records
+
+
+async def test_an_agent_that_falls_silent_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket_connections, "SILENT_S", 0.5)
+    async with linked(f"{AGENTS}?known", ping_interval=0.1) as link:
+        await asyncio.sleep(1.5)
+        await link.send(b"pings suffice")
+        assert await link.recv() == "13"
+    async with linked(f"{AGENTS}?known", ping_interval=None) as link:
+        with pytest.raises(ConnectionClosed):
+            await asyncio.wait_for(link.recv(), PATIENCE_S)
+        assert link.close_code == LOST
+
+
+async def test_a_page_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket_connections, "SILENT_S", 0.1)
+    async with linked(f"{PAGES}?known", ping_interval=None) as link:
+        await asyncio.sleep(0.5)
+        await link.send(b"x")
+        assert await link.recv() == "1"

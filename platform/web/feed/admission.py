@@ -28,7 +28,7 @@ _sockets: Counter[str] = Counter()
 
 
 def visible_run(scope: Scope) -> Run | None:
-    """Return the requested run; None if the person behind the WebSocket may not see it."""
+    """Return the requested run, or None if the person behind the WebSocket may not see it."""
     try:
         return access_run(slug=scope["url_route"]["kwargs"]["slug"], viewer=viewer_of(scope))
     except Problem:

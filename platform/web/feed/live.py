@@ -1,7 +1,7 @@
 """The content of a run's live feed: the page's parts as HTML, and its chart as numbers.
 
-The template that makes a part of the page also makes it for the feed, once for all readers of a language. What only
-one reader may see is not in the feed: a page requests it (`web.pages.runs.run.own_parts`).
+The template that makes a part of the page also makes it for the feed, once for all readers of a language. The feed
+leaves out what only one reader may see; a page requests such parts (`web.pages.runs.run.own_parts`).
 
 A message is a JSON object, which `frontend/src/feed.ts` reads:
 - `whole`: true for everything, false for what differs from the message before
@@ -9,6 +9,8 @@ A message is a JSON object, which `frontend/src/feed.ts` reads:
 - `parts`: HTML by name of the part; the name's element of the page is `#part-NAME`
 - `chart`: `unigram`, `heldout`, and the curve, which keeps its first `from` points and continues with `add`
 - `standing`: when it changes, the page requests its other parts
+
+Between messages, the site sends the text `.` every few seconds.
 """
 
 import json
@@ -27,6 +29,7 @@ from web.run_picture.picture import Picture, board_facts, picture_of, standing_o
 
 PARTS = ("head", "loss", "step", "leaderboard", "boards", "written", "samples", "activity", "averaging")
 INDENTED = re.compile(r"\s*\n\s*")
+BEAT = "."  # sent when nothing changes, because a page takes a silent socket for a dead one
 AGAIN = "again"  # the only message that a watcher sends: a request for a whole message
 
 
@@ -48,7 +51,7 @@ class Live(NamedTuple):
 
 
 def look(run_id: UUID, language: str = ENGLISH, before: Live | None = None) -> Live | None:
-    """Return a run's live page; `before` itself if nothing has changed since; None if the run is gone."""
+    """Return a run's live page, `before` itself if nothing has changed since, or None if the run is gone."""
     run = Run.objects.select_related(*BESIDE).filter(pk=run_id).first()
     return live_page(run, language, before) if run else None
 
@@ -72,7 +75,7 @@ def live_page(run: Run, language: str = ENGLISH, before: Live | None = None) -> 
 
 
 def _rendered(part: str, facts: Mapping[str, Any]) -> str:
-    """Return a part's HTML without indentation, which would be a fifth of what a crowd is sent."""
+    """Return a part's HTML without indentation, which would be a fifth of the bytes sent."""
     return INDENTED.sub("\n", render_to_string(f"web/runs/run_parts/{part}.html", dict(facts))).strip()
 
 

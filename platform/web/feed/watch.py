@@ -16,7 +16,7 @@ from django.db import DatabaseError
 
 from coordination.channel_layer.messages import watchers_of
 from coordination.threads import in_thread
-from web.feed.live import Live, change_message, look, whole_message
+from web.feed.live import BEAT, Live, change_message, look, whole_message
 from web.run_picture.loading import ENGLISH
 
 log = logging.getLogger(__name__)
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0  # seconds between loads without an announcement
 REST_S = 0.2  # least seconds between loads
 RESTS = 3  # rest at least this many times as long as the load took, so that a long run does not keep the database busy
+BEAT_S = 4.0  # seconds without a change until watchers are sent a beat; pages wait nine seconds for one
 WAITING = 16  # messages queued for a slow socket
 
 
@@ -49,6 +50,11 @@ class Subscription:
         if self.watch.live is not None:
             self._waiting.put_nowait(self.watch.whole())
 
+    def beat(self) -> None:
+        """Queue a beat, unless messages are waiting anyway."""
+        if self._waiting.empty():
+            self._waiting.put_nowait(BEAT)
+
     def end(self) -> None:
         self._empty()
         self._waiting.put_nowait(None)
@@ -70,6 +76,7 @@ class Watch:
         self._whole = ""  # the page as one message, made for the first subscription that needs it
         self._moved = asyncio.Event()
         self._began = 0.0  # start of the last load, by the event loop's clock
+        self._said = 0.0  # time of the last message or beat, by the same clock
 
     def whole(self) -> str:
         """Return the whole page as a message: the same text for every subscription that needs it."""
@@ -106,7 +113,10 @@ class Watch:
         self._moved.clear()
 
     async def _look(self) -> bool:
-        """Send all subscriptions the changes. Return False if the run is gone or its visibility has changed."""
+        """Send all subscriptions the changes. Return False if the run is gone or its visibility has changed.
+
+        Without changes, send a beat now and then. While the database is down there are no beats, so pages notice.
+        """
         self._began = asyncio.get_running_loop().time()
         try:
             found = await in_thread(look)(self.run_id, self.language, self.live)
@@ -121,8 +131,14 @@ class Watch:
 
     def _show(self, found: Live) -> None:
         before, self.live = self.live, found
+        now = asyncio.get_running_loop().time()
         if found is before:
+            if now - self._said >= BEAT_S:
+                self._said = now
+                for subscription in self.subscriptions:
+                    subscription.beat()
             return
+        self._said = now
         self.seq += 1
         self._whole = ""
         message = change_message(self.seq, before, found) if before is not None else ""

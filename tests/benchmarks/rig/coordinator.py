@@ -14,7 +14,7 @@ from typing import assert_never
 from msgspec import Struct, field
 from websockets.asyncio.server import Server, ServerConnection, serve
 
-from peer_agent.network.link import Connection, LinkLost, Refused, socket_options
+from peer_agent.network.link import SOCKET_OPTIONS, Connection, LinkLost, Refused
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.flows import Capacity, Direction
 from peer_agent.protocol.coordinator import events as e
@@ -26,7 +26,6 @@ from peer_agent.protocol.log.records import GENESIS, Contribution, Entry, Record
 from peer_agent.protocol.plan import Pair
 from peer_agent.protocol.recipe import Codec, Recipe, encode_recipe
 from peer_agent.protocol.sealed import SealedCommit, planned_for, planned_whole, seal_plan
-from peer_agent.protocol.session import Link
 from tests.benchmarks.rig.machines import admitted
 from tests.protocol.identities import RUN, SITE_KEY, SITE_PUBLIC
 
@@ -122,7 +121,7 @@ class Coordinator:
         self._server: Server
 
     async def listen(self, host: str) -> str:
-        self._server = await serve(self._serve, host, 0, **socket_options(Link.CONTROL))
+        self._server = await serve(self._serve, host, 0, **SOCKET_OPTIONS)
         self._clock = asyncio.create_task(self._tick())
         port = next(iter(self._server.sockets)).getsockname()[1]
         return f"ws://{host}:{port}/"

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from websockets.asyncio.server import Server, ServerConnection, serve
 
-from peer_agent.network.link import Connection, LinkLost, Refused, socket_options
+from peer_agent.network.link import SOCKET_OPTIONS, Connection, LinkLost, Refused
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import Grid
@@ -21,7 +21,6 @@ from peer_agent.protocol.log.records import GENESIS, ChunkRange, Contribution, S
 from peer_agent.protocol.plan import spans_of
 from peer_agent.protocol.recipe import Codec, encode_recipe
 from peer_agent.protocol.sealed import SealedCommit, plan_of, planned_for, planned_whole, seal_plan
-from peer_agent.protocol.session import Link
 from peer_agent.recipes.causal_lm import CausalLM, Model
 from tests.averaging.rounds import SCALARS
 from tests.benchmarks.rig.machines import admitted
@@ -53,7 +52,7 @@ class Site:
         self._server: Server
 
     async def listen(self) -> str:
-        self._server = await serve(self._serve, "127.0.0.1", 0, **socket_options(Link.CONTROL))
+        self._server = await serve(self._serve, "127.0.0.1", 0, **SOCKET_OPTIONS)
         port = next(iter(self._server.sockets)).getsockname()[1]
         return f"ws://127.0.0.1:{port}/"
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -25,7 +26,7 @@ from tests.coordination.engines import PATIENCE_S, fresh_database
 from tests.coordination.example_run import Example, example_run
 from tests.runs.factories import committed
 from web.feed import admission, consumer, watch
-from web.feed.live import Live, look
+from web.feed.live import BEAT, Live, look
 
 communicator: Any = ApplicationCommunicator  # asgiref's testing module has no types
 routes = sockets
@@ -68,7 +69,10 @@ class Watcher:
         return found
 
     async def message(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((await self.event())["text"])
+        """Return the next message, past any beats."""
+        while (text := (await self.event())["text"]) == BEAT:
+            pass
+        found: dict[str, Any] = json.loads(text)
         return found
 
     async def say(self, text: str) -> None:
@@ -158,6 +162,32 @@ async def test_without_a_word_of_the_host_it_looks_by_itself(
         await watcher.message()
         await in_thread(committed)(example.run, (example.teo.machine, 3))
         assert "Step 1 of " in (await watcher.message())["parts"]["head"]
+
+
+async def test_beats_show_that_site_and_database_answer(
+    example: Example, layer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the database is down there are no beats, so the page does not go on saying that it is live."""
+    monkeypatch.setattr(watch, "LOOK_S", 0.05)
+    monkeypatch.setattr(watch, "BEAT_S", 0.1)
+    down = threading.Event()
+
+    def failing_look(*arguments: Any) -> Any:
+        if down.is_set():
+            raise OperationalError
+        return look(*arguments)
+
+    monkeypatch.setattr(watch, "look", failing_look)
+    async with watching(example.run) as watcher:
+        await watcher.message()
+        for _ in range(3):
+            assert (await watcher.event())["text"] == BEAT
+        down.set()
+        await asyncio.sleep(0.3)
+        while not await watcher.end.receive_nothing(0.3):
+            assert (await watcher.event())["text"] == BEAT, "it was under way"
+        down.clear()
+        assert (await watcher.event())["text"] == BEAT
 
 
 async def test_a_held_out_loss_comes_when_it_is_known(

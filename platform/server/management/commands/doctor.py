@@ -14,7 +14,7 @@ SIGNS = {health.State.OK: "✓", health.State.ABSENT: "○"}
 
 
 class Command(BaseCommand):
-    """A command that prints a line for each check. It exits with status 1 if one needs someone, else with 0."""
+    """A command that prints a line for each check. It exits with status 1 if a check needs attention, else with 0."""
 
     help = "Check the site: address, certificate, mail, relay, backup, disk and the rest of the operators' page."
     requires_system_checks = ()

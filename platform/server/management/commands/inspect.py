@@ -14,7 +14,7 @@ MOST = 12  # fields, classes and reasons that are printed
 
 
 class Command(BaseCommand):
-    """Print what was understood. The last line is one JSON object. Exit with 1 if there is a question or a refusal."""
+    """Print the verdict. The last line is one JSON object. Exit with 1 if there is a question or a refusal."""
 
     help = "say what a run would learn from these files, before anything is uploaded"
     requires_system_checks = ()

@@ -8,7 +8,7 @@ import socket
 from argparse import ArgumentParser
 from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.core.management import call_command
@@ -19,14 +19,17 @@ from config import environment
 from config.environment import in_url, public_settings
 from coordination.hosts.claims import forget_the_dead
 from coordination.snapshots import expire_pending
+from jobs.queue import release_all
 from peer_agent.protocol.errors import Problem
+from runs.background import request_after_start
 from runs.storage import clear_workspaces
-from runs.tasks import requeue_unfinished
-from server.housekeeping import ask_for_delivery, back_up_before_changes, keep_house, refuse_unknown_changes
+from server.door import CAN_PASS, Door
+from server.housekeeping import back_up_before_changes, keep_house, refuse_unknown_changes
 from server.http_server import serve_http, stop_on_signals, stop_with_input
 from server.lock import Place, own_place
 from server.reachability import bound_socket, checked_public, hint_for_neighbours, relay_port_for
-from server.relay import advertised, keep_relay
+from server.relay import address_behind, advertised, keep_relay
+from server.watchdog import watch_loop
 from server.worker import running_worker
 from web.feed.live import prepare_looks
 from web.pages.accounts.login import operator_secret
@@ -42,7 +45,8 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1)")
         parser.add_argument("--port", type=int, default=8000, help="port of the pages; 0: any free one (default 8000)")
-        parser.add_argument("--relay-port", type=int, default=0, help="port of the relay; 0: any free one (default)")
+        more = "a port of the relay's own; 0: any free one (default: the port of the pages, under /relay/)"
+        parser.add_argument("--relay-port", type=int, default=None, help=more)
         parser.add_argument("--public-url", default="", help="the site's address as people type it")
         parser.add_argument("--attached", action="store_true", help="leave when standard input ends")
         parser.add_argument("--no-worker", action="store_true", help="leave background work to `manage.py worker`")
@@ -71,18 +75,18 @@ class Command(BaseCommand):
             ready = stack.enter_context(announced(place, public))
             if is_alone:
                 clear_workspaces()
+                release_all()
             if not options["no_worker"]:
                 stack.enter_context(running_worker())
-                requeue_unfinished()
+                request_after_start()
             expire_pending()
             if is_alone:
                 forget_the_dead()
             prepare_looks()
             hint = hint_for_neighbours(options["host"], bound.getsockname()[1], public)
             self._greet(public, data, [line for line in (warning, hint) if line])
-            relay_port = None if options["no_relay"] else relay_port_for(public, options["host"], options["relay_port"])
-            host, attached = options["host"], options["attached"]
-            asyncio.run(serve(bound, ready, inner=inner, host=host, relay_port=relay_port, attached=attached))
+            relay = None if options["no_relay"] else relay_place(public, options["host"], options["relay_port"])
+            asyncio.run(serve(bound, ready, inner=inner, relay=relay, attached=options["attached"]))
 
     def _greet(self, public: str, data: Path, warnings: list[str]) -> None:
         self.stdout.write(f"Manyhands is at {public}/")
@@ -129,14 +133,32 @@ def check_parts(options: Mapping[str, Any]) -> None:
     if options["no_worker"] and not settings.REDIS_URL:
         reason = "without REDIS_URL the queue is in this process, and nobody else can take from it"
         raise Problem.of("E405", name="--no-worker", reason=reason)
-    if options["no_relay"] and options["relay_port"]:
+    if options["no_relay"] and options["relay_port"] is not None:
         raise Problem.of("E405", name="--relay-port", reason="it conflicts with --no-relay")
 
 
+class RelayPlace(NamedTuple):
+    """Where the relay gets its connections: at a port of its own, or from the site if `door` is set."""
+
+    host: str
+    port: int
+    advertise: str
+    door: Door | None = None
+
+
+def relay_place(public: str, host: str, asked: int | None) -> RelayPlace:
+    """Return the relay's place. Systems that cannot pass connections to another process need a port of its own."""
+    if asked is None and CAN_PASS:
+        return RelayPlace("", 0, address_behind(public), Door())
+    port = relay_port_for(public, host, asked or 0)
+    advertise = advertised(public, port)
+    return RelayPlace(host if advertise else "::1" if ":" in host else "127.0.0.1", port, advertise)
+
+
 async def serve(
-    bound: socket.socket, ready: Announcement, *, inner: str, host: str, relay_port: int | None, attached: bool
+    bound: socket.socket, ready: Announcement, *, inner: str, relay: RelayPlace | None, attached: bool
 ) -> None:
-    """Run all parts until one ends or a stop is requested, then stop the others. `relay_port` None means no relay."""
+    """Run all parts until one ends or a stop is requested, then stop the others."""
     from coordination.hosts.supervisor import run_hosts
     from server.asgi import application
 
@@ -148,15 +170,14 @@ async def serve(
     async def announce_and_relay() -> None:
         await started.wait()
         ready.write()
-        if relay_port is None:
+        if relay is None:
             await stop.wait()
-            return
-        where = advertised(ready.url, relay_port)
-        address = host if where else "::1" if ":" in host else "127.0.0.1"
-        await keep_relay(inner, ready.place, host=address, port=relay_port, advertise=where, stop=stop)
+        else:
+            await keep_relay(inner, ready.place, **relay._asdict(), stop=stop)
 
-    beside = [announce_and_relay(), keep_house(stop), ask_for_delivery(stop)]
-    parts = [serve_http(application, bound, stop, started), run_hosts(stop), *beside]
+    beside = [announce_and_relay(), keep_house(stop), watch_loop(stop)]
+    door = relay.door if relay is not None else None
+    parts = [serve_http(application, bound, stop, started, door=door), run_hosts(stop), *beside]
     async with asyncio.TaskGroup() as group:
         for part in parts:
             group.create_task(_until_stopped(part, stop))

@@ -1,0 +1,78 @@
+"""A watchdog that restarts this process when its event loop hangs.
+
+A process whose loop hangs keeps its sockets and database connections open, so agents and other processes would wait
+for it. After a restart, its agents reconnect at once, and any process can claim its runs.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+from peer_agent.protocol.errors import Fault
+
+log = logging.getLogger(__name__)
+
+STUCK_S = 5.0  # seconds without a turn of the loop until the process is restarted; a claim lasts ten
+BEAT_S = 0.5
+
+
+async def watch_loop(stop: asyncio.Event, give_up: Callable[[], None] | None = None) -> None:
+    """Until `stop`, note each turn of the loop, and let a thread call `give_up` once there were none for `STUCK_S`."""
+    beats = Beats()
+    thread = threading.Thread(target=_watch, args=(beats, give_up or restart), name="watchdog", daemon=True)
+    thread.start()
+    try:
+        while not stop.is_set():
+            beats.count += 1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), BEAT_S)
+    finally:
+        beats.over.set()
+
+
+class Beats:
+    """The turns that a loop has taken, and the thread that takes them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.over = threading.Event()
+        self.thread = threading.get_ident()
+
+
+def _watch(beats: Beats, give_up: Callable[[], None]) -> None:
+    """Count the checks between which the loop made no turn.
+
+    A late check counts as the first: then the whole process was stopped or starved, and the loop comes next.
+    """
+    known, missed, at = -1, 0, time.monotonic()
+    while not beats.over.wait(BEAT_S):
+        was_late, at = time.monotonic() - at > 2 * BEAT_S, time.monotonic()
+        missed = missed + 1 if beats.count == known and not was_late else 0
+        known = beats.count
+        if missed * BEAT_S >= STUCK_S:
+            log.critical("%s\n%s", Fault.of("E466", seconds=f"{STUCK_S:g}"), _stack_of(beats.thread))
+            give_up()
+            return
+
+
+def _stack_of(thread: int) -> str:
+    frame = sys._current_frames().get(thread)  # noqa: SLF001 (documented; the name is a warning only)
+    return "".join(traceback.format_stack(frame)) if frame is not None else ""
+
+
+def restart() -> None:
+    """Replace this process by a new one with the same arguments, PID, input and output.
+
+    Sockets, files and database connections close, and children end because their input does. Windows has no such call,
+    so there the process ends, and whatever started it must start it again.
+    """
+    logging.shutdown()
+    if os.name == "posix":
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 (the command that started this process)
+    os._exit(70)

@@ -1,0 +1,111 @@
+"""The site's port leads to its relay: connections for /relay/ are passed to the relay's process."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from websockets.exceptions import InvalidHandshake, WebSocketException
+from websockets.sync.client import connect
+
+from peer_agent.network.relay_server import HandedOver
+from server.door import Door
+from server.relay import address_behind
+from tests.server.test_serve import PATIENCE_S, relay_of, serving, wait_until, where
+
+
+@pytest.fixture
+def site(tmp_path: Path, migrated_sqlite: Path) -> Iterator[tuple[str, psutil.Process]]:
+    """Yield the address behind which the relay of a real site is reached, and the site's process."""
+    shutil.copy(migrated_sqlite, tmp_path)
+    with serving(tmp_path) as process:
+        yield address_behind(where(tmp_path, process)["url"]), process
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+
+
+def greeting(address: str, **headers: str) -> bytes:
+    """Return the first bytes that the relay sends on a new connection, or none if there is no relay."""
+    try:
+        with connect(address, proxy=None, additional_headers=headers) as link:
+            said = link.recv(timeout=PATIENCE_S)
+            assert isinstance(said, bytes)
+            return said
+    except (OSError, InvalidHandshake, WebSocketException):
+        return b""
+
+
+def test_one_port_serves_pages_and_relay(site: tuple[str, psutil.Process]) -> None:
+    address, process = site
+    assert address.startswith("ws://127.0.0.1:")
+    wait_until(lambda: greeting(address))
+    assert greeting(address, **{"X-Filler": "x" * 4000}), "the head may be long"
+    relay = relay_of(process)
+    listening = [each for each in relay.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+    assert listening == [], "it has no port of its own"
+    os.kill(relay.pid, signal.SIGKILL)
+    wait_until(lambda: not greeting(address) or relay_of(process).pid != relay.pid)
+    wait_until(lambda: greeting(address))
+    assert relay_of(process).pid != relay.pid, "the next relay has the connections"
+
+
+def test_bytes_do_not_pass_through_the_site(site: tuple[str, psutil.Process]) -> None:
+    """While the site's process is stopped, an open connection to the relay goes on."""
+    address, process = site
+    wait_until(lambda: greeting(address))
+    with connect(address, proxy=None) as link:
+        link.recv(timeout=PATIENCE_S)
+        process.send_signal(signal.SIGSTOP)
+        try:
+            assert link.ping().wait(PATIENCE_S), "the relay answers"
+        finally:
+            process.send_signal(signal.SIGCONT)
+
+
+class TestPassing:
+    @pytest.fixture
+    def passed(self) -> Iterator[tuple[Door, HandedOver]]:
+        door = Door()
+        with HandedOver(door.open()) as taking:
+            taking.settimeout(0.0)
+            yield door, taking
+        door.close()
+
+    async def pass_one(self, door: Door, head: bytes) -> socket.socket:
+        """Pass the accepted end of a new connection, and return the other end."""
+        ours, theirs = socket.socketpair()
+        transport, _ = await asyncio.get_running_loop().connect_accepted_socket(asyncio.Protocol, theirs)
+        door.hand_over(transport, head, "2001:db8::7")
+        await asyncio.sleep(0)
+        return ours
+
+    async def test_address_head_and_connection_arrive(self, passed: tuple[Door, HandedOver]) -> None:
+        door, taking = passed
+        with contextlib.closing(await self.pass_one(door, b"GET /relay/\n\n")) as ours:
+            connection, (address, _) = taking.accept()
+            assert (address, taking.heads[connection.fileno()]) == ("2001:db8::7", b"GET /relay/\n\n")
+            connection.sendall(b"hello")
+            assert ours.recv(9) == b"hello"
+            connection.close()
+        with pytest.raises(BlockingIOError):
+            taking.accept()
+
+    async def test_connection_ends_if_no_relay_takes_it(self, passed: tuple[Door, HandedOver]) -> None:
+        door, _ = passed
+        door.close()
+        with contextlib.closing(await self.pass_one(door, b"GET /relay/\n\n")) as ours:
+            assert ours.recv(9) == b""
+
+    async def test_relay_that_hangs_does_not_block_the_site(self, passed: tuple[Door, HandedOver]) -> None:
+        door, _ = passed
+        ends = [await self.pass_one(door, b"x" * 16_000) for _ in range(300)]
+        ends[-1].settimeout(PATIENCE_S)
+        assert ends[-1].recv(9) == b"", "its queue is full, so the last one ends"
+        for end in ends:
+            end.close()
