@@ -1,4 +1,7 @@
-/** The copy and print buttons of a page. With `<meta name="renew-ms">`, the page also requests itself again at that interval. */
+/**
+ * The copy and print buttons of a page, and the list of its sections. With `<meta name="renew-ms">`, the page also
+ * requests itself again at that interval.
+ */
 
 import { followCopyButtons, prepare, renew } from "./parts";
 
@@ -12,7 +15,32 @@ async function follow(): Promise<never> {
   }
 }
 
+/** Mark one section in the page's list of sections: the one that crosses the upper fifth of the window, or was chosen. */
+function followSections(list: HTMLElement): void {
+  const links = new Map<Element, HTMLElement>();
+  function mark(section: Element): void {
+    for (const each of links.values()) each.removeAttribute("aria-current");
+    const link = links.get(section);
+    if (!link) return;
+    link.setAttribute("aria-current", "true");
+    list.scrollLeft = link.offsetLeft - (list.clientWidth - link.offsetWidth) / 2;
+  }
+  const observer = new IntersectionObserver(
+    (changes) => changes.forEach((change) => change.isIntersecting && mark(change.target)),
+    { rootMargin: "-20% 0px -79%" },
+  );
+  for (const link of list.querySelectorAll<HTMLAnchorElement>("a[href^='#']")) {
+    const section = document.getElementById(link.hash.slice(1))?.closest("section, details");
+    if (!section) continue;
+    links.set(section, link);
+    if (links.size === 1) mark(section);
+    observer.observe(section);
+    link.addEventListener("click", () => setTimeout(() => mark(section), 100)); // the page may be too short to jump so far
+  }
+}
+
 followCopyButtons();
+document.querySelectorAll<HTMLElement>("nav[data-sections]").forEach(followSections);
 for (const button of document.querySelectorAll<HTMLButtonElement>("button[data-print]")) {
   button.hidden = false;
   button.addEventListener("click", () => print());

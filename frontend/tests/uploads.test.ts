@@ -42,7 +42,7 @@ it("a file that the site would not take is refused before a byte is sent, in the
 });
 
 it("sizes are written as on the pages", () => {
-  expect([0, 1, 301_560, 1_000_000, 12_340_000, 3e9].map(megabytes)).toEqual(["0 kB", "1 kB", "302 kB", "1.0 MB", "12 MB", "3.0 GB"]);
+  expect([0, 1, 301_560, 1_000_000, 12_340_000, 3e9].map(megabytes)).toEqual(["0\u00a0kB", "1\u00a0kB", "302\u00a0kB", "1.0\u00a0MB", "12\u00a0MB", "3.0\u00a0GB"]);
 });
 
 it("an upload's name is the end of its address", () => {

@@ -1,7 +1,7 @@
 """Checks of the site, read by its operators' pages, `/readyz` and `manage.py doctor`.
 
 Each check runs in its own thread and has two seconds. Meanwhile readers get the last finding, so they never wait for a
-server that hangs.
+server that hangs. Only the page that lists all checks waits, so that it is complete.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +42,7 @@ from redis.retry import Retry
 from accounts.models import Machine
 from config.environment import addresses_of, is_loopback
 from coordination import presence
+from jobs.models import Job
 from peer_agent.machine.language import in_bytes
 from peer_agent.protocol.credentials import LIFETIME_S
 from runs.models import Run, Snapshot
@@ -55,6 +56,7 @@ PATIENCE_S = 0.3  # how long a page waits for findings
 DAY_S = 86_400
 SILENT_S = 30.0  # the worker touches its file every `BEAT_S`
 BEAT_S = 5.0
+OVERDUE_S = 600.0  # a job that has been due for this long may lack a worker
 OLD_DAYS = 7  # age of a backup that an operator should look at
 EXPIRES_DAYS = 14  # or a sixth of the certificate's life, if that is shorter
 SKEW_S = 5.0
@@ -104,7 +106,8 @@ class Finding(NamedTuple):
 class Check:
     """A check and its last finding. At most one thread makes it at a time.
 
-    Without an answer, it points to `see`, a setting or a file. `is_vital` means that the site then cannot do its work.
+    If there is no answer, the finding points to `see`, a setting or a file. `is_vital` means that the site then cannot
+    do its work.
     """
 
     def __init__(
@@ -133,7 +136,7 @@ class Check:
         self._done.wait(max(0.0, min(patience_s, self._began_at + LIMIT_S - time.monotonic())))
 
     def finding(self, kept_s: float) -> Finding:
-        """Return what is known. While the check is being made, the finding before may be twice as old as `kept_s`."""
+        """Return the last finding. While the check runs, that finding may be up to twice as old as `kept_s`."""
         with self._lock:
             now = time.monotonic()
             if self._is_busy and now - self._began_at > LIMIT_S:
@@ -181,7 +184,7 @@ def start(work: Callable[[], None]) -> None:
 
 
 def look(checks: Sequence[Check], *, kept_s: float = KEPT_S, patience_s: float = PATIENCE_S) -> list[Checked]:
-    """Return the findings. Make again the checks whose findings are old, and wait for them up to `patience_s`."""
+    """Return the findings. Repeat the checks whose findings are old, and wait for them up to `patience_s`."""
     for check in checks:
         check.begin(kept_s)
     until = time.monotonic() + patience_s
@@ -330,7 +333,7 @@ def check_agent() -> Finding:
 
 
 def worker_mark() -> Path:
-    """The file that a worker touches while it takes tasks."""
+    """The file that a worker touches while it does jobs."""
     return Path(settings.DATA) / "worker-seen"
 
 
@@ -343,6 +346,19 @@ def check_worker() -> Finding:
         text, do = _("No background work is done: texts, releases and notifications wait."), _("Start it:")
         command = "manage.py worker" if settings.REDIS_URL else "manage.py serve"
         return Finding(State.LOOK, text, {}, do, command, is_down=True)
+    failed = Job.objects.filter(state=Job.State.FAILED).count()
+    if failed:
+        text = ngettext_lazy("%(number)s job has failed.", "%(number)s jobs have failed.", "number")
+        return Finding(State.LOOK, text, {"number": failed}, _("The list below says why."))
+    since = timezone.now() - timedelta(seconds=OVERDUE_S)
+    overdue = Job.objects.filter(state=Job.State.QUEUED, due__lt=since).count()
+    if overdue:
+        text = ngettext_lazy(
+            "%(number)s job waits for longer than usual.", "%(number)s jobs wait for longer than usual.", "number"
+        )
+        return Finding(
+            State.LOOK, text, {"number": overdue}, _("Other jobs of the same kind may take long: see the list below.")
+        )
     return Finding(State.OK, _("A worker is running."))
 
 

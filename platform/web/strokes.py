@@ -1,7 +1,7 @@
 """Drawings made of strokes, the motif of the mark: one stroke is one share of the work, in its person's tint.
 
-Pure functions that return `<svg>` elements. Counts and tints are exact. A stroke's length means something only where a
-function says so.
+Pure functions that return `<svg>` elements. Counts and tints are exact. A stroke's length has a meaning only if the
+function's docstring says so.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ def strip(parts: Sequence[Part], left: float, label: str) -> SafeString:
 def history(stretches: Sequence[Sequence[Part]], label: str) -> SafeString:
     """Draw the newest steps, in stretches with the oldest first: strokes as tall as the stretch's samples.
 
-    The tints are shared out over all stretches, so each has as many strokes as its share within one.
+    The tints are distributed over all stretches, so each tint has as many strokes as its share within one.
     """
     count = STRIP // max(len(stretches), 1)
     most = max((sum(amount for _, amount in parts) for parts in stretches), default=0) or 1
@@ -119,7 +119,7 @@ def shares(parts: Sequence[Part], label: str) -> SafeString:
 
 
 def times(seconds: Sequence[float], middle: float, label: str) -> SafeString:
-    """Draw a stroke for each step, the oldest first, as tall as the step was long; and a dotted line at `middle`."""
+    """Draw a stroke for each step, the oldest first, as tall as the step was long, and a dotted line at `middle`."""
     longest = max(seconds, default=0) or 1
 
     def y(value: float) -> float:
@@ -133,7 +133,7 @@ def times(seconds: Sequence[float], middle: float, label: str) -> SafeString:
 
 
 def marked(name: int | str, part: float) -> list[int | str]:
-    """Return the strokes of a `band` of which a part (between 0 and 1), and at least one stroke, has this tint."""
+    """Return the strokes of a `band` in which a part (between 0 and 1), and at least one stroke, has this tint."""
     part = max(part, 1 / BAND)
     return spread([(name, part), ("rest", 1 - part)], 0, BAND)
 
@@ -239,9 +239,9 @@ KINDS = {  # what each kind of recipe learns, by its objective
 
 
 def places(tints: Sequence[int], goal: int) -> SafeString:
-    """Draw a stroke for each person who is there, and a dashed place for each one still wanted.
+    """Draw a stroke for each person who is there, and a dashed place for each person still wanted.
 
-    If they are more than `PLACES`, a stroke stands for several people.
+    If there are more than `PLACES` people, a stroke represents several of them.
     """
     people = max(goal, len(tints))
     count = min(people, PLACES)

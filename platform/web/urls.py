@@ -30,7 +30,7 @@ from web.pages.runs import (
 )
 from web.pages.runs import run as runs_pages
 from web.pages.runs.forms import recipe
-from web.pages.site import about, front
+from web.pages.site import about, front, jobs
 
 page_or_form = require_http_methods(["GET", "HEAD", "POST"])  # Django's login view would treat a PUT as a POST
 
@@ -115,6 +115,7 @@ urlpatterns = [
     path("account/sessions/", account.end_other_sessions, name="end_sessions"),
     path("password/<str:person_id>/<str:token>/", account.new_password, name="new_password"),
     path("operator/", about.checklist, name="checklist"),
+    path("operator/jobs/<int:number>/again/", jobs.try_again, name="job_again"),
     path("operator/<str:secret>/", login.first_operator, name="operator"),
     path("account/page/", person.show_page, name="show_page"),
     path("account/export.json", leaving.export, name="export"),

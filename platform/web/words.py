@@ -1,4 +1,4 @@
-"""Texts of the agent's packages in a page's language, taken from the agent's and the site's catalogues."""
+"""Texts of the agent's packages in a page's language, taken from the agent's and the site's catalogues; sizes."""
 
 from functools import cache
 from gettext import NullTranslations
@@ -6,6 +6,7 @@ from gettext import NullTranslations
 from django.utils.translation import get_language, gettext, to_locale
 
 from peer_agent.machine.language import catalogue_of
+from peer_agent.machine.language import in_bytes as in_bytes_of_terminal
 from peer_agent.protocol import reasons
 from peer_agent.protocol.errors import CATALOGUE, Fault, titled
 from peer_agent.protocol.errors.translation import in_words, refilled
@@ -59,6 +60,11 @@ def loss_unit_of_page(recipe: Recipe) -> tuple[str, str]:
     """Return the unit over which a loss is averaged, in the singular and the plural, such as “token” and “tokens”."""
     one, many = recipe.loss_unit
     return gettext(one), gettext(many)
+
+
+def in_bytes(count: float) -> str:
+    """Return a size as text, such as “3.4 MB”, with a no-break space before its unit."""
+    return in_bytes_of_terminal(count).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _translated(message: str) -> str:

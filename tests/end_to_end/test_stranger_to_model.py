@@ -62,7 +62,7 @@ def open_the_run(organizer: Reader, swarm: Swarm) -> None:
     """Check that the page shows five pieces of the text, then open the run."""
     page = organizer.page
     page.goto(f"{swarm.url}/runs/{swarm.slug}/manage/")
-    page.wait_for_selector("h2:has-text('What the run learns from')")
+    page.wait_for_selector("#verdict")
     page.click("section[aria-labelledby=verdict] summary:has-text('Two more')")
     pieces = page.locator("section[aria-labelledby=verdict] blockquote")
     assert len({piece for piece in pieces.all_inner_texts() if piece}) == 5

@@ -340,6 +340,7 @@ GET   /password/<person_id>/<token>/                 *         410    410      4
 POST  /password/<person_id>/<token>/                 *         410    410      410    410       410      410
 ANY   /admin/**                                      *         login  403      403    403       200      login
 GET   /operator/                                     *         login  403      403    403       200      login
+POST  /operator/jobs/<number>/again/                 *         login  403      403    403       done     login
 GET   /operator/<secret>/                            *         404    404      404    404       404      404
 POST  /operator/<secret>/                            *         404    404      404    404       404      404
 GET   /help/                                         *         200    200      200    200       200      200

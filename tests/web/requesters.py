@@ -447,6 +447,7 @@ WAYS: dict[str, Ask] = {
     "POST /account/page/": posting(public="0"),
     "POST /account/delete/": delete_account,
     "POST /password/<person_id>/<token>/": posting(password="eight quiet herons"),
+    "POST /operator/jobs/<number>/again/": posting(),
     "POST /operator/<secret>/": posting(username="Newcomer", password=PASSWORD),
     "POST /api/v1/devices": request_machine,
     "POST /api/v1/devices/poll": collect,

@@ -217,7 +217,7 @@ def test_a_backup_is_known_by_the_mark_that_its_recipe_leaves(data_folder: Path)
     assert f"touch site-1 /data/{mark.name}" in recipe
 
 
-def test_a_silent_worker_is_missed(data_folder: Path) -> None:
+def test_a_silent_worker_is_missed(db: None, data_folder: Path) -> None:
     data_folder.mkdir()
     assert health.check_worker().is_down
     health.worker_mark().touch()

@@ -54,10 +54,10 @@ export function fileFault(size: number, limit: number, words: { empty: string; t
   return size <= limit ? "" : words.tooLong.replace("SIZE", Math.ceil(size / 1_000_000).toLocaleString("en"));
 }
 
-/** 12 kB, 3.4 MB; `in_bytes` in `peer_agent/machine/language.py` writes the same. */
+/** 12 kB, 3.4 MB, with a no-break space; `in_bytes` in `platform/web/words.py` writes the same. */
 export function megabytes(bytes: number): string {
-  if (bytes >= 1e9) return `${(bytes / 1e9).toFixed(1)} GB`;
-  return bytes < 1e6 ? `${Math.ceil(bytes / 1000)} kB` : `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`;
+  if (bytes >= 1e9) return `${(bytes / 1e9).toFixed(1)}\u00a0GB`;
+  return bytes < 1e6 ? `${Math.ceil(bytes / 1000)}\u00a0kB` : `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)}\u00a0MB`;
 }
 
 /** The name of an upload, which its address ends with. */

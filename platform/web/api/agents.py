@@ -20,7 +20,7 @@ from peer_agent.protocol.messages import PROTOCOL
 from runs.access import access_joinable_run, require_unremoved
 from web.agent_package import install_lines
 from web.api.identity import bearer_secret, encoded
-from web.api.schemas import AgentOut, CredentialOut, DeviceIn, DeviceOut, FaultOut, MachineIn, MachineOut, PollIn
+from web.api.schemas import AgentOut, CredentialOut, DeviceIn, DeviceOut, FaultOut, MachineIn, MachineOut, PollIn, Slug
 from web.http import rate_limits
 from web.http.requester import address_of, ip_of, site_of
 
@@ -29,7 +29,15 @@ SIGNATURE = "X-Manyhands-Signature"
 CONTROL = "/ws/agents/"
 ASKING: dict[Any, Any] = dict.fromkeys((400, 401, 403, 404, 409, 422, 429), FaultOut)
 SIGNED_BODY = {
-    "parameters": [{"in": "header", "name": SIGNATURE, "required": True, "schema": {"type": "string"}}],
+    "parameters": [
+        {
+            "in": "header",
+            "name": SIGNATURE,
+            "required": True,
+            "schema": {"type": "string"},
+            "description": "The machine's Ed25519 signature of the raw body, in hexadecimal digits.",
+        }
+    ],
     "requestBody": {
         "required": True,
         "content": {
@@ -81,7 +89,7 @@ def enrol(request: HttpRequest, body: MachineIn) -> dict[str, str]:
 
 
 @router.post("runs/{slug:slug}/credential", response={200: CredentialOut, **ASKING}, openapi_extra=SIGNED_BODY)
-def run_credential(request: HttpRequest, slug: str) -> dict[str, Any]:
+def run_credential(request: HttpRequest, slug: Slug) -> dict[str, Any]:
     """Issue a credential for one run. `X-Manyhands-Signature` carries the machine's signature of the raw body."""
     machine, role = _asker(request)
     run = access_joinable_run(slug=slug, viewer=machine.person)

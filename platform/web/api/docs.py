@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils.html import escape
+from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 from ninja import NinjaAPI
 
@@ -18,10 +20,9 @@ DEPTH = 4  # depth of examples, at which recursive schemas end
 
 class Parameter(NamedTuple):
     name: str
-    place: str
-    kind: str
+    kind: str  # such as “whole number, in the query”
     is_required: bool
-    about: str
+    about: SafeString
 
 
 class Operation(NamedTuple):
@@ -30,7 +31,7 @@ class Operation(NamedTuple):
     method: str
     path: str
     title: str
-    about: str
+    about: SafeString
     parameters: list[Parameter]
     body: str  # an example in JSON; empty if the operation has no body
     answers: list[tuple[str, str, str]]  # status, meaning, and an example in JSON
@@ -69,7 +70,7 @@ def _operation(schema: Mapping[str, Any], method: str, path: str, said: Mapping[
         method.upper(),
         path,
         said.get("summary", "").capitalize(),
-        said.get("description", ""),
+        _marked(said.get("description", "")),
         [_parameter(schema, each) for each in said.get("parameters", ())],
         _example_in(schema, bodies),
         [
@@ -81,8 +82,16 @@ def _operation(schema: Mapping[str, Any], method: str, path: str, said: Mapping[
 
 def _parameter(schema: Mapping[str, Any], said: Mapping[str, Any]) -> Parameter:
     kinds = list(dict.fromkeys(_kinds(schema, said["schema"]))) or ["text"]
-    kind = f"{'any of ' if len(kinds) > 1 else ''}{', '.join(kinds)}"
-    return Parameter(said["name"], said["in"], kind, bool(said.get("required")), said.get("description", ""))
+    kind = f"{'any of ' if len(kinds) > 1 else ''}{', '.join(kinds)}, in the {said['in']}"
+    # A parameter that may be null has its description within its schema.
+    texts = (each["description"] for each in (said, *said["schema"].get("anyOf", ())) if "description" in each)
+    return Parameter(said["name"], kind, bool(said.get("required")), _marked(next(texts, "")))
+
+
+def _marked(text: str) -> SafeString:
+    """Return a text as HTML, with the words in backticks as code."""
+    parts = ((f"<code>{part}</code>" if place % 2 else part) for place, part in enumerate(escape(text).split("`")))
+    return SafeString("".join(parts))
 
 
 def _kinds(schema: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import hashlib
 from pathlib import Path as Place
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from django.db.models import Q, QuerySet
 from django.http import Http404, HttpRequest
@@ -23,12 +23,14 @@ from runs.models import Dataset, Run, Snapshot
 from runs.snapshots.retention import was_asked_for
 from runs.snapshots.state_check import largest_snapshot
 from web.api.identity import credential_in, credential_of, require_run, run_for
-from web.api.schemas import FaultOut, FileDigest, SnapshotTaken, TokenizerOut
+from web.api.schemas import FaultOut, FileDigest, Slug, SnapshotTaken, TokenizerOut
 from web.http.files import send_file
 from web.http.requester import site_of
 
 router = Router(tags=["files"])
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+TokenizerFile = Annotated[str, Path(description=f"The file's name: {', '.join(f'`{name}`' for name in TOKENIZER)}.")]
+Step = Annotated[int, Path(description="The step after which the state was saved.")]
 FETCHING: dict[Any, Any] = {200: None, 206: None, 401: FaultOut, 403: FaultOut, 404: FaultOut, 416: None, 422: FaultOut}
 LOADING: dict[Any, Any] = {**FETCHING, 410: FaultOut}
 OFFERING: dict[Any, Any] = {
@@ -44,7 +46,7 @@ SAFETENSORS_BODY = {
 
 
 @router.get("files/shards/{digest}", response=FETCHING)
-def shard(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
+def shard(request: HttpRequest, digest: FileDigest) -> HttpResponseBase:
     """Download one shard of the training data of the credential's run."""
     credential = credential_of(request)
     dataset = Dataset.objects.filter(shards__digest=digest, runs__in=_runs_of(credential)).first()
@@ -54,7 +56,7 @@ def shard(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
 
 
 @router.get("files/models/{digest}", response=FETCHING)
-def model_file(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
+def model_file(request: HttpRequest, digest: FileDigest) -> HttpResponseBase:
     """Download a file that the credential's run builds its model from."""
     credential = credential_of(request)
     runs = _runs_of(credential).select_related("dataset").filter(recipe__contains=digest)
@@ -66,7 +68,7 @@ def model_file(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBa
 
 
 @router.get("files/snapshots/{digest}", response=LOADING)
-def snapshot(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
+def snapshot(request: HttpRequest, digest: FileDigest) -> HttpResponseBase:
     """Download a snapshot of the credential's run."""
     credential = credential_of(request)
     found = Snapshot.objects.select_related("run").filter(file=digest, run__in=_runs_of(credential)).first()
@@ -87,7 +89,7 @@ def tokenizer(request: HttpRequest) -> dict[str, Any]:
 
 
 @router.get("files/tokenizer/{name}", response=FETCHING)
-def tokenizer_file(request: HttpRequest, name: str) -> HttpResponseBase:
+def tokenizer_file(request: HttpRequest, name: TokenizerFile) -> HttpResponseBase:
     """Download one of the tokenizer files of the credential's run, by name."""
     folder = _tokenizer_folder(request)
     if name not in TOKENIZER:
@@ -96,7 +98,7 @@ def tokenizer_file(request: HttpRequest, name: str) -> HttpResponseBase:
 
 
 @router.get("runs/{slug:slug}/states/{int:made}", response={**FETCHING, 410: FaultOut})
-def snapshot_of_step(request: HttpRequest, slug: str, made: int) -> HttpResponseBase:
+def snapshot_of_step(request: HttpRequest, slug: Slug, made: Step) -> HttpResponseBase:
     """Download the state after step `made`, as one file containing the parameters and moments."""
     run = run_for(request, slug)
     found = run.snapshots.filter(step=made, state=Snapshot.State.VERIFIED).order_by("-index").first()
@@ -109,7 +111,7 @@ def snapshot_of_step(request: HttpRequest, slug: str, made: int) -> HttpResponse
 
 
 @router.put("runs/{slug:slug}/snapshots/{int:step}", response=OFFERING, openapi_extra=SAFETENSORS_BODY)
-def offer_snapshot(request: HttpRequest, slug: str, step: int) -> dict[str, Any]:
+def offer_snapshot(request: HttpRequest, slug: Slug, step: Step) -> dict[str, Any]:
     """Upload the state at `step` when the site asks for it. The site keeps the majority's state."""
     authorization, site = request.headers.get("Authorization"), site_of(request)
     length = request.META.get("CONTENT_LENGTH") or None

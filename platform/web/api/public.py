@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
-from ninja import Router
+from ninja import Path, Router
+from pydantic import Field
 
 from coordination import presence
 from coordination.presence import Carried
@@ -25,6 +26,7 @@ from runs.storage import release_path
 from web.api.identity import run_for, viewer_of
 from web.api.schemas import (
     ITEMS,
+    LARGEST_ROW,
     Cursor,
     FactsOut,
     FaultOut,
@@ -36,6 +38,7 @@ from web.api.schemas import (
     Offset,
     RunDetailOut,
     RunList,
+    Slug,
     SnapshotList,
     StepList,
     VerdictOut,
@@ -46,6 +49,8 @@ from web.run_picture.own import BITS, MEGA, OwnLink, links_for
 from web.run_picture.status_sentence import overfitting_sentence
 
 Row = TypeVar("Row")
+CardStep = Annotated[int, Field(ge=0, le=LARGEST_ROW, description="The step; by default, the newest.")] | None
+ReleaseFile = Annotated[str, Path(description="The file's name, such as `model.safetensors`.")]
 router = Router(tags=["runs"])
 
 READING: dict[Any, Any] = dict.fromkeys((401, 403, 404, 422), FaultOut)
@@ -61,7 +66,7 @@ def runs(request: HttpRequest, cursor: Offset = 0, limit: Limit = ITEMS) -> dict
 
 
 @router.get("runs/{slug:slug}", response={200: RunDetailOut, **READING})
-def run(request: HttpRequest, slug: str) -> dict[str, Any]:
+def run(request: HttpRequest, slug: Slug) -> dict[str, Any]:
     """Return one run: its state, figures and recipe."""
     found = run_for(request, slug)
     facts = _run_facts(found, selectors.last_loss(found), len(presence.online(found)))
@@ -73,7 +78,7 @@ def run(request: HttpRequest, slug: str) -> dict[str, Any]:
 
 
 @router.get("runs/{slug:slug}/steps", response={200: StepList, **READING})
-def steps(request: HttpRequest, slug: str, cursor: Cursor | None = None, limit: Limit = ITEMS) -> dict[str, Any]:
+def steps(request: HttpRequest, slug: Slug, cursor: Cursor = None, limit: Limit = ITEMS) -> dict[str, Any]:
     """List the committed steps of a run, oldest first."""
     found = run_for(request, slug)
     rows = selectors.steps(found, after=-1 if cursor is None else cursor)[: limit + 1]
@@ -81,7 +86,7 @@ def steps(request: HttpRequest, slug: str, cursor: Cursor | None = None, limit: 
 
 
 @router.get("runs/{slug:slug}/leaderboard", response={200: LeaderboardPage, **READING})
-def leaderboard(request: HttpRequest, slug: str, cursor: Offset = 0, limit: Limit = ITEMS) -> dict[str, Any]:
+def leaderboard(request: HttpRequest, slug: Slug, cursor: Offset = 0, limit: Limit = ITEMS) -> dict[str, Any]:
     """List the contributors to a run and their samples."""
     found = run_for(request, slug)
     lines = standings.leaderboard(found, offset=cursor, limit=limit + 1)
@@ -91,15 +96,15 @@ def leaderboard(request: HttpRequest, slug: str, cursor: Offset = 0, limit: Limi
 
 
 @router.get("runs/{slug:slug}/ledger", response={200: LedgerList, **READING})
-def ledger(request: HttpRequest, slug: str, cursor: Cursor = 0, limit: Limit = ITEMS) -> dict[str, Any]:
+def ledger(request: HttpRequest, slug: Slug, cursor: Cursor = None, limit: Limit = ITEMS) -> dict[str, Any]:
     """List each machine's contributions to committed steps."""
     found = run_for(request, slug)
-    rows = selectors.ledger_rows(found, after=cursor)[: limit + 1]
+    rows = selectors.ledger_rows(found, after=cursor or 0)[: limit + 1]
     return _page(list(rows), limit, _ledger_facts, lambda row: row.pk)
 
 
 @router.get("runs/{slug:slug}/snapshots", response={200: SnapshotList, **READING})
-def snapshots(request: HttpRequest, slug: str, cursor: Cursor | None = None, limit: Limit = ITEMS) -> dict[str, Any]:
+def snapshots(request: HttpRequest, slug: Slug, cursor: Cursor = None, limit: Limit = ITEMS) -> dict[str, Any]:
     """List the snapshots that can be loaded."""
     found = run_for(request, slug)
     rows = selectors.snapshots(found, after=-1 if cursor is None else cursor)[: limit + 1]
@@ -108,7 +113,7 @@ def snapshots(request: HttpRequest, slug: str, cursor: Cursor | None = None, lim
 
 
 @router.get("runs/{slug:slug}/facts", response={200: FactsOut, **READING}, summary="Model card facts")
-def facts(request: HttpRequest, slug: str, step: Cursor | None = None) -> dict[str, Any]:
+def facts(request: HttpRequest, slug: Slug, step: CardStep = None) -> dict[str, Any]:
     """Return the model card's facts as of a step (default: the newest). Only people who have agreed are named."""
     found = run_for(request, slug)
     newest = found.head.step
@@ -119,7 +124,7 @@ def facts(request: HttpRequest, slug: str, step: Cursor | None = None) -> dict[s
 @router.get(
     "runs/{slug:slug}/verdict", response={200: VerdictOut, **READING}, summary="What was understood of the data"
 )
-def verdict(request: HttpRequest, slug: str) -> dict[str, Any]:
+def verdict(request: HttpRequest, slug: Slug) -> dict[str, Any]:
     """Return what was understood of the run's data. Only for the organizer and co-organizers."""
     dataset = access_managed_run(slug=slug, viewer=viewer_of(request)).dataset
     is_ready = dataset.state == Dataset.State.READY
@@ -128,7 +133,7 @@ def verdict(request: HttpRequest, slug: str) -> dict[str, Any]:
 
 @router.get("runs/{slug:slug}/release/{name}", response={200: None, 206: None, 416: None, **READING})
 @router.api_operation(["HEAD"], "runs/{slug:slug}/release/{name}", include_in_schema=False)
-def release_file(request: HttpRequest, slug: str, name: str) -> HttpResponseBase:
+def release_file(request: HttpRequest, slug: Slug, name: ReleaseFile) -> HttpResponseBase:
     """Download one file of the release. Ranges are supported; `X-Sha256` is the digest of the whole file."""
     found = run_for(request, slug)
     release = Release.objects.filter(run=found, state=Release.State.READY).first()
@@ -201,7 +206,7 @@ def _page(
 
 
 @router.get("runs/{slug:slug}/plan", response={200: LastPlan, **READING})
-def plan(request: HttpRequest, slug: str) -> dict[str, Any]:
+def plan(request: HttpRequest, slug: Slug) -> dict[str, Any]:
     """Return the machines that sent and averaged in the last step, and the connections that limited it."""
     outline = presence.last_plan(run_for(request, slug))
     if outline is None:
@@ -217,7 +222,7 @@ def plan(request: HttpRequest, slug: str) -> dict[str, Any]:
 
 
 @router.get("runs/{slug:slug}/links", response={200: LinkList, **READING})
-def links(request: HttpRequest, slug: str, cursor: Offset = 0, limit: Limit = ITEMS) -> dict[str, Any]:
+def links(request: HttpRequest, slug: Slug, cursor: Offset = 0, limit: Limit = ITEMS) -> dict[str, Any]:
     """List the measured connection speeds of your machines in this run, or of all machines if you manage it."""
     viewer = viewer_of(request)
     if person_of(viewer) is None:

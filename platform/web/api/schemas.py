@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Any
 
-from ninja import Schema
+from ninja import Path, Query, Schema
 from pydantic import Field
 
 from peer_agent.protocol.errors.entry import Severity
@@ -11,11 +11,13 @@ from peer_agent.protocol.errors.entry import Severity
 MOST_ITEMS, ITEMS = 1000, 100
 LARGEST_ROW = 2**63 - 1
 
-Limit = Annotated[int, Field(ge=1, le=MOST_ITEMS)]
-Cursor = Annotated[int, Field(ge=0, le=LARGEST_ROW)]
-Offset = Annotated[int, Field(ge=0, le=1_000_000_000)]
+BEGINNING = "Where the page begins: the `next` of the page before."
+Slug = Annotated[str, Path(description="The run's name in its address, as in `/runs/proverbs/`.")]
+Limit = Annotated[int, Query(ge=1, le=MOST_ITEMS, description=f"Items on a page, at most {MOST_ITEMS:,}.")]
+Offset = Annotated[int, Query(ge=0, le=1_000_000_000, description=BEGINNING)]
+Cursor = Annotated[int, Field(ge=0, le=LARGEST_ROW, description=BEGINNING)] | None
 Hex64 = Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")]
-FileDigest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+FileDigest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="The file's SHA-256, in hexadecimal digits.")]
 Hex128 = Annotated[str, Field(pattern="^[0-9a-fA-F]{128}$")]
 
 

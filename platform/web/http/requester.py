@@ -19,7 +19,7 @@ def person_in(request: HttpRequest) -> Person:
 
 
 def ip_of(request: HttpRequest) -> str:
-    """Return the requester's IP address; empty if it is unknown."""
+    """Return the requester's IP address, or "" if it is unknown."""
     return visitor_of(request.META.get("REMOTE_ADDR", ""), request.headers.get("X-Forwarded-For", ""))
 
 

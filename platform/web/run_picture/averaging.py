@@ -231,7 +231,7 @@ def _rest(count: int) -> Line:
 
 def _part(part: float) -> Line:
     """Return a part as a readable percentage, and the thickness of its links in pixels."""
-    percent = f"{100 * part:.0f} %" if part >= 0.005 else _("under 1 %%") % {}
+    percent = f"{100 * part:.0f}%" if part >= 0.005 else _("under 1%%") % {}
     width = round(max(THINNEST, THICKEST * part), 1)
     return {"share": round(100 * part, 1), "percent": percent, "width": width}
 

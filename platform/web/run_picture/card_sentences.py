@@ -27,7 +27,7 @@ NOTHING = gettext_lazy("No activity yet.")
 
 
 def progress(picture: RunPicture, to_go: str) -> str:
-    """Return text such as “step 12 of 100 · about 88 min to go”. `to_go` is empty if the run is making no steps."""
+    """Return text such as “step 12 of 100 · about 88 min to go”. `to_go` is empty if the run makes no steps."""
     return " · ".join(filter(None, [step_of(picture.run, picture.step, picture.target_steps), to_go]))
 
 
@@ -39,7 +39,7 @@ def step_of(run: Run, step: int, target: int) -> str:
 
 
 def last_step(run: Run, step: int, target: int) -> int:
-    """Return the step at which a run's progress bar is full: its present step if it makes no more."""
+    """Return the step at which a run's progress bar is full, which is its present step if it makes no more steps."""
     return step if run.state in (Run.State.FINISHING, Run.State.FINISHED) else target
 
 
@@ -55,7 +55,7 @@ def resting(picture: RunPicture) -> str:
 
 
 def others(relays: int, auxiliaries: int, void_rounds: int) -> str:
-    """Return text such as “1 relay · 1 auxiliary · 2 retried steps”; empty if there are none."""
+    """Return text such as “1 relay · 1 auxiliary · 2 retried steps”, or "" if there are none."""
     parts = [
         counts.with_number(ngettext("%(number)s relay", "%(number)s relays", relays), relays) if relays else "",
         counts.with_number(ngettext("%(number)s auxiliary", "%(number)s auxiliaries", auxiliaries), auxiliaries)
@@ -69,7 +69,7 @@ def others(relays: int, auxiliaries: int, void_rounds: int) -> str:
 
 
 def more_people(number: int) -> str:
-    """Return text such as “and 4 more”, to show after the first names; empty for 0."""
+    """Return text such as “and 4 more”, to show after the first names, or "" for 0."""
     return _("and %(number)s more") % {"number": f"{number:,}"} if number else ""
 
 
@@ -94,7 +94,7 @@ def without_curve(unigram: float | None) -> str:
 
 
 def percent(part: float) -> str:
-    """Return a fraction as text, such as “12 %”, “0.4 %” or “under 0.1 %”; empty for 0."""
+    """Return a fraction as text, such as “12%”, “0.4%” or “under 0.1%”, or "" for 0."""
     if part >= 0.0995:
-        return f"{100 * part:.0f} %"
-    return f"{100 * part:.1f} %" if part >= 0.0005 else (_("under 0.1 %%") % {} if part else "")
+        return f"{100 * part:.0f}%"
+    return f"{100 * part:.1f}%" if part >= 0.0005 else (_("under 0.1%%") % {} if part else "")

@@ -29,7 +29,7 @@ def laid_out(
     *,
     as_perplexity: bool = False,
 ) -> Layout | None:
-    """Return the layout of a run's loss curve; None if there are no points yet. Losses are in nats per token."""
+    """Return the layout of a run's loss curve, or None if there are no points yet. Losses are in nats per token."""
     held = [(point.step, point.loss) for point in heldout]
     losses = [(point.step, point.loss) for point in points]
     return lay_out(losses, entropy, frame, heldout=held, as_perplexity=as_perplexity)
@@ -120,7 +120,7 @@ def charts_of(points: Sequence[Point]) -> list[dict[str, Any]]:
 
 
 def chart_of(points: Sequence[Point], key: str, frame: Frame) -> str:
-    """Return an `<svg>` of one chart; empty if the name is unknown or there are no values."""
+    """Return an `<svg>` of one chart, or "" if the name is unknown or there are no values."""
     quantity = next((each for each in QUANTITIES if each.key == key), None)
     values = values_of(points, quantity) if quantity else []
     layout = lay_out(values, None, frame, amount=quantity.unit if quantity else "")

@@ -49,7 +49,7 @@ class OwnLink(NamedTuple):
 
 
 def links_for(run: Run, viewer: Viewer) -> list[OwnLink]:
-    """Return the links, by name, of the viewer's machines in the run, or of all machines if the viewer manages it."""
+    """Return the links of the viewer's machines, sorted by name, or of all machines if the viewer manages the run."""
     return _links(run, viewer, sees_all=may_manage(run, viewer))
 
 
@@ -195,11 +195,11 @@ class Own:
     def share(self, whole: int) -> dict[str, Any] | None:
         if not self.samples:
             return None
-        return {"samples": self.samples, "percent": f"{100 * self.samples / whole:.1f} %"}
+        return {"samples": self.samples, "percent": f"{100 * self.samples / whole:.1f}%"}
 
 
 def own_machine_words(own: Own, peers: Sequence[OnlinePeer]) -> str:
-    """Return text such as “Your machine: 18,949 samples, 1st”; empty for a viewer who is not training now."""
+    """Return text such as “Your machine: 18,949 samples, 1st”, or "" for a viewer who is not training now."""
     here = len(_own_trainers(own, peers))
     if not here:
         return ""
@@ -212,7 +212,7 @@ def own_machine_words(own: Own, peers: Sequence[OnlinePeer]) -> str:
 
 
 def first_credit_facts(own: Own) -> dict[str, Any] | None:
-    """Return the viewer's first credit and tint for the page; None if it is not news."""
+    """Return the viewer's first credit and tint for the page, or None if it is not news."""
     person, first = person_of(own.viewer), own.first
     return {**first._asdict(), "tint": tint_of(person.username)} if person is not None and first is not None else None
 

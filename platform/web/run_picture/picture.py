@@ -88,7 +88,10 @@ def _words(seen: Seen) -> Picture:
 
 
 def _goal(seen: Seen) -> Picture | None:
-    """Return how many people train of those whom the organizer hopes for. None if it is reached or none can join."""
+    """Return how many of the people that the organizer hopes for are training.
+
+    Return None if that number is reached or no one can join.
+    """
     run, goal = seen.run.run, seen.run.run.people_goal
     if not goal or run.state not in (Run.State.PREPARING, Run.State.OPEN) or run.wanted == Run.Wanted.FINISHED:
         return None

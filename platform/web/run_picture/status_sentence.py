@@ -65,22 +65,22 @@ def at_step(picture: RunPicture) -> dict[str, str]:
 
 
 def finishing_sentence(picture: RunPicture) -> str:
+    if picture.release is not None and picture.release.state == Release.State.FAILED:
+        return _("%(step)s steps are done, but the model could not be made.") % at_step(picture)  # the page says why
     if picture.run.waiting_for:
         return reason_in_words_of_page(picture.run.waiting_for)
-    if picture.release is not None and picture.release.state == Release.State.FAILED:
-        return _("%(step)s steps are done, but the model could not be made.") % at_step(picture)
     if picture.step >= picture.target_steps:
         return _("All %(step)s steps are done. The model is being checked and packaged.") % at_step(picture)
     return _("%(step)s steps are done. The model is being checked and packaged.") % at_step(picture)
 
 
 def draft_sentence(picture: RunPicture) -> str:
+    if picture.dataset.state == Dataset.State.FAILED:
+        return _("The dataset could not be prepared.")  # the page says why, and what to do
     if picture.run.waiting_for:
         return _("This run could not be published. %(reason)s") % {
             "reason": reason_in_words_of_page(picture.run.waiting_for)
         }
-    if picture.dataset.state == Dataset.State.FAILED:
-        return _("The dataset could not be prepared.")
     if lacks_base(picture.dataset):
         return _("Draft: the model to adapt is still missing.")
     if picture.dataset.state != Dataset.State.READY:
@@ -136,7 +136,7 @@ def start_words(at: datetime, now: datetime) -> str:
 
 
 def start_label(run: Run, now: datetime | None = None) -> str:
-    """Return text such as “Starts Saturday 5 December, 18:00 UTC”; empty unless an open run waits for its start."""
+    """Return text such as “Starts Saturday 5 December, 18:00 UTC”, or "" unless an open run waits for its start."""
     now = now or timezone.now()
     at = run.later_start(now) if run.state == Run.State.OPEN else None
     return _("Starts %(when)s") % {"when": start_words(at, now)} if at else ""
@@ -206,7 +206,7 @@ def sentence(text: str) -> str:
 
 
 def to_go(picture: RunPicture) -> str:
-    """Return text such as “about 2 h 5 min to go”; empty if the run is making no steps."""
+    """Return text such as “about 2 h 5 min to go”, or "" if the run is making no steps."""
     left = picture.target_steps - picture.step
     if picture.run.wanted == Run.Wanted.FINISHED:
         return ""
@@ -298,7 +298,7 @@ def perplexity_words(measured: Sequence[Measured]) -> tuple[str, str]:
 
 
 def passes_note(passes: float | None) -> str:
-    """Return text such as “42 passes through the dataset (epochs)”; empty if unknown."""
+    """Return text such as “42 passes through the dataset (epochs)”, or "" if unknown."""
     if not passes:
         return ""
     if passes < 0.1:

@@ -25,7 +25,7 @@ class Entry(NamedTuple):
 
 
 def built_entry(source: str, folder: Path = FOLDER) -> Entry | None:
-    """Return the files that were built from a source in `frontend/`; None if it was not built."""
+    """Return the files that were built from a source in `frontend/`, or None if it was not built."""
     path = folder / "manifest.json"
     try:
         changed_ns = path.stat().st_mtime_ns

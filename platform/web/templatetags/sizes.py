@@ -2,7 +2,7 @@
 
 from django import template
 
-from peer_agent.machine.language import in_bytes
+from web.words import in_bytes
 
 register = template.Library()
 register.filter("in_bytes", in_bytes)

@@ -113,6 +113,41 @@ MENUS_BESIDE_THE_SCREEN = """() => [...document.querySelectorAll("details.menu")
 })"""
 
 
+# Find what can be used on a page. Closed menus hide what is in them.
+USABLE = """[...document.querySelectorAll("a[href], button, summary, select, textarea, input:not([type=hidden])")]
+  .filter((one) => one.checkVisibility() && !one.disabled)"""
+OPERATORS = {  # who looks at the checks of a site, and what the page says to this reader only
+    "root": "Add your address to send yourself a test message",
+    "Ines": "Send me a test message",
+    "Amina": "This page is for the operators of this site.",
+}
+CONFIRMED = """
+from datetime import timedelta
+from django.utils import timezone
+from accounts.models import Person
+from notices.models import Mailbox
+Person.objects.filter(username="Ines").update(is_superuser=True)
+ines = Person.objects.get(username="Ines")
+Mailbox.objects.create(person=ines, address="ines@example.org", confirmed_at=timezone.now())
+"""
+BUSY = """
+from jobs.models import Job
+later = timezone.now() + timedelta(days=1)
+for state, kind, fault in [
+    ("failed", "make release", "E312: The release could not be made."),
+    ("running", "prepare dataset", ""),
+    ("queued", "publish release", "E346: The Hub cannot be reached."),
+    ("queued", "verify snapshots", ""),
+]:
+    leased_until = later if state == "running" else None
+    Job.objects.create(kind=kind, state=state, due=later, leased_until=leased_until, failures=bool(fault), fault=fault)
+"""
+WORDS_OF_JOBS = {
+    "idle": {"Nothing is running or waiting."},
+    "busy": {"Failed", "Running", "Will be tried again", "Queued"},
+}
+
+
 class Site(NamedTuple):
     swarm: Swarm
     browser: Browser
@@ -221,6 +256,57 @@ def stands_in_nobodys_way(reader: Reader, scheme: Scheme, width: int) -> None:
     assert violations(reader, scheme) == [], f"{width} px"
     assert reader.page.evaluate(MENUS_BESIDE_THE_SCREEN) == [], f"{width} px"
     assert reader.page.evaluate("document.documentElement.scrollWidth") <= width, "nothing is cut off at the side"
+
+
+@pytest.fixture(scope="module", params=WORDS_OF_JOBS)
+def checked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Swarm, str]]:
+    """Yield a site that cannot reach its mail server, with two operators, and whether it has background jobs.
+
+    Ines has confirmed her e-mail address.
+    """
+    with Swarm(tmp_path_factory.mktemp("checked")) as swarm:
+        swarm.start_site(MANYHANDS_SMTP_URL="smtp://127.0.0.1:9", MANYHANDS_MAIL_FROM="site@example.org")
+        swarm.operator()
+        swarm.sign_up("Amina")
+        swarm.sign_up("Ines")
+        code = CONFIRMED + BUSY if request.param == "busy" else CONFIRMED
+        command = [sys.executable, str(ROOT / "manage.py"), "shell", "--command", code]
+        subprocess.run(command, env={**os.environ, "MANYHANDS_DATA": str(swarm.data)}, check=True)
+        yield swarm, request.param
+
+
+@pytest.mark.parametrize("colours", ["none", "active"])
+@pytest.mark.parametrize("who", OPERATORS)
+def test_a_sites_checks_stand_in_nobodys_way(
+    site: Site, checked: tuple[Swarm, str], scheme: Scheme, who: str, colours: Literal["none", "active"]
+) -> None:
+    swarm, jobs = checked
+    look: dict[str, Any] = {"color_scheme": scheme, "forced_colors": colours, "reduced_motion": "reduce"}
+    reader = Reader(site.browser, **look, extra_http_headers={"X-Forwarded-For": "93.184.216.34"})
+    sign_in(reader, swarm.url, who, PASSWORD)
+    for width in WIDTHS[scheme]:
+        reader.page.set_viewport_size({"width": width, "height": 844})
+        reader.page.goto(f"{swarm.url}/operator/")
+        said = reader.page.inner_text("main")
+        assert OPERATORS[who] in said
+        if who != "Amina":
+            assert "Your browser has just reached it from the internet." in said
+            assert all(words in said for words in WORDS_OF_JOBS[jobs])
+            assert {"OK", "Look at this", "Not set up"} == set(reader.page.locator("main .badge").all_inner_texts())
+        reader.page.evaluate(AXE.read_text())
+        stands_in_nobodys_way(reader, scheme, width)
+        can_be_used_by_keyboard(reader)
+    reader.context.close()
+
+
+def can_be_used_by_keyboard(reader: Reader) -> None:
+    """Require that Tab reaches all that can be used, in its order, and that each shows that it has the focus."""
+    there = reader.page.evaluate(f"{USABLE}.length")
+    assert there > 0
+    for place in range(there):
+        reader.page.keyboard.press("Tab")
+        assert reader.page.evaluate(f"{USABLE}.indexOf(document.activeElement)") == place
+        assert reader.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none", place
 
 
 def violations(reader: Reader, scheme: Scheme) -> list[str]:

@@ -127,6 +127,9 @@ def test_a_moderator_removes_somebody_and_lets_them_back(run: tuple[Swarm, Brows
     organizer, moderator = on_phone(swarm, browser, "Amina"), on_phone(swarm, browser, "Noor")
     organizer.page.goto(f"{swarm.url}/runs/{swarm.slug}/manage/")
     fits(organizer)
+    for section in ("#roles", "#publish"):
+        organizer.page.tap(f"nav[data-sections] a[href='{section}']")
+        organizer.wait_for(f"document.querySelector('nav[data-sections] [aria-current]').hash === '{section}'")
     organizer.page.fill("input[name=role-name]", "Noor")
     organizer.page.select_option("select[name=role-role]", "moderator")
     tap(organizer, "button:text-is('Invite')")

@@ -8,7 +8,7 @@ from django.test import Client
 
 from tests.web.browsing import page
 from web.api import api
-from web.api.docs import _groups
+from web.api.docs import _groups, _marked
 
 OPERATIONS = [operation for group in _groups(api) for operation in group.operations]
 
@@ -38,6 +38,15 @@ def test_examples_are_json_and_sentences_are_there(operation: object) -> None:
     for _, _, example in operation.answers:  # type: ignore[attr-defined]
         if example:
             json.loads(example)
+    for parameter in operation.parameters:  # type: ignore[attr-defined]
+        assert parameter.about, parameter.name
+
+
+def test_what_is_in_back_ticks_is_code(client: Client, db: None) -> None:
+    shown = page(client.get("/api/v1/docs"))
+    assert "`" not in shown
+    assert "<code>X-Sha256</code> is the digest" in shown
+    assert _marked("a `<b>` & c") == "a <code>&lt;b&gt;</code> &amp; c"
 
 
 def test_an_example_has_the_fields_of_its_answer(client: Client, db: None) -> None:

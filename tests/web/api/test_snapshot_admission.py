@@ -17,12 +17,15 @@ from django.utils import timezone
 
 from accounts.models import Person
 from coordination.models import Admission, PendingSnapshot, UploadSlot
-from coordination.snapshots import admit_hash, as_message, elect_keeper, expire_pending, news_of
+from coordination.snapshots import PENDING, admit_hash, as_message, elect_keeper, news_of
 from coordination.uploads import Slot
+from jobs.queue import Kind
+from jobs.runner import Later
 from peer_agent.protocol.log.digests import state_digest
 from runs import storage
 from runs.models import LogEntry, RefusedSnapshot, Run, Snapshot
 from server.body_limits import LengthGuard
+from tests.jobs.requests import do, requested
 from tests.runs.factories import ELEMENTS, VECTORS, Owned, committed, opened, owned, state_bytes
 from tests.web.api_client import API
 
@@ -172,11 +175,14 @@ class TestWhichBytes:
 
     def test_what_nobody_admits_expires(self, run: Run, elected: Owned, true_state: bytes) -> None:
         put(true_state, elected, run)
-        expire_pending()
+        assert requested() == [(Kind.EXPIRE_PENDING, "")]
+        later = do(Kind.EXPIRE_PENDING)
+        assert isinstance(later, Later)
+        assert PENDING.total_seconds() - 60 < (later.after_s or 0) <= PENDING.total_seconds() + 1
         path = storage.pending_path(run, hashlib.sha256(true_state).hexdigest())
         assert path.exists()
         PendingSnapshot.objects.update(expires=timezone.now() - timedelta(seconds=1))
-        expire_pending()
+        assert do(Kind.EXPIRE_PENDING) is None
         assert not path.exists()
         assert not PendingSnapshot.objects.exists()
 

@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 from django.core.cache import cache, caches
-from django.core.cache.backends.redis import RedisCache
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client, RequestFactory
 from redis.exceptions import ConnectionError as RedisGone
 
 from accounts.models import Person
+from coordination.channel_layer.cache import SafeRedisCache
 from runs.lifecycle.membership import create_invitation, revoke_invitation
 from runs.models import Run
 from tests.runs.factories import PASSWORD, draft
 from tests.web.browsing import as_
 from tests.web.pages.runs.test_uploads import announce, send
 from web.http import rate_limits
-from web.http.rate_limits import TooOften
+from web.http.rate_limits import HERE, TooOften
 from web.http.requester import address_of, ip_of
 
 NOW = 1_000_000.0
@@ -55,17 +55,30 @@ class TestCounting:
         with pytest.raises(TooOften, match=r"E223: Too many uploads in a short time\. .* Wait 15 minutes"):
             rate_limits.spend("uploads", "Teo", now=NOW)
 
-    def test_people_get_in_while_the_cache_is_away(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_process_counts_alone_while_redis_is_away(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def gone(*_: object) -> None:
             raise RedisGone
 
-        monkeypatch.setattr(cache, "get_or_set", gone)
+        caches[HERE].clear()
+        for method in ("get_or_set", "get"):
+            monkeypatch.setattr(cache, method, gone)
+        for _ in range(5):
+            assert spent() == 0
+            rate_limits.forgive("uploads", "Teo")
+        assert [spent() for _ in range(3)] == [0, 0, 900]
+
+    def test_people_get_in_if_nothing_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def gone(*_: object) -> None:
+            raise RedisGone
+
+        for store in (cache, caches[HERE]):
+            monkeypatch.setattr(store, "get_or_set", gone)
         assert [spent() for _ in range(5)] == [0] * 5
 
     def test_a_window_in_redis(self, settings: Any, redis_url: str) -> None:
-        backend = f"{RedisCache.__module__}.{RedisCache.__name__}"
+        backend = f"{SafeRedisCache.__module__}.{SafeRedisCache.__name__}"
         settings.CACHES = {"default": {"BACKEND": backend, "LOCATION": redis_url, "KEY_PREFIX": "test_rates"}}
-        assert isinstance(caches["default"], RedisCache)
+        assert isinstance(caches["default"], SafeRedisCache)
         cache.clear()
         assert [spent(now=NOW + passed) for passed in (0, 10, 20)] == [0, 0, 880]
         rate_limits.forgive("uploads", "Teo")

@@ -115,7 +115,7 @@ def test_both_sides_have_lines_and_the_shorter_is_centred() -> None:
     ]
     (relay,) = shown["averagers"]
     assert (relay["name"], relay["machine"], relay["y"]) == ("relay", "", ROW)
-    assert (relay["share"], relay["percent"], relay["width"]) == (100.0, "100 %", 12.0)
+    assert (relay["share"], relay["percent"], relay["width"]) == (100.0, "100%", 12.0)
 
 
 def test_who_sends_and_averages_has_one_key_on_both_sides() -> None:
@@ -133,10 +133,10 @@ def test_of_a_thousand_the_most_are_counted() -> None:
     assert (shown["sending"], shown["averaging"]) == ("1,000 machines send", "13 machines average")
     assert (len(shown["senders"]), shown["senders"][-1]["name"]) == (8, "993 others")
     assert [(line["name"], line["percent"]) for line in shown["averagers"]] == [
-        ("relay", "90 %"),
-        ("12 others", "10 %"),
+        ("relay", "90%"),
+        ("12 others", "10%"),
     ]
-    assert drawn(replace(many, other_part=0.001))["averagers"][-1]["percent"] == "under 1 %"
+    assert drawn(replace(many, other_part=0.001))["averagers"][-1]["percent"] == "under 1%"
     assert len(json.dumps(shown)) < 5000
 
 

@@ -66,12 +66,12 @@ def test_before_the_first_step_there_is_something_to_beat() -> None:
     ("part", "words"),
     [
         (0, ""),
-        (1e-6, "under 0.1 %"),
-        (0.0005, "0.1 %"),
-        (0.0994, "9.9 %"),
-        (0.0995, "10 %"),
-        (1 / 3, "33 %"),
-        (1, "100 %"),
+        (1e-6, "under 0.1%"),
+        (0.0005, "0.1%"),
+        (0.0994, "9.9%"),
+        (0.0995, "10%"),
+        (1 / 3, "33%"),
+        (1, "100%"),
     ],
 )
 def test_a_part_is_told_to_what_is_known_of_it(part: float, words: str) -> None:

@@ -50,7 +50,7 @@ def test_the_summary_says_what_the_curve_says() -> None:
     figures = {"perplexity": 244.69, "masked accuracy": 0.2345}
     held = [*held, Measured(400, 400, 5.6, START, figures)]
     assert summary(CURVE, 6.1, held).endswith(
-        "On held-out data: 5.60 (masked accuracy 23.4 %, perplexity 244.7) at step 400; the best was 5.50 at step 300."
+        "On held-out data: 5.60 (masked accuracy 23.4%, perplexity 244.7) at step 400; the best was 5.50 at step 300."
     )
     assert summary(CURVE[:1], None) == "Training loss is 7.99 nats per token at step 1."
     assert summary(CURVE[:1], None, unit="masked word") == "Training loss is 7.99 nats per masked word at step 1."

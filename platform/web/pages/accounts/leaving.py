@@ -1,7 +1,6 @@
 """Export of everything the site stores about a person, and deletion of the account."""
 
 import json
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,12 +19,10 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_safe
-from kombu.exceptions import OperationalError
 
 from accounts.machine_control import wanted_in
 from accounts.models import MachineControl, Person
 from coordination import presence
-from coordination.tasks import forget_name
 from notices.selectors import exported as exported_notices
 from peer_agent.protocol.errors import Fault, Problem
 from runs.departure import delete_account as forget
@@ -35,8 +32,6 @@ from web.http import rate_limits
 from web.http.files import in_turns
 from web.http.requester import person_in
 
-logger = logging.getLogger(__name__)
-HOSTS_KNOW_S = 60  # seconds until each host has noticed that the machines are revoked
 AT_ONCE = 2000  # ledger rows in memory
 LEDGER = ("run__slug", "step", "machine__name", "samples", "tokens", "credit", "weight", "entry__digest")
 
@@ -98,18 +93,9 @@ def delete_account(request: HttpRequest) -> HttpResponse:
             fault = problem.fault
         else:
             presence.forget_plans(name)
-            _forget_again(name)
             logout(request)
             return redirect("web:runs")
     return _asked(request, form, fault)
-
-
-def _forget_again(name: str) -> None:
-    """Delete the name again later, once hosts have dropped the machines. If the queue fails, just log the failure."""
-    try:
-        forget_name.apply_async((name,), countdown=HOSTS_KNOW_S)
-    except OperationalError as error:
-        logger.warning("lines that hosts write of a deleted account stay: %s", error)
 
 
 def _asked(request: HttpRequest, form: DeleteForm, fault: Fault | None) -> HttpResponse:

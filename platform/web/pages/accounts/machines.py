@@ -38,7 +38,7 @@ from web.http.faults import status_of
 from web.http.requester import person_in
 from web.pages.accounts.forms import MachineNameForm, TokenForm
 from web.run_picture import counts
-from web.words import titled_in_words_of_page
+from web.words import in_bytes, titled_in_words_of_page
 
 HOUR_S = 3600
 PAUSES = {"1h": HOUR_S, "2h": 2 * HOUR_S, "8h": 8 * HOUR_S}  # other values mean: until the owner resumes the machine
@@ -79,7 +79,7 @@ class OwnMachine(NamedTuple):
 
     @property
     def asked(self) -> str:
-        """Text about the owner's request that the connected machine has not yet confirmed; empty if there is none."""
+        """Text about the owner's request that the connected machine has not yet confirmed, or "" if there is none."""
         control = self.control
         if control.report is None or control.is_heard:
             return ""
@@ -93,16 +93,16 @@ class OwnMachine(NamedTuple):
 
     @property
     def used(self) -> str:
-        """Text about the electricity and the upload that the machine says a run has taken; empty if that is little."""
+        """Text about the electricity and the upload that the machine reports for a run, or "" if that is little."""
         report = self.control.report
         if report is None or not report.energy_wh:
             return ""
-        facts = {"energy": in_watt_hours(report.energy_wh), "size": in_words(report.sent_bytes) or "0 kB"}
+        facts = {"energy": in_watt_hours(report.energy_wh), "size": in_words(report.sent_bytes) or in_bytes(0)}
         return _("About %(energy)s and %(size)s up so far") % facts
 
     @property
     def could_not(self) -> str:
-        """The error that prevented the machine from moving to another run, as text; empty if there is none."""
+        """The error that prevented the machine from moving to another run, as text, or "" if there is none."""
         code = self.control.report.could_not if self.control.report is not None else ""
         return f"{Fault(code, '').title} ({code})" if code else ""
 
@@ -210,7 +210,7 @@ def change_machine(request: HttpRequest, machine_id: UUID) -> HttpResponse:
 
 
 def _asked(form: QueryDict) -> Callable[[Instructions], Instructions] | None:
-    """Return the change to a machine's instructions that a form requests; None if the form requests something else.
+    """Return the change to a machine's instructions that a form requests, or None if the form requests something else.
 
     The slug of a run is not checked here: the machine itself reports an unknown run.
     """

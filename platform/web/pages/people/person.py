@@ -5,11 +5,13 @@ from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
+from urllib.parse import unquote
 
 from django.contrib.auth.decorators import login_required
 from django.db.models import Max, Min
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
@@ -26,7 +28,7 @@ from runs import selectors
 from runs.ledger.totals import in_words
 from runs.models import Run
 from runs.people import Contributions, Given, contributions, given_to, ledger_of, runs_shown
-from web import strokes
+from web import qr, strokes
 from web.http import rate_limits
 from web.http.parts import rows_before
 from web.http.requester import address_of, person_in
@@ -109,12 +111,13 @@ def certificate(request: HttpRequest, name: str) -> HttpResponse:
     asked = request.GET.get("run", "")
     chosen = next((each for each in given.runs if each.run.slug == asked), given.runs[0])
     others = [each for each in given.runs if each != chosen]
-    site = request.build_absolute_uri("/").removesuffix("/")
-    address = (site, "people", person.username, "runs", chosen.run.slug, "")
+    address = request.build_absolute_uri(reverse("web:rounds", args=[person.username, chosen.run.slug]))
     facts = {
         "person": person,
         **_deed(person, chosen),
-        "address": format_html_join(SafeString("/<wbr>"), "{}", ((part,) for part in address)),
+        "address": address,
+        "address_said": format_html_join(SafeString("/<wbr>"), "{}", ((part,) for part in unquote(address).split("/"))),
+        "qr": qr.drawn(address),
         "others": [_row(each) for each in others[:LISTED]],
         "more": len(others) - LISTED,
         "sentence": sentence_of(given),
@@ -124,7 +127,7 @@ def certificate(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def _deed(person: Person, given: Given) -> dict[str, Any]:
-    """Return what a certificate says about the person's work in one run."""
+    """Return the facts that a certificate states about the person's work in one run."""
     run, last = given.run, ledger_of(person, given.run).first()
     days = run.daily.filter(person=person).aggregate(first=Min("day"), last=Max("day"))
     points = [(float(point.step), point.loss) for point in selectors.loss_points(run)]
@@ -148,7 +151,7 @@ def _deed(person: Person, given: Given) -> dict[str, Any]:
 
 
 def _others_said(others: int) -> str:
-    """Return text such as “and 30 other people, on the computers they already have.”; empty for 0."""
+    """Return text such as “and 30 other people, on the computers they already have.”, or "" for 0."""
     message = ngettext(
         "and %(number)s other person, on the computers they already have.",
         "and %(number)s other people, on the computers they already have.",
@@ -210,7 +213,7 @@ def sentence_of(given: Contributions) -> str:
 
 
 def _given_words(given: Given) -> str:
-    """Return a sentence such as “12,339 samples in 364 steps, 32 % of all that the run has seen.”"""
+    """Return a sentence such as “12,339 samples in 364 steps, 32% of all that the run has seen.”"""
     facts = {"samples": counts.samples(given.samples), "steps": counts.steps(given.steps), "part": percent(given.part)}
     if not given.samples:
         return _("No samples yet.")

@@ -29,7 +29,6 @@ from web.pages.runs.milestones import KINDS, Milestone, milestones_of
 from web.run_picture import card_sentences
 
 PAGE, FEED = 100, 50  # lines
-MARKS = 60  # strokes of the drawn run
 MILESTONE, MILESTONES = "milestone", "milestones"  # the kind of a line, and the choice of all of them
 NAMES = {
     "": pgettext_lazy("activity", "All"),
@@ -43,7 +42,6 @@ NAMES = {
 UNPRINTED = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 TRAIL_PAGE = 50  # lines
 STEP_OF = re.compile(r"step ([\d,]+):")  # the beginning of a line about a step
-COMING = (" joined", " left", " is away", " is gone")  # what a line says about a person after the name
 
 
 class Told(NamedTuple):
@@ -101,9 +99,9 @@ def _drawing(run: Run, steps: Collection[int]) -> str:
     points, last = [(float(point.step), point.loss) for point in selectors.loss_points(run)], run.head.step
     if not points:
         return ""
-    names: list[int | str] = ["rest"] * MARKS
+    names: list[int | str] = ["rest"] * strokes.BAND
     for step in steps:
-        names[min(MARKS - 1, MARKS * max(0, step - 1) // last)] = 0
+        names[min(strokes.BAND - 1, strokes.BAND * max(0, step - 1) // last)] = 0
     return strokes.band(names, points, _("The run so far; its milestones are marked"))
 
 
@@ -124,7 +122,7 @@ def _milestone(each: Milestone) -> Told:
 
 def _line(line: ActivityLine) -> Told:
     kind = MILESTONE if line.kind in KINDS else line.kind
-    name = next((line.text.removesuffix(end) for end in COMING if line.text.endswith(end)), "")
+    name = next((name for name in line.names.split() if line.text.startswith(f"{name} ")), "")
     if name and line.kind in ("joined", "left"):
         return Told(line.at, kind, line.text[len(name) :], name=name)
     return Told(line.at, kind, line.text, steps=(line,) if line.kind == STEP else ())

@@ -26,7 +26,7 @@ from web.pages.runs.forms.recipe import LAPTOPS
 @rate_limits.limited("uploads", rate_limits.person)
 @require_http_methods(["GET", "POST"])
 def new_run(request: HttpRequest) -> HttpResponse:
-    """Create a draft from a form. The next page shows what was understood of its data, and publishes it."""
+    """Create a draft from a form. The next page shows the verdict on its data, and publishes it."""
     form = NewRunForm(
         request.POST or None,
         request.FILES or None,

@@ -100,7 +100,7 @@ def _lines(
 
 
 def _key(row: Row) -> str:
-    """Return what tells a row from all others on its board."""
+    """Return a key that distinguishes a row from all others on its board."""
     return f"{row.name}/{row.machine}" if isinstance(row, MachineLine) else row.name
 
 
@@ -117,7 +117,7 @@ def _here(rows: Sequence[Row], trainers: Sequence[OnlinePeer]) -> set[str]:
 
 
 def _own(request: HttpRequest, rows: Sequence[Row]) -> str:
-    """Return the name of the reader or, on the board of teams, of the reader's team; empty if there is none."""
+    """Return the name of the reader or, on the board of teams, of the reader's team, or "" if there is none."""
     person = person_of(request.user)
     if person is None:
         return ""
@@ -128,7 +128,7 @@ def _own(request: HttpRequest, rows: Sequence[Row]) -> str:
 
 
 def _training(trainers: Sequence[OnlinePeer]) -> str:
-    """Return a sentence such as “12 people are training now.”; empty if no one is."""
+    """Return a sentence such as “12 people are training now.”, or "" if no one is."""
     number = len({peer.name for peer in trainers})
     message = ngettext("%(people)s is training now.", "%(people)s are training now.", number)
     return message % {"people": counts.people(number)} if number else ""

@@ -1,14 +1,15 @@
 """The page for managing a run: visibility, length, people. Moderators see only part of it. Drafts are in `drafts`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from django import forms
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
@@ -301,7 +302,49 @@ def manage_page(
         **(rollback_facts(run) if own in MANAGING else {}),
         **(wrong or {}),
     }
+    facts["groups"] = groups_of(run, own, facts)
     return render(request, "web/runs/manage.html", facts, status=400 if fault or wrong else 200)
+
+
+class Section(NamedTuple):
+    """A section of the manage page. `name` names its template and its anchor. Without a title, it may appear later."""
+
+    name: str
+    title: str
+
+    @property
+    def template(self) -> str:
+        return f"web/runs/manage_parts/{self.name}.html"
+
+
+def groups_of(run: Run, own: Run.Role | None, facts: Mapping[str, Any]) -> list[tuple[str, str, list[Section]]]:
+    """Return the groups of the page's sections for a person with the role `own`: anchor, title, sections."""
+    manages, is_draft, is_over = own in MANAGING, facts["is_draft"], run.state == Run.State.FINISHED
+    verdict = Section("verdict", _("What the run learns from") if facts["verdict"] else "")
+    is_asked = is_draft and bool(facts["verdict"] and facts["verdict"]["asked"])
+    can_delete = is_draft and own == Run.Role.ORGANIZER
+    training = [
+        (is_asked, verdict),  # what it asks is to be answered before publishing
+        (True, Section("now", _("Publish") if is_draft else _("Status"))),
+        (not is_over, Section("alerts", _("Alerts"))),
+        (bool(facts.get("targets") or facts.get("rolling_to")), Section("rollback", _("Roll back"))),
+        (facts["can_end"] or can_delete, Section("danger", _("Delete draft") if is_draft else _("End run"))),
+    ]
+    people = [
+        (not is_over or run.members_only, Section("people", _("Access"))),
+        (manages and not is_over, Section("gather", _("Bring people together"))),
+        (True, Section("roles", _("Roles"))),
+        (not is_draft, Section("announce", _("Announcement"))),
+    ]
+    model = [
+        (not is_asked, verdict),
+        (True, Section("text", _("Dataset"))),
+        (True, Section("publish", _("The model"))),
+    ]
+    groups = [("training", _("Training"), training), ("everyone", _("People"), people)]
+    groups.insert(1 if is_draft else 2, ("material", _("Model and data"), model))
+    shown = groups if manages else [each for each in groups if each[0] == "everyone"]
+    return [(name, title, [section for is_there, section in rows if is_there]) for name, title, rows in shown]
 
 
 def people_facts(run: Run, own: Run.Role | None, members: Part) -> dict[str, Any]:

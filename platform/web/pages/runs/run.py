@@ -15,7 +15,6 @@ from django.views.decorators.http import require_safe
 from accounts import machine_control
 from coordination import presence
 from coordination.presence import TRAINER, OnlinePeer
-from peer_agent.machine.language import in_bytes
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.plan import Outline
 from peer_agent.protocol.recipe import Recipe
@@ -23,6 +22,7 @@ from runs.access import MANAGING, access_run, may_manage, person_of, role_of
 from runs.datasets.services import source_lines
 from runs.ledger.standings import Period
 from runs.lifecycle import joining
+from runs.lifecycle.services import failed_here
 from runs.models import Publication, Release, Run, Snapshot
 from runs.releases.card_facts import how_checked
 from runs.releases.making import better_snapshot, is_stale
@@ -54,7 +54,7 @@ from web.run_picture.own import (
 )
 from web.run_picture.picture import PERIODS, Picture, Seen, board_facts, picture_of, standing_of
 from web.run_picture.status_sentence import PERPLEXITY
-from web.words import loss_unit_of_page
+from web.words import in_bytes, loss_unit_of_page
 
 REFRESH_S = 5
 CARD = "README.md"
@@ -172,7 +172,7 @@ def stage_facts(picture: RunPicture, live: Picture) -> dict[str, Any]:
 
 
 def _best_line(release: Release, snapshots: Sequence[Snapshot]) -> Line | None:
-    """Return what the released model wrote: after a prompt if its snapshot says so, or else the text of its card."""
+    """Return a text that the released model wrote: after a prompt if its snapshot has one, else that of its card."""
     written: list[list[str]] = next((each.written for each in snapshots if each.step == release.step), [])
     return first_line([*written, ["", release.sample]])
 
@@ -216,6 +216,7 @@ def head_facts(request: HttpRequest, run: Run, seen: Seen, own: Own) -> dict[str
         "seen": seen,
         "picture": seen.run,
         "sources": source_lines(run),
+        "failed_here": failed_here(seen.run.dataset),
         "live": live,
         "live_standing": standing_of(live),
         **own_facts(run, own, seen.peers),

@@ -10,7 +10,6 @@ from threading import Lock
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
-import segno
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.cache import patch_cache_control
@@ -25,7 +24,7 @@ from runs import selectors
 from runs.access import access_run
 from runs.ledger.standings import totals
 from runs.models import Run
-from web import strokes
+from web import qr, strokes
 from web.agent_package import install_lines
 from web.http.middleware import POLICY
 from web.http.requester import run_or_404
@@ -41,7 +40,6 @@ from web.run_picture.status_sentence import RUNNING, start_words, state_label, t
 from web.words import loss_unit_of_page
 
 BADGE_S = 60  # seconds for which a badge may be cached
-QR: dict[str, Any] = {"border": 4, "light": "#fff"}  # cameras need a light edge of four modules
 BOARD = 5  # rows of the leaderboard in a frame
 LETTER = 6.6  # width of a letter in pixels at size 11; `textLength` makes the text fit in every font
 NAME = "manyhands"
@@ -130,7 +128,7 @@ def poster(request: HttpRequest, slug: str) -> HttpResponse:
         "needs": needs_words(run.parsed_recipe),
         "drawing": whole_run(seen.run, live) if live["points"] else strokes.art(),
         "address": address,
-        "qr": mark_safe(qr_of(address).svg_inline(border=0, omitsize=True)),  # noqa: S308 (only numbers)
+        "qr": qr.drawn(address),
     }
     return render(request, "web/runs/poster.html", facts)
 
@@ -139,13 +137,10 @@ def poster(request: HttpRequest, slug: str) -> HttpResponse:
 def qr_code(request: HttpRequest, slug: str) -> HttpResponse:
     """Return the QR code of the run's page as an SVG."""
     drawn = io.BytesIO()
-    qr_of(run_address(request, run_or_404(access_run, request, slug))).save(drawn, kind="svg", scale=10, **QR)
+    address = run_address(request, run_or_404(access_run, request, slug))
+    qr.code_of(address).save(drawn, kind="svg", scale=10, **qr.FRAMED)
     headers = {"Cache-Control": f"max-age={BADGE_S}"}
     return HttpResponse(drawn.getvalue(), content_type="image/svg+xml", headers=headers)
-
-
-def qr_of(address: str) -> segno.QRCode:
-    return segno.make_qr(address, error="m")
 
 
 @require_safe
@@ -162,7 +157,7 @@ def projector(request: HttpRequest, slug: str) -> HttpResponse:
         "picture": seen.run,
         "chart_wide": mark_safe(chart),  # noqa: S308 (only numbers and fixed words)
         "address": address,
-        "qr": mark_safe(qr_of(address).svg_inline(**QR, omitsize=True)),  # noqa: S308 (only numbers)
+        "qr": qr.drawn(address, is_framed=True),
         "refresh_s": REFRESH_S,
     }
     return render(request, "web/runs/projector.html", facts)

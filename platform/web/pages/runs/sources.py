@@ -150,7 +150,7 @@ def choose_field(request: HttpRequest, slug: str, source: UUID) -> HttpResponse:
 @login_required
 @require_safe
 def picture(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Return one of the images that show what was understood of a run's data."""
+    """Return one of the images that show how the site read a run's data."""
     run = run_or_404(access_managed_run, request, slug)
     shown = {index: path for index, _, path in pictures_of(run.dataset)}
     if number not in shown:

@@ -174,7 +174,7 @@ def _row(run: Run, peer: OnlinePeer, machine: str) -> dict[str, Any]:
 
 
 def _link_words(link: Link | None) -> dict[str, str]:
-    """Return a link's speeds as text; empty if the reader may not see them."""
+    """Return a link's speeds as text, or "" if the reader may not see them."""
     return {"up": in_words(link.up), "down": in_words(link.down)} if link else {"up": "", "down": ""}
 
 
@@ -253,5 +253,5 @@ def reasons_of(run: Run) -> list[tuple[str, int]]:
 
 
 def reason_of(kind: str, text: str) -> str:
-    """Return the reason behind a line of the timeline as text; empty if the line is not about a machine's work."""
+    """Return the reason behind a line of the timeline as text, or "" if the line is not about a machine's work."""
     return next((str(words) for of, part, words in NOT_IN_A_STEP if of == kind and part in text), "")

@@ -9,13 +9,13 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
-from peer_agent.machine.language import in_bytes
 from runs.access import access_run, person_of
 from runs.models import Release, Run, Trial
 from runs.releases import trials
 from runs.selectors import newest_written
 from web.http.rate_limits import limited
 from web.http.requester import address_of, run_or_404
+from web.words import in_bytes
 
 REFRESH_S = 2
 

@@ -26,6 +26,7 @@ from web.agent_package import current_bundles, current_wheel, install_lines
 from web.http.faults import status_of
 from web.http.files import send_file
 from web.http.requester import ip_of, missing, person_in, site_of
+from web.pages.site.jobs import jobs_shown
 from web.run_picture.picture import TINTS
 
 COLOURS = (  # each colour's role, and its use
@@ -63,7 +64,6 @@ THEMES = {
 }
 YEAR_S = 365 * 86_400
 READY_KEPT_S, READY_PATIENCE_S = 3.0, 0.8  # load balancers ask often, and want an answer within a second
-REFRESH_S = 2
 
 
 class Topic(NamedTuple):
@@ -197,19 +197,19 @@ def ready(_: HttpRequest) -> JsonResponse:
 @login_required
 @require_safe
 def checklist(request: HttpRequest) -> HttpResponse:
-    """Show an operator all checks, first those that need someone. The page reloads while some are being made."""
+    """Show an operator all checks, first those that need attention. Wait for a slow check up to its limit."""
     person = person_in(request)
     if not person.is_superuser:
         raise PermissionDenied("This page is for the operators of this site.")
-    found = health.look(health.CHECKS)
+    found = health.look(health.CHECKS, patience_s=health.LIMIT_S)
     visitor, is_public_address = parsed(ip_of(request)), site_of(request) == settings.PUBLIC_URL
     mailbox = mailbox_of(person)
     facts = {
         "checked": sorted(found, key=lambda each: not each.finding.needs_someone),
-        "refresh_s": REFRESH_S if any(each.finding.state == health.State.PENDING for each in found) else None,
         "came_from_outside": is_public_address and visitor is not None and visitor.is_global,
         "may_test_mail": settings.SENDS_MAIL and mailbox is not None and mailbox.confirmed_at is not None,
         "sends_mail": settings.SENDS_MAIL,
+        "jobs": jobs_shown(),
     }
     return render(request, "web/site/checklist.html", facts)
 

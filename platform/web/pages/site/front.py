@@ -43,7 +43,7 @@ STATES = (
 class Card(NamedTuple):
     """A run's row on the front page. `curve` is the SVG path of its losses; `loss_name` says which loss `loss` is.
 
-    `loss_step` is the step of a held-out loss that was measured before the present step.
+    `loss_step` is the step at which the held-out loss was measured, or None if that is the present step.
     """
 
     run: Run
@@ -132,7 +132,7 @@ def _totals(public: Sequence[Run], here: Mapping[UUID, Sequence[OnlinePeer]]) ->
 
 
 def _checks() -> dict[str, Any]:
-    """Return what the card for operators shows of the site's checks."""
+    """Return the facts about the site's checks that the operators' card shows."""
     checked = health.look(health.CHECKS)
     return {
         "checked": checked,
@@ -163,7 +163,7 @@ def _card(run: Any, curve: Sequence[Point], peers: Sequence[OnlinePeer]) -> Card
 
 
 def _here(trainers: Sequence[OnlinePeer]) -> str:
-    """Return text such as “Teo, Ida and 3 others”; empty if no one is training."""
+    """Return text such as “Teo, Ida and 3 others”, or "" if no one is training."""
     names = list(dict.fromkeys(peer.name for peer in trainers))
     if not names:
         return ""

@@ -15,7 +15,6 @@ from django.utils.translation import ngettext
 
 from accounts.selectors import names_with_page
 from coordination.presence import OnlinePeer
-from peer_agent.machine.language import in_bytes
 from runs import selectors
 from runs.ledger.standings import Given, given_in
 from runs.models import Release, Run
@@ -25,7 +24,7 @@ from web.run_picture import counts
 from web.run_picture.curves import summary
 from web.run_picture.picture import tint_of
 from web.run_picture.status_sentence import run_sentence, training_in, word_of
-from web.words import loss_unit_of_page
+from web.words import in_bytes, loss_unit_of_page
 
 MADE = 3  # models shown
 CHIPS = 12  # people named
@@ -50,7 +49,10 @@ class Chip(NamedTuple):
 
 
 class Hero(NamedTuple):
-    """The run at the top of the front page. `chips` are the people online or, if there are none, who gave most."""
+    """The run at the top of the front page.
+
+    `chips` are the people online or, if there are none, the largest contributors.
+    """
 
     run: Run
     word: str
@@ -122,7 +124,7 @@ def _hero(run: Run, peers: Sequence[OnlinePeer], given: Given | None) -> Hero:
 
 
 def _made(release: Any, given: Given | None) -> Made:
-    """Return what is shown of a release that `selectors.newest_releases` returned."""
+    """Return the facts to show about a release that `selectors.newest_releases` returned."""
     run, size = release.run, _archive_size(release)
     parameters = ngettext("%(number)s parameter", "%(number)s parameters", run.elements)
     sizes = [counts.with_number(parameters, run.elements) if run.elements else "", in_bytes(size) if size else ""]

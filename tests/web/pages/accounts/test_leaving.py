@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 from django.core.cache import cache
 from django.test import AsyncClient
-from kombu.exceptions import OperationalError
 
 from accounts.models import FORMER, MachineControl, Person
-from coordination.tasks import forget_name
 from notices import services as notices
 from notices.models import Event, Way
 from runs.models import Run
@@ -126,16 +124,3 @@ def test_wrong_passwords_are_counted(volunteer: Person, settings: Any) -> None:
     client = as_(volunteer)
     wrong = {"name": volunteer.username, "password": "wrong"}
     assert [client.post(DELETE, wrong).status_code for _ in range(3)] == [400, 400, 429]
-
-
-def test_without_a_queue_the_account_is_deleted_all_the_same(
-    volunteer: Person, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def away(*_: Any, **__: Any) -> None:
-        raise OperationalError("Redis is away")
-
-    monkeypatch.setattr(forget_name, "apply_async", away)
-    answer = as_(volunteer).post(DELETE, {"name": volunteer.username, "password": PASSWORD})
-    assert answer["Location"] == "/"
-    assert not Person.objects.get(pk=volunteer.pk).is_active
-    assert "Redis is away" in caplog.text

@@ -68,7 +68,7 @@ def test_credit_is_over_all_runs(run: Run, laptop: Owned, organizer: Person) -> 
     facts = {"machine": laptop.machine, "person": laptop.machine.person}
     AveragedTotal.objects.create(run=run, bytes_averaged=3_000_000_000, **facts)
     (row,) = own_machines(laptop.machine.person)
-    assert (row.samples, row.averaged) == (80, "3.0 GB")
+    assert (row.samples, row.averaged) == (80, "3.0\N{NO-BREAK SPACE}GB")
 
 
 def test_the_page_begins_with_the_machines_and_says_what_goes_on(run: Run, laptop: Owned) -> None:

@@ -8,6 +8,7 @@ import pytest
 from django.core.cache import cache
 from django.test import Client
 from django.utils import timezone
+from django.utils.html import escape
 
 from accounts.models import Person
 from notices import mail, outbox, selectors, services
@@ -210,8 +211,10 @@ def test_the_last_notices_are_told_with_how_they_went(volunteer: Person) -> None
     for _ in range(selectors.RECENT + 3):
         services.send_test(person=volunteer, way=Way.WEBHOOK)
     last = Notice.objects.latest("pk")
-    Notice.objects.filter(pk=last.pk).update(state=Notice.State.FAILED, problem="It answered 500.", title="<script>")
+    title, problem = "<b>words</b>", "<i>It answered 500.</i>"
+    failed = {"event": Event.FINISHED, "title": title, "state": Notice.State.FAILED, "problem": problem}
+    Notice.objects.filter(pk=last.pk).update(**failed)
     text = page(as_(volunteer).get(PAGE))
-    assert text.count("A test from Manyhands") == selectors.RECENT
-    assert "Webhook, not sent. It answered 500." in text
-    assert "<script>x" not in text
+    assert text.count("A test from Manyhands") == selectors.RECENT - 1
+    assert f"<bdi>“{escape(title)}” is finished</bdi>" in text
+    assert f"Webhook, not sent. {escape(problem)}" in text

@@ -5,6 +5,7 @@ from io import BytesIO
 from typing import Any
 
 import pytest
+import segno
 from django.core.cache import cache
 from django.test import Client
 from PIL import Image
@@ -40,7 +41,7 @@ def test_it_says_what_somebody_gave(run: Run, client: Client, address: str, volu
     shown = page(client.get(address))
     assert f"<span>{volunteer.username}</span></h1>" in shown
     assert "Contributed 3,000 samples to 1 AI model." in shown
-    assert "100 %" in shown
+    assert "100%" in shown
     assert re.search(r"<strong>1,000 samples</strong>", shown)
     assert "Next milestone: 10,000 samples (7,000 to go)." in shown
     assert "The first samples came today (UTC)." in shown
@@ -87,7 +88,7 @@ def test_every_step_is_there_a_few_at_a_time(run: Run, client: Client, address: 
     newest = page(client.get(rounds))
     assert newest.count("<tr><td") == 25
     assert "Teo's work, step by step" in newest
-    assert "3,175 samples in 28 steps, 100 % of all that the run has seen. All on <bdi>laptop</bdi>." in newest
+    assert "3,175 samples in 28 steps, 100% of all that the run has seen. All on <bdi>laptop</bdi>." in newest
     assert entries[-1].digest[:12] in newest
     older = re.search(r'href="(\?before=\d+)"', newest)
     assert older is not None
@@ -113,6 +114,10 @@ def test_a_certificate_names_models_and_days(run: Run, client: Client, address: 
     assert run.title in shown
     assert "3,000" in shown
     assert re.search(r"On \d+ \w+ \d{4}", shown)
+    assert re.search(r"</svg>\s*Manyhands</span>", shown)
+    proof = f"http://testserver{address}runs/{run.slug}/"
+    assert f'href="{proof}"' in shown
+    assert segno.make_qr(proof, error="m").svg_inline(border=0, omitsize=True) in shown
 
 
 def test_a_certificate_is_about_one_run_and_lists_the_others(
@@ -121,14 +126,14 @@ def test_a_certificate_is_about_one_run_and_lists_the_others(
     second = opened(run.organizer, slug="riddles", title="A model of riddles")
     last = committed(second, (laptop.machine, 10), (owned(stranger).machine, 30))
     largest = page(client.get(f"{address}certificate/"))
-    assert "learned from 3,000 samples by Teo, 100 % of all it has seen." in largest
+    assert "learned from 3,000 samples by Teo, 100% of all it has seen." in largest
     assert '<a href="?run=riddles">' in largest
     assert "other person" not in largest
     shown = page(client.get(f"{address}certificate/?run=riddles"))
     assert "is being trained by" in shown
     assert "The run from its first step so far;" in shown
     assert "and 1 other person" in shown
-    assert "learned from 10 samples by Teo, 25 % of all it has seen." in shown
+    assert "learned from 10 samples by Teo, 25% of all it has seen." in shown
     assert f"http://testserver{address}runs/riddles/" in shown.replace("<wbr>", "")
     assert f'<span class="digest">{last.digest[:4]} {last.digest[4:8]} ' in shown
     (own,) = re.findall(rf'<path class="tint-{tint_of("Teo")}" d="([^"]+)"', shown)

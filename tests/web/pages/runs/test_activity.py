@@ -75,7 +75,7 @@ def test_consecutive_steps_are_folded(run: Run, client: Client) -> None:
     ActivityLine.objects.filter(run=run).delete()
     for step in (1, 2, 1_003):
         add_line(run=run, kind=STEP, text=f"step {step:,}: 2 machines, 4 samples, loss 5.000")
-    add_line(run=run, kind="joined", text="Teo joined")
+    add_line(run=run, kind="joined", text="Teo joined", names=["Teo"])
     add_line(run=run, kind=STEP, text="step 1,004: 2 machines, 4 samples, loss 5.000")
     text = page(client.get("/runs/proverbs/activity/"))
     assert text.count("<details><summary>Steps 1 to 1,003</summary>") == 1

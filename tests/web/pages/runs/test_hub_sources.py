@@ -10,7 +10,6 @@ from accounts.models import Person
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.finetune_lora import FinetuneLoRA
 from peer_agent.recipes.image_classification import ImageClassification
-from runs import queue
 from runs.datasets import preparation
 from runs.datasets.services import preparation_of
 from runs.models import Dataset, Run
@@ -29,11 +28,6 @@ def hub(settings: Any) -> Iterator[Hub]:
         settings.HUB_ENDPOINT = hub.url
         hub.put_files("datasets/amina/proverbs", {"train.jsonl": LINES}).licence = "cc0-1.0"
         yield hub
-
-
-@pytest.fixture(autouse=True)
-def _enqueued(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)
 
 
 def filled(**changes: Any) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def test_all_people_and_all_machines(crowd: Run, client: Client, monkeypatch: py
     assert first.count("<tr") == 11
     assert "page=2" in first
     assert re.search(r'<th scope="col" class="number lesser">Share</th>', first)
-    assert re.search(r'<td class="number lesser">\d+(\.\d)? %</td>', first)
+    assert re.search(r'<td class="number lesser">\d+(\.\d)?%</td>', first)
     assert ">Share<" not in page(client.get("/runs/proverbs/leaderboard/?period=week")), "weighed samples are no part"
     rest = page(as_("hand 12").get("/runs/proverbs/leaderboard/?of=people&page=2"))
     assert [f"hand {number}" in rest for number in (10, 11, 14)] == [False, True, True]

@@ -266,23 +266,41 @@ class TestDrafts:
         assert text.count("(E328)") == 1
 
     @pytest.mark.parametrize(
-        ("state", "first"), [("ready", ["Publish run"]), ("preparing", []), ("failed", ["Choose another file"])]
+        ("state", "code", "first"),
+        [
+            ("ready", "", ["Publish run"]),
+            ("preparing", "", []),
+            ("failed", "E302", ["Choose another file"]),
+            ("failed", "E328", ["Try again"]),
+        ],
     )
     def test_the_first_button_of_a_draft_is_what_helps(
-        self, state: str, first: list[str], organizer: Person, data_folder: Any
+        self, state: str, code: str, first: list[str], organizer: Person, data_folder: Any
     ) -> None:
         draft(organizer)
-        Dataset.objects.update(state=state, fault_code="E302" if state == "failed" else "")
-        text = page(as_(organizer).get(MANAGE))
+        Dataset.objects.update(state=state, fault_code=code)
+        client = as_(organizer)
+        text = page(client.get(MANAGE))
         assert re.findall(r'class="(?:button )?main"[^>]*>([^<]+)<', text) == first
-        assert ("Try again" in text) == (state == "failed")
+        assert ("Try again" in text) == (code == "E328")
+        if code:
+            assert re.findall(r'class="(?:button )?main"[^>]*>([^<]+)<', page(client.get("/runs/proverbs/"))) == first
+
+    def test_a_failed_draft_tells_its_error_once(self, organizer: Person, data_folder: Any) -> None:
+        draft(organizer)
+        Dataset.objects.update(state="failed", fault_code="E302", fault_text="The text is not UTF-8.")
+        Run.objects.update(waiting_for="E302: The text is not UTF-8.")
+        for path in (MANAGE, "/runs/proverbs/"):
+            text = page(as_(organizer).get(path)).split("<h1>")[1]
+            assert text.count("The text is not UTF-8.") == 1
+            assert "The dataset could not be prepared." in text
+            assert "Everyone keeps their credit." not in text
 
     def test_what_was_just_refused_is_told_once(self, organizer: Person, data_folder: Any) -> None:
         draft(organizer)
         Dataset.objects.update(state="failed", fault_code="E302", fault_text="The text is not UTF-8.")
         text = page(as_(organizer).post(MANAGE, {"action": "open"}))
         assert text.count("(E302)") == 1
-        assert "Problems" not in text
 
     def test_the_page_is_fetched_anew_when_it_begins_or_ends(self, organizer: Person, data_folder: Any) -> None:
         """The page's script reloads the page if the run's state, release, text or reason for waiting changes.
@@ -500,6 +518,50 @@ class TestAnnouncement:
         assert "Next 100" not in rest
         assert "guest-000" in page(as_(organizer).get(f"{MANAGE}?members=-1"))
         assert "Previous 100" in page(as_(organizer).get(f"{MANAGE}?members=900"))
+
+
+@pytest.mark.parametrize(
+    ("state", "role", "groups"),
+    [
+        (
+            Run.State.DRAFT,
+            None,
+            {
+                "Training": ["now", "alerts", "danger"],
+                "Model and data": ["text", "publish"],
+                "People": ["people", "gather", "roles"],
+            },
+        ),
+        (
+            Run.State.OPEN,
+            None,
+            {
+                "Training": ["now", "alerts", "rollback", "danger"],
+                "People": ["people", "gather", "roles", "announce"],
+                "Model and data": ["text", "publish"],
+            },
+        ),
+        (Run.State.OPEN, Run.Role.MODERATOR, {"People": ["people", "roles", "announce"]}),
+        (
+            Run.State.FINISHED,
+            None,
+            {"Training": ["now"], "People": ["roles", "announce"], "Model and data": ["text", "publish"]},
+        ),
+    ],
+)
+def test_sections_are_grouped_and_listed(
+    trained: Run, stranger: Person, state: Run.State, role: Run.Role | None, groups: dict[str, list[str]]
+) -> None:
+    Run.objects.update(state=state)
+    if role is not None:
+        given_role(trained, stranger, role)
+    text = page(as_(stranger if role else "Amina").get(MANAGE))
+    shown = re.findall(r'<section class="group" aria-labelledby="(\w+)"> <h2 id="\1">([^<]*)</h2>', text)
+    assert [title for _, title in shown] == [*groups]
+    names = [name for group in groups.values() for name in group]
+    assert re.findall(r'<li><a href="#(\w+)">', text.split("data-sections")[1].split("</nav>")[0]) == names
+    for name in names:
+        assert text.count(f' id="{name}"') == 1
 
 
 @pytest.fixture

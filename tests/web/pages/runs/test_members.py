@@ -164,9 +164,11 @@ class TestRemoving:
             assert "was removed" not in page(client.get(place))
 
     @pytest.mark.parametrize("number", ["", "x", "²", "9" * 30, "0", "-1"])
-    def test_a_number_of_nobody(self, run: Run, organizer: Person, number: str) -> None:
+    def test_a_number_of_nobody(self, run: Run, organizer: Person, volunteer: Person, number: str) -> None:
+        as_(organizer).post("/runs/proverbs/removed/", {"remove-name": "Teo"})
         for place in (MANAGE, self.BOARD):
-            answer = as_(organizer).get(place, {"removed": number})
+            assert "was removed" in page(as_(organizer).get(place, {"undo": run.members.get().pk}))
+            answer = as_(organizer).get(place, {"undo": number})
             assert answer.status_code == 200
             assert "was removed" not in page(answer)
 

@@ -8,7 +8,6 @@ from django.test import Client
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Fault
-from runs import queue
 from runs.models import HubAccount, NamedVolunteer, Publication, Release, Run
 from runs.releases.card_facts import release_facts
 from tests.publishing.hub_double import Hub, running_hub
@@ -20,8 +19,7 @@ PAGE = "/runs/proverbs/publish/"
 
 
 @pytest.fixture
-def hub(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)
+def hub(settings: Any) -> Iterator[Hub]:
     with running_hub() as hub:
         hub.account("amina", TOKEN)
         settings.HUB_ENDPOINT = hub.url

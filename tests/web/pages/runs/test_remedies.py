@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from accounts.models import Person
-from runs import queue
 from runs.datasets.preparation import prepare_dataset
 from runs.models import Publication, Run
 from runs.releases.publishing import push_release
@@ -20,11 +19,6 @@ from tests.web.pages.runs.test_run import filled
 MANAGE, PUBLISH = "/runs/{}/manage/", "/runs/proverbs/publish/"
 DAMAGED = "Déjà vu, été comme hiver. ".encode() * 200 + b"\xe9"
 ROWS = [{"text": f"Many hands make light work, {number} times."} for number in range(900)]
-
-
-@pytest.fixture(autouse=True)
-def _enqueued(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)
 
 
 @pytest.mark.parametrize(

@@ -446,7 +446,7 @@ class TestRunPage:
         assert "400 samples from 2 people on 2 machines." in text
         assert "You contributed" not in text
         own = page(as_(laptop.machine.person).get(f"/runs/{run.slug}/"))
-        assert "You contributed 300 of the samples (75.0 %)." in own
+        assert "You contributed 300 of the samples (75.0%)." in own
         facts: dict[str, Any] = {
             "state_digest": "",
             "file": "f" * 64,

@@ -72,7 +72,7 @@ class TestTexts:
         make_ready(proverbs)
         text = page(client.get(MANAGE))
         assert "<dd>700</dd>" in text
-        assert "70 % of all samples now" in text
+        assert "70% of all samples now" in text
 
     def test_one_may_come_in_pieces(self, proverbs: Run, organizer: Person) -> None:
         upload = begin_upload(person=organizer, filename="riddles.txt", size=len(RIDDLES))
@@ -109,7 +109,7 @@ class TestTexts:
         assert "E377" in page(as_(organizer).post(TEXTS, filled()))
         more = SimpleUploadedFile("letters.tar", b"x" * 99)
         assert as_(organizer).post(TEXTS, filled(text=more))["Location"] == MANAGE
-        assert '<h2 id="text">Dataset</h2>' in page(as_(organizer).get(MANAGE))
+        assert '<h3 id="text">Dataset</h3>' in page(as_(organizer).get(MANAGE))
 
     def test_a_run_that_was_opened_takes_no_more(self, mixed: Run, organizer: Person) -> None:
         Run.objects.update(state=Run.State.OPEN)
@@ -149,7 +149,7 @@ class TestWeights:
         as_(organizer).post("/runs/proverbs/mix/", {"weight_0": "1", "weight_1": "3"})
         text = page(as_(organizer).get(MANAGE))
         assert "are recorded in the log" in text
-        assert "75 % of all samples now" in text
+        assert "75% of all samples now" in text
         assert "Amina mixes the texts anew" in page(Client().get("/runs/proverbs/"))
 
     def test_everyone_reads_what_is_mixed(self, mixed: Run, organizer: Person) -> None:
@@ -158,7 +158,7 @@ class TestWeights:
         Run.objects.update(state=Run.State.OPEN)
         as_(organizer).post("/runs/proverbs/mix/", {"weight_0": "1", "weight_1": "3"})
         text = page(Client().get("/runs/proverbs/"))
-        assert "75 %: <bdi>riddles.txt</bdi>" in text
+        assert "75%: <bdi>riddles.txt</bdi>" in text
         sources = Client().get("/api/v1/runs/proverbs").json()["sources"]
         assert [(each["filename"], each["tokens"], each["share"]) for each in sources] == [
             ("proverbs.txt", 300, 0.25),

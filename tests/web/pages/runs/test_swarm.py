@@ -88,13 +88,13 @@ def test_visitors_see_only_leaderboard_names_and_no_links(
     here(run, (laptop.machine, "trainer"), (new, "auxiliary"), (relay, "relay"))
     answer = client.get("/runs/proverbs/swarm/")
     assert rows(answer) == [
-        ["Teo laptop", "trains", "direct", "50 %"],
+        ["Teo laptop", "trains", "direct", "50%"],
         ["Teo", "averages", "direct", "–"],
-        ["relay", "averages and forwards", "direct", "25 %"],
+        ["relay", "averages and forwards", "direct", "25%"],
     ]
     text = page(answer)
     assert "1 person on 2 machines and 1 relay are online: 1 trains, 1 only averages." in text
-    assert "in step 1; 25 % was averaged by machines that have since left" in text
+    assert "in step 1; 25% was averaged by machines that have since left" in text
     for secret in ("srv-17", "Ines", "not yet told", "Mb/s", laptop.machine.peer_id):
         assert secret not in text, secret
 

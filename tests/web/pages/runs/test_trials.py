@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from runs import queue
 from runs.models import Release, Run, Trial
 from runs.releases import trials
 from tests.runs.factories import opened
@@ -16,8 +15,7 @@ MARKUP = "<script>alert(1)</script> \u05e9\u05dc\u05d5\u05dd"
 
 
 @pytest.fixture
-def released(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)
+def released(run: Run) -> Run:
     Run.objects.filter(pk=run.pk).update(state=Run.State.FINISHED)
     Release.objects.create(run=run, state=Release.State.READY, folder="released", step=1, archive="a.zip")
     run.refresh_from_db()

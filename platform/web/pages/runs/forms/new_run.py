@@ -15,7 +15,6 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from peer_agent.machine.language import in_bytes
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import USUAL_OBJECTIVE, Material, OnHub, OutOfBounds, Recipe
 from peer_agent.recipes import KINDS
@@ -38,7 +37,7 @@ from web.pages.runs.forms.recipe import (
     written_values,
 )
 from web.strokes import bundle, sketch
-from web.words import material_in_words_of_page, titled_in_words_of_page
+from web.words import in_bytes, material_in_words_of_page, titled_in_words_of_page
 
 NO_FILE, NO_UPLOAD = gettext_lazy("Choose a file or name a Hub dataset."), gettext_lazy("Choose a file.")
 NO_LICENCE, NO_RIGHT = gettext_lazy("Enter the licence."), gettext_lazy("Confirm that you may share it.")
@@ -85,7 +84,10 @@ OPEN_DATASETS = (
 
 @dataclass(frozen=True)
 class Size:
-    """A size of model to choose, with what it takes. An empty name stands for the values that the form began with."""
+    """A model size to choose, with the resources it needs.
+
+    An empty name stands for the values that the form began with.
+    """
 
     name: str
     title: str
@@ -249,7 +251,7 @@ class NewRunForm(forms.Form):
 
     @property
     def material_on_hub(self) -> OnHub:
-        """The kind of Hub repository that the form accepts; empty if the data cannot come from the Hub."""
+        """The kind of Hub repository that the form accepts, or "" if the data cannot come from the Hub."""
         return self.usual.material.hub
 
     @property
@@ -275,7 +277,7 @@ class NewRunForm(forms.Form):
 
     @property
     def preset(self) -> str:
-        """The name of the size that the form began with; empty if it has other values."""
+        """The name of the size that the form began with, or "" if it has other values."""
         return next((name for name in self.kind.presets if self._values_of_size(name) == self.begun), "")
 
     @property
@@ -348,7 +350,7 @@ class NewRunForm(forms.Form):
         return shown_estimate(recipe, steps, self.size)
 
     def _field_of(self, problem: Problem) -> str | None:
-        """Return the field that an error is about; None for the whole form."""
+        """Return the field that an error is about, or None for the whole form."""
         if isinstance(problem, OutOfBounds):
             found = (field.name for field in self.recipe_fields if ".".join(field.path) == problem.value)
             return next(found, None)
@@ -392,7 +394,7 @@ def brings_one(form: forms.Form, values: dict[str, Any]) -> bool:
 
 
 def field_about(form: forms.Form, problem: Problem) -> str | None:
-    """Return the data field that an error is about; None for the whole form."""
+    """Return the data field that an error is about, or None for the whole form."""
     name = ABOUT.get(problem.fault.code)
     if name == "text" and form.cleaned_data.get("hub"):
         name = "hub"

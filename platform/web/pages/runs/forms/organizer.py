@@ -243,7 +243,7 @@ class SourceForm(forms.Form):
 
     @property
     def material_on_hub(self) -> OnHub:
-        """The kind of Hub repository that the form accepts; empty if the file cannot come from the Hub."""
+        """The kind of Hub repository that the form accepts, or "" if the file cannot come from the Hub."""
         return self.material.hub
 
     @property

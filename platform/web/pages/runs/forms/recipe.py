@@ -16,13 +16,13 @@ from django.utils.translation import gettext_lazy, gettext_noop
 from django.views.decorators.http import require_safe
 from msgspec import inspect
 
-from peer_agent.machine.language import in_bytes
 from peer_agent.machine.limits import RESERVE_PERCENT
 from peer_agent.machine.preflight import ELEMENT, REPLICA, Needs, needs_of
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import NO_YES, Recipe, Words
 from peer_agent.recipes import KINDS, recipe_of
+from web.words import in_bytes
 
 UPLINKS = (10, 30, 100)  # upload speeds of homes in Mb/s; download speeds are assumed to be no lower
 CROWD = 20  # machines that an estimate assumes unless a size says otherwise, with the middle one of these speeds …
@@ -322,7 +322,7 @@ def rows_of(estimate: Estimate, steps: int | None = None) -> list[tuple[str, str
 
 
 def headline_of(estimate: Estimate, steps: int | None = None) -> str:
-    """Return the time that training takes, as the headline of an estimate. Empty if it cannot be estimated."""
+    """Return the time that training takes, as the headline of an estimate, or "" if it cannot be estimated."""
     if "laptops" not in estimate.crowds:
         return ""
     facts = {"time": _long(estimate.crowds["laptops"] * (steps or PER_STEPS)), "number": estimate.machines}
@@ -331,7 +331,7 @@ def headline_of(estimate: Estimate, steps: int | None = None) -> str:
 
 
 def duration_of(estimate: Estimate, steps: int | None = None) -> str:
-    """Return the time that training takes, in a few words. Empty if it cannot be estimated."""
+    """Return the time that training takes, in a few words, or "" if it cannot be estimated."""
     if "laptops" not in estimate.crowds:
         return ""
     time = _long(estimate.crowds["laptops"] * (steps or PER_STEPS))
@@ -351,7 +351,7 @@ def _who(crowd: str, machines: int) -> str:
 
 
 def _quality(parameters: int) -> str:
-    """Return what may be expected of a model of this size, if it has enough text."""
+    """Return the quality to expect of a model of this size, if it has enough text."""
     for most, words in (
         (3e6, _("words and short phrases")),
         (4e7, _("simple sentences")),
@@ -408,7 +408,7 @@ def steps_in(values: Mapping[str, str], recipe: Recipe) -> int | None:
 
 
 def shown_estimate(recipe: Recipe | None, steps: int | None, size: str = "") -> dict[str, Any]:
-    """Return what the estimate shows of a recipe, for the machines that its size is meant for."""
+    """Return the estimate to show for a recipe, on the machines for which its size is intended."""
     if recipe is None:
         return {}
     estimate = estimate_of(recipe, LAPTOPS.get(size, 0))
@@ -424,7 +424,7 @@ def shown_estimate(recipe: Recipe | None, steps: int | None, size: str = "") -> 
 
 
 def card_facts(recipe: Recipe, size: str, *, is_automatic: bool) -> dict[str, Any]:
-    """Return what the card of a size shows: the quality to expect, and the time, parameters and memory it takes."""
+    """Return the facts on the card of a size: the expected quality, and the time, parameters and memory it needs."""
     estimate = estimate_of(recipe, LAPTOPS.get(size, 0))
     memory = _("%(memory)s of memory") % {"memory": in_bytes(estimate.on_cpu.memory)}
     quality = _("Writes %(quality)s.") % {"quality": _quality(estimate.parameters)} if estimate.writes else ""
