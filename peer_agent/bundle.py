@@ -1,4 +1,7 @@
-"""The program of a bundle, which needs no Python on the computer. Started with a double click, it asks for a run."""
+"""The program in a bundle, which needs no Python on the computer.
+
+If people start it with a double click, it asks for a run.
+"""
 
 import contextlib
 import multiprocessing
@@ -25,7 +28,7 @@ ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
 
 
 def main() -> None:
-    """Run what the command line asks for: a child process of the agent, a command, or by default the questions."""
+    """Run what the command line requests: a child process of the agent, or a command. By default, ask for a run."""
     multiprocessing.freeze_support()
     prepare_environment(os.environ)
     if sys.argv[1:3] == CHILD:
@@ -40,8 +43,9 @@ def main() -> None:
 
 
 def prepare_environment(environment: MutableMapping[str, str]) -> None:
-    """Let other programs, such as the browser, find their own libraries. Name a file of certificates if this system
-    has none where the bundle's OpenSSL looks for them.
+    """Let other programs, such as the browser, find their own libraries.
+
+    Set a certificate file if this system has none where the bundle's OpenSSL looks for it.
     """
     before = environment.pop(f"{LIBRARIES}_ORIG", None)
     environment.pop(LIBRARIES, None)
@@ -66,7 +70,7 @@ def open_terminal() -> bool:
 
 
 def run_in_window() -> int:
-    """Ask for a run, join it, and keep the window open until the person has read the last words."""
+    """Ask for a run, join it, and keep the window open until the person has read the last messages."""
     print(f"Manyhands {__version__}\n")
     try:
         status = cli.run(lambda: cli.app(["join", ask_for_run(last_run())]))
@@ -90,7 +94,7 @@ def last_run() -> str:
 
 
 def ask_for_run(last: str) -> str:
-    """Ask until the person pastes the address of a run, alone or in a command. Enter alone means the run `last`."""
+    """Ask until the person pastes the address of a run, alone or in a command. An empty input means the run `last`."""
     from peer_agent.machine.faults import in_readers_words
     from peer_agent.protocol.errors import Problem
     from peer_agent.site.credential import run_of

@@ -134,7 +134,7 @@ def check_device(seen: Callable[[], str] = gpu_name) -> Check:
 
 
 def fault_of_product(device: str) -> Fault | None:
-    """Multiply two small matrices on a device. Return a fault if it fails, or if the CPU gets another result."""
+    """Multiply two small matrices on a device. Return a fault if this fails, or if the CPU gets a different result."""
     import torch
 
     ones = torch.ones(SIDE, SIDE)

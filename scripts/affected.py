@@ -15,7 +15,7 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parent.parent
-SITE = ("config", "accounts", "notices", "runs", "coordination", "web", "server", "demo")
+SITE = ("config", "jobs", "accounts", "notices", "runs", "coordination", "web", "server", "demo")
 PACKAGES = (*SITE, "peer_agent", "scripts", "tests")
 STRUCTURE = ("tests/test_house.py", "tests/test_rooms.py", "tests/test_messages.py", "tests/test_mutations.py")
 

@@ -87,7 +87,7 @@ def freeze(python: Path) -> Path:
 
 
 def finish(folder: Path, packages: Path, system: str) -> None:
-    """Remove what is never used from a frozen folder. Add the packages' licences, and on macOS the file to open."""
+    """Remove unused files from a frozen folder. Add the packages' licences, and on macOS the file to open."""
     for pattern in NEEDLESS:
         for path in sorted((folder / "_internal").glob(pattern)):
             if path.is_dir() and not path.is_symlink():

@@ -258,8 +258,8 @@ def torch_records() -> Iterator[Path]:
 def install_torch(torch_build: str) -> None:
     """Install torch's CPU build on its own, before all other packages.
 
-    Otherwise pip would query its index for every package. On Linux, a plain `torch` would bring several GB of CUDA
-    libraries.
+    If pip installed them together, it would query torch's index for every package. On Linux, a plain `torch` would
+    bring several GB of CUDA libraries.
     """
     pinned = pinned_version("torch", (ROOT / "requirements.txt").read_text())
     if torch_fits(installed_torch(), pinned, torch_build, platform.system()):

@@ -17,7 +17,7 @@ def graph() -> grimp.ImportGraph:
         ("peer_agent/averaging/codecs.py", "tests/averaging/test_codecs.py"),
         ("platform/web/pages/site/front.py", "tests/web/test_permissions.py"),  # reached only through the site's URLs
         ("platform/web/templates/web/site/front.html", "tests/web/pages/site/test_front.py"),
-        ("tests/runs/factories.py", "tests/runs/test_queue.py"),  # reached through the conftest.py of the test's folder
+        ("tests/runs/factories.py", "tests/runs/test_processes.py"),  # reached through the conftest.py of its folder
         ("tests/golden/api.json", "tests/web/api/test_public.py"),
         ("tests/plot/test_plot.py", "tests/plot/test_plot.py"),
     ],

@@ -208,7 +208,7 @@ class View:
 
     @property
     def used(self) -> str:
-        """A sentence about the electricity and the upload that the run took, or empty."""
+        """A sentence about the electricity and the upload that the run has used, or ""."""
         return used_in_words(Used(self.now.energy_wh, self.now.sent_bytes))
 
     def farewell(self) -> None:

@@ -1,4 +1,4 @@
-"""Estimates the electricity that this process takes. Only the owner sees the figure, and nothing depends on it."""
+"""Estimates the electricity that this process uses. Only the owner sees the figure, and nothing depends on it."""
 
 import contextlib
 import os
@@ -21,14 +21,14 @@ POWERCAP = Path("/sys/class/powercap")  # where Linux has the energy counters of
 
 
 class Used(NamedTuple):
-    """The watt-hours of electricity and bytes of upload that a machine has taken for a run."""
+    """The electricity in watt-hours and the upload in bytes that a machine has used for a run."""
 
     energy_wh: float = 0.0
     sent_bytes: int = 0
 
 
 def used_in_words(used: Used) -> str:
-    """Return a sentence about what a run has taken so far; empty if that is not worth a sentence yet."""
+    """Return a sentence about what a run has used so far, or "" if that is too little to mention."""
     if used.energy_wh < 1:
         return ""
     words = _("About {energy} and {size} up so far.")
@@ -41,7 +41,7 @@ def in_watt_hours(energy_wh: float) -> str:
 
 
 class Reading(NamedTuple):
-    """Counters at one moment: seconds of processor time, and microjoules with the value at which they begin again."""
+    """Counters at one moment: CPU time in seconds, and energy in microjoules with the value at which it wraps."""
 
     at: float
     own_s: float
@@ -59,7 +59,7 @@ class Meter:
         self._last = self._read()
 
     def look(self, *, works: bool) -> None:
-        """Add what was taken since the last look. Call this in a thread. `works`: False while the machine rests."""
+        """Add the energy used since the last call. Call this in a thread. `works`: False while the machine rests."""
         before, self._last = self._last, self._read()
         joules = processor_joules(before, self._last, self._watts)
         if works and _is_on_gpu():
@@ -74,8 +74,9 @@ class Meter:
 
 
 def processor_joules(before: Reading, now: Reading, watts: float) -> float:
-    """Return this process's part of the measured energy, by its part of the processor time that was used. If nothing
-    was measured, return the energy that its processor time takes at `watts` with all cores in use.
+    """Return this process's share of the measured energy, in proportion to its share of the CPU time.
+
+    If no energy was measured, return the energy that this CPU time uses at `watts` with all cores in use.
     """
     own_s = now.own_s - before.own_s
     if not now.counters or len(now.counters) != len(before.counters):

@@ -45,7 +45,7 @@ def install_line(*packages: str, again: bool = False) -> str:
 
 
 def is_bundle() -> bool:
-    """Return True if this agent came as one program with its own Python, where pip can install nothing."""
+    """Return True if this agent is a bundle with its own Python, into which pip cannot install packages."""
     return bool(getattr(sys, "frozen", False))
 
 
@@ -67,7 +67,7 @@ def gpu_memory() -> int | None:
 
 
 def gpu_watts() -> float | None:
-    """Return the power that this GPU draws, or its limit if the draw is unknown. None if `nvidia-smi` says neither."""
+    """Return the power that this GPU draws, or else its limit. Return None if `nvidia-smi` reports neither."""
     for fact in ("power.draw", "power.limit"):
         with contextlib.suppress(ValueError):  # “[N/A]”
             return float(_of_gpu(fact))

@@ -27,7 +27,10 @@ class LeaveRequest:
         self.is_asked = False
 
     def ask(self, cancel: Callable[[], object], *, now: bool = False) -> None:
-        """Finish the work and leave. If asked again, if `now`, or if there is no work, call `cancel` instead."""
+        """Finish the work and leave.
+
+        On a second request, if `now` is True, or if there is no work, call `cancel` instead.
+        """
         if self.gently is None or self.is_asked or now:
             cancel()
         else:

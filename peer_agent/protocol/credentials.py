@@ -46,7 +46,7 @@ class Credential(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def peer(self) -> PeerId:
-        """The peer's id. It is the machine's id, as a machine runs at most one agent in each run."""
+        """The peer's id. It is the machine's id, because a machine runs at most one agent in each run."""
         return self.machine
 
     def covers(self, run: RunId) -> bool:

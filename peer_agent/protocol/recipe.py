@@ -184,7 +184,7 @@ class Recipe(
         """Return the approximate number of parameters in the model."""
 
     def files(self) -> tuple[ModelFile, ...]:
-        """Return the files that the model is built from. Empty if the model starts from the seed alone."""
+        """Return the files that the model is built from, or none if the model starts from the seed alone."""
         return ()
 
     def fixed_parameters(self) -> int:

@@ -143,7 +143,7 @@ class Session:
         return ready
 
     def send(self, body: m.Message | Frame) -> None:
-        """Queue a message or frame. Drop it if the link is not open: the next hello repeats everything anyway."""
+        """Queue a message or frame. If the link is not open, drop it, because the next hello repeats everything."""
         if self.phase is SessionPhase.OPEN:
             self._outgoing.append(encode_frame(body) if isinstance(body, Frame) else encode(body))
 

@@ -70,7 +70,7 @@ def recipe_in(path: Path) -> Recipe:
 
 
 def add_commands(commands: Commands) -> None:
-    add_command(commands, "shard", run_shard, "file", "tokenizer", "out", unexpected="E414", is_online=True)
+    add_command(commands, "shard", run_shard, "file", "tokenizer", "out", unexpected="E347", is_online=True)
     snapshot = add_command(commands, "hub-snapshot", run_hub_snapshot, "folder", unexpected="E347", is_online=True)
     add_destination(snapshot)
     snapshot.add_argument("--data", type=Path, help="what the run's data were prepared to; usually in the folder")
@@ -92,7 +92,9 @@ def add_command(
     unexpected: str = "E312",
     is_online: bool = False,
 ) -> argparse.ArgumentParser:
-    """Add a command. `unexpected`: the code for errors that have none. `is_online`: True if it uses the Hub."""
+    """Add a command. `unexpected`: the code for errors that have none; its text may need only a reason. `is_online`:
+    True if the command uses the Hub.
+    """
     command = commands.add_parser(name)
     command.set_defaults(run=run, unexpected=unexpected, is_online=is_online)
     for path in paths:

@@ -162,7 +162,10 @@ def _nats(recipe: Recipe, value: float | None) -> str:
 
 
 def _heldout(recipe: Recipe, facts: CardFacts) -> str:
-    """Return the held-out loss for the card. Add its step unless that is the last, and the best loss if it differs."""
+    """Return the held-out loss for the card.
+
+    Add its step unless that is the last step, and the best loss if it differs.
+    """
     is_last = facts.heldout_step in (None, facts.steps)
     told = _nats(recipe, facts.heldout_loss) + ("" if is_last else f", at step {facts.heldout_step:,}")
     if facts.best_heldout_loss is None or facts.best_heldout_step == facts.heldout_step:
@@ -192,7 +195,7 @@ def _figures(facts: CardFacts) -> list[tuple[str, float]]:
 
 def figure(name: str, value: float) -> str:
     """Format a figure for people: an accuracy as a percentage, any other figure with one decimal."""
-    return f"{100 * value:.1f} %" if name.endswith("accuracy") else f"{value:,.1f}"
+    return f"{100 * value:.1f}%" if name.endswith("accuracy") else f"{value:,.1f}"
 
 
 def _curve(facts: CardFacts) -> str:

@@ -40,7 +40,7 @@ def limit_memory() -> None:
 
 @contextmanager
 def faults_of_this_machine(repository: str, name: str) -> Iterator[None]:
-    """Raise Problem E416 if this machine, not the file, causes an error: it lacks memory or a feature."""
+    """Raise Problem E416 if this machine, not the file, causes an error because it lacks memory or a feature."""
     try:
         yield
     except (*OF_THIS_MACHINE, MemoryError) as error:

@@ -183,5 +183,8 @@ def cover(ranges: Ranges, start: int, stop: int) -> None:
 
 
 def state_digest(log: str, *, spoiled_by: PeerId | None = None) -> str:
-    """Return a made-up digest of the state after a log entry. A corrupt replica, named by `spoiled_by`, has its own."""
+    """Return a made-up digest of the state after a log entry.
+
+    A corrupt replica, named by `spoiled_by`, has a digest of its own.
+    """
     return hashlib.sha256(f"{log} {spoiled_by}".encode()).hexdigest()[:16]

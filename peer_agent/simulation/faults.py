@@ -37,7 +37,7 @@ class Ordered(Struct, frozen=True):
 
 
 class Faults:
-    """All the faults of a simulation: ordered faults, the odds of other faults, and counts by kind."""
+    """All the faults of a simulation: the ordered faults, the odds of random faults, and counts by kind."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(f"faults {seed}")

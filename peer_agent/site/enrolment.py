@@ -142,7 +142,10 @@ async def access_for(home: Home, url: str, enrolment: Enrolment, *, sleep: Sleep
 
 
 async def _renewed(home: Home, known: KnownSite, enrolment: Enrolment, sleep: Sleep) -> RunAccess:
-    """Return access with a new credential. While the site asks to wait for the run (E308), do so, and say it once."""
+    """Return access with a new credential.
+
+    While the site answers that the run is not ready (E308), wait, and tell the user once.
+    """
     access, is_told = RunAccess(home, known, enrolment.role, enrolment.run), False
     while True:
         try:

@@ -117,7 +117,7 @@ class MachineControl:
 
     @property
     def used(self) -> Used:
-        """The electricity and upload that this process has taken for the run so far."""
+        """The electricity and upload that this process has used for the run so far."""
         before = self._before
         return Used(self._meter.energy_wh - before.energy_wh, TRAFFIC.sent - before.sent_bytes)
 
@@ -191,7 +191,10 @@ class MachineControl:
         self.on_change()
 
     def _found(self) -> Rest:
-        """Return the reason to rest, based on the latest observation. New instructions may need data that it lacks."""
+        """Return the reason to rest, based on the latest observation.
+
+        New instructions may need data that this observation lacks.
+        """
         around = self._around or Surroundings(now=datetime.now())  # noqa: DTZ005 (in local time)
         memory = max(around.memory_bytes, self.needed_bytes)
         return reason_to_rest(self.wanted, replace(around, refused=credible(self._refused), memory_bytes=memory))

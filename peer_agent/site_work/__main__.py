@@ -84,7 +84,7 @@ def run_evaluate(given: argparse.Namespace) -> msgspec.Struct:
 
 
 def run_write(given: argparse.Namespace) -> msgspec.Struct:
-    """Continue a prompt from standard input. As an argument, it would be visible in process lists."""
+    """Continue a prompt from standard input. A prompt passed as an argument would be visible in process lists."""
     _give_way()
 
     from peer_agent.site_work.evaluate import write

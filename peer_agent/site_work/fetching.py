@@ -137,7 +137,7 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 class Fetched(Struct, frozen=True, kw_only=True):
-    """The result of a fetch. `sha256`: of the only file, or of a list of all files in the format of `sha256sum`."""
+    """The result of a fetch. `sha256` is the file's digest or, for several files, that of their `sha256sum` list."""
 
     sha256: str
     size: int

@@ -1,4 +1,4 @@
-"""The verdict on files without a run or a site: prepare them in a temporary folder, and say what was understood."""
+"""Give the verdict on files without a run or a site, by preparing them in a temporary folder."""
 
 import importlib
 import tempfile

@@ -92,7 +92,10 @@ def _formats() -> tuple[str, ...]:
 
 
 def _low_bytes(content: bytes, image: ImageFile.ImageFile, least: int) -> NDArray[np.float32] | None:
-    """Return the low bytes of an image with 16 bits per colour, reduced as the image will be. None for other images."""
+    """Return the low bytes of an image with 16 bits per colour, reduced as the image will be.
+
+    Return None for other images.
+    """
     tiles = [(tile, tile.args if isinstance(tile.args, tuple) else (tile.args,)) for tile in image.tile]
     if not tiles or any(not args or args[0] not in LOW for _, args in tiles):
         return None
@@ -128,8 +131,8 @@ def _reduced(image: Image.Image, least: int, *, is_exact: bool) -> Image.Image:
 def _in_8_bits(image: Image.Image, values: NDArray[np.float32]) -> Image.Image:
     """Scale values with 16 bits or floats [height, width] or [height, width, 3] by the darkest and brightest of them.
 
-    If a few lie far outside the range of all others, as values for "no data" do, they are clipped. The alpha channel
-    and the orientation are those of `image`.
+    If a few values lie far outside the range of all others, such as values for "no data", they are clipped. The alpha
+    channel and the orientation are those of `image`.
     """
     finite = values[np.isfinite(values)]
     if not finite.size:
@@ -231,7 +234,7 @@ def prepare(
 
 
 def _others(read: Read) -> str:
-    """Return words about the files that are not images that can be read."""
+    """Describe the files that are not readable images."""
     found = [f"{count:,} {reason}" for reason, count in [*read.verdict.left_out.items()][:OTHERS]]
     return ", ".join(found) or "none"
 
@@ -291,7 +294,7 @@ class Found(NamedTuple):
 
 
 def classes_of(folders: Sequence[tuple[str, ...]], verdict: Verdict, *, needs: int) -> Found:
-    """Return each image's class: the path of its folder, below what all images share and below a split.
+    """Return each image's class: the path of its folder, without the parts that all images share and without a split.
 
     A folder such as `train` or `val` divides the images if there is one for training and one that is set aside.
     """
@@ -314,7 +317,7 @@ def classes_of(folders: Sequence[tuple[str, ...]], verdict: Verdict, *, needs: i
 
 
 def _shared(folders: set[tuple[str, ...]]) -> int:
-    """Return how many first parts all folders share."""
+    """Return how many leading parts of their paths all folders share."""
     if not folders:
         return 0
     first, last = min(folders), max(folders)
@@ -366,7 +369,7 @@ def _write(read: Read, found: Found, pixels: Pixels, out: Path) -> PreparedImage
 
 
 def _judge(read: Read, pixels: Pixels, classes: list[str], labels: NDArray[np.uint16]) -> None:
-    """Describe the images in the verdict, with what is strange about them."""
+    """Describe the images in the verdict, including anything unusual."""
     verdict, count = read.verdict, len(labels)
     verdict.rows = count
     verdict.repeats = count - len(set(zip(read.digests, labels.tolist(), strict=True)))
@@ -422,9 +425,9 @@ def _parted(
 ) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
     """Return the numbers of the held-out images, and of each source's training images, all shuffled.
 
-    If people set images aside in folders such as `val` or `test`, those of the first such part are held out, and none
-    of the others is used. Otherwise copies of an image go to the same part. Images without a class are not used if
-    others have one.
+    If people set images aside in folders such as `val` or `test`, the images of the first such part are held out, and
+    those of the others are not used. Otherwise copies of an image go to the same part. Images without a class are not
+    used if others have one.
     """
     splits, is_used = np.array(found.splits), np.array([bool(name) or not has_classes for name in found.names])
     if count := int((~is_used).sum()):
@@ -491,7 +494,10 @@ def _chosen(read: Read, pixels: Pixels, quotas: Sequence[int]) -> NDArray[np.int
 
 
 def _overlap(read: Read, pixels: Pixels, held: NDArray[np.int64], learned: NDArray[np.int64]) -> float:
-    """Return the share of the held-out images of which a copy is trained on, and ask about it if there are some."""
+    """Return the share of held-out images that have a copy in the training part.
+
+    Ask about such images if there are any.
+    """
     digests, hashes = (np.array(each, dtype=np.uint64) for each in (read.digests, read.hashes))
     are_learned = np.isin(digests[held], digests[learned])
     if read.verdict.heldout:  # else the part was chosen to have no copies
@@ -516,7 +522,7 @@ def _write_heldout(images: Images, path: Path) -> DataFile | None:
 def _in_order(names: Sequence[str]) -> tuple[list[str], NDArray[np.uint16]]:
     """Return the classes sorted by name, and matching labels. They do not depend on the order in the archives.
 
-    An image without a class has any label; it is not used.
+    An image without a class has an arbitrary label, which is not used.
     """
     classes = sorted({*names} - {""}) or [""]
     number_of = {name: number for number, name in enumerate(classes)} | ({} if "" in classes else {"": 0})

@@ -60,7 +60,10 @@ ROLES = {
 
 
 class Brought(NamedTuple):
-    """An uploaded tokenizer. `end`: its end-of-text token. `special`: for sentences, the tokens of `ROLES`, else ()."""
+    """An uploaded tokenizer. `end`: its end-of-text token.
+
+    `special`: the tokens of `ROLES` if sentences are used, else ().
+    """
 
     tokenizer: Tokenizer
     end: int
@@ -188,7 +191,7 @@ def prepare(
     `open_texts`.
 
     Texts in `further` get their own shards and held-out parts. `base`: an uploaded tokenizer, or None to train one on
-    all texts. `names`, `fields`: of the texts in order, their file's name and the field to read. If part of a source
+    all texts. `names`, `fields`: for each text, in order, its file's name and the field to read. If part of a source
     stays on the Hub, its shards are portions, which describe where the texts are.
     """
     vocab = preparation.vocab
@@ -211,7 +214,8 @@ def sources_of(paths: Sequence[Path], names: Sequence[str], fields: Sequence[str
 def open_all(sources: Sequence[Source], out: Path, stack: ExitStack, writer: Writer | None = None) -> list["Texts"]:
     """Open the sources until `stack` closes, and choose what is held out of each.
 
-    If one is named for training and others are set aside by their names, such as `val.csv`, these are held out.
+    If one source is named for training and the names of others set them aside, such as `val.csv`, the others are held
+    out.
     """
     named = Verdict()
     splits = parts_of([source.name for source in sources], named)
@@ -245,7 +249,7 @@ def open_all(sources: Sequence[Source], out: Path, stack: ExitStack, writer: Wri
 
 
 def _apart(texts: Sequence["Texts"]) -> list["Texts"]:
-    """Keep documents out of the training part that are held out of another source."""
+    """Exclude from the training part the documents that are held out of another source."""
     held = {overlap.digest_of(text) for each in texts for text in each.held_texts()}
     apart = []
     for each in texts:
@@ -263,8 +267,10 @@ def _overlap(texts: Sequence["Texts"]) -> float:
 
 
 class Texts(NamedTuple):
-    """A source with its documents. `number`: its place among the sources. `held`: the numbers of the documents held
-    out, unless the organizer brought a part. `copies`: those not used, because another source holds out the same.
+    """A source with its documents. `number`: its place among the sources.
+
+    `held`: the numbers of the documents held out, unless the organizer brought a part. `copies`: the documents not
+    used, because another source holds out equal ones.
     """
 
     number: int

@@ -195,8 +195,10 @@ class Accumulation:
 
 
 def _own_loop() -> Collaboration:
-    """Start the agent's own loop in a single thread. More would take more memory: glibc keeps freed memory per
-    thread."""
+    """Start the agent's own loop in a single thread.
+
+    More threads would use more memory, because glibc keeps freed memory per thread.
+    """
     collaboration = Collaboration()
     threading.Thread(target=compute_units, args=[collaboration], name="computing", daemon=True).start()
     return collaboration

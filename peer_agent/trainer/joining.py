@@ -137,9 +137,10 @@ async def run_trainer(
     place: Place | None = None,
     collaboration: Collaboration | None = None,
 ) -> None:
-    """Train until the run has finished or the machine must leave. If told to rest, leave the run and rejoin later.
-    Also return when `owner` moves the machine to another run. Raises Problem. `publish`: the Hub repository to publish
-    to, or "". `place`: where others may dial this machine.
+    """Train until the run has finished or the machine must leave.
+
+    If instructed to rest, leave the run and rejoin later. Also return when `owner` moves the machine to another run.
+    Raises Problem. `publish`: the Hub repository to publish to, or "". `place`: where others may dial this machine.
     """
     if place is not None:
         view.say(translated(SEEN))

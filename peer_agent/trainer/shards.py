@@ -43,7 +43,7 @@ class Portions:
                 path.unlink()
 
     async def made(self, path: Path) -> Path:
-        """If the file is a portion, replace it with its shard. Return `path`. Raises Problem E106, E397, E414, E416."""
+        """Replace a portion's file with its shard. Return `path`. Raises Problem E106, E347, E397, E414, E416."""
         async with self._making:
             portion = await asyncio.to_thread(portion_in, path)
             if portion is not None:

@@ -47,7 +47,7 @@ def mean_loss(
 
 
 def pick_device() -> torch.device:
-    """Return a CUDA device or the CPU. Never use Apple's GPU: its optimizer results would differ (rule 13)."""
+    """Return a CUDA device or the CPU. Never use Apple's GPU, because its optimizer results would differ (rule 13)."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

@@ -71,7 +71,7 @@ def _control_in(row: MachineControl) -> Control:
 
 
 def wanted_in(row: MachineControl) -> Instructions:
-    """Return the present instructions. A pause that is over counts as one more revision, which no row has to store."""
+    """Return the present instructions. An ended pause counts as one more revision, which no row has to store."""
     try:
         said = msgspec.json.decode(row.instructions)
         wanted = msgspec.convert({"type": "Instructions", **said, "revision": row.revision}, Instructions)

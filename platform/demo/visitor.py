@@ -70,7 +70,7 @@ class Visitor:
         return self._open(request).decode()
 
     def publish(self, slug: str, limit_s: float = 120) -> None:
-        """Publish a draft as soon as the manage page shows what was understood of its data. Raises Refused."""
+        """Publish a draft as soon as the manage page shows the verdict on its data. Raises Refused."""
         until = time.monotonic() + limit_s
         page = f"/runs/{slug}/manage/"
         while (seen := SEEN.search(self.read(page))) is None:

@@ -71,7 +71,7 @@ def test_card_says_that_the_model_or_the_later_run_overfitted() -> None:
 
 def test_what_else_was_measured_is_said_beside_the_loss() -> None:
     text = card(heldout_figures={"masked accuracy": 0.51234, "perplexity": 1234.5})
-    assert "| Held-out masked accuracy | 51.2 % |\n| Held-out perplexity | 1,234.5 |" in text
+    assert "| Held-out masked accuracy | 51.2% |\n| Held-out perplexity | 1,234.5 |" in text
     assert "accuracy" not in card()
 
 

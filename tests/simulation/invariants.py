@@ -1,5 +1,6 @@
 """The invariants after every event, stated independently of the coordinator's own arithmetic."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise
@@ -16,6 +17,7 @@ from peer_agent.simulation.site import Host
 from peer_agent.simulation.world import World
 
 Position = tuple[int, int, int]  # epoch, shard, place in the shard's order
+PERSON = re.compile("person [0-9a-f]{6}")  # as the world names people
 
 
 class Broken(AssertionError):
@@ -131,6 +133,8 @@ class Invariants:
             case e.Persist():
                 self.persists += 1
                 self._record(state, command.record)
+            case e.Note():
+                require(set(PERSON.findall(command.text)) <= set(command.names), f"a name is hidden in {command}")
             case _:
                 pass
 

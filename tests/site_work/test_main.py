@@ -84,11 +84,24 @@ def test_a_persons_error_is_the_last_line(content: bytes, code: str, words: str,
     assert words in fault.text
 
 
-def test_an_unexpected_error_has_a_number_too(tmp_path: Path) -> None:
-    done = run("initial", tmp_path / "missing.json", tmp_path)
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(("initial",), "E312"), (("shard", "missing.json", "--endpoint", "https://hub"), "E347")]
+)
+def test_an_unexpected_error_has_a_number_too(arguments: tuple[str, ...], code: str, tmp_path: Path) -> None:
+    done = run(*arguments, tmp_path / "missing.json", tmp_path)
     assert done.returncode == 1
     assert "Traceback" in done.stderr
-    assert json.loads(done.stderr.splitlines()[-1])["code"] == "E312"
+    fault = fault_of(done.stderr)
+    assert fault is not None
+    assert fault.code == code
+    assert "missing.json" in fault.text
+
+
+def test_every_number_of_unexpected_errors_needs_only_a_reason() -> None:
+    parsers = argparse.ArgumentParser().add_subparsers()
+    commands.add_commands(parsers)
+    for command in parsers.choices.values():
+        assert "(a bug)" in Fault.of(command.get_default("unexpected"), reason="a bug").text
 
 
 # How the parent process reads the output

@@ -83,7 +83,10 @@ class Load(Struct):
 
     @property
     def bps(self) -> float:
-        """Bytes per second, assuming evenly spread flows. The first and last bytes are ignored: they may trickle in."""
+        """Bytes per second, assuming evenly spread flows.
+
+        The first and last bytes are ignored, because they may trickle in.
+        """
         if not self._bps and self.received:
             times, carried = self._carried()
             first, last = np.interp([EDGE * carried[-1], (1 - EDGE) * carried[-1]], carried, times)

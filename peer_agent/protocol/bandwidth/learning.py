@@ -148,7 +148,7 @@ def _slowing(
     """Return a small set of directions that explains why flows were slower than their directions allow.
 
     Choose the direction that carried most of the slow bytes, and repeat with the rest. Skip a direction if the other
-    ends of its flows were nearly full, and fuller: shared links lose some capacity. O(directions x flows).
+    ends of its flows were nearly full, and fuller, because shared links lose some capacity. O(directions x flows).
     """
     slow = {flow for flow in held_up if has_room(capacities, loads, flow)}
     found: set[Direction] = set()

@@ -1,4 +1,4 @@
-"""Measure an idle link between two peers chosen by the coordinator. Both send and count simultaneously (rule 31)."""
+"""Measure an idle link between two peers chosen by the coordinator. They send one after the other (rule 31)."""
 
 from msgspec import Struct, field
 

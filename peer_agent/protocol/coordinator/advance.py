@@ -104,7 +104,7 @@ def _take(state: RunState, event: e.Event, seed: int) -> list[e.Command]:
 
 
 def _join(state: RunState, event: e.Joined) -> list[e.Command]:
-    """Add or update a member. If it is reducing, make a new plan: it may have restarted or lost messages."""
+    """Add or update a member. If it is reducing, make a new plan, because it may have restarted or lost messages."""
     known = state.members.get(event.peer)
     commands = _lose(state, event.peer, final=True) if known is not None and known.role is not event.role else []
     is_back = event.peer in state.members and awaits(state, event.peer)
@@ -160,7 +160,7 @@ def _lose(state: RunState, peer: PeerId, *, final: bool) -> list[e.Command]:
 
 
 def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
-    """Apply the organizer's settings. Peers are not told of a new step target: each record states the learning rate."""
+    """Apply the organizer's settings. Peers need no new step target, because each record states the learning rate."""
     before, state.goal, state.scheduled = state.goal, event.goal, event.scheduled
     if event.target_steps and event.target_steps != state.recipe.target_steps:
         state.recipe = replace(state.recipe, target_steps=event.target_steps)
@@ -224,7 +224,7 @@ def _sweep(state: RunState) -> list[e.Command]:
     for member in list(state.members.values()):
         if state.now - member.heard_at > LOST_S:
             text = f"nothing was heard of {member.name} for {LOST_S:.0f} seconds"
-            commands += [e.Note("evicted", text), *_lose(state, member.peer, final=False)]
+            commands += [e.Note("evicted", text, (member.person,)), *_lose(state, member.peer, final=False)]
         elif member.trains:
             commands += hush(state, member) + nudge(state, member)
     lift(state)

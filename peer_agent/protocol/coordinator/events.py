@@ -49,7 +49,10 @@ class Reserved(Struct, frozen=True):
 
 
 class Persisted(Struct, frozen=True):
-    """The database's answer to a Persist command. `stale`: another host has the run. `refused`: an invalid record."""
+    """The database's answer to a Persist command.
+
+    `stale` means that another host has the run, `refused` that the record is invalid.
+    """
 
     outcome: Literal["committed", "stale", "failed", "refused"]
     sealed: Entry | None = None
@@ -66,7 +69,7 @@ class Target(Struct, frozen=True):
 class Directed(Struct, frozen=True):
     """The organizer's settings. A `target_steps` of 0 or an empty `mix` (source weights) changes nothing.
 
-    `scheduled` is a reason: the run is paused only until its start time, which the reason states.
+    `scheduled` is the reason to show while the run is paused until its start time; it states that time.
     """
 
     goal: Goal
@@ -171,10 +174,11 @@ class Agreed(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True):
-    """Add a line to the timeline that people see."""
+    """Add a line to the timeline that people see. `names`: the people whom the text names."""
 
     kind: str
     text: str
+    names: tuple[str, ...] = ()
 
 
 class Waiting(Struct, frozen=True):
@@ -184,7 +188,7 @@ class Waiting(Struct, frozen=True):
 
 
 class Finish(Struct, frozen=True):
-    """Finish the run: the last step is committed, and its snapshot is stored."""
+    """Finish the run, because the last step is committed and its snapshot is stored."""
 
 
 class Replay(Struct, frozen=True):

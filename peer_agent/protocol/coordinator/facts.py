@@ -76,7 +76,7 @@ def restored(facts: StoredFacts) -> RunState:
 
 
 def _sources(facts: StoredFacts) -> list[leases.Source]:
-    """Return the sources that the recipe mixes. Without weights, return none: all shards then form one source."""
+    """Return the sources that the recipe mixes. Without weights, return none, since all shards then form one source."""
     weights = facts.recipe.mix
     if not weights or len(facts.sources) != len(facts.shards) or max(facts.sources, default=0) >= len(weights):
         return []

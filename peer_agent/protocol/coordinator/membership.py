@@ -37,7 +37,7 @@ def join(state: RunState, event: Joined) -> list[Command]:
         commands += _reconcile(state, member, hello)
         recount(state, member)
     if known is None:
-        commands.append(Note("joined", f"{_who(event.role, event.person)} joined"))
+        commands.append(Note("joined", f"{_who(event.role, event.person)} joined", (event.person,)))
     greeting = _greeting(state, reconciled=member.reconciled or not member.trains)
     answer: list[Command] = [Send((event.peer,), greeting), Send((event.peer,), standing(state))]
     member.resent_to = -1
@@ -205,7 +205,7 @@ def lose(state: RunState, member: Member, *, final: bool) -> list[Command]:
         _appoint(state)
         commands.append(Send(state.everyone(), m.Listeners(run=state.run, listeners=state.listeners())))
     if not member.trains:
-        return [*commands, Note("left", f"{_who(member.role, member.person)} is gone")]
+        return [*commands, Note("left", f"{_who(member.role, member.person)} is gone", (member.person,))]
     if final:
         end_leases(state, member.accumulator)
         state.holders.pop(member.accumulator, None)
@@ -213,4 +213,4 @@ def lose(state: RunState, member: Member, *, final: bool) -> list[Command]:
         state.departed[member.peer] = Departed(
             member.accumulator, member.peer, state.rounds, member.carried, member.samples_per_token
         )
-    return [*commands, Note("left", f"{member.person} {'left' if final else 'is away'}")]
+    return [*commands, Note("left", f"{member.person} {'left' if final else 'is away'}", (member.person,))]

@@ -83,7 +83,7 @@ def _take_work(state: RunState, member: Member, report: m.Report) -> list[Comman
 
 
 def _short(state: RunState, member: Member, report: m.Report) -> list[Command]:
-    """Ask for a hello if a trainer keeps reporting fewer units than were leased to it: a lease may have been lost."""
+    """Ask for a hello if a trainer keeps reporting fewer units than its leases, because a lease may have been lost."""
     if report.undone >= state.leases.outstanding(member.accumulator) - len(member.done):
         member.short_since = None
         return []
@@ -128,12 +128,12 @@ def take_returned(state: RunState, member: Member, returned: m.UnitsReturned) ->
         before = state.non_finite.get(member.peer, 0)
         state.non_finite[member.peer] = before + len(begun)
         text = f"a gradient of {member.person} was not finite and was thrown away"
-        notes += [] if before else [Note("non-finite", text)]
+        notes += [] if before else [Note("non-finite", text, (member.person,))]
     else:
         back = end_leases(state, member.accumulator, returned.units)
         if returned.reason == "stale" and back:
             text = f"{back} of {member.person}'s samples were returned to the pool (computed on an older model)"
-            notes = [Note("returned", text)]
+            notes = [Note("returned", text, (member.person,))]
     recount(state, member)
     state.is_dirty = True
     return notes

@@ -113,7 +113,7 @@ class Member(Struct):
 
     @property
     def samples_per_s(self) -> float:
-        """Samples per second, measured from the member's deliveries; 0 until the first delivery."""
+        """Samples per second, measured from the member's deliveries, or 0 until the first delivery."""
         return self.conduct.pace
 
     @property

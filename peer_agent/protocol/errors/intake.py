@@ -97,7 +97,7 @@ INTAKE: dict[str, Entry] = {
     "E439": Entry(
         "Held-out part also trained on",
         Severity.LOW,
-        "{percent} % of the held-out part also occurs in the training part, so its loss says little about new data.",
+        "{percent}% of the held-out part also occurs in the training part, so its loss says little about new data.",
         "Remove the copies from the training part, or let the site choose what is held out.",
     ),
     "E440": Entry(

@@ -30,6 +30,27 @@ OPERATING: dict[str, Entry] = {
         "Setting not valid", Severity.HIGH, "The setting {name} is not valid: {reason}.", "Correct it and start again."
     ),
     "E406": Entry("Relay did not start", Severity.HIGH, "The relay did not start: {reason}.", "See {log}."),
+    "E466": Entry(
+        "Site process hung",
+        Severity.MEDIUM,
+        "This process did nothing for {seconds} seconds and is started again.",
+        "If it happens again, report it together with the lines that follow.",
+        means="Another process takes over its runs, or this one does in a moment.",
+    ),
+    "E467": Entry(
+        "Wake-ups of the worker stopped",
+        Severity.LOW,
+        "The worker receives no wake-ups ({reason}); it connects to Redis again in {seconds} seconds.",
+        "If this repeats, check that Redis runs and REDIS_URL is right.",
+        means="Jobs go on; until then the worker finds new ones two seconds later.",
+    ),
+    "E468": Entry(
+        "Job failed",
+        Severity.MEDIUM,
+        "The job “{job}” failed for an unforeseen reason ({reason}).",
+        "It is tried again. If that fails too, report it together with the worker's log.",
+        means=NOTHING_LOST,
+    ),
     "E407": Entry(
         "Cannot listen at this address",
         Severity.HIGH,

@@ -170,6 +170,13 @@ SITE: dict[str, Entry] = {
         "Try again; if it happens again, tell the operator.",
         means=NOTHING_LOST,
     ),
+    "E469": Entry(
+        "Not enough memory on the site",
+        Severity.MEDIUM,
+        "This needs more than the {limit} of memory that one program of this site may use.",
+        "Bring smaller data, or ask the operator to raise MANYHANDS_CHILD_MEMORY_MB.",
+        means=NOTHING_LOST,
+    ),
     "E328": Entry(
         "Site's disk is full",
         Severity.HIGH,

@@ -35,7 +35,7 @@ class Blind(StrEnum):
 
 
 class Hours(Struct, frozen=True, array_like=True):
-    """A weekly period, in minutes of a `day` (0: Monday). If `stop` is not after `first`, it ends the next day."""
+    """A weekly period, in minutes of a `day` (0: Monday). If `stop` is not after `first`, it ends on the next day."""
 
     day: Annotated[int, Meta(ge=0, le=6)]
     first: Annotated[int, Meta(ge=0, lt=DAY_MINUTES)]
@@ -63,7 +63,8 @@ class OwnerLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Instructions(Message, frozen=True, kw_only=True):
     """The owner's settings. A higher `revision` replaces a lower one. `finish` and `move_to` (a run) apply once.
 
-    `pause_until`: the time at which the site ends the pause, by a higher revision; 0: when the owner resumes.
+    `pause_until` is the time at which the site ends the pause with a higher revision; 0 means that only the owner ends
+    it.
     """
 
     revision: Count
@@ -75,7 +76,10 @@ class Instructions(Message, frozen=True, kw_only=True):
 
 
 class MachineReport(Message, frozen=True, kw_only=True):
-    """A machine's state under the last instructions it received (`revision` -1: none). Sent after every change."""
+    """A machine's state under the last instructions that it received. `revision` is -1 if it has received none.
+
+    The machine sends a report after every change.
+    """
 
     run: Run
     revision: Index = -1

@@ -79,7 +79,7 @@ class Listeners(Message, frozen=True, kw_only=True):
 
 
 class Rehello(Message, frozen=True, kw_only=True):
-    """A request to say hello again, because a new host drives the run or a message was lost."""
+    """A request for another hello, because a new host drives the run or a message was lost."""
 
     run: Run
     fence: Medium
@@ -112,7 +112,7 @@ class Cut(Attempted, frozen=True, kw_only=True):
 
 
 class SitOut(Attempted, frozen=True, kw_only=True):
-    """A notice instead of a cut: this round goes on without the peer, whose link would slow the others down (rule 30).
+    """A notice, instead of a cut, that this round goes on without the peer, whose link would slow it down (rule 30).
 
     The peer receives the averages and keeps its gradients. The next round cannot leave it out again. This message is
     sent only in runs with `contributors: fast`.
@@ -215,7 +215,7 @@ class Void(Attempted, frozen=True, kw_only=True):
 
 
 class Commit(Message, frozen=True, kw_only=True):
-    """An update has been committed. `snapshot`: upload the state at this step. `hash_state`: hash the state.
+    """An update has been committed. If `snapshot`, upload the state at this step. If `hash_state`, hash the state.
 
     Log keepers get all the `contributions` (canonical JSON). A contributor gets its own, proved by `position` and
     `path`.

@@ -48,7 +48,7 @@ MOST_RESERVED = 90  # percent
 
 
 class Hello(Message, frozen=True, kw_only=True):
-    """Everything that a peer holds, so that repeating a hello changes nothing. `step`: -1 if it has no model state."""
+    """Everything that a peer has, so that repeating a hello changes nothing. `step` is -1 without a model state."""
 
     run: Run
     accumulator: Accumulator

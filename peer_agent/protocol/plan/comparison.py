@@ -49,7 +49,7 @@ class Comparison:
                 self.table.download[place] = min(self.table.download[place], total(down))
 
     def own_times(self) -> Vector:
-        """Return how many seconds each candidate's own link needs, by candidate and codec. Infinity: no such codec."""
+        """Return how many seconds each candidate's own link needs for each codec, or infinity if it lacks the codec."""
         table, most = self.table, self.codecs
         sizes = np.array([[*c.up_bytes, *[np.inf] * (most - len(c.up_bytes))] for c in self.candidates])
         upload = table.upload[self.places, None]

@@ -44,9 +44,9 @@ def choose(
 ) -> Choice:
     """Choose the contributors that make steps of `batch` samples as fast as possible.
 
-    With staleness 1, samples are computed during the exchange. `others` only reduce or receive. A candidate left out
-    of the last round must contribute. If nothing but the parties' own links limits the round, the choice is within 10
-    % of the best. Raises ValueError as `solve` does, and also if there are no candidates or one has no codecs.
+    With staleness 1, samples are computed during the exchange. `others` only reduce or receive. A candidate left out of
+    the last round must contribute. If only the parties' own links limit the round, the choice is within 10 % of the
+    best. Raises ValueError as `solve` does, and also if there are no candidates or one has no codecs.
     """
     if not candidates or not all(candidate.up_bytes for candidate in candidates):
         raise ValueError("nobody may contribute")

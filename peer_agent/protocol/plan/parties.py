@@ -32,7 +32,7 @@ class Party(Struct, frozen=True, kw_only=True):
 
 
 class Limits(Struct, frozen=True):
-    """Limits shared by several links. Peers outside the round are ignored. 0 means not known."""
+    """Limits shared by several links. Peers outside the round are ignored. 0 means unknown."""
 
     pairs: dict[Pair, float] = {}  # limit of the direct link from one peer to another
     forwarded: dict[Pair, PeerId] = {}  # the relay that forwards for a pair without a direct link

@@ -83,7 +83,7 @@ class _Builder:
         self.entries: list[tuple[Indices, Indices, Vector]] = []
 
     def add(self, rows: Sequence[Row], capacity: Vector, of: Indices, side: _Side) -> None:
-        """Add rows, each the sum over some of the parties. `of`: each party's row number (-1: none)."""
+        """Add rows, each the sum over some of the parties. `of`: each party's row number, or -1 for no row."""
         first, is_in = len(self.rows), of >= 0
         numbers = of[side.party]
         kept = numbers >= 0

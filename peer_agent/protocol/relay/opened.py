@@ -14,7 +14,10 @@ LARGEST_COUNT = 2**16  # slots or spans: the most that a frame's header can numb
 
 
 class Place(Struct, frozen=True, order=True):
-    """The identity of an attempt. Fences are compared first, as a restarted host plans the same step again (rule 2)."""
+    """The identity of an attempt.
+
+    Fences are compared first, because a restarted host plans the same step again (rule 2).
+    """
 
     fence: int
     step: int

@@ -167,7 +167,7 @@ Event = (
 
 
 class Say(Struct, frozen=True):
-    """Send a message to the site. If there is no link, drop the message: the next hello repeats everything."""
+    """Send a message to the site. If there is no link, drop the message, because the next hello repeats everything."""
 
     message: Message
 

@@ -84,7 +84,7 @@ def _introduce(state: TrainerState, greeting: m.Greeting) -> Fault | None:
 
 
 def _after_greeting(state: TrainerState, greeting: m.Greeting) -> list[Action]:
-    """Continue as a replica; how depends on whether the host has checked the leases and how new the state is."""
+    """Continue as a replica, depending on whether the host has checked the leases and on how new the state is."""
     if not state.has_state:
         return []
     actions = fall_behind(state)
@@ -152,7 +152,7 @@ def _load(state: TrainerState, cause: Cause) -> list[Action]:
 
 
 def take_loaded(state: TrainerState, loaded: Loaded) -> list[Action]:
-    """Use the loaded snapshot as the replica. Say hello without any work, and follow the log from there."""
+    """Use the loaded snapshot as the replica. Send a hello that lists no work, and follow the log from there."""
     if ignores(state, Cause.LOADED) or loaded.job != state.job or state.loading is None:
         return []
     state.step, state.index, state.digest = state.loading.step, state.loading.index, loaded.digest

@@ -128,7 +128,7 @@ def _look_on(state: TrainerState, plan: OpenedPlan) -> list[Action]:
 
 
 def take_open(state: TrainerState, event: OpenHeard) -> list[Action]:
-    """Serve a reducer that is ready for chunks. One with a newer plan waits until this trainer has that plan too."""
+    """Serve a reducer that is ready for chunks. A reducer with a newer plan waits until this trainer has it too."""
     round_ = state.round
     if ignores(state, Cause.OPENED) or round_ is None:
         return []
@@ -212,7 +212,7 @@ def let_go(state: TrainerState) -> list[Action]:
 
 
 def start_over(state: TrainerState, cause: Cause, seed: int) -> list[Action]:
-    """Forget the accumulator and all the leases, and say hello."""
+    """Forget the accumulator and all the leases, and send a hello."""
     if ignores(state, cause):
         return []
     actions = let_go(state) + renew(state, seed)

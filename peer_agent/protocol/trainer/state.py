@@ -145,7 +145,7 @@ class TrainerState(Struct, kw_only=True):
 
     @property
     def chunks(self) -> int:
-        """The number of chunks in the parameter vector; 0 until the greeting arrives."""
+        """The number of chunks in the parameter vector, or 0 until the greeting arrives."""
         return grid_of(self.greeting.elements).chunks if self.greeting else 0
 
     @property

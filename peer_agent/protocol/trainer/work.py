@@ -29,7 +29,7 @@ PASSED_OVER = 4  # after this many rounds in a row without this trainer, keep wo
 
 
 def take_lease(state: TrainerState, lease: m.Lease) -> list[Action]:
-    """Queue leased units. Ignore them while a hello is unanswered: the host did not know what this trainer holds."""
+    """Queue leased units. Ignore them while a hello is unanswered, because the host did not know our work."""
     if ignores(state, Cause.LEASED) or state.unanswered:
         return []
     move(state, Cause.LEASED, state.phase)

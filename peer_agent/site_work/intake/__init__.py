@@ -1,1 +1,1 @@
-"""Reads what organizers bring, in the forms in which people bring it, and says what was understood."""
+"""Reads the data that organizers bring, in many formats, and reports how they were understood."""

@@ -1,4 +1,4 @@
-"""Conversations: lists of messages with roles, rendered as text by a model's chat template, or plainly without one."""
+"""Conversations: lists of messages with roles. A model's chat template, or else `plainly`, renders them as text."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ class NotText(Exception):
 def conversation_of(value: Any) -> list[Message] | None:
     """Return the messages in a field's value, or None if it is not a conversation. Raises NotText.
 
-    Missing content is empty. Parts of a message that are text are joined.
+    Missing content counts as empty. The text parts of a message are joined.
     """
     if not isinstance(value, list) or not 0 < len(value) <= MOST_SAID:
         return None

@@ -1,4 +1,4 @@
-"""Texts in other encodings than UTF-8, and characters that are not text: recognised, rewritten as UTF-8, and told."""
+"""Recognises texts in encodings other than UTF-8, rewrites them as UTF-8, and reports characters that are not text."""
 
 import codecs
 import re
@@ -53,7 +53,7 @@ NULS = 0.2  # share of zero bytes at even or odd places that shows UTF-16
 
 
 class Look:
-    """Counts, over the texts of one source, what may be wrong with their characters."""
+    """Counts the characters that may be wrong in the texts of one source."""
 
     def __init__(self) -> None:
         self.characters = self.controls = self.damaged = self.twice = self.tags = 0
@@ -82,7 +82,7 @@ class Look:
                         self.example.setdefault(name, shown(found, 30))
 
     def tell(self, verdict: Verdict) -> None:
-        """Add what was found to the verdict."""
+        """Add the findings to the verdict."""
         many = max(1, self.characters // STRANGE)
         if self.controls:
             (verdict.ask if self.controls >= many else verdict.note)("E431", count=f"{self.controls:,}")
@@ -98,14 +98,14 @@ class Look:
 
 
 def _read_twice(text: str) -> int:
-    """Return at how many places UTF-8 was read as something else, as in “Ã©” for “é”."""
+    """Return the number of places where UTF-8 was decoded as another encoding, such as “Ã©” for “é”."""
     if text.isascii():
         return 0
     return sum(any(map(partial(_is_utf8_as, part), WRONGLY)) for part in FOREIGN.findall(text)[:MOST_TRIED])
 
 
 def _is_in(escaped: str, codec: str) -> bool:
-    """Return True if a sequence stands for letters and marks beyond ASCII."""
+    """Return True if a sequence represents letters and marks beyond ASCII."""
     try:
         text = escaped.encode().decode(codec)
     except UnicodeError:
@@ -122,7 +122,7 @@ def _is_utf8_as(part: str, encoding: str) -> bool:
 
 
 def as_utf8(path: Path, name: str, scratch: Path, verdict: Verdict) -> Path:
-    """Return the path of a text as UTF-8 with line feeds: the file itself, or `scratch`, which is then written.
+    """Return the path of a text in UTF-8 with line feeds: the file itself, or else `scratch`, with the converted text.
 
     Raises Problem E302 if the encoding is not recognised, E424 if the file is not a text.
     """
@@ -184,7 +184,7 @@ def _is_latin(text: str) -> bool:
 
 
 def _wide(sample: bytes) -> str | None:
-    """Return UTF-16 without a byte order mark, recognised by zero bytes at every other place."""
+    """Return the UTF-16 encoding of a text without a byte order mark in which nearly every other byte is zero."""
     pairs = len(sample) // 2
     if not pairs:
         return None
@@ -195,7 +195,7 @@ def _wide(sample: bytes) -> str | None:
 
 
 def _wide_of_a_script(sample: bytes) -> str | None:
-    """Return UTF-16 without a byte order mark whose letters nearly all are of one script, as in Russian."""
+    """Return the UTF-16 encoding of a text without a byte order mark if most letters are of one script."""
     for encoding in ("utf-16-le", "utf-16-be"):
         letters = sample[: len(sample) & ~1].decode(encoding, "replace")
         scripts = Counter(unicodedata.name(letter, "?").split()[0] for letter in letters if letter.isalpha())
@@ -223,7 +223,7 @@ def _first_wrong_byte(path: Path) -> tuple[int, int] | None:
 
 
 def _is_mostly_utf8(sample: bytes) -> bool:
-    """Return True if nearly all characters beyond ASCII are UTF-8, so that a few wrong bytes are damage."""
+    """Return True if nearly all characters beyond ASCII are UTF-8, so that the few invalid bytes must be damage."""
     text = sample.decode("utf-8", "replace")
     wrong = text.count(DAMAGED)
     right = sum(not letter.isascii() for letter in text) - wrong

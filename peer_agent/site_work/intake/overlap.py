@@ -1,11 +1,11 @@
-"""Choice of a held-out part that the training part does not contain, neither as copies nor as longer passages.
+"""Choice of a held-out part that the training part does not contain, either as copies or as longer passages.
 
-Equal documents always go to the same part. Among the documents that may be held out, those stay in the training part
-of which other documents contain many passages: sequences of eight words, as in the decontamination of GPT-2 and GPT-3
-(Radford et al. 2019, section 4; Brown et al. 2020, appendix C).
+Equal documents always go to the same part. A candidate for the held-out part stays in the training part if other
+documents contain many of its passages. A passage is a sequence of eight words, as in the decontamination of GPT-2 and
+GPT-3 (Radford et al. 2019, section 4; Brown et al. 2020, appendix C).
 
-Copies of an image always go to the same part too, also if they were saved anew at another quality or size. A hash of
-64 bits finds likely copies (dHash, Krawetz 2013, "Kind of Like That"), and a comparison of cells decides.
+Copies of an image always go to the same part too, even if they were saved again at another quality or size. A 64-bit
+hash finds likely copies (dHash, Krawetz 2013, "Kind of Like That"), and a comparison of cells decides.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ class Choice(NamedTuple):
 
 
 def digest_of(text: str) -> int:
-    """Return 64 bits that are equal for texts that differ only in spaces, case and the form of accents."""
+    """Return a 64-bit digest that is equal for texts that differ only in spaces, case and the form of accents."""
     plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     return int.from_bytes(hashlib.blake2b(plain.encode("utf-8", "replace"), digest_size=8).digest())
 
@@ -53,7 +53,7 @@ def digests_of(texts: Texts) -> Digests:
 
 
 def choose(texts: Texts, *, wanted: int, most: int) -> Choice:
-    """Choose documents of at least `wanted` bytes and at most `most`; fewer if too many resemble others."""
+    """Choose documents of `wanted` to `most` bytes in total, or fewer if too many resemble others."""
     digests = digests_of(texts)
     candidates = _candidates(texts, digests, SPARE * wanted, most)
     aside = {number for group in candidates for number in group}
@@ -88,7 +88,7 @@ def overlap_of(held: Sequence[str], trained: Iterable[str]) -> float:
 def _candidates(texts: Texts, digests: Digests, wanted: int, most: int) -> list[list[int]]:
     """Return groups of equal documents, in the order of their digests, until they are large enough.
 
-    A group that would be too large is passed over.
+    A group that would be too large is skipped.
     """
     found: list[list[int]] = []
     size = 0
@@ -160,16 +160,19 @@ MOST_APART, APART = 4.0, 0.08  # difference of copies: limit, and share of an im
 
 
 class Copies:
-    """Finds copies of an image among the images with the numbers `among`. `hashes`: of all images, by `hash_of`."""
+    """Finds copies of an image among the images with the numbers `among`.
+
+    `hashes`: those of all images, made by `hash_of`.
+    """
 
     def __init__(self, images: Images, hashes: Digests, among: NDArray[np.int64]) -> None:
         self._images, self._hashes = images, hashes
         self._among, self._theirs = among, hashes[among]
 
     def of(self, number: int) -> NDArray[np.int64]:
-        """Return the places in `among` of images that are equal to an image or hardly differ from it.
+        """Return the positions in `among` of images that are equal to an image or hardly differ from it.
 
-        An image of a single colour has only equal copies.
+        Only equal images count as copies of an image of a single colour.
         """
         bits = np.bitwise_count(self._theirs ^ self._hashes[number])
         alike = np.flatnonzero(bits <= BITS)
@@ -184,7 +187,7 @@ class Copies:
 
 
 def hash_of(image: NDArray[np.uint8]) -> int:
-    """Return 64 bits that say where an image [side, side, 3] becomes brighter from a cell to the next on its right."""
+    """Return 64 bits that show where an image [side, side, 3] gets brighter from one cell to the cell on its right."""
     brightness = _cells(image[None], CELLS, CELLS + 1).mean(axis=3)
     return int.from_bytes(np.packbits(np.diff(brightness, axis=2) > RISE).tobytes())
 

@@ -1,6 +1,6 @@
-"""Rows of JSON, CSV, Parquet and Arrow files, as texts and conversations by the path of their field.
+"""Rows of JSON, CSV, Parquet and Arrow files, as texts and conversations, by the path of their field.
 
-A field inside an object is named by its path, as `translation.en`. Strings in a list are joined by line breaks.
+A field inside an object is named by its path, such as `translation.en`. Strings in a list are joined by line breaks.
 """
 
 import csv
@@ -154,9 +154,9 @@ def _gather_list(items: list[Any], name: str, found: dict[str, Value], levels: i
 
 
 def _is_json(path: Path, name: str) -> bool:
-    """Return True if a text has objects: one in most of its first lines, or one after the other from its start.
+    """Return True if a text has objects, either one in most of its first lines, or one after another from its start.
 
-    If the file's name says JSON, one whole object is enough, whatever follows it.
+    If the file is named JSON, one whole object is enough, no matter what follows it.
     """
     if _has_lines(_first_objects(path), name):
         return True
@@ -174,7 +174,7 @@ def _first_objects(path: Path) -> list[dict[str, Any] | None]:
 
 
 def _has_lines(first: list[dict[str, Any] | None], name: str) -> bool:
-    """Return True if these are lines of objects, and not one object that holds the rows."""
+    """Return True if each of these lines is an object, rather than all rows being in one object."""
     if len(first) == 1 and first[0] is not None and _list_in(first[0], name) is not None:
         return False
     return sum(values is not None for values in first) * 2 > len(first)
@@ -195,7 +195,7 @@ def _json(path: Path, name: str) -> Iterator[Row]:
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes | None]:
-    """Yield lines, or None for one that is too long to be held."""
+    """Yield lines, or None for a line that is too long to keep in memory."""
     while line := file.readline(ROW_BYTES + 1):
         if len(line) > ROW_BYTES and not line.endswith(b"\n"):
             while (rest := file.readline(ROW_BYTES)) and not rest.endswith(b"\n"):
@@ -220,7 +220,7 @@ def _object(line: bytes | None) -> dict[str, Any] | None:
 
 
 def _without_halves(value: Any) -> Any:
-    """Replace halves of characters, which only escapes can write, because no file can hold them."""
+    """Replace lone halves of characters (surrogates), which escapes can express but UTF-8 cannot."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
@@ -264,7 +264,7 @@ def _values(path: Path, name: str) -> Iterator[dict[str, Any] | str]:
 
 
 def _value_at(buffer: str, at: int) -> tuple[Any, int]:
-    """Return the value that begins at a place of a text and where it ends, or 0 if no whole value is there."""
+    """Return the value that begins at a position in a text, and where it ends, or 0 if it is not whole."""
     try:
         found, end = _decoder.raw_decode(buffer, at)
     except (ValueError, RecursionError):
@@ -273,7 +273,7 @@ def _value_at(buffer: str, at: int) -> tuple[Any, int]:
 
 
 def _list_in(values: Mapping[str, Any], name: str) -> list[dict[str, Any]] | None:
-    """Return the longest list of objects directly in an object that is a whole file, as `{"data": [...]}`."""
+    """Return the longest list of objects directly inside the file's only object, as in `{"data": [...]}`."""
     lists = [value for value in values.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
     named = [key for key, value in values.items() if value in lists and split_in(key)] if len(lists) > 1 else []
     if len(named) > 1:
@@ -321,7 +321,7 @@ def _csv(path: Path, name: str) -> Iterator[Row]:
 
 
 def _swallows_rows(begin: str) -> bool:
-    """Return True if quotation marks that are part of a text would join rows of a table separated by tabs."""
+    """Return True if quotation marks that are part of a text would join rows of a tab-separated table."""
     rows = csv.reader(StringIO(begin, newline=""), delimiter="\t")
     swallows = any("\n" in cell and "\t" in cell for cells in rows for cell in cells)
     return swallows and len({line.count("\t") for line in begin.split("\n")[:-1]}) == 1
@@ -334,7 +334,7 @@ def _separator(begin: str, name: str) -> str:
 
 
 def _regular(begin: str, mark: str) -> tuple[int, int, int]:
-    """Return in how many of the first rows a mark gives the most usual number of cells, that number, and all rows."""
+    """Return how many of the first rows have the usual number of cells with this mark, that number, and all rows."""
     lines = begin.split("\n")[:LOOKED_AT]
     counts = Counter(len(cells) for cells in csv.reader(lines, delimiter=mark) if cells)
     cells, rows = counts.most_common(1)[0] if counts else (1, 0)
@@ -342,7 +342,7 @@ def _regular(begin: str, mark: str) -> tuple[int, int, int]:
 
 
 def table_in(path: Path) -> tuple[int, int] | None:
-    """Return how many first rows of a plain text have the same number of cells, and that number, if it is a table."""
+    """Return how many of a text's first rows have the same number of cells, and that number, if the text is a table."""
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         begin = file.read(SNIFFED)
     try:

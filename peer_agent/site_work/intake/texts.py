@@ -1,7 +1,7 @@
 """Opens a source of texts: unpacks it, recognises its encoding and format, chooses the field, and cuts documents.
 
-A source is a file, or a folder whose files are read in the order of their names. What was understood goes into a
-verdict.
+A source is a file, or a folder whose files are read in the order of their names. A verdict records how the source was
+understood.
 """
 
 import json
@@ -112,7 +112,7 @@ def open_texts(source: Source, scratch: Path, writer: Writer | None = None, besi
 
 
 def _tell_of_part(aside: Sequence["_File"], own: Verdict, verdict: Verdict) -> None:
-    """Describe the part that people set aside, of which `own` is the verdict. Ask if much of it is left out."""
+    """Describe the part that people set aside; `own` is its verdict. Ask if much of that part is left out."""
     verdict.note("E435", part=", ".join(dict.fromkeys(file.name for file in aside[:3])))
     for reason, count in own.left_out.items():
         verdict.leave_out(f"{reason} in the held-out part", own.examples[reason][0], count)
@@ -366,7 +366,7 @@ class _Reader:
 
 
 def _is_beside(field: "_Counted", talk: "_Counted") -> bool:
-    """Return True if a field has texts that may be meant, although the rows have conversations too."""
+    """Return True if a field has texts that the organizer may mean, although the rows have conversations too."""
     return field.name in USUAL or (field.is_prose and field.characters > talk.characters)
 
 
@@ -388,7 +388,7 @@ class _Counted:
 
     @property
     def are_splits(self) -> bool:
-        """True if the values name parts, as `train` and `test`."""
+        """True if the values name parts, such as `train` and `test`."""
         return len(self._values) > 1 and self._values <= SPLITS.keys()
 
     @property
@@ -398,7 +398,7 @@ class _Counted:
 
     @property
     def weight(self) -> float:
-        """Characters, of which those without spaces, as in addresses, count less."""
+        """The number of characters. Those of texts without spaces, such as addresses, count less."""
         return self.characters if self.is_prose else self.characters / 4
 
     def as_field(self) -> Field:

@@ -123,7 +123,7 @@ class Unpacking:
 
 
 def members_of(path: Path, name: str, verdict: Verdict, scratch: Path) -> Iterator[Member]:
-    """Yield a file, or the files in the archive or folder that it is, through at most `LAYERS` layers of packing.
+    """Yield a file or, if it is an archive or a folder, the files in it, through at most `LAYERS` layers of packing.
 
     Links and files that cannot be opened are left out of an archive or a folder. `scratch`: a folder for unpacked
     files. Raises Problem E378 (cannot be unpacked), E395 (too large), E424 (a format that is not opened), E425 (a name
@@ -157,7 +157,7 @@ def _files_in(folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def split_of(name: str) -> str:
-    """Return `train`, `validation` or `test` if a folder or the file is named so, as in `imdb-train-00000-of-00001`."""
+    """Return `train`, `validation` or `test` if the file or a folder is named so, as in `imdb-train-00000-of-00001`."""
     *folders, file = PurePosixPath(name).parts or ("",)
     stem = file.partition(".")[0] if "." not in file.strip(".") else file.rpartition(".")[0]
     return next(filter(None, map(split_in, [*folders, stem])), "")
@@ -166,17 +166,17 @@ def split_of(name: str) -> str:
 def split_in(words: str) -> str:
     """Return the split that a folder or a file without its suffix is named after, or an empty text.
 
-    Its word comes last, as in `imdb_train`, or before words that say nothing, as in `test_set`.
+    The split's word comes last, as in `imdb_train`, or before words without meaning, as in `test_set`.
     """
     tokens = [word for word in re.findall(r"[^\W\d_]+", words.lower()) if word not in EMPTY_WORDS]
     return SPLITS.get(tokens[-1], "") if tokens else ""
 
 
 def parts_of(names: Sequence[str], verdict: Verdict) -> list[str]:
-    """Return the split that each source of a run is, by the names of their files.
+    """Return the split of each source of a run, judged by its file name.
 
-    Return empty texts unless one is for training and another is set aside. Ask if only the latter are there. The name
-    of a repository on the Hub says nothing.
+    Return empty texts unless one source is for training and another is set aside. Ask if only the latter exist. Ignore
+    the names of repositories on the Hub.
     """
     splits = [split_of(name) if "/" not in name else "" for name in names]
     aside = next((name for name, split in zip(names, splits, strict=True) if split not in ("", "train")), "")
@@ -228,7 +228,7 @@ def _require_open(begin: bytes, name: str) -> None:
 
 
 def _closed(begin: bytes) -> tuple[str, str] | None:
-    """Return what a file is that is not opened, and what to do instead."""
+    """Return the kind of a file that the site does not open, and what to do instead."""
     return next((what for magic, what in CLOSED.items() if begin.startswith(magic)), None)
 
 
@@ -263,7 +263,7 @@ def _inside(members: Iterator[Member], unpacking: Unpacking, layers: int, within
 
 
 class _Begun:
-    """A file of which `begin` was read already. Counts what is read further."""
+    """A file whose first bytes, `begin`, were read before. Counts the bytes read after them."""
 
     def __init__(self, name: str, begin: bytes, file: IO[bytes], unpacking: Unpacking) -> None:
         self._name, self._begin, self._file, self._unpacking = name, begin, file, unpacking
@@ -328,15 +328,15 @@ def _raw(entry: zipfile.ZipInfo) -> bytes:
 
 
 def is_hidden(name: str) -> bool:
-    """Return True for files that file systems add, and for all in folders such as `.git`."""
+    """Return True for files that file systems add, and for all files in folders such as `.git`."""
     parts = PurePosixPath(name).parts or (".",)
     return parts[-1].lower() in BYSTANDERS or any(part.startswith(HIDDEN) and part not in (".", "..") for part in parts)
 
 
 def _name_of(raw: bytes, verdict: Verdict) -> str:
-    """Return a name in NFC. A name that is not UTF-8 is read as Windows-1252 if that gives letters alone.
+    """Return a name in NFC. A name that is not UTF-8 is read as Windows-1252 if that gives only letters.
 
-    Raises Problem E425 if it does not.
+    Otherwise, raises Problem E425.
     """
     try:
         return unicodedata.normalize("NFC", raw.decode())

@@ -108,7 +108,7 @@ class Verdict(Struct, kw_only=True):
 
     @property
     def is_plain(self) -> bool:
-        """True if nothing is refused and nothing is asked."""
+        """True if the verdict has no refusal and no question."""
         return all(finding.severity == "note" for finding in self.findings)
 
 
@@ -141,7 +141,7 @@ def shown(text: str, most: int = SHOWN) -> str:
 
 
 def in_words(words: str, translated: Callable[[str], str]) -> str:
-    """Translate a format or a reason to leave something out. Return what `WORDS` do not make unchanged."""
+    """Translate a format or a reason to leave something out. Return other texts unchanged."""
     for english in WORDS:
         found = places_in(english, words)
         if found is not None and not found[1]:

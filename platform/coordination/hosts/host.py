@@ -132,7 +132,8 @@ class Host:
             log.warning("run %s: %s messages of %s were lost, since too much waits", self.state.slug, count, name)
             if peer not in self._named and len(self._named) < MOST_NAMED:
                 self._named.add(peer)
-                self.writer.ask(e.Note("lost words", f"{name} says more than the site takes; some of it was lost"))
+                text = f"{name} says more than the site takes; some of it was lost"
+                self.writer.ask(e.Note("lost words", text, (member.person,) if member is not None else ()))
 
     async def _next(self, wait_s: float) -> HostMessage | None:
         """Return the next message, or None after `wait_s`. A message that is already queued is always returned."""

@@ -30,7 +30,7 @@ COMPUTING = (Role.TRAINER.value, Role.AUXILIARY.value)
 
 
 def is_needed(state: RunState) -> bool:
-    """Return True if the run needs volunteers: it has no trainer and is neither paused nor finished."""
+    """Return True if the run needs volunteers because it has no trainer and is neither paused nor finished."""
     return state.goal != "paused" and not state.finished and not any(True for _ in state.trainers())
 
 

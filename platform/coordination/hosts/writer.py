@@ -111,8 +111,8 @@ class Writer:
                 await self._resend(command)
             case e.Agreed():
                 await in_thread(store.agree)(self.run, command.step, command.digest)
-            case e.Note():
-                await in_thread(timeline.add_line)(run=self.run, kind=command.kind, text=command.text)
+            case e.Note(kind=kind, text=text, names=names):
+                await in_thread(timeline.add_line)(run=self.run, kind=kind, text=text, names=names)
             case e.Waiting():
                 await in_thread(store.set_waiting)(self.run, command.reason)
             case e.Replay() | e.Elected() | e.Admitted():

@@ -119,7 +119,7 @@ def _reload(state: RunState, peer: PeerId, step: int) -> list[Command]:
     member.step = -1
     recount(state, member)
     text = f"{member.person}'s copy differed at step {step}; it reloads"
-    return [Send((peer,), m.Reload(run=state.run, step=step)), Note("reload", text)]
+    return [Send((peer,), m.Reload(run=state.run, step=step)), Note("reload", text, (member.person,))]
 
 
 def look_at_votes(state: RunState) -> list[Command]:

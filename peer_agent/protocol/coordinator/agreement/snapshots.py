@@ -71,7 +71,10 @@ def look_at_hashes(state: RunState) -> list[Command]:
 
 
 def look_at_keeper(state: RunState, seed: int) -> list[Command]:
-    """Replace an elected trainer that has left or is too slow. At the last step, do so at once: no commit follows."""
+    """Replace an elected trainer that has left or is too slow.
+
+    At the last step, do not wait, because no commit follows.
+    """
     keeper = state.keeper
     if keeper is None:
         missing = state.done and state.snapshot.step < state.step and not state.finished

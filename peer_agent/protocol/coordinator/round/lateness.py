@@ -79,7 +79,7 @@ class _Share(Struct, frozen=True):
 def take_lateness(state: RunState, member: Member, message: m.Arrivals) -> None:
     """Record how late each slot was at one reducer in the latest attempt, once for each reducer.
 
-    Skip plans whose links may be far faster than assumed: they end early and show nothing about later plans.
+    Skip plans whose links may be far faster than assumed, because they end early and show nothing about later plans.
     """
     measured = state.measured
     if measured is None or message.holds or not measured.plan.sigma or (member.peer, False) in measured.told:

@@ -248,10 +248,8 @@ def revoke(state: RunState, member: Member, reason: str) -> list[Command]:
     state.holders.pop(member.accumulator, None)
     member.accumulator, member.done, member.done_samples, member.carried = NO_ACCUMULATOR, {}, 0, 0
     recount(state, member)
-    return [
-        Send((member.peer,), message),
-        Note("returned", f"{back} of {member.person}'s samples were returned to the pool ({reason})"),
-    ]
+    text = f"{back} of {member.person}'s samples were returned to the pool ({reason})"
+    return [Send((member.peer,), message), Note("returned", text, (member.person,))]
 
 
 def revoked(state: RunState, accumulator: AccumulatorId, reason: str) -> m.AccumulatorRevoked:

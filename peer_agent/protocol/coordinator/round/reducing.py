@@ -39,7 +39,7 @@ def take_span(state: RunState, member: Member, done: m.SpanDone) -> list[Command
     if done.span in round_.done:
         return []
     if not _is_sound(round_, planned, done):
-        return [Note("refused", f"{member.name} reported a span that does not fit the plan")]
+        return [Note("refused", f"{member.name} reported a span that does not fit the plan", (member.person,))]
     round_.done[done.span] = done
     move_on(state, round_)
     return _leave_behind(state, round_, done) + _commit_when_held(state, round_)
@@ -264,13 +264,13 @@ def _leave_behind(state: RunState, round_: Round, done: m.SpanDone) -> list[Comm
     late, behind = left_out(round_, done), left_behind(state, round_, done)
     senders = [state.members.get(round_.slots[slot].peer) for slot in sorted(late - behind - round_.late)]
     round_.late |= late
-    why = "came too late; it counts in the next step"
-    texts = [f"a part of {sender.person}'s gradient {why}" for sender in senders if sender]
+    text = "a part of {}'s gradient came too late; it counts in the next step"
+    notes = [Note("late", text.format(sender.person), (sender.person,)) for sender in senders if sender]
     for slot in behind:
         sender = state.members.get(round_.slots[slot].peer)
         if sender is not None:
             was_late(state, sender.conduct, is_coming=_is_coming(state, round_, slot))
-    return [*(Note("late", text) for text in texts), *(drop(state, sorted(behind), "was late") if behind else [])]
+    return [*notes, *(drop(state, sorted(behind), "was late") if behind else [])]
 
 
 def _is_coming(state: RunState, round_: Round, slot: int) -> bool:
@@ -293,13 +293,13 @@ def drop(state: RunState, slots: Sequence[int], why: str, *, is_own_doing: bool 
         if sender is not None and is_own_doing:
             missed(state, sender.conduct)
     if not has_quorum_without(state, round_, ()):
-        return void(state, Why.TOO_FEW, f"{name_all(filter(None, senders))} {why}, and too few machines were left")
+        known = [sender for sender in senders if sender is not None]
+        text = f"{name_all(known)} {why}, and too few machines were left"
+        return void(state, Why.TOO_FEW, text, tuple(sender.person for sender in known))
     enter(state, Why.DROPPED)
     commands: list[Command] = []
     for slot, sender in zip(slots, senders, strict=True):
-        name = sender.person if sender is not None else "a trainer"
-        commands += [
-            Note("dropped", f"{name} {why} during a step; the others finish it"),
-            drop_message(state, round_, slot),
-        ]
+        names = (sender.person,) if sender is not None else ()
+        text = f"{sender.person if sender is not None else 'a trainer'} {why} during a step; the others finish it"
+        commands += [Note("dropped", text, names), drop_message(state, round_, slot)]
     return commands

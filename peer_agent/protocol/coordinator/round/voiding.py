@@ -19,10 +19,10 @@ def is_current(state: RunState, message: m.Attempted) -> bool:
     return round_ is not None and place == (state.run, state.step, state.fence, round_.attempt)
 
 
-def void(state: RunState, why: Why, text: str) -> list[Command]:
-    """End the round without an update. Trainers keep their gradients.
+def void(state: RunState, why: Why, text: str, names: tuple[str, ...] = ()) -> list[Command]:
+    """End the round without an update. Trainers keep their gradients. `names`: the people whom `text` names.
 
-    Note it in the timeline, unless all its trainers have left: the timeline tells that already.
+    Note it in the timeline, unless all its trainers have left, because the timeline already shows that.
     """
     round_ = state.round
     assert round_ is not None
@@ -45,7 +45,7 @@ def void(state: RunState, why: Why, text: str) -> list[Command]:
     state.voided_again_at = state.now + REPEAT_S
     recount_all(state)
     is_of_interest = not round_.persons.keys().isdisjoint(state.members)
-    note = [Note("void", f"a step is retried: {text}; nothing was lost")] if is_of_interest else []
+    note = [Note("void", f"a step is retried: {text}; nothing was lost", names)] if is_of_interest else []
     return [Send(state.everyone(), message), *note]
 
 

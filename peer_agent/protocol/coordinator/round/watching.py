@@ -98,7 +98,7 @@ def _not_begun(round_: Round) -> Iterator[int]:
 
 
 def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[PeerId]:
-    """Return the reducers to replace: they or too many of their slots have stopped, and other reducers can take over.
+    """Return the reducers that have stopped, or too many of whose slots have, if other reducers can take over.
 
     The time limit depends on the plan's duration or on the other reducers' times. If no reducer has finished, the
     limit is a guess. The last reducer stays until the deadline, because a slow reducer is better than none.
@@ -160,14 +160,14 @@ def _behind_their_senders(round_: Round) -> set[PeerId]:
 
 
 def _standing_s(round_: Round, reducers: set[PeerId]) -> float:
-    """Return how many seconds these reducers may go without receiving anything. 0 without deadlines."""
+    """Return how many seconds these reducers may go without receiving anything, or 0 without deadlines."""
     if round_.plan is None or not round_.plan.sigma or not reducers:
         return 0.0
     return max(HEARD_S, waiting_s(round_.plan), *(_still_s(round_, peer) for peer in reducers))
 
 
 def _still_s(round_: Round, reducer: PeerId) -> float:
-    """Return how many seconds a slot may pause between two batches. 0 without deadlines."""
+    """Return how many seconds a slot may pause between two batches, or 0 without deadlines."""
     if round_.plan is None or not round_.plan.sigma:
         return 0.0
     batch = batch_chunks({slot.codec for slot in round_.slots}, round_.plan.chunk_elements)
@@ -213,8 +213,8 @@ def _stalled(state: RunState, round_: Round) -> Iterator[tuple[PeerId, int]]:
 def _slow(state: RunState, round_: Round) -> Iterator[int]:
     """Yield unfinished slots once the finished slots have waited four times as long as they took themselves.
 
-    If the finished slots lack a quorum, wait until they could compute another batch: dropping the others voids the
-    round.
+    If the finished slots lack a quorum, dropping the others would void the round, so wait until the finished slots
+    could compute another batch.
     """
     for reducer, expected in chunks_of(round_).items():
         slots = {slot: at for slot, at in round_.progress.get(reducer, {}).items() if slot not in round_.dropped}
@@ -246,7 +246,10 @@ def _behind(slots: Mapping[int, Moved], last: float, planned_at: float, least_s:
 
 
 def _drop_late(state: RunState, slots: Sequence[int]) -> list[Command]:
-    """Drop late slots. On a sender's second miss, also revoke its leases: its carried gradient would grow too large."""
+    """Drop late slots. On a sender's second miss, also revoke its leases.
+
+    Otherwise, the gradient that the sender carries over would grow too large.
+    """
     round_ = state.round
     assert round_ is not None
     commands = drop(state, slots, "stopped sending", is_own_doing=True)

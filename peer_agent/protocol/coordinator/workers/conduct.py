@@ -84,7 +84,10 @@ def _clock(state: RunState, member: Member) -> None:
 
 
 def _may_compute(state: RunState, member: Member) -> bool:
-    """Return True if a trainer may compute: up to date between rounds or, with staleness 1, at most a step behind."""
+    """Return True if a trainer may compute. With staleness 0, the trainer must be up to date and no round may be open.
+
+    With staleness 1, it may be at most one step behind.
+    """
     if not state.recipe.staleness:
         return state.phase is Phase.ACCUMULATE and member.counted[0]
     return member.trains and member.reconciled and is_close(state, member)
@@ -153,7 +156,8 @@ def hush(state: RunState, member: Member) -> list[Command]:
     conduct.silent = True
     conduct.proven = 0
     look_soon(state)
-    return [Note("silent", f"{member.name} is not responding; the others continue without it")]
+    text = f"{member.name} is not responding; the others continue without it"
+    return [Note("silent", text, (member.person,))]
 
 
 # --- quarantine
