@@ -37,6 +37,9 @@ function followSections(list: HTMLElement): void {
     observer.observe(section);
     link.addEventListener("click", () => setTimeout(() => mark(section), 100)); // the page may be too short to jump so far
   }
+  const [first] = links.keys();
+  const isAbove = () => first && first.getBoundingClientRect().top > innerHeight / 5;
+  addEventListener("scroll", () => first && isAbove() && mark(first), { passive: true }); // a jump crosses no section
 }
 
 followCopyButtons();

@@ -130,6 +130,12 @@ def kill(rig: Rig, what: str, _: float) -> None:
     start(rig, name)
 
 
+def down_redis(rig: Rig, seconds: float) -> None:
+    rig.redis.end()
+    time.sleep(seconds)
+    rig.redis.start()
+
+
 def crash_postgresql(rig: Rig, _: float) -> None:
     """Kill a server process of PostgreSQL, which then ends all others and recovers from its log."""
     with psycopg.connect(rig.swarm.environment["DATABASE_URL"]) as connection:
@@ -163,6 +169,7 @@ ROWS: dict[str, Callable[[Rig, float], None]] = {
     )
     for what in whats
 }
+ROWS["down redis"] = down_redis
 ROWS["crash postgresql"] = crash_postgresql
 
 

@@ -1,1 +1,1 @@
-"""Messages between a site's sockets and hosts, within one process or over Redis."""
+"""Messages between a site's sockets and hosts: within a process, over Redis or over PostgreSQL. Also Redis's cache."""

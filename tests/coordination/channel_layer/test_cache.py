@@ -1,6 +1,9 @@
-"""The cache on Redis: JSON, time limits and a circuit breaker."""
+"""The cache on Redis: JSON, time limits and a circuit breaker. The task queue has time limits too."""
 
+import os
 import pickle
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +17,19 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from coordination.channel_layer import cache as caching
 from coordination.channel_layer.cache import REST_S, Breaker, JsonSerializer, SafeRedisCache
 from tests.coordination.restarting import Redis
+from tests.servers import free_port
+
+SEND = """
+import sys, time
+sys.path[:0] = ["platform"]
+from config import celery_app
+from kombu.exceptions import OperationalError
+began = time.monotonic()
+try:
+    celery_app.send_task("anything")
+except OperationalError:
+    print(time.monotonic() - began)
+"""
 
 
 class Clock:
@@ -129,3 +145,16 @@ def test_a_hanging_redis_delays_one_call_and_not_the_next(
         assert sum(took) < 20 * caching.ANSWER_S / 2
     monkeypatch.setattr(caching, "BREAKER", Breaker())
     assert cache.get("key") == 1
+
+
+def refused_after_s(address: str) -> float:
+    """Return the seconds after which a new process has given up sending a task."""
+    own = {**os.environ, "REDIS_URL": address}
+    done = subprocess.run([sys.executable, "-c", SEND], env=own, capture_output=True, text=True, check=True, timeout=60)
+    return float(done.stdout)
+
+
+def test_a_task_is_given_up_soon_when_redis_hangs_or_is_down(redis: Redis) -> None:
+    with redis.hanging():
+        assert refused_after_s(redis.url) < 10
+    assert refused_after_s(f"redis://127.0.0.1:{free_port()}/0") < 10

@@ -40,14 +40,17 @@ class Front:
 
     async def _ask(self, port: int) -> None:
         while True:
+            writer = None
             try:
                 async with asyncio.timeout(ANSWER_S):
                     reader, writer = await asyncio.open_connection("127.0.0.1", port)
                     writer.write(QUESTION)
                     is_well = (await reader.readline()).split()[1:2] == [b"200"]
-                    writer.close()
             except (OSError, TimeoutError):
                 is_well = False
+            finally:
+                if writer is not None:
+                    writer.close()
             (self.ill.discard if is_well else self.ill.add)(port)
             await asyncio.sleep(ASK_S)
 

@@ -91,10 +91,15 @@ class AnnouncementForm(forms.Form):
         max_length=280,
         required=False,
         label=gettext_lazy("Announcement"),
+        widget=forms.Textarea(attrs={"rows": 2}),
         help_text=gettext_lazy(
             "Up to 280 characters, shown on the run page, under Activity and in the RSS feed. Leave empty to remove it."
         ),
     )
+
+    def clean_text(self) -> str:
+        """Return the text as one line."""
+        return " ".join(self.cleaned_data["text"].split())
 
 
 class StartForm(forms.Form):
