@@ -70,8 +70,12 @@ class Rig(NamedTuple):
         lines = [line for line in self.swarm.log(site).splitlines() if "under fence" in line]
         return int(lines[-1].rsplit(" ", 1)[-1]) if lines else 0
 
-    def other(self) -> str:
-        return next(site for site in SITES if site != self.host())
+    def name_of(self, part: str) -> str:
+        """Return the name of the process that a row calls "host", "other site", "relay", "agent" or by its name."""
+        if part in ("host", "other site"):
+            host = self.host()
+            return host if part == "host" else next(site for site in SITES if site != host)
+        return {"relay": RELAYS[0], "agent": AGENTS[0]}.get(part, part)
 
 
 def pids(rig: Rig, what: str) -> list[int]:
@@ -87,8 +91,7 @@ def pids(rig: Rig, what: str) -> list[int]:
     if what == "redis":
         with redis_client.Redis.from_url(rig.redis.url) as asking:
             return [int(asking.info("server")["process_id"])]
-    name = {"host": rig.host, "other site": rig.other, "relay": lambda: RELAYS[0], "agent": lambda: AGENTS[0]}.get(what)
-    return [rig.swarm.processes[name() if name is not None else what].pid]
+    return [rig.swarm.processes[rig.name_of(what)].pid]
 
 
 def _is_ours(rig: Rig, process: psutil.Process) -> bool:
@@ -123,8 +126,7 @@ def kill(rig: Rig, what: str, _: float) -> None:
         time.sleep(RESTART_S)
         rig.redis.start()
         return
-    names = {"host": rig.host, "other site": rig.other, "relay": lambda: RELAYS[0], "agent": lambda: AGENTS[0]}
-    name = names[what]() if what in names else what
+    name = rig.name_of(what)
     rig.swarm.kill(name)
     time.sleep(RESTART_S)
     start(rig, name)

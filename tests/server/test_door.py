@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from tests.server.test_serve import PATIENCE_S, relay_of, serving, wait_until, w
 
 
 @pytest.fixture
-def site(tmp_path: Path, migrated_sqlite: Path) -> Iterator[tuple[str, psutil.Process]]:
+def site(tmp_path: Path, migrated_sqlite: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     """Yield the address behind which the relay of a real site is reached, and the site's process."""
     shutil.copy(migrated_sqlite, tmp_path)
     with serving(tmp_path) as process:
@@ -41,7 +42,7 @@ def greeting(address: str, **headers: str) -> bytes:
         return b""
 
 
-def test_one_port_serves_pages_and_relay(site: tuple[str, psutil.Process]) -> None:
+def test_one_port_serves_pages_and_relay(site: tuple[str, "subprocess.Popen[str]"]) -> None:
     address, process = site
     assert address.startswith("ws://127.0.0.1:")
     wait_until(lambda: greeting(address))
@@ -55,7 +56,7 @@ def test_one_port_serves_pages_and_relay(site: tuple[str, psutil.Process]) -> No
     assert relay_of(process).pid != relay.pid, "the next relay has the connections"
 
 
-def test_bytes_do_not_pass_through_the_site(site: tuple[str, psutil.Process]) -> None:
+def test_bytes_do_not_pass_through_the_site(site: tuple[str, "subprocess.Popen[str]"]) -> None:
     """While the site's process is stopped, an open connection to the relay goes on."""
     address, process = site
     wait_until(lambda: greeting(address))
