@@ -37,6 +37,8 @@ SETTLED_S, AFTER_S = 6.0, 12.0  # quiet seconds before a fault, and watched seco
 QUIET_S, POLL_S = 9.0, 1.2  # as in frontend/src/feed.ts
 RESTART_S = 1.0  # until whatever supervises a process starts it again
 PATIENCE_S = 240.0
+# The tests' server forgets its last commits in a crash; a site's does not.
+DURABLE = "options=-c%20synchronous_commit%3Don"
 
 
 class Redis:
@@ -95,7 +97,7 @@ def pids(rig: Rig, what: str) -> list[int]:
 
 
 def _is_ours(rig: Rig, process: psutil.Process) -> bool:
-    folder = rig.swarm.environment["DATABASE_URL"].rpartition("host=")[2]
+    folder = rig.swarm.environment["DATABASE_URL"].rpartition("host=")[2].partition("&")[0]
     with suppress(psutil.Error):
         return folder in " ".join(process.cmdline())
     return False
@@ -225,7 +227,7 @@ def at_work(folder: Path) -> Iterator[tuple[Rig, Page]]:
     redis.start()
     try:
         with private_postgres() as database, front(list(ports.values())) as address:
-            engines = {"DATABASE_URL": database, "REDIS_URL": redis.url, "MANYHANDS_PUBLIC_URL": address}
+            engines = {"DATABASE_URL": f"{database}&{DURABLE}", "REDIS_URL": redis.url, "MANYHANDS_PUBLIC_URL": address}
             with Swarm(folder, engines) as swarm:
                 rig = Rig(swarm, redis, ports, {})
                 for site in SITES:
