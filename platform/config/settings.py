@@ -201,16 +201,12 @@ CHANNEL_LAYERS = {
     else {"BACKEND": "coordination.channel_layer.process.ProcessLayer", "CONFIG": {}}
 }
 
-# Background tasks
-CELERY_BROKER_URL = REDIS_URL or "memory://here"
-CELERY_BROKER_TRANSPORT_OPTIONS = (
-    {"socket_connect_timeout": 1.0, "socket_timeout": 1.0}  # seconds
-    if REDIS_URL
-    else {"polling_interval": 0.02}  # the default polls once a second
-)
+# Wake-ups of the worker (jobs.queue). Without Redis there are none, since the worker is in the same process.
+CELERY_BROKER_URL = REDIS_URL or "memory://"
+CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_connect_timeout": 1.0, "socket_timeout": 1.0} if REDIS_URL else {}  # seconds
 CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 0}  # a request never waits for Redis longer than these limits
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-CELERY_TASK_IGNORE_RESULT = True  # results are rows in the database
+CELERY_TASK_IGNORE_RESULT = True
 CELERY_WORKER_REDIRECT_STDOUTS = False
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_ENABLE_REMOTE_CONTROL = False

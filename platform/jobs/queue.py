@@ -1,6 +1,12 @@
-"""Requests for jobs, and their leases. All times are the database's, so workers with wrong clocks do no harm."""
+"""Requests for jobs, their leases, and wake-ups of the worker.
 
+All times are the database's, so workers with wrong clocks do no harm.
+"""
+
+import logging
 import secrets
+import threading
+from collections import defaultdict
 from collections.abc import Iterable
 from datetime import timedelta
 from enum import StrEnum
@@ -8,12 +14,17 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from celery import shared_task
+from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import Case, F, Q, QuerySet, Value, When
 from django.db.models.functions import Least, Now
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
 
 from jobs.models import Job
-from jobs.waking import wake
+
+log = logging.getLogger(__name__)
 
 State = Job.State
 
@@ -184,3 +195,32 @@ def _leased(job: Job) -> QuerySet[Job]:
 
 def _give_back(job: Job, **changes: Any) -> None:
     _leased(job).update(state=State.QUEUED, lease="", leased_until=None, **changes)
+
+
+# Wake-ups, after which a worker looks at the table at once; otherwise it looks every few seconds. On a site of several
+# processes, Celery carries them. A wake-up that is lost delays a job only until the next look.
+
+EXPIRES_S = 5.0  # so that wake-ups do not pile up while no worker runs
+
+_awake: "defaultdict[str, threading.Event]" = defaultdict(threading.Event)  # by lane
+
+
+def wake(lane: str) -> None:
+    """Ask the worker to look for jobs of this lane. Never raises, and waits briefly at most."""
+    if not settings.REDIS_URL:
+        awake(lane).set()
+        return
+    try:
+        wake_up.apply_async((lane,), expires=EXPIRES_S)
+    except (OperationalError, RedisError, OSError) as error:
+        log.warning("the worker looks for jobs later: %s", error)
+
+
+@shared_task
+def wake_up(lane: str) -> None:
+    awake(lane).set()
+
+
+def awake(lane: str) -> threading.Event:
+    """Return the event that a wake-up of this lane sets in this process."""
+    return _awake[lane]

@@ -15,8 +15,7 @@ from msgspec import Struct
 
 from jobs import queue
 from jobs.models import Job
-from jobs.queue import LEASE, Kind, Lane
-from jobs.waking import awake
+from jobs.queue import LEASE, Kind, Lane, awake
 from peer_agent.protocol.errors import Fault
 
 log = logging.getLogger(__name__)

@@ -53,12 +53,12 @@ def hang() -> None:
 
 def wake() -> None:
     """Wait until a wake-up reaches the worker. No thread uses the lane, so none clears its event."""
-    from jobs import waking
+    from jobs import queue
     from server.worker import running_worker
 
     def is_woken() -> bool:
-        waking.wake("no lane")
-        return waking.awake("no lane").is_set()
+        queue.wake("no lane")
+        return queue.awake("no lane").is_set()
 
     with running_worker():
         wait_for(is_woken)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kombu.exceptions import OperationalError
 
-from jobs import queue, runner, waking
+from jobs import queue, runner
 from jobs.models import Job
 from jobs.queue import Kind, Lane
 from jobs.runner import Failed, Later, Outcome, backoff_s, do_next, doing_jobs, undone
@@ -137,7 +137,7 @@ def test_a_queue_that_is_away_loses_no_request(
         raise OperationalError("Redis is away")
 
     settings.REDIS_URL = "redis://127.0.0.1:1/"
-    monkeypatch.setattr(waking.wake_up, "apply_async", away)
+    monkeypatch.setattr(queue.wake_up, "apply_async", away)
     queue.put(VERIFY, "a")
     assert "Redis is away" in caplog.text
     assert queue.claim(Lane.REPLAY) is not None
