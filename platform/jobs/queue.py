@@ -98,7 +98,7 @@ def try_again(kind: Kind, key: UUID | str = "") -> None:
 
 def _request(kind: Kind, key: UUID | str, after_s: float, *, keeps_retry: bool) -> None:
     key = key.hex if isinstance(key, UUID) else key
-    due = Now() + timedelta(seconds=after_s)
+    due = _in_seconds(after_s)
     same = Job.objects.filter(kind=kind, key=key)
     retries = Q(failures__gt=0, state=State.QUEUED) if keeps_retry else Q(pk=None)
     changes = {
@@ -111,6 +111,11 @@ def _request(kind: Kind, key: UUID | str, after_s: float, *, keeps_retry: bool) 
             break
     if not after_s:
         transaction.on_commit(partial(wake, LANES[kind]))
+
+
+def _in_seconds(seconds: float) -> Any:
+    """Return a time from now. SQLite writes sums with more digits, so a time due now must not be a sum."""
+    return Now() + timedelta(seconds=seconds) if seconds else Now()
 
 
 def _created(kind: Kind, key: str, due: Any) -> bool:
@@ -165,7 +170,7 @@ def later(job: Job, after_s: float, fault: str = "") -> None:
 
     If the job was requested meanwhile and has not failed, do not wait.
     """
-    due = Now() + timedelta(seconds=after_s)
+    due = _in_seconds(after_s)
     if fault:
         _give_back(job, due=due, failures=F("failures") + 1, fault=fault)
     else:

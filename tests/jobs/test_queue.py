@@ -46,6 +46,12 @@ class TestRequests:
         queue.done(lease())
         assert not Job.objects.exists()
 
+    def test_a_request_is_due_in_the_same_millisecond(self) -> None:
+        """A regression: SQLite compared times with different numbers of digits."""
+        for number in range(200):
+            queue.put(VERIFY, str(number))
+            lease()
+
     def test_a_request_is_part_of_the_callers_transaction(self) -> None:
         with transaction.atomic():
             queue.put(VERIFY, "a")
