@@ -195,10 +195,13 @@ def test_site_processes_leave_to_others_what_others_do() -> None:
 
 
 def test_manyhands_knows_the_relays_command() -> None:
-    name, *arguments = services(RELAY)["relay"]["command"]
-    context = commands_of_manyhands()[name].make_context(name, list(arguments))
-    assert context.params["site"] == f"https://{DOMAIN}"
-    assert context.params["advertise"] == f"wss://{DOMAIN}/relay/"
+    advertised = []
+    for relay in services(RELAY).values():
+        name, *arguments = relay["command"]
+        context = commands_of_manyhands()[name].make_context(name, list(arguments))
+        assert context.params["site"] == f"https://{DOMAIN}"
+        advertised.append(context.params["advertise"])
+    assert advertised == [f"wss://{DOMAIN}/relay-{number}/" for number in (1, 2)]
 
 
 def known_settings() -> set[str]:
@@ -217,14 +220,14 @@ def test_the_site_reads_every_setting(name: str) -> None:
 def test_the_settings_are_understood(tmp_path: Path) -> None:
     settings = {name: str(value) for name, value in services(SITE)["worker"]["environment"].items()}
     (tmp_path / "url").write_text("postgresql://manyhands:word@postgres:5432/manyhands")
-    settings |= {"DATABASE_URL_FILE": str(tmp_path / "url")}
+    (tmp_path / "redis").write_text("redis://:word@redis:6379/0")
+    settings |= {"DATABASE_URL_FILE": str(tmp_path / "url"), "REDIS_URL_FILE": str(tmp_path / "redis")}
     found = environment.database("DATABASE_URL", tmp_path, environ=settings)
     assert (found["HOST"], found["USER"], found["PASSWORD"]) == ("postgres", "manyhands", "word")
-    assert environment.broker("REDIS_URL", environ=settings) == "redis://redis:6379/0"
+    assert environment.broker("REDIS_URL", environ=settings) == "redis://:word@redis:6379/0"
     assert environment.address("MANYHANDS_PUBLIC_URL", "", environ=settings) == f"https://{DOMAIN}"
-    assert f"{settings['MANYHANDS_RELAY_FOLDERS']}:ro" in [
-        mount.partition(":")[2] for mount in services(SITE)["worker"]["volumes"]
-    ]
+    mounts = {mount.partition(":")[2] for mount in services(SITE)["worker"]["volumes"]}
+    assert {f"{folder}:ro" for folder in settings["MANYHANDS_RELAY_FOLDERS"].split(":")} <= mounts
 
 
 def test_only_caddys_word_about_visitors_is_believed() -> None:
@@ -248,7 +251,7 @@ def test_caddy_is_the_only_door() -> None:
     behind = {
         place.partition(":")[0] for line in re.findall(r"reverse_proxy ([^{\n]+)", text) for place in line.split()
     }
-    assert behind == {"site-1", "site-2", "relay"}
+    assert behind == {"site-1", "site-2", "relay-1", "relay-2"}
 
 
 def test_caddy_understands_its_file(tmp_path: Path) -> None:
@@ -305,7 +308,7 @@ def test_no_secret_stands_in_the_file() -> None:
     assert {name for one in services().values() for name in one.get("secrets", [])} == set(declared)
     assert all(Path(one["file"]).parent == Path("secrets") for one in declared.values())
     settings = [item for one in services().values() for item in one.get("environment", {}).items()]
-    assert [name for name, _ in settings if re.search("PASSWORD|SECRET|TOKEN|DATABASE_URL", name)] == [
+    assert [name for name, _ in settings if re.search("PASSWORD|SECRET|TOKEN|DATABASE_URL|REDIS_URL", name)] == [
         name for name, value in settings if str(value).startswith("/run/secrets/")
     ]
 
@@ -324,10 +327,13 @@ def test_passwords_are_made_once_and_fit_together(tmp_path: Path) -> None:
     made = []
     for _ in range(2):
         subprocess.run(["sh", script], check=True)
-        made.append([(tmp_path / "secrets" / name).read_text() for name in ("postgres_password", "database_url")])
+        made.append([(tmp_path / "secrets" / name).read_text() for name in sorted(composed()["secrets"])])
     assert made[0] == made[1]
-    password, url = made[0]
+    url, password, redis_password, redis_url = made[0]
     assert re.fullmatch(r"[0-9a-f]{48}", password)
+    assert re.fullmatch(r"[0-9a-f]{48}", redis_password)
+    assert password != redis_password
+    assert redis_url == f"redis://:{redis_password}@redis:6379/0"
     settings = services("postgres")["postgres"]["environment"]
     found = environment.postgresql(url)
     assert (found["USER"], found["NAME"]) == (settings["POSTGRES_USER"], settings["POSTGRES_DB"])

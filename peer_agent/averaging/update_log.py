@@ -3,9 +3,10 @@
     <run>/records/00000007.json               record 7: head, signature and contributions, one line each
     <run>/spans/00000007-3.span               span 3 of record 7
     <run>/tentative/6-2-1-3-<root>.span       step 6, fence 2, attempt 1, span 3: averaged, but not in a record yet
+    <run>/lost/00000007-2.json                record 7 of the host with fence 2, which the log went on without
 
 Every file is either complete or absent. A record is written before its spans are moved. Opening the log completes an
-interrupted move. Records are never deleted; their spans are deleted once a verified snapshot covers them (rule 20).
+interrupted move. Records are kept for ever; their spans are deleted once a verified snapshot covers them (rule 20).
 """
 
 import mmap
@@ -30,7 +31,6 @@ from peer_agent.protocol.log.merkle import LEAF, Leaf, pack_leaves, unpack_leave
 from peer_agent.protocol.log.records import (
     GENESIS,
     Entry,
-    Record,
     RecordHead,
     SpanEntry,
     digest_of,
@@ -68,12 +68,13 @@ def read_span(path: Path) -> SpanFile | None:
     try:
         with path.open("rb") as file:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        return _parsed(data)
+        return parse_span(data)
     except (FileNotFoundError, ValueError, struct.error):
         return None
 
 
-def _parsed(data: memoryview) -> SpanFile:
+def parse_span(data: memoryview) -> SpanFile:
+    """Return the contents of a span file. Raises ValueError or struct.error if it is not a whole span file."""
     magic, count = HEAD.unpack_from(data)
     sizes_at = HEAD.size + count * LEAF.size
     sizes = struct.unpack_from(f">{count}I", data, sizes_at)
@@ -118,6 +119,11 @@ def sync_folder(folder: Path) -> None:
 
 RUN = re.compile("[0-9a-f]{32}")
 FOLDERS = ("records", "spans", "tentative")
+PAGE, PAGE_BYTES = 64, 1024 * 1024  # limits of one page of records for the site
+
+
+class Forked(Problem):
+    """E402: a record belongs to a newer branch of the log, which left the branch on this disk at an earlier entry."""
 
 
 class Head(Struct, frozen=True):
@@ -157,9 +163,10 @@ class StoredSpan(Struct, frozen=True, eq=False):
 class UpdateLog:
     """The update logs of all runs under one folder. Only one process may open the folder, with one writer per run."""
 
-    def __init__(self, folder: Path, site_key: bytes) -> None:
-        """Open the folder, and repair what a crash left unfinished."""
+    def __init__(self, folder: Path, site_key: bytes, keep_bytes: int = 0) -> None:
+        """Open the folder, and repair what a crash left unfinished. `keep_bytes`: see `forget`."""
         self._folder = folder
+        self._keep_bytes = keep_bytes
         self._site_key = site_key
         self._heads: dict[RunId, Head] = {}
         for path in folder.iterdir() if folder.exists() else ():
@@ -182,29 +189,41 @@ class UpdateLog:
 
     # --- records ---
 
-    def append(self, sealed: Entry) -> Record:
+    def append(self, sealed: Entry) -> tuple[Entry, ...]:
         """Append the next record, and move its spans out of the tentative folder. A repeated record changes nothing.
-        Raises Problem E218 if the signature is wrong, E402 if the record is not the next one, E106 if the disk fails.
+
+        A record of a newer branch replaces the record at its index and all later ones (rule 16). Return those that it
+        has replaced, at most a page. Raises Problem E218 if the signature is wrong, E402 if the record is not the next
+        one, Forked if it belongs to a branch that began earlier, E106 if the disk fails.
         """
         record = open_record(sealed, self._site_key)
+        replaced: tuple[Entry, ...] = ()
+        if record.index <= self.last_index(record.run):
+            if self._is_same(record, sealed):
+                return ()
+            replaced = self._take_back(record)
         head = self._head(record.run)
-        if record.index <= head.index:
-            self._check_same(record, sealed)
-            return record
         if record.index != head.index + 1:
             raise Problem.of("E402", reason=f"record {record.index} came after record {head.index}")
         if record.previous != head.digest:
-            raise Problem.of("E402", reason=f"record {record.index} follows another record than {head.index} here")
+            error = Forked if record.fence > self.record(record.run, head.index).fence else Problem
+            raise error.of("E402", reason=f"record {record.index} follows another record than {head.index} here")
         self._prepare(record.run)
         write_durably(self._record_path(record.run, record.index), [to_lines(sealed)])
         self._heads[record.run] = Head(record.index, digest_of(sealed))
         self._settle(record)
-        return record
+        return replaced
 
     def records(self, run: RunId, first: int, limit: int) -> list[Entry]:
         """Return up to `limit` entries, beginning with index `first`. Raises Problem E402 if an entry is damaged."""
         last = min(first + limit - 1, self.last_index(run))
         return [self._sealed(run, index) for index in range(max(first, 1), last + 1)]
+
+    def page(self, run: RunId, first: int) -> tuple[Entry, ...]:
+        """Return entries from index `first` on, limited by PAGE and by PAGE_BYTES. Raises Problem E402."""
+        found = self.records(run, first, PAGE)
+        sizes = accumulate(len(entry.head.payload) + len(entry.contributions) for entry in found)
+        return tuple(entry for entry, size in zip(found, sizes, strict=True) if size <= PAGE_BYTES or entry is found[0])
 
     def record(self, run: RunId, index: int) -> RecordHead:
         """Return the head of one record. Raises Problem E402 if the record is missing or damaged."""
@@ -239,10 +258,17 @@ class UpdateLog:
         write_span(self._span_path(run, index, span), leaves, payloads)
 
     def forget(self, run: RunId, keep_after: int) -> None:
-        """Delete the spans of all records up to index `keep_after`. A verified snapshot covers these records."""
-        for path in self._at(run, "spans").glob("*.span"):
-            if int(path.stem.split("-")[0]) <= keep_after:
-                path.unlink(missing_ok=True)
+        """Delete spans of records up to index `keep_after`, the oldest first, until `keep_bytes` of the run are left.
+
+        Nobody needs these spans unless the site is restored from a backup that is older than they are.
+        """
+        paths = sorted(self._at(run, "spans").glob("*.span"))
+        size = sum(path.stat().st_size for path in paths) if self._keep_bytes else 0
+        for path in paths:
+            if (size <= self._keep_bytes and self._keep_bytes) or int(path.stem.split("-")[0]) > keep_after:
+                break
+            size -= path.stat().st_size
+            path.unlink(missing_ok=True)
 
     # --- private ---
 
@@ -256,7 +282,7 @@ class UpdateLog:
         return self._at(run, "records", f"{index:08d}.json")
 
     def _span_path(self, run: RunId, index: int, span: int) -> Path:
-        return self._at(run, "spans", f"{index:08d}-{span}.span")
+        return span_path(self._at(run), index, span)
 
     def _tentative(self, run: RunId) -> Iterator[tuple[Held, Path]]:
         for path in sorted(self._at(run, "tentative").glob("*.span")):
@@ -284,9 +310,28 @@ class UpdateLog:
         file = read_span(self._span_path(run, index, entry.span))
         return StoredSpan(entry, file.leaves, file.payloads) if file and spans_match(entry, file.leaves) else None
 
-    def _check_same(self, record: RecordHead, sealed: Entry) -> None:
-        if record.index < 1 or digest_of(self._sealed(record.run, record.index)) != digest_of(sealed):
-            raise Problem.of("E402", reason=f"there are two different records {record.index}")
+    def _is_same(self, record: RecordHead, sealed: Entry) -> bool:
+        return record.index >= 1 and digest_of(self._sealed(record.run, record.index)) == digest_of(sealed)
+
+    def _take_back(self, record: RecordHead) -> tuple[Entry, ...]:
+        """Move the records from the given one's index on to the folder `lost`, the newest first, and delete their
+        spans. Return the oldest of them. Raises Problem E402 if the given record's host is not newer, or Forked.
+        """
+        run, index = record.run, record.index
+        if index < 1 or record.fence <= self.record(run, index).fence:
+            raise Problem.of("E402", reason=f"there are two different records {index}")
+        before = digest_of(self._sealed(run, index - 1)) if index > 1 else GENESIS
+        if record.previous != before:
+            raise Forked.of("E402", reason=f"another branch of the log began before record {index}")
+        replaced = self.page(run, index)
+        self._at(run, "lost").mkdir(exist_ok=True)
+        for gone in range(self.last_index(run), index - 1, -1):
+            kept = self._at(run, "lost", f"{gone:08d}-{self.record(run, gone).fence}.json")
+            self._record_path(run, gone).replace(kept)
+            self._heads[run] = Head(gone - 1, before if gone == index else "")
+            for span in self._at(run, "spans").glob(f"{gone:08d}-*.span"):
+                span.unlink(missing_ok=True)
+        return replaced
 
     def _settle(self, record: RecordHead) -> None:
         """Move the tentative spans that the record names to the spans folder, and delete older tentative spans."""
@@ -317,6 +362,16 @@ class UpdateLog:
             except Problem:
                 self._record_path(run, candidate).unlink()
         return None
+
+
+def span_path(folder: Path, index: int, span: int) -> Path:
+    """Return the path of a span in a run's folder."""
+    return folder / "spans" / f"{index:08d}-{span}.span"
+
+
+def largest_file(sizes: Sequence[int]) -> int:
+    """Return the size in bytes of a span's file whose chunks have these sizes."""
+    return HEAD.size + len(sizes) * (LEAF.size + 4) + sum(sizes)
 
 
 def _entry(record: RecordHead, span: int) -> SpanEntry | None:

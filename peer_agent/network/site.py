@@ -73,6 +73,15 @@ async def get_json(url: str, token: str | None = None, headers: Headers | None =
     return await _ask("GET", url, {**_bearer(token), **(headers or {})})
 
 
+async def get_bytes(url: str, *, limit: int, headers: Headers | None = None) -> bytes:
+    """GET a small file into memory. Raises Problem like `post_json`, E110 if it is longer than `limit` bytes."""
+    async with _opened("GET", url, headers or {}) as response:
+        body = await _body(response, limit)
+    if len(body) > limit:
+        raise Problem.of("E110", url=url, reason=f"it is longer than {limit} bytes")
+    return body
+
+
 async def greeting_of(url: str) -> float | None:
     """Return the site's time in whole UTC seconds, or None if it sends no date. `url`: its address for health checks.
 

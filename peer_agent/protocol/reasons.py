@@ -8,6 +8,7 @@ ROLLED_BACK = "the run is being rolled back to step {step}"
 PAUSED = "the organizer has paused the run"
 SCHEDULED = "the run starts on {date} at {time} UTC"
 DIVERGED = "training diverged (gradients are no longer finite); start again with a lower learning rate"
+RECOVERING = "the database lacks steps that the machines have; the site is reading them from a relay's log"
 NO_RELAY = "no relay is connected"
 ONE_NEEDED = "waiting for volunteers"
 MANY_NEEDED = "waiting for {number} volunteers"
@@ -33,6 +34,7 @@ REASONS = (  # `in_words` tries the texts in this order
     PAUSED,
     SCHEDULED,
     DIVERGED,
+    RECOVERING,
     NO_RELAY,
     ONE_NEEDED,
     ONE_MORE_NEEDED,

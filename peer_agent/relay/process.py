@@ -68,10 +68,12 @@ class Relay:
         certificate: Certificate | None = None,
         watch: Watch | None = None,
         reserve_percent: int = 0,
+        keep_bytes: int = 0,
         handed_over: socket.socket | None = None,
     ) -> None:
         """Prepare the process. `reserve_percent`: the percentage of upload bandwidth to leave free; 0 for a relay.
 
+        `keep_bytes`: how many bytes of averages to keep of each run although nobody needs them (`UpdateLog.forget`).
         `handed_over`: the socket through which the site sends connections. The process then listens at no port.
         """
         self.handed_over = handed_over
@@ -79,7 +81,7 @@ class Relay:
         self.host, self.port, self.url = host, port, advertise
         self.watch, self.reserve_percent = watch or Watch(linked=_told), reserve_percent
         self.is_of_all_runs = access.role is Role.RELAY
-        self.log = UpdateLog(home.folder / "log", access.site_key)
+        self.log = UpdateLog(home.folder / "log", access.site_key, keep_bytes)
         self.runs: dict[RunId, RelayedRun] = {}
         self.aside: dict[RunId, tuple[int, Fault]] = {}  # by run that cannot continue here: fence, and why
         self.others = DataLinks(access, self._hear_listener, is_busy=self._is_busy)

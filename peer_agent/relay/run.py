@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from peer_agent.averaging.codecs import INLINE_BYTES
 from peer_agent.averaging.reducer import Reduction, Residuals, received_span
-from peer_agent.averaging.update_log import UpdateLog
+from peer_agent.averaging.update_log import Forked, UpdateLog
 from peer_agent.network.link import Connection, LinkLost, Refused
 from peer_agent.network.probing import Prober
 from peer_agent.network.sending import Outbox, send_frames
@@ -277,6 +277,8 @@ class RelayedRun:
                     idle.abort()
             case e.CopySpan():
                 self._beside(partial(self._copy, action))
+            case e.HandIn():
+                self._beside(partial(self._hand_in, action.first))
             case e.WriteReceived() | e.WriteSpan() | e.Append() | e.Discard() | e.Forget() | e.Scan():
                 self._beside(partial(self._write, action, self._taken(action)))
             case _:
@@ -388,11 +390,12 @@ class RelayedRun:
         return None
 
     def _append(self, action: e.Append) -> e.Event:
-        """Append an entry to the log. If the log has a different entry there, keep the old one. A person must resolve
-        the conflict.
-        """
+        """Append an entry to the log. A disk that refuses the entry keeps what it has."""
         try:
-            return e.Appended(self.log.append(action.sealed).index)
+            return e.Appended(action.index, self.log.append(action.sealed))
+        except Forked as problem:
+            log.warning("run %s: %s", self.run, problem)
+            return e.AppendFailed(action.index, forks=True)
         except Problem as problem:
             if problem.fault.code == codes.DISK_FULL:
                 raise
@@ -407,6 +410,12 @@ class RelayedRun:
             except Problem as problem:  # other relays may serve a record that is damaged here
                 log.warning("run %s: %s", self.run, problem)
         return e.Scanned(action.stop, tuple(missing))
+
+    async def _hand_in(self, first: int) -> None:
+        """Send the site a page of records that its database lacks."""
+        page = await asyncio.to_thread(self.log.page, self.run, first)
+        if page:
+            self.around.say(m.Records(run=self.run, first=first, last=self.log.last_index(self.run), records=page))
 
     async def _copy(self, action: e.CopySpan) -> None:
         """Copy a span from another relay and verify it. If the copy fails, the state machine asks another relay."""

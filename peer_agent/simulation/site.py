@@ -501,7 +501,9 @@ class Host:
                 self.world.tally.take(command)
             case e.Replay():
                 self.after(REPLAY_S, lambda: self._replayed(command))
-            case e.Agreed() | e.Waiting() | e.Elected() | e.Admitted():
+            case e.Adopt():
+                self.handle(e.Adopted(command.peer, 0))
+            case e.Agreed() | e.Branch() | e.Waiting() | e.Elected() | e.Admitted():
                 pass
             case _:
                 assert_never(command)

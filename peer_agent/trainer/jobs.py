@@ -30,7 +30,7 @@ from peer_agent.site.credential import RunAccess
 from peer_agent.site.machine_control import MachineControl
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.collaboration import Collaboration, compute_units
-from peer_agent.trainer.files import fetch_model_files, fetch_snapshot, hand_in
+from peer_agent.trainer.files import fetch_averages, fetch_model_files, fetch_snapshot, hand_in
 from peer_agent.trainer.round import OpenRound
 from peer_agent.trainer.shards import Shards
 from peer_agent.training.units import Computed, DeviceBatch
@@ -78,12 +78,16 @@ class Follower:
             return await asyncio.to_thread(self.replica.digest)
 
     async def gather(self, record: RecordHead, assembly: Assembly, *, patient: bool) -> Floats | None:
-        """Return the record's averages [P], fetching missing spans from relays' logs. Return None if no relay has
-        them.
+        """Return the record's averages [P], fetching missing spans from relays' logs, or else from the site's archive.
+        Return None if nobody has them.
         """
         for attempt in range(FETCH_TRIES if patient else 1):
             for entry in assembly.missing(record):
-                await self.links.fetch(record, entry, partial(_fill, assembly, entry))
+                if await self.links.fetch(record, entry, partial(_fill, assembly, entry)) or not attempt:
+                    continue
+                payloads = await fetch_averages(self.access, record, entry)
+                if payloads is not None:
+                    await _fill(assembly, entry, payloads)
             gradient = assembly.gradient(record)
             if not isinstance(gradient, list):
                 return gradient

@@ -16,26 +16,28 @@ from coordination.models import Admission, Election, PendingSnapshot
 from jobs import queue
 from jobs.queue import Kind
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.coordinator.events import Admitted, Elected, Replay, Replayed
+from peer_agent.protocol.coordinator.events import Admitted, Archived, Elected, Replay, Replayed
 from peer_agent.protocol.identifiers import PeerId
 from runs import storage
-from runs.models import LogEntry, RefusedSnapshot, RelayAddress, ReplayRequest, Run, Snapshot
+from runs.models import Head, LogEntry, RefusedSnapshot, RelayAddress, ReplayRequest, Run, Snapshot
 from runs.snapshots.verification import ask_the_log, verified_up_to
 
 ELECTED = timedelta(minutes=10)  # an elected keeper may begin its upload within this time
 PENDING = timedelta(minutes=10)  # a file waits this long for its hash to be admitted
+ARCHIVE_S = 5.0  # seconds until the averages of a new entry are archived, with those of all entries until then
 ANSWERS_KEPT = 16  # entries of the log; the coordinator forgets older votes
 
 
 class News(NamedTuple):
     """The state of a run's snapshots, as a poll finds it.
 
-    `snapshot` is None if the run is a draft again. `verified` is the index of the newest verified snapshot. `replays`
-    has the results of requested replays.
+    `snapshot` is None if the run is a draft again. `verified` is the index of the newest verified snapshot, `archived`
+    says how far the site's archive reaches. `replays` has the results of requested replays.
     """
 
     snapshot: m.Snapshot | None = None
     verified: int = 0
+    archived: Archived | None = None
     replays: tuple[Replayed, ...] = ()
 
 
@@ -91,7 +93,15 @@ def news_of(run: Run) -> News:
     since = newest.index - ANSWERS_KEPT
     answered = ReplayRequest.objects.filter(run=run, index__gt=since).exclude(state_digest="").order_by("index")
     replays = tuple(Replayed(row.index, row.step, row.state_digest) for row in answered)
-    return News(as_message(newest), verified_up_to(run), replays)
+    return News(as_message(newest), verified_up_to(run), _archived(run), replays)
+
+
+def _archived(run: Run) -> Archived:
+    """Return how far the site's archive reaches. Request the entries that it lacks."""
+    head = Head.objects.get(run=run)
+    if head.archived < head.index:
+        queue.put(Kind.ARCHIVE_LOG, run.pk, after_s=ARCHIVE_S)
+    return Archived(head.archived, gap=head.gap > 0)
 
 
 def as_message(snapshot: Snapshot) -> m.Snapshot:

@@ -1,7 +1,7 @@
 """The database access of a run's host. Every write is idempotent or one transaction."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -26,7 +26,7 @@ from peer_agent.protocol.coordinator.state import RECORDS_WALKED, RunState
 from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
-from peer_agent.protocol.log.records import Entry, Record, Unit, digest_of
+from peer_agent.protocol.log.records import Entry, Record, Unit, digest_of, open_record
 from peer_agent.recipes import parse_recipe
 from runs import storage
 from runs.access import shut_out
@@ -44,12 +44,15 @@ from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Publication, Run
 from runs.snapshots.state_check import Restated, restate
 from runs.snapshots.verification import verified_up_to
 from runs.states import NOT_OPEN
-from runs.timeline import ROLLED_BACK, add_line
+from runs.timeline import ROLLED_BACK, add_line, add_line_once
 
 log = logging.getLogger(__name__)
 
 Outcome = Literal["committed", "stale", "failed", "refused"]
 KEPT = ("state", "state_digest", "created_at", "verified_at", "heldout_loss", "heldout_figures", "written")
+RECOVERED = "The database had lost steps {first:,} to {last:,}; they were read back from a relay's log."
+UNKNOWN = " Credit for {samples:,} samples is missing: the database does not know the machines."
+LOST = "Steps {first:,} to {last:,} were lost when the site was restored: {samples:,} samples by {people} people."
 DONE = "Rolled back to step {step:,}: {undone} undone. Credit stays."
 
 
@@ -81,6 +84,7 @@ def load(run: Run, fence: int) -> RunState:
         site_key=public_bytes(site_key()),
         snapshot=as_message(snapshot),
         verified=verified_up_to(run),
+        archived=head.archived,
         marks=[Mark(mark.epoch, mark.shard, mark.mark) for mark in run.marks.all()],
         settled=settled_units(run),
         left_out=list(left_out_units(run)),
@@ -128,16 +132,23 @@ def fenced(run: Run, fence: int) -> Iterator[None]:
         yield
 
 
-def _move_head(head: QuerySet[Head], sealed: Entry, record: Record, *, step: int) -> None:
-    """Move the head to the record, which must follow it under the same fence. Raises Stale."""
-    mine = head.filter(index=record.index - 1, digest=record.previous, fence=record.fence)
+def _move_head(head: QuerySet[Head], sealed: Entry, record: Record, *, step: int, fence: int) -> None:
+    """Move the head to the record, which must follow it, under this host's fence. Raises Stale."""
+    mine = head.filter(index=record.index - 1, digest=record.previous, fence=fence)
     if mine.update(index=record.index, step=step, digest=digest_of(sealed)) != 1:
         raise Stale
 
 
-@transaction.atomic
 def _write(run: Run, sealed: Entry, record: Record, duration_s: float, attempts: int) -> None:
-    _move_head(Head.objects.filter(run=run, step=record.step - 1), sealed, record, step=record.step)
+    _add_update(run, sealed, record, record.fence, duration_s=duration_s, attempts=attempts)
+
+
+@transaction.atomic
+def _add_update(
+    run: Run, sealed: Entry, record: Record, fence: int, *, duration_s: float, attempts: int
+) -> list[LedgerEntry]:
+    """Move the head to an update, and write its rows. Return the ledger's rows. Raises Stale."""
+    _move_head(Head.objects.filter(run=run, step=record.step - 1), sealed, record, step=record.step, fence=fence)
     averaged = averaged_bytes(record)
     entry = LogEntry.objects.create(
         run=run,
@@ -161,6 +172,7 @@ def _write(run: Run, sealed: Entry, record: Record, duration_s: float, attempts:
     add_to_day(run, rows, entry.at)
     add_averaged(run, averaged)
     add_committed(run, (unit for part in record.contributions for unit in part.units))
+    return rows
 
 
 def _ledger_rows(run: Run, entry: LogEntry, record: Record) -> list[LedgerEntry]:
@@ -179,6 +191,7 @@ def _ledger_rows(run: Run, entry: LogEntry, record: Record) -> list[LedgerEntry]
             weight=c.weight,
         )
         for c in record.contributions
+        if c.peer in machines  # a database that was restored from a backup does not know newer machines
     ]
 
 
@@ -195,15 +208,19 @@ def raise_marks(run: Run, fence: int, marks: Iterable[Mark]) -> None:
     """Raise lease marks before any lease under them is granted (rule 11). Never lower one. Raises Stale."""
     asked = {(mark.epoch, mark.shard): mark.mark for mark in marks}
     with fenced(run, fence):
-        held = {(row.epoch, row.shard): row.mark for row in run.marks.filter(epoch__in={epoch for epoch, _ in asked})}
-        rows = [
-            LeaseMark(run=run, epoch=epoch, shard=shard, mark=mark)
-            for (epoch, shard), mark in asked.items()
-            if mark > held.get((epoch, shard), 0)
-        ]
-        LeaseMark.objects.bulk_create(
-            rows, update_conflicts=True, unique_fields=["run", "epoch", "shard"], update_fields=["mark"]
-        )
+        _raise_marks(run, asked)
+
+
+def _raise_marks(run: Run, asked: dict[tuple[int, int], int]) -> None:
+    held = {(row.epoch, row.shard): row.mark for row in run.marks.filter(epoch__in={epoch for epoch, _ in asked})}
+    rows = [
+        LeaseMark(run=run, epoch=epoch, shard=shard, mark=mark)
+        for (epoch, shard), mark in asked.items()
+        if mark > held.get((epoch, shard), 0)
+    ]
+    LeaseMark.objects.bulk_create(
+        rows, update_conflicts=True, unique_fields=["run", "epoch", "shard"], update_fields=["mark"]
+    )
 
 
 def abandon(run: Run, fence: int, units: Iterable[Unit]) -> None:
@@ -283,20 +300,31 @@ def last_index(run: Run) -> int:
 def write_rollback(run: Run, sealed: Entry, record: Record) -> None:
     """Store the restored state, then the rows. If Stale, Refused or DatabaseError is raised, nothing was undone."""
     assert record.restored
-    target = run.snapshots.filter(index=record.restored.index, file=record.restored.file, is_undone=False).first()
+    target = _restored_by(run, record)
     if target is None:  # the rollback was written, but its answer was lost; or another rollback undid this snapshot
         Run.objects.filter(pk=run.pk, rollback_index=record.restored.index).update(rollback_index=None)
         raise Stale
     try:
-        with storage.workspace() as work:
-            source, place = storage.snapshot_path(run, target.file), record.index
-            made = restate(source, work / "state", step=target.step, index=place, log_digest=digest_of(sealed))
-            storage.put(work / "state", storage.snapshot_path(run, made.file))
+        made = _restate(run, sealed, record, target)
     except (OSError, Problem) as error:
         log.exception("run %s: not rolled back", run.slug)
         _give_up(run, target, str(getattr(error, "strerror", "") or error))
         raise Refused from error
     _write_rollback(run, sealed, record, target, made)
+
+
+def _restored_by(run: Run, record: Record) -> Snapshot | None:
+    assert record.restored is not None
+    return run.snapshots.filter(index=record.restored.index, file=record.restored.file, is_undone=False).first()
+
+
+def _restate(run: Run, sealed: Entry, record: Record, target: Snapshot) -> Restated:
+    """Store the target's state as the state at the rollback's own entry. Raises OSError, Problem."""
+    with storage.workspace() as work:
+        source, digest = storage.snapshot_path(run, target.file), digest_of(sealed)
+        made = restate(source, work / "state", step=target.step, index=record.index, log_digest=digest)
+        storage.put(work / "state", storage.snapshot_path(run, made.file))
+    return made
 
 
 def _give_up(run: Run, target: Snapshot, reason: str) -> None:
@@ -309,10 +337,14 @@ def _give_up(run: Run, target: Snapshot, reason: str) -> None:
 
 @transaction.atomic
 def _write_rollback(run: Run, sealed: Entry, record: Record, target: Snapshot, made: Restated) -> None:
-    step, place = Head.objects.values_list("step", flat=True).get(run=run), {"index": record.index}
-    _move_head(Head.objects.filter(run=run), sealed, record, step=target.step)
+    _add_rollback(run, sealed, record, target, made, fence=record.fence)
     if not Run.objects.filter(pk=run.pk, rollback_index=target.index).update(rollback_index=None):
         raise Refused
+
+
+def _add_rollback(run: Run, sealed: Entry, record: Record, target: Snapshot, made: Restated, *, fence: int) -> None:
+    step, place = Head.objects.values_list("step", flat=True).get(run=run), {"index": record.index}
+    _move_head(Head.objects.filter(run=run), sealed, record, step=target.step, fence=fence)
     _undo(run, target)
     entry = LogEntry.objects.create(
         run=run,
@@ -342,3 +374,75 @@ def _undo(run: Run, target: Snapshot) -> None:
     Election.objects.filter(run=run).delete()
     PendingSnapshot.objects.filter(run=run).update(expires=timezone.now())
     Publication.objects.filter(run=run, checkpoint_step__gt=target.step).update(checkpoint_step=target.step)
+
+
+# Entries that the database has lost (rule 16)
+
+
+def adopt(run: Run, fence: int, entries: Sequence[Entry]) -> int:
+    """Append records that this site has signed and its database has lost. Return how many follow the log's end.
+
+    All are written in one transaction, with their ledger rows, lease marks and a line on the timeline. Machines that
+    the database no longer knows get no ledger rows. Raises Stale.
+    """
+    with fenced(run, fence):
+        first = Head.objects.values_list("step", flat=True).get(run=run) + 1
+        added, unknown = 0, 0
+        for sealed in entries:
+            record = _next_record(run, sealed)
+            if record is None:
+                break
+            if record.kind == "rollback":
+                target = _restored_by(run, record)
+                if target is None:
+                    break
+                _add_rollback(run, sealed, record, target, _restate(run, sealed, record, target), fence=fence)
+            else:
+                rows = _add_update(run, sealed, record, fence, duration_s=0.0, attempts=record.attempt)
+                unknown += record.samples - sum(row.samples for row in rows)
+                _raise_marks(run, _marks_above(record))
+            added += 1
+        if added:
+            text = RECOVERED.format(first=first, last=Head.objects.values_list("step", flat=True).get(run=run))
+            add_line(run=run, kind="recovered", text=text + (UNKNOWN.format(samples=unknown) if unknown else ""))
+        return added
+
+
+def _next_record(run: Run, sealed: Entry) -> Record | None:
+    """Return the record if this site has signed it and it follows the log's end."""
+    head = Head.objects.get(run=run)
+    try:
+        record = open_record(sealed, public_bytes(site_key()))
+    except Problem:
+        log.exception("run %s: a relay's record was refused", run.slug)
+        return None
+    follows = (record.run, record.index, record.previous) == (run.run_id, head.index + 1, head.digest)
+    return record if follows else None
+
+
+def _marks_above(record: Record) -> dict[tuple[int, int], int]:
+    """Return marks above all units of a record, so that no host leases them again."""
+    marks: dict[tuple[int, int], int] = {}
+    for unit in (unit for part in record.contributions for unit in part.units):
+        marks[unit.epoch, unit.shard] = max(unit.stop, marks.get((unit.epoch, unit.shard), 0))
+    return marks
+
+
+def tell_branch(run: Run, entries: Sequence[Entry]) -> None:
+    """Say on the timeline which signed records are not in the log, because it went on without them."""
+    lost = [record for sealed in entries if (record := _lost_record(run, sealed)) is not None]
+    if lost:
+        people = {part.person for record in lost for part in record.contributions}
+        text = LOST.format(
+            first=lost[0].step, last=lost[-1].step, samples=sum(record.samples for record in lost), people=len(people)
+        )
+        add_line_once(run=run, kind="lost steps", text=text)
+
+
+def _lost_record(run: Run, sealed: Entry) -> Record | None:
+    try:
+        record = open_record(sealed, public_bytes(site_key()))
+    except Problem:
+        return None
+    is_in_log = run.log.filter(index=record.index, digest=digest_of(sealed)).exists()
+    return None if is_in_log or record.run != run.run_id else record

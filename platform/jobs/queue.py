@@ -41,6 +41,7 @@ class Lane(StrEnum):
     SHORT = "short"
     PREPARE = "prepare"
     REPLAY = "replay"
+    ARCHIVE = "archive"
     MEASURE = "measure"
     PACK = "pack"
     PUBLISH = "publish"
@@ -48,6 +49,7 @@ class Lane(StrEnum):
 
 
 class Kind(StrEnum):
+    ARCHIVE_LOG = "archive log"
     DELIVER_NOTICES = "deliver notices"
     EXPIRE_PENDING = "expire pending"
     FORGET_NAME = "forget name"
@@ -64,6 +66,7 @@ class Kind(StrEnum):
 
 
 LANES: dict[Kind, Lane] = {
+    Kind.ARCHIVE_LOG: Lane.ARCHIVE,
     Kind.DELIVER_NOTICES: Lane.SHORT,
     Kind.EXPIRE_PENDING: Lane.SHORT,
     Kind.FORGET_NAME: Lane.SHORT,

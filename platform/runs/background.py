@@ -7,12 +7,14 @@ from jobs.models import Job
 from jobs.queue import Kind
 from jobs.runner import Failed, Later, Outcome, does
 from notices import outbox
+from peer_agent.protocol.errors import Fault
 from runs.datasets import preparation
 from runs.datasets.uploads import forget_stale
 from runs.lifecycle import services
 from runs.models import Release, Run
+from runs.processes import faults_to
 from runs.releases import checkpoints, making, publishing, trials
-from runs.snapshots import heldout, retention, verification
+from runs.snapshots import archive, heldout, retention, verification
 
 BUSY_S = 5.0
 AFTER_VERIFYING = (Kind.MEASURE_HELDOUT, Kind.THIN_SNAPSHOTS, Kind.PUBLISH_CHECKPOINT)
@@ -42,7 +44,7 @@ def prepare_run(job: Job) -> None:
 def verify_snapshots(job: Job) -> Outcome:
     """Replay the log up to the next waiting snapshot. Then request the work that needs the result."""
     run_id = UUID(job.key)
-    match verification.verify_next(run_id):
+    match verification.verify_next(run_id, failures=job.failures):
         case verification.Outcome.FAILED:
             return Later(fault=verification.fault_of(run_id))
         case verification.Outcome.MORE:
@@ -53,6 +55,21 @@ def verify_snapshots(job: Job) -> Outcome:
             if verification.is_release_ready(run_id):
                 queue.put(Kind.MAKE_RELEASE, run_id)
             return None
+
+
+@does(Kind.ARCHIVE_LOG)
+def archive_log(job: Job) -> Outcome:
+    """Copy the averages of a run's new entries into the site's archive. Retry if a relay must come back first."""
+    faults: list[Fault] = []
+    with faults_to(faults.append, "E312"):
+        match archive.archive_next(UUID(job.key)):
+            case "done":
+                return None
+            case "more":
+                return Later(0.0)  # lets other runs go first
+            case fault:
+                faults.append(fault)
+    return Later(fault=str(faults[0]))
 
 
 @does(Kind.MEASURE_HELDOUT)

@@ -64,6 +64,10 @@ def snapshot_path(run: Run, file: str) -> Path:
     return snapshots_folder(run) / f"{file}.safetensors"
 
 
+def archive_folder(run: Run) -> Path:
+    return root() / "runs" / run.id.hex / "log"
+
+
 def pending_path(run: Run, file: str) -> Path:
     return root() / "runs" / run.id.hex / "pending" / f"{file}.safetensors"
 

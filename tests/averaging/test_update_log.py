@@ -11,8 +11,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
 
+from peer_agent.averaging import update_log
 from peer_agent.averaging.reducer import ClosedSpan
-from peer_agent.averaging.update_log import UpdateLog, read_span, write_durably, write_span
+from peer_agent.averaging.update_log import Forked, UpdateLog, read_span, write_durably, write_span
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.log.merkle import leaf_of
@@ -71,7 +72,7 @@ def test_an_empty_log(log: UpdateLog) -> None:
 
 
 def test_records_follow_one_another(log: UpdateLog) -> None:
-    assert [log.append(record).index for record in CHAIN] == [1, 2, 3, 4]
+    assert [log.append(record) for record in CHAIN] == [()] * 4
     assert log.last_index(RUN) == 4
     assert log.records(RUN, 2, 2) == CHAIN[1:3]
     assert log.records(RUN, 0, 100) == CHAIN
@@ -109,6 +110,62 @@ def test_a_fork_is_refused(log: UpdateLog) -> None:
     with pytest.raises(Problem, match="E402"):
         log.append(entry_of(record_of(PLAN, SPANS, index=0)))
     assert log.records(RUN, 1, 10) == CHAIN[:1]
+
+
+def branch(start: int, length: int, fence: int = 9) -> list[Entry]:
+    """Build a chain of `length` records of a newer host, the first `start` of which are those of CHAIN."""
+    records = CHAIN[:start]
+    for index in range(start + 1, length + 1):
+        previous = digest_of(records[-1]) if records else GENESIS
+        record = record_of(PLAN, SPANS, index=index, previous=previous)
+        records.append(entry_of(replace(record, step=index, fence=fence)))
+    return records
+
+
+@pytest.mark.parametrize("start", [0, 1, 3])
+def test_a_newer_branch_replaces_the_records_here(log: UpdateLog, tmp_path: Path, start: int) -> None:
+    for record in CHAIN:
+        hold(log, SPANS[0], step=CHAIN.index(record) + 1)
+        log.append(record)
+    newer = branch(start, 6)
+    assert log.append(newer[start]) == tuple(CHAIN[start:])
+    assert [log.append(record) for record in newer] == [()] * 6
+    again = UpdateLog(tmp_path, SITE_KEY)
+    for opened in (log, again):
+        assert opened.records(RUN, 1, 10) == newer
+        assert [opened.span(RUN, index, 0) is not None for index in range(1, 5)] == [n < start for n in range(4)]
+    assert {name for name in files(tmp_path) if name.startswith("lost")} == {
+        f"lost/{index:08d}-3.json" for index in range(start + 1, 5)
+    }
+
+
+def test_a_branch_that_began_earlier_is_asked_for(log: UpdateLog) -> None:
+    for record in CHAIN:
+        log.append(record)
+    newer = branch(1, 6)
+    for record in newer[3:5]:
+        with pytest.raises(Forked):
+            log.append(record)
+    assert log.records(RUN, 1, 10) == CHAIN
+
+
+def test_an_older_branch_replaces_nothing(log: UpdateLog) -> None:
+    for record in CHAIN:
+        log.append(record)
+    older = branch(1, 6, fence=2)
+    for record in older[1:]:
+        with pytest.raises(Problem, match="E402") as caught:
+            log.append(record)
+        assert not isinstance(caught.value, Forked)
+    assert log.records(RUN, 1, 10) == CHAIN
+
+
+def test_a_page_for_the_site_is_limited(log: UpdateLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    for record in CHAIN:
+        log.append(record)
+    assert log.page(RUN, 2) == tuple(CHAIN[1:])
+    monkeypatch.setattr(update_log, "PAGE_BYTES", 1)
+    assert log.page(RUN, 2) == (CHAIN[1],)
 
 
 def test_a_record_that_the_site_did_not_sign_is_refused(log: UpdateLog) -> None:

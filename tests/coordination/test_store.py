@@ -13,6 +13,7 @@ from django.db import DatabaseError, OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 from msgspec.structs import replace
 
+from accounts.models import Machine
 from coordination import store
 from coordination.hosts import claims
 from coordination.snapshots import news_of
@@ -25,7 +26,7 @@ from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.text.recipe import samples_in
 from runs import timeline
 from runs.ledger.audit import audit
-from runs.ledger.records import settled_units
+from runs.ledger.records import sealed_of, settled_units
 from runs.lifecycle.services import pause_run, resume_run
 from runs.models import ActivityLine, Head, LeaseMark, LedgerEntry, LogEntry, Run, SealedRecord, Snapshot
 from tests.coordination.engines import in_other_thread
@@ -418,6 +419,64 @@ def test_whoever_may_not_work_any_more(example: Example) -> None:
 
 
 # --- planted faults: the tests above must catch these ---------------------------------------------------------------
+
+
+def lost(example: Example, *rounds: tuple[Unit, ...]) -> list[Entry]:
+    """Commit one step for each round, and then restore the database that was before them. Return the records."""
+    with transaction.atomic():
+        records = [sealed(record) for record in steps(example, *rounds)]
+        transaction.set_rollback(True)
+    return records
+
+
+class TestAdopt:
+    """A database that was restored gets its lost entries back from a relay's records (rule 16)."""
+
+    def test_log_ledger_and_leases_are_as_before(self, example: Example) -> None:
+        steps(example, (UNIT,))
+        with transaction.atomic():
+            made = [sealed(record) for record in steps(example, (SECOND,), (Unit(0, 0, 6, 8),))]
+            before = everything(example.run)
+            transaction.set_rollback(True)
+        fence = claims.claim(example.run, "next") or Head.objects.get().fence
+        assert store.adopt(example.run, fence, made) == 2
+        assert everything(example.run) == before
+        assert audit(example.run)["faults"] == []
+        assert marks(example.run)[0, 0] >= 8, "nobody is leased these samples again"
+        assert "steps 2 to 3" in ActivityLine.objects.get(kind="recovered").text
+        assert store.adopt(example.run, fence, made) == 0
+
+    def test_records_that_do_not_follow_are_left_out(self, example: Example) -> None:
+        first, second = lost(example, (UNIT,), (SECOND,))
+        fence = Head.objects.get().fence
+        assert store.adopt(example.run, fence, [second]) == 0
+        forged = Entry(replace(first.head, signature=bytes(64)), first.contributions)
+        assert store.adopt(example.run, fence, [forged, second]) == 0
+        assert store.adopt(example.run, fence, [first, first, second]) == 1
+        assert Head.objects.get().step == 1
+
+    def test_a_deposed_host_appends_nothing(self, example: Example) -> None:
+        records = lost(example, (UNIT,))
+        with pytest.raises(store.Stale):
+            store.adopt(example.run, Head.objects.get().fence - 1, records)
+        assert Head.objects.get().step == 0
+
+    def test_credit_of_machines_that_are_not_known_is_told(self, example: Example) -> None:
+        records = lost(example, (UNIT,))
+        Machine.objects.filter(pk=example.teo.machine.pk).delete()
+        assert store.adopt(example.run, Head.objects.get().fence, records) == 1
+        assert "2 samples is missing" in ActivityLine.objects.get(kind="recovered").text
+        assert audit(example.run)["faults"] == []
+
+    def test_lost_branch_is_told_once(self, example: Example) -> None:
+        branch = lost(example, (UNIT,), (SECOND,))
+        steps(example, (SECOND,))
+        for _ in range(2):
+            store.tell_branch(example.run, branch)
+        text = ActivityLine.objects.get(kind="lost steps").text
+        assert text == "Steps 1 to 2 were lost when the site was restored: 4 samples by 1 people."
+        store.tell_branch(example.run, [sealed_of(LogEntry.objects.get())])
+        assert ActivityLine.objects.filter(kind="lost steps").count() == 1
 
 
 def careless(run: Run, seal: Entry, record: Record, *, duration_s: float, attempts: int) -> store.Outcome:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import redis
 import yaml
 
 from demo.processes import ROOT
@@ -22,7 +23,7 @@ from tests.servers import free_port, guarded, private_postgres, private_redis, s
 
 FOLDER = ROOT / "docker"
 STEPS = 4
-SITES = ("site-1", "site-2")
+SITES, RELAYS = ("site-1", "site-2"), ("relay-1", "relay-2")
 CODE = re.compile(r"/approve/\?code=([0-9A-Z-]+)")
 
 
@@ -30,7 +31,6 @@ class Here(NamedTuple):
     """This machine's ports and folders. In containers, each service has its own."""
 
     folder: Path
-    redis: str
     ports: dict[str, int]
 
     @property
@@ -48,31 +48,31 @@ class Here(NamedTuple):
         return found
 
     def command(self, name: str) -> list[str]:
-        entry = [MANYHANDS] if name == "relay" else [sys.executable, str(ROOT / "manage.py")]
-        told = {"0.0.0.0": "127.0.0.1", "8000": str(self.ports.get(name)), "9000": str(self.ports["relay"])}
+        entry = [MANYHANDS] if name in RELAYS else [sys.executable, str(ROOT / "manage.py")]
+        port = str(self.ports.get(name))
+        told = {"0.0.0.0": "127.0.0.1", "8000": port, "9000": port}
         return entry + [told.get(word, word) for word in self.services()[name]["command"]]
 
     def environment(self, name: str) -> dict[str, str]:
         """Return the service's environment variables with this machine's ports and folders."""
         places = {
-            "/run/secrets/database_url": str(self.folder / "database_url"),
-            "redis://redis:6379/0": self.redis,
-            "/relay": str(self.folder / "relay"),
+            **{f"/run/secrets/{name}": str(self.folder / name) for name in ("database_url", "redis_url")},
+            "/relay-1:/relay-2": ":".join(str(self.folder / name) for name in RELAYS),
         }
         set_there = self.services()[name].get("environment", {})
-        kept = "MANYHANDS_HOME" if name == "relay" else "MANYHANDS_DATA"
+        kept = "MANYHANDS_HOME" if name in RELAYS else "MANYHANDS_DATA"
         return {
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
             "OMP_NUM_THREADS": "1",
             "SSL_CERT_FILE": str(self.certificate),
-            kept: str(self.folder / ("relay" if name == "relay" else "data")),
+            kept: str(self.folder / (name if name in RELAYS else "data")),
             **{setting: places.get(value, value) for setting, value in set_there.items()},
         }
 
     def caddyfile(self) -> str:
         text = (FOLDER / "Caddyfile").read_text()
-        for name, port in (("site-1", 8000), ("site-2", 8000), ("relay", 9000)):
+        for name, port in (*((site, 8000) for site in SITES), *((relay, 9000) for relay in RELAYS)):
             text = text.replace(f"{name}:{port}", f"127.0.0.1:{self.ports[name]}")
         options = (
             f"local_certs\n\tskip_install_trust\n\thttp_port {self.ports['http']}\n\thttps_port {self.ports['https']}\n"
@@ -120,30 +120,39 @@ def is_ready(visitor: Visitor) -> bool:
     return True
 
 
-def approve_relay(swarm: Swarm, here: Here) -> None:
-    """Sign up the first operator with the link in the site's log, and approve the relay's code."""
+def approve_relays(swarm: Swarm, here: Here) -> None:
+    """Sign up the first operator with the link in the site's log, and approve the relays' codes."""
     operator = swarm.operator()
-    swarm.start("relay", [*here.command("relay"), "--attached"], here.environment("relay"), here.folder)
-    swarm.wait(lambda: CODE.search(swarm.log("relay")), 60, "the relay shows a code")
-    code = CODE.findall(swarm.log("relay"))[-1]
-    operator.submit(f"/approve/?code={code}", {"code": code, "answer": "approve"}, action="/approve/")
+    for name in RELAYS:
+        swarm.start(name, [*here.command(name), "--attached"], here.environment(name), here.folder)
+        swarm.wait(lambda name=name: CODE.search(swarm.log(name)), 60, f"{name} shows a code")  # type: ignore[misc]
+        code = CODE.findall(swarm.log(name))[-1]
+        operator.submit(f"/approve/?code={code}", {"code": code, "answer": "approve"}, action="/approve/")
+
+
+def locked(url: str) -> str:
+    """Give a Redis server a password. Return the URL with it."""
+    redis.from_url(url).config_set("requirepass", "word")
+    return url.replace("redis://", "redis://:word@", 1)
 
 
 def test_what_compose_starts_trains_a_run(tmp_path: Path, english: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ports = {name: free_port() for name in (*SITES, "relay", "http", "https", "health")}
-    with private_postgres() as database, private_redis() as redis:
-        here = Here(tmp_path, redis, ports)
-        (tmp_path / "relay").mkdir(mode=0o700)  # in containers the volume exists before the relay starts
+    ports = {name: free_port() for name in (*SITES, *RELAYS, "http", "https", "health")}
+    with private_postgres() as database, private_redis() as queue:
+        here = Here(tmp_path, ports)
+        for name in RELAYS:
+            (tmp_path / name).mkdir(mode=0o700)  # in containers the volume exists before the relay starts
         (tmp_path / "database_url").write_text(database)
+        (tmp_path / "redis_url").write_text(locked(queue))
         monkeypatch.setenv("SSL_CERT_FILE", str(here.certificate))
         with Swarm(tmp_path, {"DATABASE_URL": database}) as swarm:
             start_site(swarm, here)
             swarm.url = f"https://{here.domain}"
             with caddy(here):
-                approve_relay(swarm, here)
+                approve_relays(swarm, here)
                 organizer = swarm.sign_up("organizer")
                 swarm.open_run(organizer, english, trainers=2, steps=STEPS)
-                swarm.wait(lambda: swarm.online("relay"), 60, "the relay is there")
+                swarm.wait(lambda: len(swarm.online("relay")) == len(RELAYS), 60, "the relays are there")
                 for name in ("a", "b"):
                     token = swarm.token_of(organizer)
                     swarm.start_agent(name, token=token, SSL_CERT_FILE=str(here.certificate))
@@ -153,7 +162,7 @@ def test_what_compose_starts_trains_a_run(tmp_path: Path, english: str, monkeypa
 
 def check(swarm: Swarm, here: Here) -> None:
     """Require books that agree, a downloadable release, no other relay, and a clean exit of all the processes."""
-    ledger, committed = swarm.books(here.folder / "relay")
+    ledger, committed = swarm.books(here.folder / "relay-1")
     assert ledger == committed == sum(step["samples"] for step in swarm.items("steps"))
     assert len(swarm.items("steps")) == STEPS
     archive = f"/api/v1/runs/{swarm.slug}/release/{swarm.slug}.zip"

@@ -23,7 +23,7 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
 from peer_agent.protocol.errors import Problem
-from server import housekeeping, lock
+from server import backups, housekeeping, lock
 from server.reachability import checked_public, hint_for_neighbours, own_addresses, relay_port_for
 from tests.server.test_serve import PATIENCE_S, ROOT, relay_of, serving, wait_until, where
 from tests.servers import free_port
@@ -50,12 +50,12 @@ class TestBackup:
             yield path
 
     def made(self, data: Path, now: datetime = NOW) -> Path | None:
-        return housekeeping.back_up_before_changes(data, now=now)
+        return backups.back_up_before_changes(data, now=now)
 
     def test_copy_precedes_changes_and_the_newest_five_are_kept(
         self, source: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(housekeeping, "pending_changes", lambda: 1)
+        monkeypatch.setattr(backups, "pending_changes", lambda: 1)
         copies = [self.made(source.parent, NOW + timedelta(days=day)) for day in range(7)]
         assert sorted((source.parent / "backups").iterdir()) == copies[2:]
         newest = copies[-1]
@@ -65,13 +65,13 @@ class TestBackup:
             assert database.execute("SELECT word FROM words").fetchall() == [("hand",)]
 
     def test_none_where_nothing_changes(self, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(housekeeping, "pending_changes", lambda: 0)
+        monkeypatch.setattr(backups, "pending_changes", lambda: 0)
         assert self.made(source.parent) is None
         assert not (source.parent / "backups").exists()
 
     def test_none_where_there_is_nothing_to_copy(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(connection.settings_dict, "NAME", str(tmp_path / "none.sqlite3"))
-        monkeypatch.setattr(housekeeping, "pending_changes", lambda: 1)
+        monkeypatch.setattr(backups, "pending_changes", lambda: 1)
         assert self.made(tmp_path) is None
 
     @pytest.mark.check

@@ -39,6 +39,7 @@ class Further(NamedTuple):
 
 
 MACHINES_ASK = (  # addresses that machines request with a credential
+    "GET /api/v1/files/averages/<entry>/<span>",
     "GET /api/v1/files/models/<digest>",
     "GET /api/v1/files/shards/<digest>",
     "GET /api/v1/files/snapshots/<digest>",
@@ -390,6 +391,9 @@ POST  /api/v1/runs/<slug>/credential                 public    401    200      2
 POST  /api/v1/runs/<slug>/credential                 unlisted  401    200      200    200       200      403
 POST  /api/v1/runs/<slug>/credential                 private   401    404      200    200       404      403
 POST  /api/v1/relays/credential                      *         401    403      403    403       200      403
+GET   /api/v1/files/averages/<entry>/<span>          public    401    200      200    200       200      403
+GET   /api/v1/files/averages/<entry>/<span>          unlisted  401    200      200    200       200      403
+GET   /api/v1/files/averages/<entry>/<span>          private   401    404      200    200       404      403
 GET   /api/v1/files/models/<digest>                  public    401    404      404    404       404      403
 GET   /api/v1/files/models/<digest>                  unlisted  401    404      404    404       404      403
 GET   /api/v1/files/models/<digest>                  private   401    404      404    404       404      403

@@ -30,6 +30,7 @@ from runs.access import may_see
 from runs.datasets.uploads import begin_upload
 from runs.lifecycle import membership, roles
 from runs.models import Dataset, JoinRequest, Release, Run, RunRole, Trial
+from runs.snapshots.archive import archived_span
 from tests.runs.factories import PASSWORD, Owned, committed, draft, opened, owned, pictured, state_bytes, understood
 from web.api.files import TOKENIZER
 from web.pages.runs.uploads import KIND, LENGTH, OFFSET, RESUMABLE, VERSION
@@ -124,6 +125,8 @@ def make_world(organizer: Person, member: Person, visibility: str) -> World:
         "number": "0",  # number of the run's first picture
         "shard": own_shard(run, other),
         "digest": own_snapshot(run, other),
+        "entry": "1",
+        "span": archived(run),
         "draft": draft(organizer, slug="draft", visibility=visibility).slug,
         "upload_id": str(begin_upload(person=member, filename="words.txt", size=2 * len(PIECE)).pk),
         "wheel": wheel(),
@@ -138,6 +141,14 @@ def make_world(organizer: Person, member: Person, visibility: str) -> World:
     pictured(run.dataset, "cats")
     membership.add_member(run=world.draft, name=member.username)
     return world
+
+
+def archived(run: Run) -> str:
+    """Put averages of the run's first entry into the site's archive. Return the number of the span."""
+    path = archived_span(run, 1, 0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"averages")
+    return "0"
 
 
 def addresses_of(run: Run, member: Person) -> dict[str, str]:
@@ -454,6 +465,7 @@ WAYS: dict[str, Ask] = {
     "POST /api/v1/machines": enrol,
     "POST /api/v1/runs/<slug>/credential": signed(Role.TRAINER),
     "POST /api/v1/relays/credential": signed(Role.RELAY),
+    "GET /api/v1/files/averages/<entry>/<span>": fetch_of_run,
     "GET /api/v1/files/models/<digest>": fetch,
     "GET /api/v1/files/shards/<digest>": fetch,
     "GET /api/v1/files/snapshots/<digest>": fetch,

@@ -16,6 +16,7 @@ from peer_agent.protocol.coordinator.agreement.snapshots import (
     finish,
     look_at_hashes,
     look_at_keeper,
+    take_archived,
     take_hash,
     take_stored,
     take_verified,
@@ -23,6 +24,7 @@ from peer_agent.protocol.coordinator.agreement.snapshots import (
 from peer_agent.protocol.coordinator.membership import LOST_S, join, lose, reappoint
 from peer_agent.protocol.coordinator.probing import probe, take_probed
 from peer_agent.protocol.coordinator.reach import look_at_reach, take_reaches
+from peer_agent.protocol.coordinator.recovery import WINDOW_S, look_at_recovery, take_adopted, take_records
 from peer_agent.protocol.coordinator.reports import nudge, take_heartbeat, take_paged, take_report, take_returned
 from peer_agent.protocol.coordinator.rollback import roll_back, take_rolled_back
 from peer_agent.protocol.coordinator.round.choosing import choose_anew, choose_at_cut
@@ -66,6 +68,7 @@ def _tell_time(state: RunState, now: float) -> None:
     """Advance the state's time, but not while the host is suspended, so that no peer becomes late (rule 22)."""
     if state.clock is None:
         state.clock = state.now = state.accumulating_since = state.batch_since = state.moved_at = now
+        state.recover_until = now + WINDOW_S
         await_return(state)
         return
     gap = now - state.clock - GAP_TICKS * TICK_S
@@ -74,7 +77,7 @@ def _tell_time(state: RunState, now: float) -> None:
     state.now = max(state.now, state.clock - state.slept_s)
 
 
-def _take(state: RunState, event: e.Event, seed: int) -> list[e.Command]:
+def _take(state: RunState, event: e.Event, seed: int) -> list[e.Command]:  # noqa: C901, PLR0912 - one arm per event
     match event:
         case e.Joined():
             return _join(state, event)
@@ -90,6 +93,8 @@ def _take(state: RunState, event: e.Event, seed: int) -> list[e.Command]:
             return top_up_all(state)
         case e.Persisted():
             return take_rolled_back(state, event) if state.rolling is not None else take_persisted(state, event, seed)
+        case e.Adopted():
+            return take_adopted(state, event)
         case e.Directed():
             return _direct(state, event)
         case e.Paged():
@@ -98,6 +103,8 @@ def _take(state: RunState, event: e.Event, seed: int) -> list[e.Command]:
             return take_stored(state, event.snapshot)
         case e.Verified():
             return take_verified(state, event)
+        case e.Archived():
+            return take_archived(state, event)
         case e.Replayed():
             return take_replayed(state, event)
     assert_never(event)
@@ -145,6 +152,8 @@ def _receive(state: RunState, peer: PeerId, message: m.TO_SITE) -> list[e.Comman
             return take_gathered(state, member, message)
         case m.SlotRefused():
             return take_refusal(state, member, message)
+        case m.Records():
+            return take_records(state, member, message)
         case m.UnitsReturned():
             return take_returned(state, member, message)
         case m.Leave():
@@ -208,7 +217,7 @@ def _tick(state: RunState, seed: int) -> list[e.Command]:
         return []
     state.look_at = state.now + TICK_S / 2
     commands = look_at_keeper(state, seed) + finish(state) + persist_again(state)
-    commands += repeat_cut(state) + repeat_void(state) + commit_in_time(state) + watch(state)
+    commands += look_at_recovery(state) + repeat_cut(state) + repeat_void(state) + commit_in_time(state) + watch(state)
     if state.now >= state.sweep_at:
         commands += _sweep(state)
     if state.is_dirty:

@@ -85,6 +85,16 @@ class Verified(Struct, frozen=True):
     index: int
 
 
+class Archived(Struct, frozen=True):
+    """The site's archive has the averages of all entries up to `index`.
+
+    `gap`: True if no relay has the averages of the next entry.
+    """
+
+    index: int
+    gap: bool
+
+
 class Replayed(Struct, frozen=True):
     """The state digest that the site obtained by replaying the log, at an entry where replicas differ."""
 
@@ -106,8 +116,27 @@ class SnapshotStored(Struct, frozen=True):
     snapshot: Snapshot
 
 
+class Adopted(Struct, frozen=True):
+    """The database's answer to an Adopt command: how many of the peer's records it has appended."""
+
+    peer: PeerId
+    count: int
+
+
 Event = (
-    Joined | Received | Lost | Ticked | Reserved | Persisted | Directed | Paged | SnapshotStored | Verified | Replayed
+    Joined
+    | Received
+    | Lost
+    | Ticked
+    | Reserved
+    | Persisted
+    | Adopted
+    | Directed
+    | Paged
+    | SnapshotStored
+    | Verified
+    | Archived
+    | Replayed
 )
 
 
@@ -143,6 +172,19 @@ class Persist(Struct, frozen=True):
     record: Record
     duration_s: float
     attempts: int
+
+
+class Adopt(Struct, frozen=True):
+    """Append signed records that the database has lost and a relay has kept, with their ledger rows (rule 16)."""
+
+    peer: PeerId
+    records: tuple[Entry, ...]
+
+
+class Branch(Struct, frozen=True):
+    """Tell people about records that a relay has deleted, because the log went on without them (rule 16)."""
+
+    records: tuple[Entry, ...]
 
 
 class Reserve(Struct, frozen=True):
@@ -223,6 +265,8 @@ Command = (
     Send
     | Announce
     | Persist
+    | Adopt
+    | Branch
     | Reserve
     | LeftOut
     | Resend

@@ -36,6 +36,7 @@ class StoredFacts(Struct, frozen=True, kw_only=True):
     scheduled: str = ""
     snapshot: Snapshot  # the newest admitted snapshot
     verified: int = 0  # index of the newest snapshot that the site has replayed
+    archived: int | None = None  # the site's archive has the averages up to this index; None: it keeps none
     rolled_back: int = 0  # index of the last rollback
     marks: Iterable[Mark] = ()
     settled: Iterable[Unit] = ()  # ranges of samples, of any length and in all epochs, that updates include
@@ -58,6 +59,7 @@ def restored(facts: StoredFacts) -> RunState:
         site_key=facts.site_key,
         snapshot=facts.snapshot,
         verified=facts.verified,
+        archived=facts.archived,
         rolled_back=facts.rolled_back,
         leases=leases.restored(
             sizes, facts.recipe.micro_batch, facts.marks, facts.settled, facts.left_out, sources=_sources(facts)

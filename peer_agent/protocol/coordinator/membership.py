@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Joined, Note, Send
 from peer_agent.protocol.coordinator.facts import carried_of
+from peer_agent.protocol.coordinator.recovery import awaits_relay
 from peer_agent.protocol.coordinator.reports import resend
 from peer_agent.protocol.coordinator.round.offers import revoke, revoked
 from peer_agent.protocol.coordinator.round.reducing import withdraw
@@ -32,6 +33,8 @@ def join(state: RunState, event: Joined) -> list[Command]:
     hello, known = event.hello, state.members.get(event.peer)
     member = known or _arrive(state, event)
     member.heard_at, member.hello_asked_at = state.now, None
+    if awaits_relay(state, member, hello):
+        return []
     commands = _listen(state, member, hello)
     if member.trains:
         commands += _reconcile(state, member, hello)

@@ -20,6 +20,7 @@ class Why(StrEnum):
     UNWRITTEN = "nothing was written: persist again"
     UNWRITABLE = "the record cannot be written: void"
     ROLLED_BACK = "the organizer rolls the run back: void"
+    BEHIND = "a relay has entries that the database lacks: void"
 
 
 TRANSITIONS: dict[tuple[Phase, Why], Phase] = {
@@ -32,6 +33,8 @@ TRANSITIONS: dict[tuple[Phase, Why], Phase] = {
     (Phase.REDUCE, Why.STUCK): Phase.ACCUMULATE,
     (Phase.OFFER, Why.ROLLED_BACK): Phase.ACCUMULATE,
     (Phase.REDUCE, Why.ROLLED_BACK): Phase.ACCUMULATE,
+    (Phase.OFFER, Why.BEHIND): Phase.ACCUMULATE,
+    (Phase.REDUCE, Why.BEHIND): Phase.ACCUMULATE,
     (Phase.REDUCE, Why.HELD): Phase.COMMIT,
     (Phase.COMMIT, Why.WRITTEN): Phase.ACCUMULATE,
     (Phase.COMMIT, Why.UNWRITTEN): Phase.COMMIT,

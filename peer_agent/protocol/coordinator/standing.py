@@ -42,6 +42,8 @@ def _reason(state: RunState) -> str:
         return state.scheduled or reasons.PAUSED
     if state.has_diverged:
         return reasons.DIVERGED
+    if state.is_recovering:
+        return reasons.RECOVERING
     if not state.can_reduce():
         return reasons.NO_RELAY
     if not trains:

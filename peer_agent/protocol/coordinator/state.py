@@ -265,6 +265,8 @@ class RunState(Struct, kw_only=True):
     snapshot: Snapshot  # the newest snapshot that new peers may load
     covered: int = 0  # index of the snapshot before: peers that are loading it still need later averages
     verified: int = 0  # index of the newest snapshot that the site has replayed
+    archived: int | None = None  # the site's archive has the averages up to this index; None: it keeps none
+    has_gap: bool = False  # no relay has the averages of the next entry
     leases: LeaseBook
     index: int = 0
     step: int = 0
@@ -276,6 +278,8 @@ class RunState(Struct, kw_only=True):
     ending_since: float = 0.0  # when the organizer ended the run early
     started: bool = False
     finished: bool = False
+    ahead: dict[PeerId, float] = field(default_factory=dict)  # peers ahead of the database -> how long to wait for them
+    recover_until: float = 0.0  # until then, trainers that are ahead wait for a relay's records
     sealed: Entry | None = None  # the last committed record
     # the round
     phase: Phase = Phase.ACCUMULATE
@@ -354,6 +358,11 @@ class RunState(Struct, kw_only=True):
     def done(self) -> bool:
         """True if the last step is committed. A run that the organizer ends early is done once no round is open."""
         return self.step >= self.recipe.target_steps or (self.goal == "finishing" and self.round is None)
+
+    @property
+    def is_recovering(self) -> bool:
+        """True if a relay may still hand in entries that the database lacks."""
+        return any(until > self.now for until in self.ahead.values())
 
     def is_undone(self, index: int) -> bool:
         """Return True if a replica or log that ends at `index` has not applied the last rollback."""

@@ -279,6 +279,13 @@ AGENT: dict[str, Entry] = {
         "If it happens again, check this machine's memory and disk.",
         means="This work is left out of this step.",
     ),
+    "E142": Entry(
+        "The site was restored from a backup",
+        Severity.MEDIUM,
+        "This machine is at step {step}, but the site's log went on without some of its steps.",
+        "Loading the site's model now. The run's page says which steps were lost.",
+        means=STAYS,
+    ),
     "E447": Entry(
         "GPU cannot compute",
         Severity.HIGH,

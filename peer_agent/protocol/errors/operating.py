@@ -51,6 +51,20 @@ OPERATING: dict[str, Entry] = {
         "It is tried again. If that fails too, report it together with the worker's log.",
         means=NOTHING_LOST,
     ),
+    "E470": Entry(
+        "Backup or restore not possible",
+        Severity.HIGH,
+        "The site cannot be backed up or restored here ({path}): {reason}.",
+        "Change that and give the command again.",
+        means=NOTHING_BEGUN,
+    ),
+    "E471": Entry(
+        "Not a complete backup",
+        Severity.HIGH,
+        "{path} is not a complete backup: {reason}.",
+        "Give the folder of a single backup, the one that has the file backup.json.",
+        means=NOTHING_BEGUN,
+    ),
     "E407": Entry(
         "Cannot listen at this address",
         Severity.HIGH,

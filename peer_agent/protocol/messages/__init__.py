@@ -96,6 +96,7 @@ TO_SITE = (
     | Progress
     | Arrivals
     | SlotRefused
+    | Records
     | Leave
 )
 TO_PEER = (

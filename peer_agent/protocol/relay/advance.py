@@ -83,7 +83,7 @@ def _of_the_log(
         case e.Appended():
             return keeping.appended(state, keeper, event, now)
         case e.AppendFailed():
-            return keeping.append_failed(keeper, event)
+            return keeping.append_failed(state, keeper, event, now)
         case e.Scanned():
             return keeping.scanned(state, keeper, event, now)
         case e.Copied():
@@ -142,7 +142,7 @@ def _greeted(state: RelayState, greeting: m.Greeting, now: float) -> list[e.Acti
     if state.reducer is not None:
         actions += reducing.greeted(state.reducer, greeting)
     if state.keeper is not None:
-        actions += keeping.greeted(state, state.keeper, greeting.snapshot, now)
+        actions += keeping.greeted(state, state.keeper, greeting, now)
     return actions
 
 

@@ -102,15 +102,20 @@ class SpanReceived(Struct, frozen=True):
 
 
 class Appended(Struct, frozen=True):
-    """The log on disk now extends to the record `index`."""
+    """The log on disk now extends to the record `index`. `replaced`: records of another branch that it has deleted."""
 
     index: int
+    replaced: tuple[Entry, ...] = ()
 
 
 class AppendFailed(Struct, frozen=True):
-    """The disk refused the record `index`, because it is not the next one in the log."""
+    """The disk refused the record `index`, because it is not the next one in the log.
+
+    `forks`: True if the record belongs to a newer branch, which left the log on disk at an earlier entry.
+    """
 
     index: int
+    forks: bool = False
 
 
 class Missing(Struct, frozen=True):
@@ -314,6 +319,12 @@ class GiveRecords(Struct, frozen=True):
     first: int
 
 
+class HandIn(Struct, frozen=True):
+    """Send the site a page of records from the log, because its database lacks them (rule 16)."""
+
+    first: int
+
+
 class Follow(Struct, frozen=True):
     """Keep data links to these listeners."""
 
@@ -345,6 +356,7 @@ Action = (
     | CopySpan
     | GiveSpan
     | GiveRecords
+    | HandIn
     | Follow
     | CutLink
 )

@@ -1,4 +1,9 @@
-"""Keep the log: append records in order, and copy other reducers' averages until a snapshot covers them."""
+"""Keep the log: append records in order, and copy other reducers' averages until a snapshot covers them.
+
+A database that was restored from a backup may lack the newest records here; the site then gets them back. If the site
+has written other records in the meantime, those replace the records here from the entry on at which the branches part
+(rule 16).
+"""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
@@ -7,6 +12,7 @@ from peer_agent.protocol.relay.opened import OpenCommit
 from peer_agent.protocol.relay.state import Copy, Keeper, RelayState
 
 GAP_S = 2.0  # seconds between two reports of the same gap
+STEP_BACK = 64  # records; the search for the entry at which two branches part doubles this step each time
 APPENDS_AHEAD = 256  # most records waiting for the disk; the coordinator resends further records later
 SCAN_RECORDS = 64
 COPIES_KNOWN, COPIES_AT_ONCE = 4096, 4
@@ -31,18 +37,34 @@ def commit(state: RelayState, keeper: Keeper, event: OpenCommit, now: float) -> 
 
 def appended(state: RelayState, keeper: Keeper, event: e.Appended, now: float) -> list[e.Action]:
     """Record that the log on disk has grown, and look for spans that only other peers have."""
+    replaced = _replace(state, keeper, event) if event.replaced else []
     keeper.index = max(keeper.index, event.index)
     keeper.appending = max(keeper.appending, keeper.index)
     if keeper.scanned is None:  # the greeting, which says where to begin, may be lost or late
         keeper.scanned = keeper.index - 1
-    return scan(state, keeper, now)
+    return [*replaced, *scan(state, keeper, now)]
 
 
-def append_failed(keeper: Keeper, event: e.AppendFailed) -> list[e.Action]:
-    """Start over after a failed append. Records queued for the disk after the failed one are lost too."""
+def _replace(state: RelayState, keeper: Keeper, event: e.Appended) -> list[e.Action]:
+    """Continue on the branch that the site has chosen. Hand in the records that the disk has deleted for it."""
+    last, keeper.step_back = keeper.index, 0
+    keeper.index = keeper.appending = event.index
+    keeper.copies = {place: copy for place, copy in keeper.copies.items() if place[0] < event.index}
+    keeper.scanned = min(keeper.scanned or 0, event.index - 1)
+    return [e.Say(m.Records(run=state.run, first=event.index, last=last, records=event.replaced))]
+
+
+def append_failed(state: RelayState, keeper: Keeper, event: e.AppendFailed, now: float) -> list[e.Action]:
+    """Start over after a failed append. Records queued for the disk after the failed one are lost too.
+
+    If the record belongs to another branch, report an earlier index, so that the site resends the records before.
+    """
     if event.index > keeper.index:
         keeper.appending = keeper.index
-    return []
+    if not event.forks or now - keeper.gap_at < GAP_S:
+        return []
+    keeper.gap_at, keeper.step_back = now, max(STEP_BACK, 2 * keeper.step_back)
+    return [e.Say(m.Heartbeat(run=state.run, index=max(0, keeper.index - keeper.step_back)))]
 
 
 def cover(state: RelayState, keeper: Keeper, index: int, now: float) -> list[e.Action]:
@@ -54,10 +76,14 @@ def cover(state: RelayState, keeper: Keeper, index: int, now: float) -> list[e.A
     return scan(state, keeper, now)
 
 
-def greeted(state: RelayState, keeper: Keeper, snapshot: m.Snapshot, now: float) -> list[e.Action]:
+def greeted(state: RelayState, keeper: Keeper, greeting: m.Greeting, now: float) -> list[e.Action]:
     """Recheck all the records that no snapshot covers. This may be a new process whose disk has lost files."""
-    keeper.scanned = max(keeper.covered, snapshot.index)
-    return cover(state, keeper, snapshot.index, now)
+    keeper.scanned = max(keeper.covered, greeting.snapshot.index)
+    is_ahead = greeting.index < keeper.index
+    return [
+        *([e.HandIn(greeting.index + 1)] if is_ahead else []),
+        *cover(state, keeper, greeting.snapshot.index, now),
+    ]
 
 
 def forget(state: RelayState, keeper: Keeper, keep_after: int, now: float) -> list[e.Action]:

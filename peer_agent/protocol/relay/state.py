@@ -80,6 +80,7 @@ class Keeper(Struct):
     appending: int = 0  # the last index handed to the disk
     said: int = -1  # the index last reported to the coordinator
     gap_at: float = NEVER  # when a gap was last reported
+    step_back: int = 0  # how far before its last record the log last asked for records of the site's branch
     keep_after: int = 0  # averaged bytes up to this index are deleted
     covered: int = 0  # a verified snapshot covers the log up to this index, so that it needs no copies
     scanned: int | None = None  # missing spans are known up to this index; None before the first message

@@ -43,7 +43,7 @@ from peer_agent.protocol.trainer.work import (
 
 ASK_AGAIN_S = 10.0  # seconds until the trainer looks again for bytes that no relay had
 # Errors that end when the replica has loaded a snapshot.
-LOADING_ENDS = (codes.COPY_DIFFERS, codes.UPDATE_MISSING, codes.SNAPSHOT_GONE, codes.LOG_DIFFERS)
+LOADING_ENDS = (codes.COPY_DIFFERS, codes.UPDATE_MISSING, codes.SNAPSHOT_GONE, codes.LOG_TAKEN_BACK)
 PENDING = 256  # records waiting for earlier records: more than two pages of the log
 
 
@@ -56,10 +56,11 @@ def take_greeting(state: TrainerState, greeting: m.Greeting, seed: int) -> list[
         return [Quit(fault)]
     actions: list[Action] = [Dial(greeting.listeners), *heed_fence(state, greeting)]
     if state.has_state and greeting.index < state.index:
-        reason = f"the site is at step {greeting.step}, this machine beyond it"
         state.head = greeting.index
-        return [*actions, Began(Fault.of("E402", reason=reason)), *reload(state, seed)]
+        return [*actions, *_change_branch(state, seed)]
     state.head, state.vouched = max(state.head, greeting.index), greeting.fence
+    if state.index == greeting.index and state.log_digest != greeting.digest:
+        return [*actions, *_change_branch(state, seed)]
     if _is_undone(state):
         return [*actions, *_go_back(state, seed)]
     if not ignores(state, Cause.GREETED):
@@ -156,6 +157,7 @@ def take_loaded(state: TrainerState, loaded: Loaded) -> list[Action]:
     if ignores(state, Cause.LOADED) or loaded.job != state.job or state.loading is None:
         return []
     state.step, state.index, state.digest = state.loading.step, state.loading.index, loaded.digest
+    state.log_digest = state.loading.digest
     state.loading = None
     state.held = tokens.nothing(state.chunks)
     return [Ended(LOADING_ENDS), *_arrive(state, Cause.LOADED), *hello(state), *work(state)]
@@ -168,6 +170,14 @@ def take_load_failed(state: TrainerState, failed: LoadFailed) -> list[Action]:
     state.loading = None
     move(state, Cause.SNAPSHOT_GONE, Phase.ABSENT)
     return [Began(Fault.of("E326")), *hello(state)]
+
+
+def _change_branch(state: TrainerState, seed: int) -> list[Action]:
+    """Load a snapshot, because this replica's last entry is not in the site's log.
+
+    The site's database was restored from a backup, and the run went on from there without this machine (rule 16).
+    """
+    return [Began(Fault.of("E142", step=state.step)), *reload(state, seed)]
 
 
 # --- records -----------------------------------------------------------------------------------------------------
@@ -202,16 +212,24 @@ def take_record(state: TrainerState, record: OpenedRecord, seed: int) -> list[Ac
         return _hand_in(state, record) if is_as_asked else []
     state.vouched = max(state.vouched, record.fence)
     known = state.pending.get(record.index)
-    if known is not None:  # the site has sent the record again, perhaps to request a snapshot
+    if known is not None and (known.digest == record.digest or known.record.fence > record.record.fence):
+        # The site has sent the record again, perhaps to request a snapshot.
         flags = {"snapshot": record.snapshot or known.snapshot, "hash_state": record.hash_state or known.hash_state}
         state.pending[record.index] = replace(known, **flags)
         return []
-    if len(state.pending) < PENDING or record.index == state.index + 1:
+    if known is not None or len(state.pending) < PENDING or record.index == state.index + 1:
         state.pending[record.index] = record
     actions = fall_behind(state)
     if state.index + 1 not in state.pending:
         return [*actions, *speaking.gap(state)]
+    if not _follows(state) and state.phase is not Phase.APPLYING:
+        return [*actions, *_change_branch(state, seed)]
     return actions if ignores(state, Cause.NEXT_RECORD) else [*actions, *_apply(state, Cause.NEXT_RECORD)]
+
+
+def _follows(state: TrainerState) -> bool:
+    """Return True if the next pending record continues this replica's log, and not another branch."""
+    return state.pending[state.index + 1].record.previous == state.log_digest
 
 
 def _apply(state: TrainerState, cause: Cause) -> list[Action]:
@@ -232,6 +250,7 @@ def take_applied(state: TrainerState, applied: Applied, seed: int) -> list[Actio
     state.applying = None
     is_whole, actions = clear_included(state, record), list[Action]()
     state.step, state.index, state.digest = record.step, record.index, applied.digest
+    state.log_digest = record.digest
     actions += [*_settle_round(state, record), Made(record), *_found(state), *_hand_in(state, record)]
     if is_whole and state.overlaps and has_too_old(state):
         actions += give_up_held(state)
@@ -290,8 +309,9 @@ def retry(state: TrainerState) -> list[Action]:
 
 def _arrive(state: TrainerState, cause: Cause) -> list[Action]:
     """Continue after the state has changed: apply the next record, wait for one, or accumulate gradients."""
-    if state.index + 1 in state.pending:
+    if state.index + 1 in state.pending and _follows(state):
         return _apply(state, cause)
+    state.pending.pop(state.index + 1, None)  # of another branch: the site sends it again, or another one
     move(state, cause, Phase.ACCUMULATE if state.is_at_head else Phase.FOLLOWING)
     return []
 

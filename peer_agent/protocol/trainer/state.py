@@ -85,6 +85,7 @@ class TrainerState(Struct, kw_only=True):
     step: int = -1
     index: int = -1
     digest: str = ""
+    log_digest: str = ""  # digest of the record that this replica applied last
     job: int = 0  # number of the job that loads or applies
     loading: m.Snapshot | None = None
     applying: OpenedRecord | None = None

@@ -1,7 +1,8 @@
 """Claims, which ensure that each run has one host. A host claims a run by a conditional update and renews the claim.
 
 Each claim raises a number, the fence (rules 2 and 3). The database's clock decides when a claim expires, so a host
-with a wrong clock cannot take a run from another host.
+with a wrong clock cannot take a run from another host. A fence is at least the number of seconds since EPOCH, so that
+a database that was restored from a backup gives higher fences than those that its machines have seen (rule 16).
 """
 
 import asyncio
@@ -12,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 from django.db import DatabaseError
-from django.db.models import F, Q, QuerySet
-from django.db.models.functions import Now
+from django.db.models import F, Q, QuerySet, Value
+from django.db.models.functions import Greatest, Now
 
 from coordination.store import Stale
 from coordination.threads import in_thread_of
@@ -22,6 +23,7 @@ from runs.states import LIVE
 
 CLAIM = timedelta(seconds=10)
 RENEW_S = 2.0
+EPOCH = 1_767_225_600  # 1 January 2026, in seconds since 1970
 RETRY_S = 1.0  # seconds until a database that failed is tried again
 
 
@@ -37,7 +39,8 @@ def unclaimed() -> QuerySet[Head]:
 
 def claim(run: Run, owner: str) -> int | None:
     """Claim the run for `owner`, a channel name. Return the new fence, or None if another host has the claim."""
-    taken = unclaimed().filter(run=run).update(fence=F("fence") + 1, owner=owner, claim_expires=Now() + CLAIM)
+    fence = Greatest(F("fence") + 1, Value(int(time.time()) - EPOCH))
+    taken = unclaimed().filter(run=run).update(fence=fence, owner=owner, claim_expires=Now() + CLAIM)
     if taken != 1:
         return None
     head = Head.objects.get(run=run)

@@ -74,6 +74,7 @@ class Host:
         self.unwanted: dict[PeerId, str] = {}  # machines to disconnect, by error code, found by the last poll
         self._looks = 0  # number of polls begun
         self._replayed: tuple[e.Replayed, ...] = ()  # results of replays, as last reported
+        self._archived: e.Archived | None = None  # how far the archive reached at the last poll
         self._aside: dict[PeerId, tuple[int, PeerSaid]] = {}  # hellos of unwanted machines, for a later poll to judge
         self.mailbox = self.layer.inbox(holding.owner)
         self._named: set[str] = set()  # peers whose lost messages are on the timeline
@@ -238,6 +239,9 @@ class Host:
             await self.handle(e.SnapshotStored(news.snapshot))
         if news.verified > self.state.verified:
             await self.handle(e.Verified(news.verified))
+        if news.archived is not None and news.archived != self._archived:
+            self._archived = news.archived
+            await self.handle(news.archived)
         for replayed in news.replays:
             if replayed not in self._replayed:
                 await self.handle(replayed)

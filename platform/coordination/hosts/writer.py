@@ -55,6 +55,8 @@ class Listens(Struct, frozen=True):
 
 Write = (
     e.Persist
+    | e.Adopt
+    | e.Branch
     | e.Reserve
     | e.LeftOut
     | e.Resend
@@ -102,6 +104,11 @@ class Writer:
         match command:
             case e.Persist():
                 await self._persist(command)
+            case e.Adopt():
+                added = await in_thread(store.adopt)(self.run, self.holding.fence, command.records)
+                self._answer(e.Adopted(command.peer, added))
+            case e.Branch():
+                await in_thread(store.tell_branch)(self.run, command.records)
             case e.Reserve():
                 await in_thread(store.raise_marks)(self.run, self.holding.fence, command.marks)
                 self._answer(e.Reserved(command.marks))

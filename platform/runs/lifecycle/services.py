@@ -186,6 +186,7 @@ def finish_run(*, run: Run, target_steps: int | None = None) -> bool:
     move(run, Why.LAST_STEP, waiting_for="")
     outbox.withdraw_all(run.run_id)
     release, _ = Release.objects.get_or_create(run=run)
+    queue.put(Kind.ARCHIVE_LOG, run.pk)
     if release.state != Release.State.READY:
         queue.put(Kind.MAKE_RELEASE, run.pk)
     return True

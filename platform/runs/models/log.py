@@ -23,6 +23,9 @@ class Head(models.Model):
     fence = models.IntegerField(default=0)
     owner = models.CharField(max_length=200, blank=True)
     claim_expires = models.DateTimeField(null=True, blank=True)
+    archived = models.BigIntegerField(default=0)  # the site's archive has the averages of all entries up to this index
+    archive_bytes = models.BigIntegerField(default=0)
+    gap = models.BigIntegerField(default=0)  # the entry whose averages the archive waits for; 0: none
     void_rounds = models.BigIntegerField(default=0)  # `runs.timeline` counts them
 
     def __str__(self) -> str:

@@ -26,6 +26,7 @@ class Snapshot(models.Model):
     is_undone = models.BooleanField(default=False)
     is_stored = models.BooleanField(default=True)  # the file is on disk (runs.snapshots.retention)
     state = models.CharField(max_length=8, choices=State.choices, default=State.ADMITTED)
+    is_bridged = models.BooleanField(default=False)  # verified only by the majority, as averages are lost
     verified_at = models.DateTimeField(null=True, blank=True)
     heldout_loss = models.FloatField(null=True, blank=True)  # mean nats; null until it is measured
     # Other figures, by name, measured on the held-out data.

@@ -69,25 +69,25 @@ def log_folders(run: Run) -> list[Path]:
 
 
 class Reader:
-    """A child's access to a run's log on relays: the child's own key, and a credential in a file in its workspace."""
+    """Access to a run's log on relays: a key of its own, and a credential in a file that the site renews."""
 
     def __init__(self, run: Run, path: Path) -> None:
         self.run, self.path = run, path
-        self._key, self._peer = Ed25519PrivateKey.generate(), PeerId(uuid.uuid4().hex)
+        self.key, self._peer = Ed25519PrivateKey.generate(), PeerId(uuid.uuid4().hex)
         self._renewed_at = -RENEW_S
         self.renew()
 
     @property
     def secret(self) -> str:
         """The private key in hexadecimal, passed on the child's standard input."""
-        return self._key.private_bytes_raw().hex()
+        return self.key.private_bytes_raw().hex()
 
     def renew(self) -> None:
         """Write a new credential and the relays' addresses once half of the old credential's lifetime has passed."""
         if time.monotonic() - self._renewed_at < RENEW_S and self.path.exists():
             return
         self._renewed_at = time.monotonic()
-        key = public_bytes(self._key)
+        key = public_bytes(self.key)
         credential = issue_reader(key=key, peer=self._peer, run=self.run.run_id, now=int(time.time()))
         reach = Reach(run=self.run.run_id, peer=self._peer, credential=credential, relays=_known_relays())
         write_reach(self.path, reach)
@@ -104,7 +104,8 @@ def _paths(run: Run, start: Snapshot, index: int, work: Path) -> list[str]:
 
 
 def _options(run: Run, start: Snapshot, expected: str, reach: Path, progress: Path) -> list[str]:
-    logs = [part for folder in log_folders(run) for part in ("--log", str(folder))]
+    folders = [storage.archive_folder(run), *log_folders(run)]
+    logs = [part for folder in folders for part in ("--log", str(folder))]
     known = ["--site-key", public_bytes(site_key()).hex(), "--begins", start.file, "--expected", expected]
     return [*known, "--reach", str(reach), "--progress", str(progress), *logs]
 

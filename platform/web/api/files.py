@@ -20,6 +20,7 @@ from runs import storage
 from runs.access import access_peer_run, helped_runs
 from runs.datasets.uploads import length_fault
 from runs.models import Dataset, Run, Snapshot
+from runs.snapshots.archive import archived_span
 from runs.snapshots.retention import was_asked_for
 from runs.snapshots.state_check import largest_snapshot
 from web.api.identity import credential_in, credential_of, require_run, run_for
@@ -30,6 +31,8 @@ from web.http.requester import site_of
 router = Router(tags=["files"])
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 TokenizerFile = Annotated[str, Path(description=f"The file's name: {', '.join(f'`{name}`' for name in TOKENIZER)}.")]
+Entry = Annotated[int, Path(description="The index of the log entry.", ge=1, lt=2**63)]
+Span = Annotated[int, Path(description="The number of the span in the entry's record.", ge=0, lt=2**16)]
 Step = Annotated[int, Path(description="The step after which the state was saved.")]
 FETCHING: dict[Any, Any] = {200: None, 206: None, 401: FaultOut, 403: FaultOut, 404: FaultOut, 416: None, 422: FaultOut}
 LOADING: dict[Any, Any] = {**FETCHING, 410: FaultOut}
@@ -79,6 +82,17 @@ def snapshot(request: HttpRequest, digest: FileDigest) -> HttpResponseBase:
         return send_file(request, storage.snapshot_path(found.run, digest), sha256=digest, name=f"{digest}.safetensors")
     except FileNotFoundError as error:
         raise Problem.of("E326") from error
+
+
+@router.get("files/averages/{int:entry}/{int:span}", response=FETCHING)
+def averages(request: HttpRequest, entry: Entry, span: Span) -> HttpResponseBase:
+    """Download averaged gradients of the log of the credential's run, which the site archives in case a relay fails."""
+    credential = credential_of(request)
+    run = None if credential.run == ANY_RUN else _runs_of(credential).first()
+    path = archived_span(run, entry, span) if run is not None else None
+    if path is None or not path.is_file():
+        raise Http404
+    return send_file(request, path, sha256=_sha256(path), name=path.name)
 
 
 @router.get("files/tokenizer", response={200: TokenizerOut, 401: FaultOut, 403: FaultOut, 404: FaultOut})

@@ -75,6 +75,22 @@ class TestContract:
             assert claims.hosts_of() == {}
             assert claims.live_runs() == [example.run]
 
+    def test_a_restored_database_gives_no_fence_a_second_time(
+        self, example: Example, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(claims, "EPOCH", 1_767_225_600)
+        fence = claims.claim(example.run, "one") or 0
+        assert 0 <= time.time() - claims.EPOCH - fence < 60
+        with transaction.atomic():
+            for owner in ("two", "three"):
+                expire(example.run)
+                lost = claims.claim(example.run, owner) or 0
+            transaction.set_rollback(True)
+        expire(example.run)
+        assert lost == fence + 2
+        monkeypatch.setattr(claims, "EPOCH", claims.EPOCH - 60)  # the restore took a minute
+        assert (claims.claim(example.run, "four") or 0) > lost
+
     def test_a_host_that_comes_back_late_is_deposed(self, example: Example) -> None:
         fence = claims.claim(example.run, "one") or 0
         expire(example.run)

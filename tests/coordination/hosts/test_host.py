@@ -478,12 +478,13 @@ class TestSnapshots:
         monkeypatch.setattr(host, "LOOK_S", 0.001)
         stored = m.Snapshot(index=2, step=2, digest="d" * 64, state_digest="", file="f" * 64, size=1)
         replayed = e.Replayed(2, 2, "a" * 16)
-        found = snapshots.News(stored, 2, (replayed,))
+        found = snapshots.News(stored, 2, archived := e.Archived(1, gap=False), (replayed,))
         monkeypatch.setattr(snapshots, "news_of", lambda _: found)
         async with driving(driven):
             await until(lambda: script.count(e.Directed) > 3)
         assert e.SnapshotStored(stored) in script.events
         assert e.Verified(2) in script.events
+        assert script.events.count(archived) == 1
         assert script.events.count(replayed) == 1
 
     async def test_what_is_stored_is_not_told_as_verified(self, driven: Host, script: Script, monkeypatch: Any) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 
 import pytest
+from django.db import transaction
 
 from coordination import store
 from coordination.hosts import claims
@@ -222,3 +223,20 @@ def test_back_to_the_first_state_and_twice(example: Example) -> None:
     assert (run.head.index, run.head.step) == (9, 0)
     assert loss_points(run) == []
     assert audit(run)["faults"] == []
+
+
+def test_rollback_that_the_database_has_lost_is_carried_out_again(example: Example) -> None:
+    """The backup is older than the rollback, and a relay hands in the rollback's record (rule 16)."""
+    run = example.run
+    with transaction.atomic():
+        record = wish(run)
+        go_back(run, record)
+        before = everything(run)
+        transaction.set_rollback(True)
+    assert Head.objects.get(run=run).index == 5
+    assert store.adopt(run, Head.objects.get(run=run).fence, [sealed(record)]) == 1
+    assert everything(run) == before
+    newest = run.snapshots.order_by("-index").first()
+    assert newest is not None
+    assert (newest.index, newest.step) == (6, 2)
+    assert storage.snapshot_path(run, newest.file).exists()

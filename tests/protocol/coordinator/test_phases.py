@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from peer_agent.protocol import coordinator
+from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator import phases
 from peer_agent.protocol.coordinator.phases import TRANSITIONS, Impossible, Why, enter
 from peer_agent.protocol.coordinator.state import Phase
+from peer_agent.protocol.credentials import Signed
+from peer_agent.protocol.log.records import Entry
 from peer_agent.simulation.churn import inject
 from peer_agent.simulation.database import FailureRates
 from peer_agent.simulation.world import Setting, World
@@ -58,6 +61,11 @@ def test_every_arrow_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         run_to(undone, phase)
         assert undone.host is not None
         undone.host.handle(e.Directed("running", back_to=e.Target(0, 0, "0" * 64)))
+        behind = World(Setting(trainers=2, steps=2))
+        run_to(behind, phase)
+        assert behind.host is not None
+        records = m.Records(run=behind.run_id, first=1, last=1, records=(Entry(Signed(b"", b"")),))
+        behind.host.handle(e.Received(relays(behind)[0].peer, records))
     assert seen.taken == set(TRANSITIONS)
 
 

@@ -79,6 +79,36 @@ def test_a_commit_of_an_older_host_is_true_all_the_same() -> None:
     assert (settled.fence, settled.step, len(settled.spans)) == (3, 1, 2), "what was averaged then is in the update"
 
 
+# A database that was restored
+
+
+def test_log_that_is_ahead_is_handed_in() -> None:
+    relay = Stage(index=9)
+    relay.hear(m.Rehello(run=RUN, fence=3))
+    assert e.HandIn(8) in relay.hear(greeting(step=7))
+    assert not [a for a in relay.hear(greeting(step=9)) if isinstance(a, e.HandIn)]
+
+
+def test_branch_of_the_site_is_searched_for_further_and_further_back() -> None:
+    relay = Stage(index=500).join(step=600)
+    told = []
+    for _ in range(5):
+        relay.now += GAP_S
+        told += said(relay.handle(e.AppendFailed(501, forks=True)))
+    assert told == [m.Heartbeat(run=RUN, index=index) for index in (436, 372, 244, 0, 0)]
+    assert not said(relay.handle(e.AppendFailed(501, forks=True))), "the answer is still under way"
+
+
+def test_log_goes_on_from_where_the_branches_part() -> None:
+    relay = Stage(index=9).join(step=20)
+    lost = (commit_of(8).sealed, commit_of(9).sealed)
+    assert m.Records(run=RUN, first=8, last=9, records=lost) in said(relay.handle(e.Appended(8, lost)))
+    assert relay.keeper.index == 8
+    assert appends(relay.hear(commit_of(9))) == [9]
+    relay.handle(e.Appended(9))
+    assert relay.keeper.index == 9
+
+
 # Copies from other relays
 
 

@@ -13,7 +13,7 @@ from peer_agent.protocol.trainer.following import ASK_AGAIN_S
 from peer_agent.protocol.trainer.speaking import HEARTBEAT_S
 from peer_agent.protocol.trainer.state import Phase
 from tests.protocol.identities import RUN
-from tests.protocol.trainer.stage import ELEMENTS, RECIPE, SNAPSHOT, Stage, commit, greeting, ready, unit, void
+from tests.protocol.trainer.stage import ELEMENTS, RECIPE, SNAPSHOT, Stage, commit, greeting, ready, record, unit, void
 
 REHELLO = m.Rehello(run=RUN, fence=1)
 
@@ -334,12 +334,38 @@ def test_differing_replica_starts_over_once_per_reload() -> None:
 def test_restored_site_is_followed_after_one_numbered_error() -> None:
     stage = ready(0, index=3)
     stage.hears(m.Rehello(run=RUN, fence=2), greeting(fence=2, index=1, step=1, reconciled=False))
-    assert stage.last(e.Began).fault.code == "E402"
+    assert stage.last(e.Began).fault.code == "E142"
     assert stage.did(e.Load)
     stage.handle(e.Loaded(stage.last(e.Load).job, "a" * 16))
-    assert "E402" in stage.last(e.Ended).codes
+    assert "E142" in stage.last(e.Ended).codes
     stage.commits(1, fence=2)
     assert stage.core.phase is Phase.ACCUMULATE
+
+
+def test_a_replica_of_another_branch_loads_a_snapshot() -> None:
+    """The site was restored and went on without this machine, past its last entry."""
+    stage = ready(0, index=3)
+    stage.hears(m.Rehello(run=RUN, fence=2), greeting(fence=2, index=9, step=9, reconciled=False))
+    stage.handle(e.CommitHeard(replace(commit(4, fence=2), record=record(4, previous="1" * 64))))
+    assert stage.last(e.Began).fault.code == "E142"
+    assert stage.did(e.Load)
+
+
+def test_also_if_it_has_as_many_entries_as_the_site() -> None:
+    stage = ready(0, index=3)
+    stage.hears(m.Rehello(run=RUN, fence=2), greeting(fence=2, index=3, step=3, digest="1" * 64, reconciled=False))
+    assert stage.last(e.Began).fault.code == "E142"
+    assert stage.did(e.Load)
+
+
+def test_a_record_of_a_newer_branch_takes_the_place_of_a_pending_one() -> None:
+    stage = ready(0, index=3)
+    stage.hears_commit(5)
+    newer = replace(commit(5, fence=2), record=record(5, fence=2), digest="2" * 64)
+    stage.handle(e.CommitHeard(newer))
+    assert stage.core.pending[5] == newer
+    stage.hears_commit(5)
+    assert stage.core.pending[5] == newer
 
 
 def test_an_old_greeting_of_the_same_host_is_no_restored_site() -> None:

@@ -2,7 +2,17 @@
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.agreement.digests import cast, has_majority, is_split, may_vote
-from peer_agent.protocol.coordinator.events import Admitted, Command, Elected, Finish, Note, Replay, Send, Verified
+from peer_agent.protocol.coordinator.events import (
+    Admitted,
+    Archived,
+    Command,
+    Elected,
+    Finish,
+    Note,
+    Replay,
+    Send,
+    Verified,
+)
 from peer_agent.protocol.coordinator.state import Ballot, Keeper, Member, RunState
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import read_record
@@ -140,10 +150,28 @@ def take_verified(state: RunState, event: Verified) -> list[Command]:
     return _tell_of_snapshot(state)
 
 
+def take_archived(state: RunState, event: Archived) -> list[Command]:
+    """Record how far the site's archive reaches. If averages are lost, ask for a snapshot after the next step.
+
+    Without it, newcomers could not follow the log, and the site could not verify the next snapshot.
+    """
+    before, state.archived = keep_after(state), event.index
+    if event.gap and not state.has_gap:
+        state.snapshot_due = True
+    state.has_gap = event.gap
+    return _tell_of_snapshot(state) if keep_after(state) > before else []
+
+
+def keep_after(state: RunState) -> int:
+    """Return the index up to which relays may delete averages: a verified snapshot covers them, the site has archived
+    them, and not even a peer that loads the previous snapshot needs them.
+    """
+    kept = min(state.verified, state.covered)
+    return kept if state.archived is None else min(kept, state.archived)
+
+
 def _tell_of_snapshot(state: RunState) -> list[Command]:
-    """Announce the snapshot, and the index up to which even peers with the previous snapshot need no averages."""
-    keep_after = min(state.verified, state.covered)
-    message = m.Snapshotted(run=state.run, snapshot=state.snapshot, keep_after=keep_after)
+    message = m.Snapshotted(run=state.run, snapshot=state.snapshot, keep_after=keep_after(state))
     return [Send(state.everyone(), message)]
 
 

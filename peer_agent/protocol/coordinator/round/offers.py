@@ -30,7 +30,7 @@ def may_cut(state: RunState) -> bool:
         return False
     if awaits_replicas(state):
         return False
-    if state.rolling is not None:
+    if state.rolling is not None or state.is_recovering:
         return False
     return state.goal == "running" and not state.done and state.has_quorum and state.can_reduce()
 

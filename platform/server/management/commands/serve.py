@@ -23,8 +23,9 @@ from jobs.queue import release_all
 from peer_agent.protocol.errors import Problem
 from runs.background import request_after_start
 from runs.storage import clear_workspaces
+from server.backups import back_up_before_changes
 from server.door import CAN_PASS, Door
-from server.housekeeping import back_up_before_changes, keep_house, refuse_unknown_changes
+from server.housekeeping import keep_house, refuse_unknown_changes
 from server.http_server import serve_http, stop_on_signals, stop_with_input
 from server.lock import Place, own_place
 from server.reachability import bound_socket, checked_public, hint_for_neighbours, relay_port_for

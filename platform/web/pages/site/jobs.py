@@ -30,6 +30,7 @@ TITLES: dict[Kind, Promise] = {
     Kind.PUBLISH_RELEASE: _("Send the release to the Hub"),
     Kind.REMAKE_RELEASE: _("Make the release again"),
     Kind.THIN_SNAPSHOTS: _("Delete old snapshots"),
+    Kind.ARCHIVE_LOG: _("Archive the log"),
     Kind.VERIFY_SNAPSHOTS: _("Replay the log"),
     Kind.WRITE_TRIAL: _("Write a visitor's text"),
 }

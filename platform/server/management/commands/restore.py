@@ -1,0 +1,31 @@
+"""`manage.py restore BACKUP`: put a backup in place while the site is stopped."""
+
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from peer_agent.protocol.errors import Problem
+from server.backups import restore
+
+
+class Command(BaseCommand):
+    """A command that restores a backup and says what happens next. On a Problem, it exits with status 1."""
+
+    help = "Restore the database, keys and files from a backup, while the site is stopped."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("backup", type=Path, help="the folder of one backup, which has the file backup.json")
+        parser.add_argument("--only-files", action="store_true", help="leave the database to pg_restore")
+        parser.add_argument("--replace", action="store_true", help="replace a database with accounts; a copy is kept")
+
+    def handle(self, **options: Any) -> None:
+        try:
+            made = restore(options["backup"], replaces=options["replace"], only_files=options["only_files"])
+        except Problem as problem:
+            print(problem, file=sys.stderr)
+            sys.exit(1)
+        self.stdout.write(f"Restored the backup of {made.at}. Start the site as usual.")
+        self.stdout.write("Relays give back the steps that runs have made since then; their pages say what is lost.")
