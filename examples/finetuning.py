@@ -1,4 +1,4 @@
-"""Shared code of the fine-tuning examples: tune a run's weights and fresh weights, and compare the results."""
+"""Code shared by the fine-tuning examples: tune released weights and random weights, and compare the results."""
 
 import argparse
 import copy
@@ -16,7 +16,7 @@ import torch
 from transformers import AutoConfig
 
 IGNORED = -100  # the label of a token without loss
-POOL = 16  # so many batches are cut from one set of rows sorted by length
+POOL = 16  # this many batches are cut from each set of rows sorted by length
 
 
 @dataclass(frozen=True)

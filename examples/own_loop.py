@@ -2,7 +2,8 @@
 
     python examples/own_loop.py RUN_URL --out units.csv
 
-The loop computes gradients. The run turns the gradients of all its trainers into updates. Needs `manyhands[train]`.
+The loop computes gradients. The run turns the gradients of all its trainers into updates. Requires the package
+`manyhands[train]`.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""The program in a bundle, which needs no Python on the computer.
+"""The entry point of the bundled program, which needs no Python on the computer.
 
-If people start it with a double click, it asks for a run.
+Started by a double click, it asks which run to join.
 """
 
 import contextlib
@@ -17,18 +17,18 @@ from collections.abc import MutableMapping
 from peer_agent import __version__, cli
 from peer_agent.machine.language import gettext as _
 
-CHILD = ["-m", "peer_agent.publishing"]  # Python's way to start the agent's child processes, which a bundle accepts too
+CHILD = ["-m", "peer_agent.publishing"]  # arguments that start the agent's child processes, in Python and in a bundle
 LIBRARIES = "LD_LIBRARY_PATH"
 TERMINALS = (  # programs that run a command in a new window on Linux, in order of preference
     *(["xdg-terminal-exec"], ["x-terminal-emulator", "-e"], ["gnome-terminal", "--"], ["ptyxis", "--"]),
     *(["konsole", "-e"], ["xfce4-terminal", "-x"], ["xterm", "-e"]),
 )
-OPENED = "MANYHANDS_WINDOW"  # set in the window, so that a terminal that opens none cannot start a chain of programs
+OPENED = "MANYHANDS_WINDOW"  # set for the program in the new window, so that it never tries to open a window itself
 ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
 
 
 def main() -> None:
-    """Run what the command line requests: a child process of the agent, or a command. By default, ask for a run."""
+    """Run the child process or the command that the command line names. Without arguments, ask which run to join."""
     multiprocessing.freeze_support()
     prepare_environment(os.environ)
     if sys.argv[1:3] == CHILD:
@@ -43,9 +43,9 @@ def main() -> None:
 
 
 def prepare_environment(environment: MutableMapping[str, str]) -> None:
-    """Let other programs, such as the browser, find their own libraries.
+    """Let programs that this one starts, such as the browser, load their own libraries instead of the bundle's.
 
-    Set a certificate file if this system has none where the bundle's OpenSSL looks for it.
+    Also set a certificate file if the bundle's OpenSSL finds none on this system.
     """
     before = environment.pop(f"{LIBRARIES}_ORIG", None)
     environment.pop(LIBRARIES, None)
@@ -59,7 +59,7 @@ def prepare_environment(environment: MutableMapping[str, str]) -> None:
 
 
 def open_terminal() -> bool:
-    """Start this program again in a terminal window, if a file manager on Linux started it without one."""
+    """Rerun this program in a terminal window if a file manager on Linux started it without one. Return True if so."""
     has_one = any(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     has_screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     command = next((command for command in TERMINALS if shutil.which(command[0])), None)
@@ -70,13 +70,13 @@ def open_terminal() -> bool:
 
 
 def run_in_window() -> int:
-    """Ask for a run, join it, and keep the window open until the person has read the last messages."""
+    """Ask which run to join, join it, and keep the window open until the user presses Enter."""
     print(f"Manyhands {__version__}\n")
     try:
         status = cli.run(lambda: cli.app(["join", ask_for_run(last_run())]))
-    except (EOFError, KeyboardInterrupt):  # the person gave no address
+    except (EOFError, KeyboardInterrupt):  # the user entered no address
         return 1
-    except Exception:  # noqa: BLE001 (otherwise the window closes before the person can read it)
+    except Exception:  # noqa: BLE001 (otherwise the window closes before the user can read the traceback)
         traceback.print_exc()
         status = 1
     with contextlib.suppress(EOFError, KeyboardInterrupt):
@@ -94,7 +94,7 @@ def last_run() -> str:
 
 
 def ask_for_run(last: str) -> str:
-    """Ask until the person pastes the address of a run, alone or in a command. An empty input means the run `last`."""
+    """Ask until the user pastes a run's address, alone or in a command, and return it. Empty input means `last`."""
     from peer_agent.machine.faults import in_readers_words
     from peer_agent.protocol.errors import Problem
     from peer_agent.site.credential import run_of

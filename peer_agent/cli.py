@@ -31,7 +31,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    # Rich draws frames, which break in terminals that count letters differently.
+    # Rich's frames break in terminals that measure the width of text differently.
     rich_markup_mode="rich" if is_english() else None,
     help=_("Train one model together."),
 )
@@ -81,7 +81,7 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help=_("With these: port to
 Advertise = Annotated[
     int, typer.Option(min=0, max=65535, help=_("With these: external port, if your router forwards a different one."))
 ]
-LEAVE_S = 15.0  # how long an agent that has finished its step may take to exit
+LEAVE_S = 15.0  # how long an agent may take to exit after it has finished its step
 
 
 @app.command(help=_("Connect this machine to SITE; without a token, you approve it in your browser."))

@@ -1,4 +1,4 @@
-"""An API for your own training loop that computes units of a run.
+"""An API for computing a run's units in your own training loop.
 
 The agent handles data, averaging, updates and catching up.
 
@@ -38,9 +38,9 @@ def collaborate(
 ) -> Iterator[Collaboration]:
     """Join a run for the duration of the `with` block, as `manyhands join` does. Raises Problem.
 
-    A person must first approve a new machine. When the block ends normally or is interrupted by Ctrl-C, the agent
-    finishes the current step. After any other error, it leaves at once. `home` defaults to the agent's folder on this
-    machine, and `view` to plain lines on standard output.
+    A new machine must first be approved in a browser. When the block ends normally or is interrupted by Ctrl-C, the
+    agent finishes the current step. After any other error, it leaves at once. `home` defaults to the agent's folder on
+    this machine, and `view` to plain lines on standard output.
     """
     if fault := of_packages():
         raise Problem(fault)
@@ -83,7 +83,7 @@ class _AgentThread:
         self._began.wait()
 
     def leave(self, *, gently: bool) -> None:
-        """Make the agent leave, and wait until it has. If `gently`, first compute the units that the step needs."""
+        """Make the agent leave, and wait until it has. If `gently`, first compute the units that this step needs."""
         self._ask(now=not gently)
         try:
             if gently:

@@ -1,4 +1,4 @@
-"""The checks of `manyhands doctor`: one line for each thing that could keep this machine from training."""
+"""The checks of `manyhands doctor`: one line for each possible reason why this machine could not train."""
 
 import asyncio
 import importlib.metadata
@@ -36,7 +36,7 @@ from peer_agent.site.facts import Offer, difference, offer_of
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 TRIAL_BYTES = 1 << 20
-SIDE, TOLERANCE = 64, 1e-2  # of the matrices that a device multiplies; TF32 has three digits
+SIDE, TOLERANCE = 64, 1e-2  # the size of the test matrices, and the largest relative error; TF32 has three digits
 
 Verdict = Literal["ok", "warn", "fail"]
 VERDICTS: dict[Verdict, str] = {
@@ -88,7 +88,7 @@ def found(name: str, fault: Fault | None, text: str) -> Check:
 
 
 async def examine(home: Home, site: str = "") -> list[Check]:
-    """Run all checks, starting with this machine. `site`: a site's address; "" means all known sites."""
+    """Run all checks, starting with those of this machine. `site`: a site's address; "" means all known sites."""
     sites = [site] if site else sorted(home.sites())
     here = await asyncio.gather(*(asyncio.to_thread(check) for check in (check_versions, check_device, check_memory)))
     checks = [*here, await asyncio.to_thread(check_disk, home)]
@@ -134,7 +134,7 @@ def check_device(seen: Callable[[], str] = gpu_name) -> Check:
 
 
 def fault_of_product(device: str) -> Fault | None:
-    """Multiply two small matrices on a device. Return a fault if this fails, or if the CPU gets a different result."""
+    """Multiply two small matrices on a device. Return a fault if this fails or if the result differs from the CPU's."""
     import torch
 
     ones = torch.ones(SIDE, SIDE)

@@ -15,7 +15,7 @@ MARGIN, MARGIN_FOR_NOTE = 0.05, 0.15
 LEAST_MARGIN = 0.05  # nats per token
 MOST_NATS = 20.0  # above this loss, a perplexity is meaningless
 
-UNITS = ("", "k", "M", "G", "T", "P", "E")  # of thousands
+UNITS = ("", "k", "M", "G", "T", "P", "E")  # prefixes for powers of a thousand
 
 Loss = tuple[int, float]  # step, nats per token
 
@@ -114,7 +114,7 @@ def perplexity_text(loss: float) -> str:
     return f"{part:.{1 if part < 10 else 0}f}{unit}"
 
 
-LETTER_WIDTH = 0.58  # estimated, as a fraction of a letter's height
+LETTER_WIDTH = 0.58  # an estimate, as a fraction of a letter's height
 
 Place = tuple[float, float]
 Anchor = Literal["start", "middle", "end"]
@@ -228,10 +228,10 @@ def _step_labels(x: Scale, frame: Frame) -> list[Words]:
 def note_place(
     curve: Sequence[Place], level: float, width: float, letter: float, edges: tuple[float, float, float]
 ) -> tuple[float, Literal["above", "below"]]:
-    """Return the right end of a label and its side of a line at y = `level`, where it hides least of the curve.
+    """Return where a label of the line y = `level` hides least of the curve: its right end, and its side of the line.
 
     `edges` are the plot's left, right and lower edge; `width` is the label's width, `letter` the height of its letters.
-    y grows downwards. The right end of the line comes first, the side above it before the side below.
+    y grows downwards. Ties go to the right end of the line, and above the line rather than below it.
     """
     left, right, foot = edges
     sides: list[Literal["above", "below"]] = ["above", "below"] if level + 5 / 3 * letter <= foot else ["above"]
@@ -348,7 +348,7 @@ def _words(name: str, words: Words) -> str:
 
 
 def _under(note: Words, layout: Layout) -> str:
-    """Draw the background of a label, and of the circle before a label that begins at its place."""
+    """Draw a label's background. If the label begins at its position, include the circle in front of it."""
     width, letter = width_of(note.text, layout.frame), layout.frame.letter
     left, width = (note.x - width, width) if note.anchor == "end" else (note.x - 1.5 * letter, width + 1.5 * letter)
     place = f'x="{left:.1f}" y="{note.y - letter:.1f}"'

@@ -1,9 +1,9 @@
-"""Run the tests that the working tree's changes can affect: `python -m scripts.affected [--base REV] [--list]`.
+"""Run the tests that changes in the working tree can affect: `python -m scripts.affected [--base REV] [--list]`.
 
 A changed module affects the tests that import it, directly or through other modules, in import-linter's graph. Tests
-that send HTTP requests to the site import no view, so they count as importers of its URLs. Any other changed file
-affects the tests of its room and the tests that contain its name. End-to-end tests run only if they themselves have
-changed, because `make test` runs the main ones.
+that send HTTP requests to the site do not import its views, so they count as importing `web.urls`. Any other changed
+file affects the tests of its room and the tests that contain its name. End-to-end tests run only if they themselves
+have changed, because `make test` runs the main ones.
 """
 
 import argparse
@@ -21,7 +21,7 @@ STRUCTURE = ("tests/test_house.py", "tests/test_rooms.py", "tests/test_messages.
 
 
 def changed_files(base: str) -> set[str]:
-    """Return the paths that differ from a revision, and those that git does not track yet."""
+    """Return the paths of files that differ from a revision or that git does not track yet."""
 
     def lines(*command: str) -> list[str]:
         done = subprocess.run(["git", *command], cwd=ROOT, check=True, capture_output=True, text=True)
@@ -31,7 +31,7 @@ def changed_files(base: str) -> set[str]:
 
 
 def module_of(path: str) -> str:
-    """Return the dotted name under which a Python file is imported, or "" for other files."""
+    """Return the dotted module name of a Python file, or "" for other files."""
     if not path.endswith(".py"):
         return ""
     name = path.removeprefix("platform/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
@@ -39,7 +39,7 @@ def module_of(path: str) -> str:
 
 
 def is_test(module: str) -> bool:
-    """Return True if pytest looks for tests in this module."""
+    """Return True if pytest collects tests from this module."""
     return module.startswith("tests.") and module.rpartition(".")[2].startswith("test_")
 
 
@@ -50,7 +50,7 @@ def path_of(module: str) -> str:
 def import_graph() -> grimp.ImportGraph:
     """Build the import graph.
 
-    In it, each test also imports the conftests of its folders, and `web.urls` if it uses a Django client.
+    In the graph, each test also imports the conftests of its folders, and `web.urls` if it uses a Django client.
     """
     sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
     cache = str(ROOT / "var" / "cache" / "imports")
@@ -66,14 +66,14 @@ def import_graph() -> grimp.ImportGraph:
 
 
 def tests_of_modules(modules: Iterable[str], graph: grimp.ImportGraph) -> Iterator[str]:
-    """Yield the test modules that are among these modules, and those that import one of them."""
+    """Yield the test modules among the given modules, and those that import one of them, directly or indirectly."""
     for module in modules:
         if module in graph.modules:
             yield from (found for found in {module, *graph.find_downstream_modules(module)} if is_test(found))
 
 
 def tests_of_file(path: str, modules: Iterable[str]) -> Iterator[str]:
-    """Yield the test modules that another file affects: those of its room, and those that contain its name."""
+    """Yield the test modules that a file other than a module affects: those of its room, or containing its name."""
     parts = path.removeprefix("platform/").removeprefix("peer_agent/").removeprefix("tests/").split("/")
     room = f"tests.{parts[0]}."
     name = Path(path).name

@@ -23,7 +23,7 @@ IGNORED = shutil.ignore_patterns("__pycache__", "*.py[cod]")
 
 
 def sources(root: Path) -> Iterator[Path]:
-    """Yield each file that affects the wheel's content, in a fixed order."""
+    """Yield each file that affects the wheel's contents, in a fixed order."""
     yield from (root / name for name in BESIDE)
     found = (root / PACKAGE).rglob("*")
     yield from sorted(path for path in found if path.is_file() and "__pycache__" not in path.parts)

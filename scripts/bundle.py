@@ -21,13 +21,13 @@ from scripts.setup import TORCH_CPU_INDEX
 ROOT = Path(__file__).resolve().parent.parent
 DOWNLOAD = ROOT / "var" / "download"
 WORK = ROOT / "var" / "bundle"
-FOLDER, PROGRAM = "Manyhands", "manyhands"  # the folder in the archive, and its program
+FOLDER, PROGRAM = "Manyhands", "manyhands"  # name of the folder in the archive, and of its program
 PYINSTALLER = ("pyinstaller==6.22.3", "pyinstaller-hooks-contrib==2026.9")
 
 START = "from peer_agent.bundle import main\n\nmain()\n"
-# Packages whose versions are asked for while the agent runs.
+# Packages whose versions the agent reads at run time.
 METADATA = ("kornia", "numpy", "peft", "safetensors", "tokenizers", "torch", "transformers")
-# Files of tests, for compilers, and of unused parts of Arrow. LICENCE_FILE has the licences.
+# Files that are not needed: tests, files for compilers, and unused parts of Arrow. LICENCE_FILE has the licences.
 NEEDLESS = (
     *("torch/test", "torch/bin/[!t]*", "torch/bin/te*"),  # torch/bin/torch_shm_manager stays
     *("pyarrow/include", "pyarrow/_flight*", "pyarrow/_s3fs*", "**/*arrow*flight*", "**/*arrow_s3*"),
@@ -35,8 +35,8 @@ NEEDLESS = (
 )
 LICENCES = re.compile(r"(licen[cs]e|copying|notice|authors)", re.IGNORECASE)
 LICENCE_FILE = "LICENSES.txt"
-# On macOS, a double click on this file opens Terminal. Files from the internet carry a mark that makes macOS check each
-# of them. Once the person has allowed this one, it removes the mark from the others.
+# On macOS, a double click on this file opens Terminal. Downloaded files carry a mark that makes macOS check each of
+# them. Once the user has allowed this file, it removes the mark from the others.
 MAC_STARTER = f"""#!/bin/sh
 cd "$(dirname "$0")" || exit 1
 xattr -dr com.apple.quarantine . 2>/dev/null
@@ -65,14 +65,14 @@ def make_environment(wheel: Path) -> Path:
     exact = WORK / "constraints.txt"
     exact.write_text(constraints((ROOT / "requirements.txt").read_text(encoding="utf-8")), encoding="utf-8")
     install = (python, "-m", "pip", "install", "--quiet", "--constraint", exact)
-    if sys.platform != "darwin":  # torch alone, or pip would ask this index for every package
+    if sys.platform != "darwin":  # install torch separately, or pip would query this index for every package
         run(*install, "--no-deps", "--retries", "1", "--timeout", "10", "--extra-index-url", TORCH_CPU_INDEX, "torch")
     run(*install, f"manyhands[train] @ {wheel.as_uri()}", *PYINSTALLER)
     return python
 
 
 def freeze(python: Path) -> Path:
-    """Put the agent, Python and the packages in one folder. Return the folder."""
+    """Put the agent, Python and the packages in one folder, and return it."""
     start = WORK / f"{PROGRAM}.py"
     start.write_text(START)
     # Recipes and translations are found by name while the agent runs.
@@ -87,7 +87,7 @@ def freeze(python: Path) -> Path:
 
 
 def finish(folder: Path, packages: Path, system: str) -> None:
-    """Remove unused files from a frozen folder. Add the packages' licences, and on macOS the file to open."""
+    """Remove unused files from the bundle's folder. Add the packages' licences and, on macOS, the file to open."""
     for pattern in NEEDLESS:
         for path in sorted((folder / "_internal").glob(pattern)):
             if path.is_dir() and not path.is_symlink():
@@ -112,7 +112,7 @@ def licences(packages: Path) -> Iterator[Path]:
 
 
 def check(folder: Path) -> None:
-    """Start the program as a volunteer would. Let it load all recipes, and check this computer."""
+    """Start the program as a volunteer would. Make it load all recipes and check this computer."""
     found = (ROOT / "peer_agent" / "recipes").glob("*/training.py")
     modules = [f"peer_agent.recipes.{path.parent.name}.training" for path in found]
     recipes = ",".join((*modules, "peer_agent.publishing.portions", "peer_agent.publishing.pushing"))

@@ -176,7 +176,7 @@ def header() -> str:
 
 
 def struct_entry(cls: type, level: str) -> str:
-    """Return the section about a message, or about a part of one: its description and fields."""
+    """Return the section about a message or a part of one, with its description and fields."""
     described = inspect.type_info(cls)
     assert isinstance(described, inspect.StructType)
     rows = [(f"`{field.name}`", type_name(field.type), default_of(field)) for field in described.fields]
@@ -185,7 +185,7 @@ def struct_entry(cls: type, level: str) -> str:
 
 
 def default_of(field: inspect.Field) -> str:
-    """Return the value of a field that is left out, or "" for a required field."""
+    """Return the value that a field has if it is left out, or "" for a required field."""
     if field.required:
         return ""
     default = field.default.value if isinstance(field.default, Enum) else field.default
@@ -193,7 +193,7 @@ def default_of(field: inspect.Field) -> str:
 
 
 def type_name(kind: inspect.Type) -> str:
-    """Return a type with its limits in words."""
+    """Return a description of a type, with its limits."""
     match kind:
         case inspect.IntType():
             return "integer" + limits(kind.ge, kind.le)
@@ -280,7 +280,7 @@ def strings(tree: ast.AST) -> Iterator[str]:
 
 
 def piece(part: ast.expr) -> str:
-    """Return one part of an f-string: its text, or its expression's first word in braces."""
+    """Return one part of an f-string as part of a format string: its text, or its expression's first word in braces."""
     if isinstance(part, ast.FormattedValue):
         return "{" + re.split(r"\W", ast.unparse(part.value))[0] + "}"
     return str(ast.literal_eval(part))

@@ -26,7 +26,7 @@ LANGUAGES = ("bn",)
 PSEUDO = ("en_XA", "ar_XB")
 KEYWORDS: dict[str, Any] = {
     **dict.fromkeys(("_", "gettext", "gettext_lazy", "gettext_noop"), None),
-    "Tell": (1,),  # in a trainer's state machine, which itself translates nothing
+    "Tell": (1,),  # used in a trainer's state machine, which does not translate
     **dict.fromkeys(("ngettext", "ngettext_lazy"), (1, 2)),
     **dict.fromkeys(("pgettext", "pgettext_lazy"), ((1, "c"), 2)),
     **dict.fromkeys(("npgettext", "npgettext_lazy"), ((1, "c"), 2, 3)),
@@ -67,7 +67,7 @@ DOMAINS = (
 
 
 def found_in(domain: Domain) -> Catalog:
-    """Return every message of a domain with the files it is in, but no line numbers, which change with every edit."""
+    """Return every message of a domain with the files it occurs in, without line numbers, which every edit changes."""
     found = Catalog(project="Manyhands", charset="utf-8")
     paths = (path for pattern in domain.sources for path in sorted(ROOT.glob(pattern)))
     for path in paths:
@@ -84,7 +84,7 @@ def found_in(domain: Domain) -> Catalog:
 
 
 def add_recipes(found: Catalog) -> None:
-    """Add the texts of recipes, which pages translate."""
+    """Add the texts of all recipes, which pages translate."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     from peer_agent.protocol.recipe import KINDS
     from web.pages.runs.forms.recipe import COMMON  # registers all kinds of recipe
@@ -149,7 +149,7 @@ def messages_in(path: Path) -> Iterator[tuple[int, Any, list[str], str | None]]:
 
 
 def said_in(script: str) -> Iterator[str]:
-    """Yield the texts given to `say` in a TypeScript file."""
+    """Yield the texts that a TypeScript file passes to `say`."""
     yield from map(unquoted, SAID.findall(script))
 
 
@@ -204,7 +204,7 @@ def save(catalogue: Catalog, domain: Domain, language: str) -> None:
 
 
 def words_of(catalogue: Catalog) -> dict[str, str]:
-    """Return the translated texts of scripts."""
+    """Return the translations of the texts that scripts show."""
     found: dict[str, str] = {}
     for path in sorted(ROOT.glob(SCRIPTS)):
         for said in said_in(path.read_text(encoding="utf-8")):
@@ -217,7 +217,7 @@ def words_of(catalogue: Catalog) -> dict[str, str]:
 def pseudo(found: Catalog) -> Catalog:
     """Return a pseudo-translation with accents and brackets.
 
-    Page text that lacks them was never marked for translation.
+    Text on a page without accents was never marked for translation.
     """
     made = Catalog("en", project="Manyhands", charset="utf-8")
     for message in found:
@@ -228,7 +228,7 @@ def pseudo(found: Catalog) -> Catalog:
 
 
 def accent(text: str) -> str:
-    """Return a text with accents, lengthened by a quarter. Placeholders, tags and entities are kept."""
+    """Return a text with accents added, lengthened by a quarter. Placeholders, tags and entities are kept."""
     kept = PARTS.findall(text)
     parts = [part.translate(ACCENTS) for part in PARTS.split(text)]
     inside = "".join(part + tail for part, tail in zip(parts, [*kept, ""], strict=True))
@@ -262,7 +262,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; fail where a catalogue is not up to date")
     parser.add_argument("--compile", action="store_true", help="write what programs read")
     given = parser.parse_args()
-    if given.compile:  # in images and during setup; sources are not searched
+    if given.compile:  # used in images and during setup; does not search the sources
         compile_all()
         return 0
     faults: list[str] = []

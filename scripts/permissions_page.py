@@ -1,4 +1,4 @@
-"""The page docs/permissions.md: the answer to each requester at each address, from the table that tests check."""
+"""The page docs/permissions.md: what each requester gets at each address, from the table that tests check."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -6,7 +6,7 @@ from itertools import groupby
 from tests.web.permission_table import ABOUT, EVERYBODY, FURTHER, VISIBILITIES, Row, rows
 
 Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
-PARTS = {  # Parts of the site, by the beginnings of addresses. The first match counts.
+PARTS = {  # Parts of the site, by how addresses begin. The first match counts.
     "The API": ("/api/",),
     "Runs": ("/runs/",),
     "Texts on their way in": ("/uploads/",),
@@ -56,7 +56,7 @@ def place_of(row: Row) -> tuple[str, str]:
 
 
 def lines(place: list[Row]) -> Iterator[list[str]]:
-    """Yield lines of the table for one address and method. Visibilities with the same answers share a line."""
+    """Yield the lines of the page's table for one address and method. Visibilities with equal answers share a line."""
     place = sorted(place, key=lambda row: ("*", *VISIBILITIES).index(row.visibility))
     for answers, found in groupby(place, key=lambda row: row.answers):
         which = [row.visibility for row in found]

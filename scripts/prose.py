@@ -16,7 +16,7 @@ BEGINNINGS = re.compile(r"(Whether|Who|Whoever|Whom|Whose|What)\b")
 HIDDEN = re.compile(r"\b([Ww]hoever|[Ww]homever|[Ss]omebody|[Nn]obody)\b")
 FEWEST_WORDS = 4
 LONGEST_SUBJECT = 72
-VERBS = {"tell", "say", "hold", "know", "look", "take"}  # verbs that do not say what a commit changes
+VERBS = {"tell", "say", "hold", "know", "look", "take"}  # verbs that do not state what a commit changes
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -32,7 +32,7 @@ def faults_of_docstring(text: str) -> list[str]:
 
 
 def faults_of_subject(subject: str) -> list[str]:
-    """Return the faults of a commit's subject. `room: ` may precede the verb."""
+    """Return the faults of a commit's subject, in which `room: ` may precede the verb."""
     text = re.sub(r"^[\w./ -]+: ", "", subject)
     faults = []
     if (verb := text.split(" ", 1)[0].lower()) in VERBS:
@@ -66,7 +66,7 @@ def in_tree() -> list[str]:
 def in_commits() -> list[str]:
     """Return the faults of commit subjects that origin's main branch does not have.
 
-    Return [] if that branch is unknown.
+    Return an empty list if git does not know that branch.
     """
     command = ["git", "log", "--no-merges", "--format=%h %s", "origin/main..HEAD"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

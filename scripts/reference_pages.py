@@ -55,7 +55,7 @@ def cli_page(table: Table) -> str:
 
 
 def recipes_page(table: Table) -> str:
-    """Return the page about all recipe values that forms offer: first those of all recipes, then those of each kind."""
+    """Return the page about all recipe values that forms offer: first those common to all, then those of each kind."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")  # needed for translations
     from web.pages.runs.forms.recipe import COMMON
 

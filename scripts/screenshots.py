@@ -35,7 +35,7 @@ CODE = re.compile(r"\?code=([\w-]+)")
 Scheme = Literal["light", "dark"]
 SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 WIDTHS = {390: 844, 820: 1180, 1440: 900}  # widths and heights of a phone, a tablet and a computer screen
-SETTLED_MS = 1500  # until animated numbers stop
+SETTLED_MS = 1500  # wait for animated numbers to stop
 
 
 class Page(NamedTuple):
@@ -119,7 +119,7 @@ def main() -> None:
 
 
 def begun(swarm: Swarm) -> dict[str, str]:
-    """Prepare runs in all states, and three people with machines. Return the page addresses by name."""
+    """Create runs in all states, and three people with machines. Return the addresses of pages, by name."""
     swarm.start_site()
     people = {name: swarm.sign_up(name) for name in PEOPLE}
     amina, places = people["Amina"], {}
@@ -164,7 +164,7 @@ def limits_of(person: Visitor) -> str:
 
 
 def asked(swarm: Swarm) -> str:
-    """Start a machine that waits for approval, and return its code."""
+    """Start a machine that is waiting for approval, and return its code."""
     swarm.start_agent("asking", token="", inside=(*NAMED, "garage-server"))
     swarm.wait(lambda: CODE.search(swarm.log("asking")), 60, "a machine asks to be approved")
     return next(found[1] for found in CODE.finditer(swarm.log("asking")))
@@ -185,7 +185,7 @@ def opened(
 
 
 def take(reader: Reader, width: int, height: int, path: Path, *, is_whole: bool = False) -> None:
-    """Save a screenshot of a window of this size. With `is_whole`, include the parts of the page below the window."""
+    """Save a screenshot of a window of this size. With `is_whole`, include the part of the page below the window."""
     reader.page.set_viewport_size({"width": width, "height": height})
     reader.page.wait_for_timeout(SETTLED_MS)
     reader.page.screenshot(path=path, full_page=is_whole)

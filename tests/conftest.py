@@ -10,7 +10,7 @@ import sys
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
     os.environ[variable] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-os.environ["MANYHANDS_LANGUAGE"] = "en"  # the developer's own language must not matter
+os.environ["MANYHANDS_LANGUAGE"] = "en"  # the developer's own language must not affect tests
 
 from collections.abc import Iterator
 from pathlib import Path

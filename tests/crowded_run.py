@@ -1,7 +1,7 @@
 """Rows of a run with many people and many steps: 500 members with 10,000 ledger rows each, created in a few minutes.
 
 Needs PostgreSQL, which generates most rows in SQL. The run has all the rows that pages read. It has no records,
-coverage or leases, which no page reads. `tests/long_run.py` writes complete runs with fewer rows.
+coverage or leases, because no page reads them. `tests/long_run.py` writes complete runs with fewer rows.
 """
 
 from datetime import timedelta

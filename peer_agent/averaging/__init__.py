@@ -1,3 +1,3 @@
-"""Array arithmetic for a round: codecs, reducer, contributor and update log. Does not need torch, so relays can run
+"""Array arithmetic for a round: codecs, reducer, contributor and update log. It does not need torch, so relays can run
 it.
 """

@@ -97,7 +97,7 @@ class Assembly:
         return root_over([root_of([leaf for leaf in self._leaves[s.first : s.stop] if leaf]) for s in spans])
 
     def missing(self, record: RecordHead) -> list[SpanEntry]:
-        """Return the record's spans that are missing here or differ. Raises ValueError if the grids differ."""
+        """Return the record's spans that this assembly lacks or that differ. Raises ValueError if the grids differ."""
         if (Grid(record.elements, record.chunk_elements), record.codec) != (self.grid, self.codec):
             raise ValueError("this record needs another assembly")
         if not _covers(record.spans, self.grid.chunks):

@@ -29,7 +29,7 @@ Encoded = tuple[memoryview, Leaf]
 INLINE_BYTES = 256 * 1024
 
 EXPONENT = struct.Struct("<h")
-# Peaks are scaled to [2^14, 2^15), below half's 65504, so that most of half's range serves small values.
+# Peaks are scaled to [2^14, 2^15), below the largest half (65504), so that most of the range serves small values.
 HALF_EXPONENT = 15
 LARGEST_HALF = np.float32(2**15 - 2**4)
 LOWEST_EXPONENT = -126  # exponent of the smallest power of two that is a normal float32 number
@@ -141,7 +141,7 @@ def _scale(rows: Floats, factors: Sequence[float]) -> None:
 def _exponent(peak: float) -> int:
     """Return the exponent that scales `peak` into [2^14, 2^15), clamped so that the factor is a normal float32."""
     fraction, exponent = math.frexp(peak)
-    # Rounded to eleven bits, such a fraction becomes 1. The decoded peak is then the next power of two.
+    # Such a fraction rounds to 1 in eleven bits, so the decoded peak is the next power of two.
     rounds_up = fraction >= 1 - 2**-12
     return min(max(exponent + rounds_up - HALF_EXPONENT, LOWEST_EXPONENT), HIGHEST_EXPONENT)
 

@@ -20,13 +20,13 @@ AT_ONCE = 64 * 1024  # elements: short chunks are encoded in batches that fit th
 
 
 class NotFinite(ArithmeticError):
-    """Gradients, or their sum, contain values that are not finite."""
+    """Raised if a gradient, or the sum of gradients, contains a value that is not finite."""
 
 
 class Sending(Struct, frozen=True, kw_only=True, eq=False):
     """The data behind an offer: each chunk's payload and leaf. Chunks without tokens are sent as zeros."""
 
-    weights: tuple[Weight, ...]  # for every chunk, including ranges without tokens
+    weights: tuple[Weight, ...]  # they cover every chunk, including ranges without tokens
     codec: Codec
     payloads: Sequence[bytes | memoryview]
     leaves: list[Leaf]

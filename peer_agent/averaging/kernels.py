@@ -19,7 +19,7 @@ Bits = NDArray[np.uint16]
 
 BLOCK = 32 * 1024  # elements processed together, so that they fit in the processor's cache
 EXPONENT = 0x7F800000  # the exponent bits of a float32 number
-SMALLEST_NORMAL = np.float32(2.0**-14)  # of half precision: smaller halves are multiples of 2^-24
+SMALLEST_NORMAL = np.float32(2.0**-14)  # the smallest normal half: smaller halves are multiples of 2^-24
 # Adding 13 to x's exponent gives 2^13 x, whose last bit has the same value as the last bit of x as a half.
 TO_ITS_LAST_BIT = 13 << 23
 # The difference between float32's and half's exponent bias, plus the leading bit, which becomes explicit.
@@ -66,8 +66,8 @@ def _all_halves() -> Floats:
 
 
 def _round(values: Floats, halves: Bits) -> None:
-    """Round to half precision by adding a power of two large enough to shift out the bits that a half cannot store.
-    The lowest bits of the sum are then those of the half, and their exponents differ by a constant.
+    """Round to half precision by adding a power of two large enough to shift out the bits that a half cannot store. The
+    lowest bits of the sum are then those of the half, and the two exponents differ by a constant.
     """
     bits = values.view(np.uint32)
     smallest = SCRATCH.once("smallest", lambda: np.full(BLOCK, SMALLEST_NORMAL).view(np.uint32))
@@ -100,7 +100,7 @@ def sums_of_squares(rows: NDArray[np.float32]) -> list[float]:
     count, length = rows.shape
     if not length:
         return [0.0] * count
-    add = np.add  # cached in a local variable: with short rows, the calls dominate the cost
+    add = np.add  # a local variable, because with short rows the calls dominate the cost
     squares, levels = SCRATCH.once(("squares", count, length), lambda: _tree(count, length))
     np.copyto(squares, rows)
     np.multiply(squares, squares, out=squares)

@@ -15,7 +15,7 @@ from peer_agent.protocol.recipe import Codec
 # Each thread reuses its scratch arrays, because allocating memory costs more than the arithmetic. An array is as large
 # as the largest chunk that the thread has processed.
 
-MOST = 64  # cached results per thread
+MOST = 64  # maximum number of cached results per thread
 
 Room = NDArray[Any]
 
@@ -40,7 +40,7 @@ class Scratch(threading.local):
         if key not in self._made:
             if len(self._made) >= MOST:
                 self._made.clear()
-            made = make()  # `make` may ask for a larger scratch array
+            made = make()  # `make` may request a larger scratch array
             self._made[key] = made
         return self._made[key]
 
@@ -51,7 +51,7 @@ SCRATCH = Scratch()
 # Large arrays are reused. The operating system clears each new page of memory, and that took a fifth of a round's CPU
 # time.
 
-LEAST_BYTES = 1 << 20  # for smaller arrays, the allocator reuses memory by itself
+LEAST_BYTES = 1 << 20  # the allocator itself reuses the memory of smaller arrays
 MOST_SPARE = 4  # unused blocks kept
 LOOSEST = 1.25  # a reused block is at most this many times as large as the request
 

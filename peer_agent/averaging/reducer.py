@@ -19,7 +19,7 @@ from peer_agent.protocol.messages import PlannedSpan, Weight
 from peer_agent.protocol.recipe import Codec
 from peer_agent.protocol.relay.opened import OpenPlan, Place
 
-FED_BACK: frozenset[Codec] = frozenset({"int8", "int4"})  # codecs with error feedback; the others lose almost nothing
+FED_BACK: frozenset[Codec] = frozenset({"int8", "int4"})  # codecs with error feedback; others lose almost nothing
 Part = tuple[int, int, int]  # attempt, and a range of chunks [first, stop)
 
 
@@ -52,7 +52,7 @@ class Residuals:
         self._open[attempt, chunk] = lost
 
     def commit(self, index: int, fence: int, step: int, parts: Iterable[Part]) -> None:
-        """Commit the residuals of the chunks in `parts`, which were averaged here, and drop all others. A repeated
+        """Commit the residuals of the chunks in `parts`, which this machine averaged, and drop all others. A repeated
         `index` changes nothing. Updates are identified by index, because steps repeat after a rollback.
         """
         if index <= self._index:
@@ -67,7 +67,7 @@ class Residuals:
         self._open = {}
 
 
-NORM_TOLERANCE = 1e-9  # For square roots in float64. An honest norm differs by about 1e-15.
+NORM_TOLERANCE = 1e-9  # For square roots in float64. The norm from an honest contributor differs by about 1e-15.
 LARGEST_TERM = 2.0**111  # the sum of 2^16 such terms, one per slot, stays below float32's 2^128
 
 

@@ -1,4 +1,4 @@
-"""Display of the code that a person enters in a browser to approve this machine."""
+"""Show the code that the user enters in a browser to approve this machine."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from peer_agent.site.enrolment import Code
 
 
 def show_code(code: Code, lead: str = "") -> None:
-    """Show the code and the address for approving this machine. If there is a screen, also open a browser."""
+    """Show the code and the address for approving this machine. Also open a browser if a screen is available."""
     lead = lead or _("To approve this machine, open")
     for line in code_in_words(code, sys.stdout, lead):
         print(line, flush=True)
@@ -56,7 +56,7 @@ def has_screen() -> bool:
 
 
 def _open_browser(address: str) -> None:
-    with contextlib.suppress(webbrowser.Error, OSError):  # the person can still copy the address from the terminal
+    with contextlib.suppress(webbrowser.Error, OSError):  # the user can still copy the address from the terminal
         webbrowser.open(address)
 
 

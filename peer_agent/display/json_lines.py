@@ -60,13 +60,13 @@ class JsonLinesView(View):
             self._emit("figures", **{name: getattr(self.now, name) for name in FIGURES})
 
     def ask_for_approval(self, code: Code) -> None:
-        """Print the address where a person approves this machine, and the code to enter."""
+        """Print the address at which to approve this machine, and the code to enter there."""
         facts = {"code": code.user_code, "url": code.verification_uri_complete, "expires_in_s": code.expires_in}
         self.tell("approval", f"Waiting for approval at {code.verification_uri_complete}", **facts)
 
     @contextlib.contextmanager
     def hears_errors(self) -> Iterator[None]:
-        """If an error ends the command, print it as the last event."""
+        """If an error ends the block, print the error as the last event."""
         try:
             yield
         except Exception as error:

@@ -18,7 +18,7 @@ from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.errors.troubles import Troubles
 from peer_agent.protocol.log.records import Contribution, RecordHead
 
-EVERY_S = 5.0  # between two lines about progress
+EVERY_S = 5.0  # seconds between two lines about progress
 FIRST_CREDIT = "first_credit"
 STATES = {
     "running": gettext_noop("The run is training."),
@@ -26,7 +26,7 @@ STATES = {
     "paused": gettext_noop("The organizer has paused the run."),
     "finishing": gettext_noop("The run is finishing."),
     "finished": gettext_noop("The run is finished. Thank you! Your work is in the model."),
-    "": gettext_noop("The run is {state}."),  # for states that only a newer site knows
+    "": gettext_noop("The run is {state}."),  # for states that only a newer version of the site knows
 }
 
 
@@ -49,7 +49,7 @@ class View:
         self.clock: Callable[[], float] = time.monotonic
         self.now = Status()
         self.accepted = 0
-        self.made = 0  # the last committed step shown
+        self.made = 0  # the most recent committed step shown
         self._counted = 0  # log index up to which `accepted` counts
         self.is_moving = False
         self.is_leaving = False
@@ -134,7 +134,7 @@ class View:
         self._state = state, reason
         self.is_moving = state in {"running", "finishing"}
         self.now.reason = reason
-        if state == "finished":  # the agent observes no later change
+        if state == "finished":  # the agent makes no further observation
             self.now.doing = state
         said = reasons.in_words(reason, translated)
         words = translated(STATES.get(state, STATES[""])).format(state=state, reason=said)
@@ -174,7 +174,7 @@ class View:
         )
 
     def first_credit(self, step: int, samples: int) -> None:
-        """Show that a step has credited this machine in this run for the first time."""
+        """Show that this machine has received its first credit in this run."""
         words = ngettext(
             "Your first {samples} sample is in the model: step {step}.",
             "Your first {samples} samples are in the model: step {step}.",
@@ -212,7 +212,7 @@ class View:
         return used_in_words(Used(self.now.energy_wh, self.now.sent_bytes))
 
     def farewell(self) -> None:
-        """Show the agent's last message once it has left as requested."""
+        """Show the agent's last message, once the agent has left as requested."""
         words = _("This machine has left. Nothing was lost. Run the same command to rejoin.")
         if self.accepted:
             words = ngettext(

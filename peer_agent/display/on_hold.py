@@ -1,4 +1,4 @@
-"""Keeps this machine waiting while it is on hold, and shows the reason."""
+"""Wait while this machine is on hold, and show the reason."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from peer_agent.site.machine_control import MachineControl, stay_on_hold
 
 
 async def rest(access: RunAccess, owner: MachineControl, leave_request: LeaveRequest, view: View) -> bool:
-    """Wait until the machine may work again. Return False if it must leave instead. Raises Problem."""
+    """Wait until the machine may work again. Return False if it must leave the run instead. Raises Problem."""
     asked_to_leave = asyncio.Event()
     leave_request.gently = asked_to_leave.set
 

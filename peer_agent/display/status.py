@@ -56,7 +56,7 @@ class Status(Struct, kw_only=True):
     reason: str = ""
     step: int = 0
     target_steps: int = 0
-    loss: float | None = None  # training loss of the last step
+    loss: float | None = None  # training loss of the most recent step
     heldout_loss: float | None = None  # held-out loss of the newest snapshot that the site has measured
     warning: str = ""  # the site's warning about training, or ""
     samples: int = 0
@@ -64,9 +64,9 @@ class Status(Struct, kw_only=True):
     samples_per_s: float = 0.0
     up_mbps: float = 0.0
     down_mbps: float = 0.0
-    energy_wh: float = 0.0  # estimated electricity, and bytes sent, since this agent joined the run
+    energy_wh: float = 0.0  # estimated electricity used since this agent joined the run, and bytes sent since then
     sent_bytes: int = 0
-    # The person's samples in this run, as the site reports. Until its first report: since this agent began.
+    # The user's samples in this run, as the site reports them. Before its first report, those since this agent began.
     accepted: int = 0
     averaged_bytes: int = 0  # bytes that an auxiliary has averaged since it began
     rank: int | None = None
@@ -113,7 +113,7 @@ def read_status(home: Home) -> Status | None:
 
 
 def last_status(home: Home) -> Status:
-    """Return the status of the last agent in this home, which may have left. It is empty if there is none."""
+    """Return the status of the last agent in this home, which may have left. Without one, the status is empty."""
     try:
         return msgspec.json.decode((home.folder / FILE).read_bytes(), type=Status)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):

@@ -54,7 +54,7 @@ class LiveView(View):
             self.refresh()
 
     def tell(self, event: str, text: str, **facts: Any) -> None:
-        """Show an event. The first credit stays above the page, because events soon leave it."""
+        """Show an event. The first credit is printed above the page, because events soon disappear from the page."""
         if event == FIRST_CREDIT and self._live is not None:
             self.console.print(Text(text, style=f"bold {ALIVE}"))
         else:
@@ -102,7 +102,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 def picture(now: Status, events: Sequence[Event], console: Console) -> RenderableType:
     """Return the page: title, sentence, faults, progress bar, figures, latest events, and how to leave."""
-    width = min(console.width, WIDTH) - 1  # with a full last column, some terminals start a new line
+    width = min(console.width, WIDTH) - 1  # some terminals start a new line if the last column is filled
     parts: tuple[RenderableType, ...] = (
         _cut(now.title or now.run, width, "bold"),
         _whole(sentence(now), width),
@@ -117,7 +117,7 @@ def picture(now: Status, events: Sequence[Event], console: Console) -> Renderabl
         Text(""),
         _whole(_last_line(now), width, "dim"),
     )
-    # Not a Rich table: Rich would fill lines by its own count of columns, which is too long where the terminal counts
+    # Not a Rich table, because Rich pads lines by its own count of columns. They are too long if the terminal counts
     # more.
     return Group(Text(""), Constrain(Group(*parts), width))
 

@@ -13,11 +13,11 @@ from peer_agent.machine.hardware import gpu_watts
 from peer_agent.machine.language import gettext as _
 from peer_agent.machine.language import in_bytes
 
-# Watts in full use, where the system does not tell. The help page and the FAQ name these figures.
+# Watts at full load, used if the system does not report the power. The help page and the FAQ name these figures.
 LAPTOP_W, DESKTOP_W, GPU_W = 30.0, 90.0, 200.0
-LOOK_S = 10.0  # between two looks; Intel's counters begin again after some minutes
+LOOK_S = 10.0  # seconds between readings; Intel's counters wrap around after a few minutes
 HOUR_S = 3600
-POWERCAP = Path("/sys/class/powercap")  # where Linux has the energy counters of processors (RAPL)
+POWERCAP = Path("/sys/class/powercap")  # where Linux provides the energy counters of processors (RAPL)
 
 
 class Used(NamedTuple):
@@ -50,7 +50,7 @@ class Reading(NamedTuple):
 
 
 class Meter:
-    """Adds up the watt-hours of this process."""
+    """Adds up the energy that this process uses, in watt-hours."""
 
     def __init__(self, powercap: Path = POWERCAP) -> None:
         self.energy_wh = 0.0

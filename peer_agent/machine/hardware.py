@@ -37,7 +37,7 @@ def install_line(*packages: str, again: bool = False) -> str:
     names = " ".join(packages)
     if is_bundle():
         return _("see the site's download page")
-    if importlib.util.find_spec("pip") is None:  # uv made this environment
+    if importlib.util.find_spec("pip") is None:  # an environment that uv created
         return f"uv pip install --python {sys.executable} --torch-backend auto {'--reinstall ' * again}{names}"
     is_for_cpu = platform.system() == "Linux" and not gpu_name()
     index = f" --extra-index-url {PYTORCH_CPU}" if is_for_cpu else ""
@@ -67,7 +67,7 @@ def gpu_memory() -> int | None:
 
 
 def gpu_watts() -> float | None:
-    """Return the power that this GPU draws, or else its limit. Return None if `nvidia-smi` reports neither."""
+    """Return the watts that torch's GPU draws, or else its power limit. Return None if `nvidia-smi` reports neither."""
     for fact in ("power.draw", "power.limit"):
         with contextlib.suppress(ValueError):  # “[N/A]”
             return float(_of_gpu(fact))
@@ -81,7 +81,7 @@ def _of_gpu(fact: str) -> str:
         return ""
     found = _asked(tool, f"--id={index}", fact)
     if not found and fact == "name" and not index.isdigit():
-        return _asked(tool, "--id=0", fact)  # torch also accepts part of a GPU, whose free memory is unknown
+        return _asked(tool, "--id=0", fact)  # the variable may name part of a GPU, whose free memory is unknown
     return found
 
 

@@ -25,7 +25,8 @@ def try_lock(file: IO[str]) -> bool:
 
 def sign_lock(file: IO[str]) -> None:
     file.truncate(0)
-    # The library `filelock` locks the first byte, and Windows lets no other process read a locked byte.
+    # The id follows a blank first byte: `filelock` locks that byte, and Windows lets no other process read a locked
+    # byte.
     file.write(f" \n{os.getpid()}")
     file.flush()
 
@@ -38,7 +39,7 @@ def read_holder(file: IO[str]) -> int:
 
 
 LOCK_S = 0.3
-CREDITED, MOST_CREDITED = "credited.json", 1000  # the newest runs in which this machine has credit
+CREDITED, MOST_CREDITED = "credited.json", 1000  # the most recent runs in which this machine has credit
 
 
 class KnownSite(Struct, frozen=True):

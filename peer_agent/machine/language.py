@@ -1,5 +1,5 @@
-"""Translation of messages. The code contains them in English; they are translated when shown to a person. The language
-is MANYHANDS_LANGUAGE or the system's language. Output for programs is never translated.
+"""Translation of messages. The code contains them in English, and they are translated when shown to the user. The
+language is MANYHANDS_LANGUAGE or the system's language. Output for programs is never translated.
 """
 
 import codecs
@@ -16,7 +16,7 @@ from unicodedata import category, east_asian_width
 
 ENGLISH = "en"
 VARIABLES = ("MANYHANDS_LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")  # the first variable that is set counts
-# Categories of characters that take no column, because terminals draw them above or below a letter.
+# Categories of characters without a column of their own, because terminals draw them above or below a letter.
 STACKED = frozenset({"Mn", "Me", "Cf"})
 NAME = re.compile(r"([A-Za-z]{2,3})(?:[_-]([A-Za-z]{2,4}))?(?:[.@].*)?")  # matches bn, bn_BD.UTF-8 or en-XA
 
@@ -83,7 +83,7 @@ def language_of(environment: Mapping[str, str]) -> str:
 
 
 def _of_system() -> str:
-    """Return the system's language, or "". Used if the environment sets none, as is typical on Windows."""
+    """Return the system's language, or "". Used if the environment sets no language, as is typical on Windows."""
     try:
         if sys.platform == "win32":
             import ctypes

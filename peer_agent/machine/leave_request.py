@@ -12,7 +12,7 @@ from pathlib import Path
 from peer_agent.machine.home import Home
 from peer_agent.protocol.errors import Problem
 
-FINISH_S = 60.0  # for the current step; after that, other machines finish it
+FINISH_S = 60.0  # how long to work on the current step; after that, other machines finish it
 WATCH_S = 0.5
 FILE = "leave"  # written to the agent's home to request that it leave
 
@@ -39,7 +39,7 @@ class LeaveRequest:
 
     async def watch(self, cancel: Callable[[], object]) -> None:
         """Watch for requests that `request_leave` in another process writes to the home."""
-        await asyncio.to_thread(self._take)  # a request that an earlier agent did not see
+        await asyncio.to_thread(self._take)  # discard a request that an earlier agent did not see
         while True:
             await asyncio.sleep(WATCH_S)
             asked = await asyncio.to_thread(self._take)

@@ -35,7 +35,7 @@ class Limits(Struct, frozen=True):
 
 
 def usual_limits(threads: int | None = None, reserve_percent: int = RESERVE_PERCENT, disk_gb: int = DISK_GB) -> Limits:
-    """Return limits with these values. The defaults leave one CPU thread and part of the uplink free."""
+    """Return limits with the given values. The defaults leave one CPU thread and part of the uplink free."""
     free = max(1, (os.cpu_count() or 2) - 1)
     return Limits(threads or free, reserve_percent=reserve_percent, disk_gb=disk_gb)
 
@@ -51,7 +51,7 @@ def narrowed(limits: Limits, owner: "OwnerLimits") -> Limits:
 
 
 def apply_limits(limits: Limits) -> None:
-    """Lower this process's priority, and set torch's environment. GPUs are numbered as in `nvidia-smi`."""
+    """Lower this process's priority, and set torch's environment variables. GPUs are numbered as in `nvidia-smi`."""
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if limits.compiles:
         # Otherwise torch keeps one compiler process per core.

@@ -17,8 +17,9 @@ from peer_agent.protocol.recipe import Recipe
 ELEMENT = 4  # bytes of a float32
 PROGRAM_BYTES = 540 * 10**6  # Python, torch, transformers (395 MB before the model is loaded), threads and links
 CUDA_BYTES, CUDA_HOST_BYTES = 600 * 10**6, 2 * 10**9  # memory of a CUDA context: on the GPU, and in main memory
-# In vectors. Replica: parameters and two moments. Trainer: the current gradient, and the sum not yet offered. That sum
-# is rule 9's second buffer: with staleness 1 it grows while the offer is frozen, and it always exists.
+# Measured in vectors. A replica has the parameters and two moments. A trainer has the current gradient and the sum not
+# yet offered. That sum is rule 9's second buffer: with staleness 1 it grows while the offer is frozen, and it always
+# exists.
 REPLICA, TRAINER = 3, 2
 OF_A_ROUND = 3  # vectors: the offer, the average, and one of them being converted
 HANDED_IN = 3  # vectors: a copy of parameters and moments while they are uploaded
@@ -41,7 +42,7 @@ def needs_of(recipe: Recipe, parameters: int, *, at_once: int, on_gpu: bool, rec
     kept = recipe.recomputed_floats(at_once) if recomputes else recipe.kept_floats(at_once)
     compute = (REPLICA + TRAINER) * vector + int(ELEMENT * kept)
     fixed = ELEMENT * recipe.fixed_parameters()
-    # While they are read, fixed parameters exist twice: in the file's data and in the model.
+    # While fixed parameters are being read, they exist twice: in the file's data and in the model.
     read = fixed + sum(file.size for file in recipe.files())
     if on_gpu:
         on_device = fixed // 2 if recipe.precision == "mixed" else fixed
@@ -51,7 +52,7 @@ def needs_of(recipe: Recipe, parameters: int, *, at_once: int, on_gpu: bool, rec
 
 SPARE_DISK = 100 * 10**6
 HOUR_S = 3600
-LABEL_COLUMNS = 8  # at least
+LABEL_COLUMNS = 8  # minimum width of the labels
 
 
 class RunSizes(Struct, frozen=True, kw_only=True):

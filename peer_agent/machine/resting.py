@@ -1,4 +1,4 @@
-"""Decides whether this machine may work now, based on its owner's instructions and on observations."""
+"""Decides whether this machine may work now, based on its owner's instructions and on the machine's state."""
 
 import contextlib
 import ctypes
@@ -22,7 +22,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.messages.machine import Blind, Hours, Instructions, OwnerLimits, Why
 
 MEGABYTE, GIGABYTE = 10**6, 10**9
-MOST_REFUSALS = 5  # after so many refusals in a row, the machine rests until its owner acts
+MOST_REFUSALS = 5  # after this many refusals in a row, the machine rests until its owner acts
 WEEK_DAYS = 7
 DETAIL = 200  # characters
 
@@ -85,7 +85,7 @@ def in_words(rest: Rest, translated: Callable[[str], str] = str) -> str:
 
 
 def reason_to_rest(wanted: Instructions, around: Surroundings) -> Rest:
-    """Return the first reason to rest that applies. A pause by the owner comes before any observation."""
+    """Return the first reason to rest that applies. A pause by the owner takes precedence over any observation."""
     return next(_reasons(wanted, around), Rest())
 
 
@@ -145,8 +145,8 @@ def next_start(schedule: tuple[Hours, ...], now: datetime) -> str:
     return f"{DAYS[start.weekday()]} {start:%H:%M}"
 
 
-IDLE_LOOK_S = 5.0  # between queries to the desktop; each query starts a program
-ASK_S = 2.0  # how long to wait for a query's answer
+IDLE_LOOK_S = 5.0  # seconds between queries to the desktop, because each query starts a program
+ASK_S = 2.0  # how long to wait for the answer to a query
 MONITORS = (  # commands that ask a desktop for its idle time in milliseconds
     (
         "gdbus",
@@ -159,7 +159,7 @@ MONITORS = (  # commands that ask a desktop for its idle time in milliseconds
 
 
 class Senses:
-    """Observes this machine as far as the owner's limits require. `blind`: observations that are impossible here."""
+    """Observes this machine as far as the owner's limits require. `blind`: the observations that it cannot make."""
 
     def __init__(self) -> None:
         self.blind: tuple[Blind, ...] = ()
@@ -278,7 +278,7 @@ def _idle_on_windows() -> float | None:
 
 
 FILE = "traffic.json"
-KEEP_S = 30.0  # between two writes; a crash loses at most this much
+KEEP_S = 30.0  # seconds between two writes; a crash loses at most this much
 
 
 class Moved(Struct, frozen=True):
@@ -292,7 +292,7 @@ class Month:
     """This machine's traffic in the current month, across all runs. It is stored in a small file in the home."""
 
     def __init__(self, home: Home, *, since: int, month: str = "") -> None:
-        """Start counting. `since`: bytes that this process has already sent and received."""
+        """Start counting traffic. `since`: bytes that this process has already sent and received."""
         self.home, self._seen = home, since
         self._kept_at = time.monotonic()
         self.moved = self._read(month or this_month())

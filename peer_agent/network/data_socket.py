@@ -21,7 +21,7 @@ LEAST_UNSENT, MOST_UNSENT = 128 * 1024, 1024 * 1024  # limits of the unsent byte
 RATE_S = 1.0  # seconds of continuous sending after which the rate is measured
 # Without acknowledgement for `SILENT_S`, the peer counts as gone; `LOOK_S` is the time between checks.
 SILENT_S, LOOK_S = 60.0, 10.0
-PING_S, QUIET_S = 2.0, 8.0  # between two pings on a control link; without a byte until its other end counts as dead
+PING_S, QUIET_S = 2.0, 8.0  # between two pings on a control link; silence after which the other end counts as dead
 # These versions of asyncio never pause the sender after `writelines`, however slow the reader is (CVE-2024-12254).
 IS_UNBOUNDED = (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2)
 LAST_ACK = 56  # offset in Linux's `struct tcp_info` of the milliseconds since the last acknowledgement
@@ -37,7 +37,7 @@ class Gathering:
         self._system, self._loop = system, loop
         self._timer: asyncio.TimerHandle | None = None
         self._read_at = 0.0
-        self._flowed = 0  # since the last silence
+        self._flowed = 0  # bytes read since the last silence
 
     def came(self, size: int, *, in_message: bool) -> None:
         """Record `size` bytes as read. `in_message` is True if they end in the middle of a message."""
@@ -166,7 +166,7 @@ class WideSocket(Socket, asyncio.BufferedProtocol):
             self.loop.call_later(LOOK_S, self._look, silence)
 
     def ping_often(self) -> None:
-        """Ping the other end regularly, and abort the connection if it sends nothing, not even the answers.
+        """Ping the other end regularly, and abort the connection if the other end sends nothing, not even an answer.
 
         A process that hangs still acknowledges bytes, so only its own answers show that it is alive. Any byte counts:
         answers may wait behind a long message on a slow link.

@@ -29,10 +29,10 @@ from peer_agent.protocol.messages import MAX_MESSAGE, AnyMessage, Message
 from peer_agent.protocol.session import Failed, Identity, Link, MessageReceived, Opened, Session, Side
 from peer_agent.protocol.wire import HEADER, PIECE_BYTES, Frame
 
-DIAL_S = 10.0  # for connecting and the handshake together
-CLOSE_S = 2.0  # for the closing exchange; then the socket is cut
+DIAL_S = 10.0  # deadline for connecting and the handshake together
+CLOSE_S = 2.0  # deadline for the closing exchange, after which the socket is aborted
 WRITE_LIMIT = 128 * 1024  # two of the smallest chunks, because a `drop` cannot remove buffered bytes
-READ_QUEUE = 4  # messages in the buffer until the socket is no longer read
+READ_QUEUE = 4  # number of buffered messages at which reading from the socket stops
 SOCKET_OPTIONS: dict[str, Any] = {
     "compression": None,
     "max_size": MAX_MESSAGE,
@@ -46,11 +46,11 @@ SOCKET_OPTIONS: dict[str, Any] = {
 }
 # Offered by WebSockets to a relay that forwards; other listeners do not accept it.
 FORWARDS = Subprotocol("manyhands.forward")
-FORWARDED_BYTES = HEADER.size + PIECE_BYTES  # limit of a message on such a WebSocket
+FORWARDED_BYTES = HEADER.size + PIECE_BYTES  # limit of a message on a WebSocket to a relay that forwards
 FIRST_DELAY_S, LONGEST_DELAY_S, LONGEST_HINT_S = 0.2, 30.0, 3600.0
 
 PASSING = frozenset({codes.NOT_REACHED, codes.STRANGE_ANSWER})  # the site may just be restarting
-# This machine's own errors that may pass by themselves, or with which work can go on.
+# This machine's own errors that may resolve themselves, or that do not stop its work.
 HEALING = PASSING | frozenset({"E108", "E109", "E114", "E126", "E134", "E135", "E136", "E139"})
 CANNOT_HEAL = (frozenset(AGENT) - HEALING) | frozenset(
     {"E205", "E209", "E213", "E214", "E216", "E217", "E227", "E228", "E229", "E305", "E306", "E308", "E324", "E410"}
@@ -267,7 +267,7 @@ async def _connect(url: str, link: Link, fingerprint: str = "", over: socket.soc
         options |= {"proxy": None if is_loopback(host) else True, "create_connection": Dialled}
         opened = await connect(url, open_timeout=None, **options)
     except (ImportError, ValueError) as error:
-        # The system asks for a SOCKS proxy, which needs another library; or the host name is invalid.
+        # The system's settings name a SOCKS proxy, which needs another library, or the host name is invalid.
         raise Problem.of("E104", url=url, reason=error) from error
     if fingerprint and _certificate_of(opened) != fingerprint:
         opened.transport.abort()

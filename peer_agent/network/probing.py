@@ -21,8 +21,8 @@ from peer_agent.protocol.bandwidth.probing import (
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.wire import HEADER, Frame, Kind
 
-HEARD_S = 0.5  # until the other end knows of the probe, because an unexpected frame would end the link
-FENCE = 1  # in probe frames: never a fence of the log
+HEARD_S = 0.5  # time for the other end to learn of the probe, because an unexpected frame would end the link
+FENCE = 1  # the fence in probe frames, which is never a fence of the log
 MESSAGE_BYTES = HEADER.size + FRAME_BYTES
 PAYLOAD = bytes(FRAME_BYTES)
 

@@ -28,7 +28,7 @@ from peer_agent.protocol.session import Identity, Link, Session, Side
 Handle = Callable[[Connection], Awaitable[None]]
 
 HANDED_BYTES = 128 * 1024  # more than an address and the head of a request
-CREDENTIAL_S = 3.0  # from the opening of the socket until authentication (rule 40)
+CREDENTIAL_S = 3.0  # deadline for authentication after the socket opens (rule 40)
 
 
 class Caps(Struct, frozen=True):
@@ -53,7 +53,7 @@ class Admission:
         self.links: dict[ServerConnection, Connection] = {}
 
     def enter(self, socket: ServerConnection, address: str) -> bool:
-        """Count an unauthenticated socket until `know` or `leave`. Return False if too many of them are open."""
+        """Count the socket as unauthenticated until `know` or `leave` is called. Return False if too many are open."""
         self._address_of[socket] = address
         self._at[address] += 1
         self.strangers.add(socket)
@@ -114,7 +114,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port; not for a server whose connections are handed over."""
+        """The port on which the server listens. A server whose connections are handed over has none."""
         port: int = self._listening.sockets[0].getsockname()[1]
         return port
 
@@ -127,7 +127,7 @@ class Server:
         await self._listening.wait_closed()
 
     async def listen(self, host: str, port: int, handed_over: socket.socket | None = None) -> None:
-        """Listen at a port, or take the connections that another process sends through a socket.
+        """Listen on a port, or receive the connections that another process sends through a socket.
 
         Raises Problem E401 (port in use), E407 (cannot listen on this host).
         """
@@ -207,7 +207,7 @@ class Server:
         try:
             await handle(link)
         except* (LinkLost, Refused):
-            pass  # links end like this; the peer can reconnect
+            pass  # links normally end like this; the peer can reconnect
         finally:
             expiry.cancel()
             await link.close()
@@ -220,7 +220,7 @@ class Server:
 
 
 class HandedOver(socket.socket):
-    """Looks like a listening socket, but takes connections that another process on this machine has accepted.
+    """Acts as a listening socket, but receives connections that another process on this machine has accepted.
 
     Each datagram has the client's address, a line feed, and the bytes that were already read; the connection comes as
     its ancillary data (SCM_RIGHTS). `heads` keeps those bytes by file number until the connection is served.

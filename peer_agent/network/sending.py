@@ -11,7 +11,7 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import Message
 from peer_agent.protocol.wire import Frame
 
-LEAST_AHEAD = 2  # batches that may wait for one reducer's socket, at least ...
+LEAST_AHEAD = 2  # at least this many batches may wait for one reducer's socket ...
 # ... or this fraction of the reducer's batches. It limits how far other reducers get ahead of a stalled one.
 AHEAD = 0.1
 TURN = 0.02  # a batch to every reducer together takes at most this fraction of all bytes

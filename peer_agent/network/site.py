@@ -29,8 +29,8 @@ from peer_agent.network.uplink import DOWNLINK, TRAFFIC, UPLINK, Stream
 from peer_agent.protocol.credentials import REQUEST, sign
 from peer_agent.protocol.errors import Fault, Problem, disk_errors
 
-TIMEOUT_S = 30.0  # for connecting, and for each read
-JSON_LIMIT = 16 * 1024 * 1024  # in bytes
+TIMEOUT_S = 30.0  # deadline for connecting, and for each read
+JSON_LIMIT = 16 * 1024 * 1024  # maximum bytes of a JSON answer
 ERROR_LIMIT = 64 * 1024
 BLOCK = 256 * 1024
 REDIRECTS = 10

@@ -17,7 +17,7 @@ from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.session import Identity, Link
 from peer_agent.protocol.wire import PIECE_BYTES, Frame, Kind
 
-ASK_S = 10.0  # how long to wait for a relay's answer
+ASK_S = 10.0  # how long to wait for an answer from a relay
 FOR_EVER = float("inf")
 # Memory that one tunnel takes on a relay: the link's buffers, and one piece in each direction.
 TUNNEL_BYTES = 2 * 1024 * 1024
@@ -106,8 +106,8 @@ async def dial_through(
     clock: Callable[[], float] = time.time,
 ) -> Connection:
     """Open a data link to a listener through a relay, and pin the listener's certificate. The forward link `relay`
-    closes together with the data link. Errors on it do not come from the listener. Raises Problem, Refused, LinkLost
-    and TimeoutError.
+    closes together with the data link. Errors on the forward link do not come from the listener. Raises Problem,
+    Refused, LinkLost and TimeoutError.
     """
     try:
         await _ask(relay, run, listener)

@@ -12,7 +12,7 @@ from peer_agent.protocol.deadlines import BATCH_BYTES
 from peer_agent.protocol.messages import Message
 from peer_agent.protocol.wire import Frame
 
-CREDIT_S = 0.05  # seconds of the rate that a pause saves up
+CREDIT_S = 0.05  # a pause saves up this many seconds' worth of the rate
 HELD_S = 0.5  # seconds of the download limit that the system may buffer for one link ...
 LEAST_HELD, MOST_HELD = 64 * 1024, 4 * 1024 * 1024  # ... and limits of that buffer in bytes
 Body = TypeVar("Body", bound=Message | Frame | None)
@@ -131,7 +131,7 @@ class Downlink:
 
     def __init__(self) -> None:
         self._bucket = Bucket()
-        self.held = 0  # how many bytes the system may buffer for one link; 0 means that no limit was ever set
+        self.held = 0  # bytes that the system may buffer for one link; 0 means that no limit has ever been set
 
     def limit(self, bytes_per_s: float) -> None:
         """Limit the read rate of all links and downloads together, in bytes per second. 0 means no limit."""

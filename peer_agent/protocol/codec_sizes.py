@@ -1,4 +1,4 @@
-"""The encoded bytes of a chunk in each codec. A receiver checks a frame's length against this size before decoding."""
+"""Encoded sizes of a chunk in bytes, by codec. A receiver checks a frame's length against this size before decoding."""
 
 from typing import assert_never
 

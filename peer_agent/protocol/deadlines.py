@@ -19,26 +19,25 @@ from peer_agent.protocol.messages import PlanHead
 from peer_agent.protocol.plan import QUORUM_PERCENT
 from peer_agent.protocol.recipe import Codec
 
-AHEAD_OF_PLAN = 1.25  # times the plan's pace: gradients are sent this fast, to show whether links carry more
-FAR_AHEAD = 4.0  # times the plan's pace, if only lower bounds of the links are known
+AHEAD_OF_PLAN = 1.25  # times the plan's pace: gradients are sent this fast to find out whether links carry more
+FAR_AHEAD = 4.0  # times the plan's pace: how fast gradients are sent if only lower bounds of the links are known
 LEAST_SIGMA = 0.15  # even a flow between equal machines may pause this long (decision 21)
-MOST_SIGMA = 0.5  # also used in the first round
+MOST_SIGMA = 0.5  # also the value for the first round
 DEVIATIONS = 4.0  # sigma is this many median absolute deviations above the median
 SET_ASIDE = 10  # one machine in ten is left out of the statistics
-GROWS, MOST_GROWN = 1.25, 0.25  # see `unknown_lateness`: a factor on sigma, and a fraction of the plan's duration
+GROWS, MOST_GROWN = 1.25, 0.25  # used in `unknown_lateness`: a factor on sigma, and a fraction of the plan's duration
 SHORTEST_S = 2.0  # seconds; a shorter plan ends before a slot can be late
-BATCH_BYTES = 128 * 1024  # sent to one reducer at once: two of the smallest chunks in float32
+BATCH_BYTES = 128 * 1024  # bytes sent to one reducer at once: two of the smallest chunks in float32
 LEAST_S = 0.75  # the shortest wait in seconds: machines and home networks may pause this long
 
 Seconds = NDArray[np.float64]
 
 
 def round_latenesses(rounds: Sequence[Mapping[PeerId, float]]) -> list[float]:
-    """Return each round's greatest lateness, ignoring the tenth of the machines (at least one) that are latest
-    overall.
+    """Return each round's greatest lateness, ignoring the tenth of the machines (at least one) that are latest overall.
 
     A machine that is always late must not lengthen the waits. Ignoring the latest machine of each round instead would
-    mean dropping one of several equal machines every time.
+    mean that one of several equal machines is dropped each time.
     """
     of_each: dict[PeerId, list[float]] = defaultdict(list)
     for by in rounds:
@@ -55,7 +54,7 @@ def unknown_lateness(sigma: float) -> float:
 
 
 def sigma_of(latenesses: Collection[float], duration_s: float) -> float:
-    """Return sigma, the fraction of the planned time to wait for a chunk. 0 means wait forever."""
+    """Return sigma, the fraction of the planned time to wait for a chunk. 0 means to wait forever."""
     if duration_s < SHORTEST_S:
         return 0.0
     if not latenesses:

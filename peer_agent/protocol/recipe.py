@@ -15,8 +15,8 @@ LADDER: tuple[Codec, ...] = ("fp32", "fp16", "int8", "int4")
 OptimizerName = Literal["lamb", "adamw", "sgd", "larc"]
 MOST_PARAMETERS = 2**31 - 1
 MOST_FILE_BYTES = 1 << 40
-MOST_SOURCES = 16  # sources of one run's data
-USUAL_STEPS = 100, 10_000  # least and most steps of a run for which the organizer enters no number
+MOST_SOURCES = 16  # maximum number of sources of a run's data
+USUAL_STEPS = 100, 10_000  # minimum and maximum number of steps of a run for which the organizer enters no number
 Weight = Annotated[float, Meta(ge=0, le=1e6)]
 
 
@@ -32,7 +32,7 @@ class Optimizer(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     clip_norm: Annotated[float, Meta(ge=0, le=1e6)] = 1.0  # bound on the averaged gradient's norm; 0 means never clip
     warmup_steps: Annotated[int, Meta(ge=0, le=1_000_000)] = 10
     decay: Literal["cosine", "linear", "constant"] = "cosine"
-    final_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.1  # learning rate at the last step / peak
+    final_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.1  # learning rate at the last step, as a fraction of the peak
 
 
 class Rule(NamedTuple):
@@ -69,13 +69,13 @@ class Material(NamedTuple):
     or_text: bool = False  # text files with any other suffix are accepted too
     more: str = ""  # the words for a further file that becomes a separate source, as in `another text`
     adapts: "Material | None" = None  # the model that people must also provide, if the recipe adapts one
-    takes: "Material | None" = None  # what people may also provide: a tokenizer
+    takes: "Material | None" = None  # a tokenizer, if people may also provide one
     hub: OnHub = ""  # the kind of Hugging Face Hub repository from which the material may come, or empty
-    shown: tuple[str, str] = ("", "")  # of a file that accompanies the data: a title, and what to do without the file
+    shown: tuple[str, str] = ("", "")  # for a file that accompanies the data: a title, and what to do without the file
 
     @property
     def brought(self) -> "Material | None":
-        """The model that people must provide besides the data, or else the tokenizer that they may provide."""
+        """The model that people must provide besides the data, else the tokenizer that they may provide, or None."""
         return self.adapts or self.takes
 
     def named(self, count: int) -> str:
@@ -91,16 +91,16 @@ class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Preparation(Struct, frozen=True, forbid_unknown_fields=True, tag_field="data", omit_defaults=True):
-    """The plain values that decide how an uploaded file becomes shards. If they are equal, the shards can be reused."""
+    """The plain values that decide how an uploaded file becomes shards. With equal values, shards can be reused."""
 
     material: ClassVar[Material]
     beside: ClassVar[Literal["tokenizer", "shards"]]  # the prepared folder that a release also needs
-    least_beside: ClassVar[int] = 0  # how much shard data a release needs at least; shards are taken in order of digest
+    least_beside: ClassVar[int] = 0  # minimum shard data that a release needs; shards are taken in order of digest
     module: ClassVar[str]  # has `prepare(file, out, preparation[, further files])`, which returns a `Prepared`
 
 
 class AbstractStruct(StructMeta, ABCMeta):
-    """A metaclass for structs with abstract methods. A class that lacks any of them cannot be instantiated."""
+    """Metaclass of structs with abstract methods. Classes that do not implement all of them cannot be instantiated."""
 
 
 class Recipe(
@@ -127,11 +127,11 @@ class Recipe(
     presets: ClassVar[Mapping[str, "Recipe"]] = {}
     from_data: ClassVar[tuple[str, ...]] = ()  # the values that `fitted` sets and no form shows
     largest: ClassVar[str] = ""  # the path of the value that makes a model too large
-    usual_passes: ClassVar[int] = 4  # over the data; each further pass over a text teaches less (arXiv 2305.16264)
+    usual_passes: ClassVar[int] = 4  # passes over the data; each further pass teaches less (arXiv 2305.16264)
     unit_rows: ClassVar[tuple[str, ...]] = ()  # matrices whose rows are normalized to length 1 after each step
 
     optimizer: Optimizer = Optimizer()
-    target_batch: Annotated[int, Meta(ge=1, le=1_000_000)] = 48  # least samples in a step
+    target_batch: Annotated[int, Meta(ge=1, le=1_000_000)] = 48  # minimum number of samples in a step
     micro_batch: Annotated[int, Meta(ge=1, le=4096)] = 4  # samples in a lease unit
     target_steps: Annotated[int, Meta(ge=1, le=10_000_000)] = 1000
     minimum_trainers: Annotated[int, Meta(ge=1, le=10_000)] = 1  # trainers that must be in sync before the first round
@@ -143,7 +143,8 @@ class Recipe(
     codecs: Literal["stated", "plan"] = "stated"  # plan: the two codecs above, or smaller ones on slow links (rule 14)
     precision: Literal["fp32", "mixed"] = "fp32"  # mixed: devices that compute faster in 16 bits do so
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    # Weights of the data's sources, in order: the relative numbers of samples. Empty: by the sources' sizes.
+    # Weights of the data's sources, in order: relative numbers of samples. If empty, the sources' sizes are the
+    # weights.
     mix: Annotated[tuple[Weight, ...], Meta(max_length=MOST_SOURCES)] = ()
 
     @property
@@ -177,7 +178,7 @@ class Recipe(
 
     @abstractmethod
     def loss_units_in(self, samples: int) -> tuple[int, int]:
-        """Return the fewest and most loss units that a leased unit of `samples` samples can have."""
+        """Return the minimum and maximum number of loss units in a leased unit of `samples` samples."""
 
     @abstractmethod
     def parameters(self) -> int:
@@ -229,7 +230,7 @@ class Recipe(
 
     @abstractmethod
     def shard_bytes(self, size: int) -> int:
-        """Return the most bytes that a prepared shard of the given size can take. `size`: in tokens or images."""
+        """Return the maximum number of bytes of a prepared shard. `size`: the shard's size in tokens or images."""
 
     @abstractmethod
     def usage(self, model: str) -> str:
@@ -326,6 +327,6 @@ def _rules(recipe: Recipe) -> Iterable[Rule]:
     yield Rule("optimizer.warmup_steps", "warm-up is longer than the run", optimizer.warmup_steps > recipe.target_steps)
     yield Rule("mix", "the weights of the sources add up to nothing", bool(recipe.mix) and not sum(recipe.mix))
     yield Rule("", "a value is not finite", not all(math.isfinite(value) for value in floats))
-    # The kind's rules come first: the size of an impossible model would mislead.
+    # Check the kind's own rules first, because an error about the size of an impossible model would mislead.
     yield from recipe.rules()
     yield Rule(recipe.largest, "the model is larger than 2^31 parameters", recipe.parameters() > MOST_PARAMETERS)

@@ -24,7 +24,7 @@ def learning_rate(optimizer: Optimizer, step: int, target_steps: int) -> float:
 
 
 def clip_factor(clip_norm: float, sum_squares: float) -> float:
-    """Return the factor that limits the averaged gradient's norm to `clip_norm`. 0 means never clip."""
+    """Return the factor that limits the averaged gradient's norm to `clip_norm`. 0 means to never clip."""
     norm = math.sqrt(sum_squares)
     return clip_norm / norm if 0 < clip_norm < norm else 1.0
 

@@ -1,9 +1,9 @@
 """One end of a link, without I/O (sans-I/O). It takes received bytes, and returns events and bytes to send.
 
-The same class serves control, data and forward links, at both ends. Bad input never raises an exception: the session
-sends a numbered refusal and closes. Handshake: the listening side sends a nonce. The dialling side answers with its
-credential, a nonce of its own, and a signature over (server name, both nonces, certificate fingerprint). The listening
-side replies with its own signature. Including the server's name prevents a relay from forwarding a challenge.
+The same class serves control, data and forward links, at both ends. Bad input never raises an exception. Instead, the
+session sends a numbered refusal and closes. Handshake: the listening side sends a nonce. The dialling side answers with
+its credential, a nonce of its own, and a signature over (server name, both nonces, certificate fingerprint). The
+listening side replies with its own signature. Including the server's name prevents a relay from forwarding a challenge.
 Including the fingerprint of the listener's self-signed certificate prevents interception. `RECEIVABLE` lists the
 messages that each side may receive in each phase.
 """

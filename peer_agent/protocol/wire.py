@@ -60,7 +60,7 @@ def encode(message: Message) -> bytes:
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """Encode a frame: 39 bytes of header, then the encoded chunk."""
+    """Encode a frame: a header of 39 bytes, then the encoded chunk."""
     header = HEADER.pack(
         frame.kind,
         bytes.fromhex(frame.run),

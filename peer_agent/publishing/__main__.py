@@ -92,8 +92,8 @@ def add_command(
     unexpected: str = "E312",
     is_online: bool = False,
 ) -> argparse.ArgumentParser:
-    """Add a command. `unexpected`: the code for errors that have none; its text may need only a reason. `is_online`:
-    True if the command uses the Hub.
+    """Add a command. `unexpected`: the code to use for exceptions without a number; its text must need no detail but
+    `reason`. `is_online`: True if the command uses the Hub.
     """
     command = commands.add_parser(name)
     command.set_defaults(run=run, unexpected=unexpected, is_online=is_online)

@@ -42,7 +42,7 @@ class CardFacts(Struct, frozen=True, kw_only=True):
     best_heldout_loss: float | None = None  # the best of all snapshots up to this one
     best_heldout_step: int | None = None
     is_overfitting: bool = False  # True if held-out loss has risen since its best value while training loss fell
-    later_heldout_loss: float | None = None  # of the run's newest snapshot, if the run overfitted after this model
+    later_heldout_loss: float | None = None  # the newest snapshot's loss, if the run overfitted after this model
     later_heldout_step: int | None = None
     unigram_entropy: float | None = None
     samples: int = 0
@@ -174,7 +174,7 @@ def _heldout(recipe: Recipe, facts: CardFacts) -> str:
 
 
 def _warning(facts: CardFacts) -> str:
-    """Return a warning if an earlier snapshot does better on held-out data or a later one does worse; otherwise ""."""
+    """Return a warning if an earlier snapshot is better on held-out data or a later one is worse; otherwise ""."""
     if facts.later_heldout_loss is not None and facts.heldout_loss is not None:
         return (
             f"**The run overfitted after this model.** Held-out loss rose from {facts.heldout_loss:.3f} at step "

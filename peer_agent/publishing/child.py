@@ -17,7 +17,7 @@ from msgspec import Struct
 from peer_agent.protocol.errors import Fault, Problem
 
 CAME = "came "
-TOLD_BYTES = 1 << 16  # received bytes are reported when they reach this number
+TOLD_BYTES = 1 << 16  # received bytes are reported each time they reach this number
 LONGEST_NUMBER = 16
 
 
@@ -75,7 +75,7 @@ async def run_child(
     arguments: Sequence[str], *, secret: str = "", came: Callable[[int], Awaitable[None]] | None = None
 ) -> dict[str, Any]:
     """Run a command in a child process during training, and return its facts. Raises Problem with the command's error.
-    `secret`: passed on standard input. `came`: called with the number of bytes received. The command waits until it
+    `secret`: passed on standard input. `came`: called with the number of bytes received. The command waits until `came`
     returns.
     """
     child = await asyncio.create_subprocess_exec(

@@ -16,7 +16,7 @@ from peer_agent.publishing.rows import texts_of
 
 SHORTEST, LONGEST = 1000, 2400  # characters in a document; the last document may be shorter
 LONGEST_CONVERSATION = 1 << 16  # characters; a conversation up to this length stays one document
-MARKS = ("\n\n", "\n\r\n", "\n", ". ", " ")  # where to cut, the best place first
+MARKS = ("\n\n", "\n\r\n", "\n", ". ", " ")  # where to cut a text, the best place first
 ORDER_KEY = 0x4D616E7968616E64  # a fixed key, so that the same text gives the same shards
 
 
@@ -92,7 +92,7 @@ def open_column(rows: Path, column: str, scratch: Path) -> Documents:
 
 
 def cut_documents(texts: Iterable[str]) -> Iterator[str]:
-    """Cut a text that comes in parts into documents of up to `LONGEST` characters."""
+    """Cut a text, given in parts, into documents of up to `LONGEST` characters."""
     rest = ""
     for text in texts:
         rest, start = rest + text, 0

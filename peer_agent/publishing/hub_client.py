@@ -21,9 +21,9 @@ from peer_agent.protocol.errors import Problem
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-PAUSES_S = (0.5, 1.0, 2.0, 4.0)  # pauses before further tries; callers that retry a whole task wait longer
+PAUSES_S = (0.5, 1.0, 2.0, 4.0)  # pauses before retries; callers that retry a whole task wait longer
 LONGEST_PAUSE_S = 330.0  # the longest pause that a Hub may request; the Hub counts requests in five minutes
-SILENT_S = 300.0  # if no byte arrives for so long, a Hub counts as unreachable
+SILENT_S = 300.0  # if no byte arrives for this long, the Hub counts as unreachable
 AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -84,7 +84,7 @@ def hub_endpoint() -> str:
 
 WRITING = {"write", "admin"}  # roles of a classic token that may write
 WRITE_SCOPE = "repo.write"  # permission of a fine-grained token that may write
-TRIES, PAUSE_S = 5, 1.0  # if so many tries bring no new byte of a file, a Hub counts as unreachable
+TRIES, PAUSE_S = 5, 1.0  # after this many tries without a new byte of a file, the Hub counts as unreachable
 AWAY = {408}  # statuses of an unreachable Hub, besides 500 and above
 MOVED = {301, 302, 307, 308}
 SETTINGS = {
@@ -195,7 +195,7 @@ def in_words(endpoint: str, repository: str, *, reading: Kind | None = None) -> 
 
 
 def _cause(error: BaseException, kind: type[BaseException]) -> BaseException:
-    """Return the Hub's own error if the client has wrapped it in another one; otherwise return `error`."""
+    """Return the Hub's own error if the client has wrapped it in another error; otherwise return `error`."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, kind):
         found = found.__cause__

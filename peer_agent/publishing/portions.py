@@ -1,6 +1,6 @@
-"""Portions of datasets whose texts stay on the Hub. A portion consists of row groups from one file there. A machine
-builds a shard from a portion. The sizes in the file's footer may be false, so the shard's token count is fixed in
-advance. A machine cuts or repeats the tokens to match it, so all machines build the same shard.
+"""Portions of datasets whose texts stay on the Hub. A portion consists of row groups from one of a dataset's files. A
+machine builds a shard from a portion. The sizes in the file's footer may be false, so the shard's token count is fixed
+in advance. A machine cuts or repeats the tokens to match that count, so all machines build the same shard.
 """
 
 import io
@@ -41,8 +41,8 @@ RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
 class RangeFile(io.RawIOBase):
     """A file of a public dataset on the Hub, read by byte ranges from one commit. `size`: the file's size in bytes, as
-    listed by the Hub. `most`: the most bytes to read in total. `tell`: called with the number of bytes received.
-    Reading raises Problem E346, E347, E397, and E414 if the file has changed.
+    listed by the Hub. `most`: the maximum number of bytes to read in total. `tell`: called with the number of bytes
+    received. Reading raises Problem E346, E347, E397, and E414 if the file has changed.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class RangeFile(io.RawIOBase):
             except httpx2.TransportError:
                 if not found:
                     raise
-                # The connection ended early. Keep the bytes that arrived.
+                # The connection ended early. Keep the bytes that have arrived.
 
     def _require_range(self, response: Any, first: int) -> None:
         said = RANGE.fullmatch(response.headers.get("Content-Range", ""))
@@ -133,7 +133,7 @@ class RangeFile(io.RawIOBase):
 
 
 LISTING = ".listing"  # suffix of the folder's name for a source that stays on the Hub
-# Of one source: with more than MANY portions, portions get larger. A run lists at most MOST_PORTIONS.
+# If a source would have more than MANY portions, its portions get larger. A run lists at most MOST_PORTIONS.
 MANY, MOST_PORTIONS = 10_000, 40_000
 
 

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
 
 MAIN = "main"
-TRIES = 4  # tries if other commits have made our parent commit stale
-UNCOUNTED = {".gitattributes"}  # files that the Hub itself makes
+TRIES = 4  # number of tries if other commits make our parent commit stale
+UNCOUNTED = {".gitattributes"}  # files that the Hub itself creates
 NAMES_SHOWN = 3
 
 
 class Destination(Struct, frozen=True, kw_only=True):
-    """A repository `NAMESPACE/NAME` on a Hub, and a branch. `known`: our last commit there, or "".
-    `private`: make a new repository private. `replace`: True if the push may replace other people's files.
+    """A repository `NAMESPACE/NAME` on a Hub, and a branch. `known`: our last commit on the branch, or "". `private`:
+    make a new repository private. `replace`: True if the push may replace other people's files.
     """
 
     repository: str

@@ -35,7 +35,7 @@ EPOCH = (1980, 1, 1, 0, 0, 0)  # a zip's earliest date, so that the archive's by
 
 
 class ReleasedFile(Struct, frozen=True):
-    """A file of a release. `size` is in bytes, `sha256` in hexadecimal."""
+    """A file in a release. `size` is in bytes, `sha256` in hexadecimal."""
 
     name: str
     size: int
@@ -63,7 +63,7 @@ def make_release(*, recipe: Recipe, snapshot: Path, data: Path, out: Path, facts
 
 
 def model_from(recipe: Recipe, snapshot: Path, files: Path = NO_FILES) -> torch.nn.Module:
-    """Return a recipe's model with a snapshot's parameters. Raises Problem E310 if the snapshot is of another model."""
+    """Return a recipe's model with a snapshot's parameters. Raises Problem E310 if they belong to another model."""
     model, state = model_of(recipe, files), read_state(snapshot)
     layout = layout_of(model)
     if state.layout != layout:

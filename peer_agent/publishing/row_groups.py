@@ -1,5 +1,5 @@
 """Read the sizes of row groups in a Parquet file on the Hub, and copy some of the groups to a small local file. A
-footer's sizes may be false, so the bytes written are counted. The limit on them is the same on all machines.
+footer's sizes may be false, so the bytes written are counted, with the same limit on all machines.
 """
 
 import sys
@@ -17,8 +17,8 @@ from peer_agent.publishing.rows import CONVERSATIONS, GROUP_ROWS, UNREADABLE
 
 GROUP_BYTES = 1 << 30  # limit for a column in a row group, packed or unpacked, as the footer states
 WRITTEN_BYTES = 1 << 30  # limit of unpacked bytes that are copied from one file
-AT_A_TIME = 16  # rows read together; each row may be long
-MOST_COLUMNS = 64  # text columns that are considered, in the file's order
+AT_A_TIME = 16  # number of rows to read together, because each row may be long
+MOST_COLUMNS = 64  # maximum number of text columns to consider, in the file's order
 TEXTS = (types.is_string, types.is_large_string, types.is_string_view)
 LISTS = (types.is_list, types.is_large_list)
 # Errors of this machine, which say nothing about the file.
@@ -56,7 +56,7 @@ class Group(Struct, frozen=True, array_like=True):
 
 
 class Groups:
-    """The row groups in a Parquet file's footer. Raises Problem E381 (not Parquet), and errors in reading the file."""
+    """The row groups in a Parquet file's footer. Raises Problem E381 (not Parquet) and errors from reading the file."""
 
     def __init__(self, file: IO[bytes]) -> None:
         try:

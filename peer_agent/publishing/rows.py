@@ -13,8 +13,8 @@ AT_A_TIME = 256  # rows in a batch
 GROUP_BYTES, GROUP_ROWS = 2 << 30, 10_000_000  # limits of a row group: bytes of its largest column, and rows or values
 UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError)
 ROW_BYTES = 16 << 20  # size limit of a row
-CONTROL = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f]")  # characters that are no text; they are removed
-LEAST = 2  # characters, without which a text counts as empty
+CONTROL = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f]")  # control characters, which are removed
+LEAST = 2  # a text with fewer characters counts as empty
 CONVERSATIONS = ("messages", "conversations")  # columns that may hold a list of messages with roles
 
 

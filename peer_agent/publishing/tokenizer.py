@@ -35,7 +35,7 @@ BATCH = 256  # documents encoded together
 SENTENCE_END = r"(?<=[.!?…।॥。！？؟۔])[\"'”’»)]*\s+|\n+"
 PER_LANGUAGE: dict[Language, tuple[normalizers.Normalizer, ...]] = {
     "any": (),
-    # As for sahajBERT, replace variants of the danda by one, and a colon after a letter by a visarga.
+    # As in sahajBERT, replace variants of the danda with a single form, and a colon after a letter with a visarga.
     "bengali": (
         normalizers.Replace(Regex("[\u09e4\u09e5\u09f7|]"), "\u0964"),
         normalizers.Replace(Regex("(?<=[\u0980-\u09ff]):"), "\u0983"),
@@ -182,7 +182,7 @@ def write_content(content: bytes, folder: Path) -> str:
 # A shard ends when it has this many tokens; documents stay whole. Larger texts get larger shards, up to LARGEST.
 SHARD_TOKENS, LARGEST = 1 << 17, 1 << 23
 MANY = 4096  # with more shards than this, a text gets larger shards
-TOKEN_BYTES = 4  # bytes of text per token, in most languages
+TOKEN_BYTES = 4  # bytes of text per token, on average in most languages
 
 
 def shard_tokens(text_bytes: int) -> int:

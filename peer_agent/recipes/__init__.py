@@ -20,7 +20,7 @@ __all__ = [
     "recipe_of",
 ]
 
-VARIABLE = "MANYHANDS_RECIPES"  # further modules, separated by commas
+VARIABLE = "MANYHANDS_RECIPES"  # names of further modules, separated by commas
 
 for name in filter(None, os.environ.get(VARIABLE, "").split(",")):
     importlib.import_module(name.strip())

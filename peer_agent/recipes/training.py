@@ -18,7 +18,7 @@ from peer_agent.protocol.recipe import Recipe
 if TYPE_CHECKING:
     import torch
 
-NO_FILES = Path()  # for a recipe that names no files
+NO_FILES = Path()  # the folder of a recipe that names no files
 Shard = Any  # what a recipe's `load_shard` returns
 Samples = NDArray[np.int64]  # numbers of samples in a shard
 Batch = tuple[NDArray[Any], ...]  # arrays with one row per sample

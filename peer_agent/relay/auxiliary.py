@@ -77,7 +77,7 @@ async def _work(auxiliary: "Auxiliary", leave_request: LeaveRequest, place: Plac
 
 
 def _trouble_of(state: Connected | Waiting) -> Fault | None:
-    """Return the fault that a link's state shows, or None. An unreachable site may only be restarting."""
+    """Return the fault that a link's state shows, or None. An unreachable site may just be restarting."""
     if isinstance(state, Connected):
         return None
     return hardware.not_reached(state.fault) if state.fault.code in PASSING else state.fault
@@ -109,12 +109,12 @@ class Auxiliary:
             self.view.ended(before.code)
 
     def opened(self) -> None:
-        """Tell the owner's control that the site can now send instructions."""
+        """Tell the machine control that the site can now send instructions."""
         if self.relay is not None:
             self.owner.linked(self.access.run, self.relay.say)
 
     def obey(self) -> None:
-        """Apply the owner's changed instructions. To rest, leave at once; to move or finish, after the round."""
+        """Apply the owner's changed instructions. Leave at once to rest; leave after the round to move or finish."""
         if self.owner.rest:
             self.ended.set()
         elif (self.owner.is_to_finish or self.owner.move_to) and self._leaving is None:

@@ -26,9 +26,9 @@ class Limits(Struct, frozen=True):
     per_credential: int = 8
     per_listener: int = 24
     in_all: int = 128
-    first_s: float = 10.0  # from authentication until the request (rule 40)
+    first_s: float = 10.0  # deadline for the request after authentication (rule 40)
     connect_s: float = 5.0
-    idle_s: float = 600.0  # without any byte; in a run with rarer rounds, the dialler dials again
+    idle_s: float = 600.0  # seconds without a byte until a link is closed; a dialler whose rounds are rarer dials again
 
 
 LIMITS = Limits()

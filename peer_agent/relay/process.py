@@ -32,9 +32,9 @@ from peer_agent.site.relay_links import DataLinks
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.1  # between ticks of runs whose chunks close at deadlines
-IDLE_TICKS = 5  # a run without deadlines ticks once per so many ticks
-RENEW_S = 60.0  # between checks of the credential's age
+TICK_S = 0.1  # seconds between ticks of runs whose chunks close at deadlines
+IDLE_TICKS = 5  # a run without deadlines ticks once per this many ticks
+RENEW_S = 60.0  # seconds between checks of the credential's age
 SAID_WAITING = 4096  # Messages queued for the site. More are dropped; important messages are repeated.
 
 
@@ -83,7 +83,7 @@ class Relay:
         self.is_of_all_runs = access.role is Role.RELAY
         self.log = UpdateLog(home.folder / "log", access.site_key, keep_bytes)
         self.runs: dict[RunId, RelayedRun] = {}
-        self.aside: dict[RunId, tuple[int, Fault]] = {}  # by run that cannot continue here: fence, and why
+        self.aside: dict[RunId, tuple[int, Fault]] = {}  # runs that cannot continue on this machine: the fence, and why
         self.others = DataLinks(access, self._hear_listener, is_busy=self._is_busy)
         self.forwarder = Forwarder(self._forwards_to)
         self._around = Around(self.say, self.others.ask, self._follow, self._set_aside)
@@ -214,8 +214,8 @@ class Relay:
         return run in self.aside
 
     def _has_nothing(self, run: RunId, body: m.TO_PEER) -> bool:
-        """Return True for a snapshot notice about a run that has no data here. The site sends one for every finished
-        run.
+        """Return True for a snapshot notice about a run without data on this machine. The site sends one for every
+        finished run.
         """
         return isinstance(body, m.Snapshotted) and run not in self.runs and not self.log.last_index(run)
 
@@ -245,7 +245,7 @@ class Relay:
         closing.add_done_callback(self._closing.discard)
 
     def _follow(self, run: RunId, relays: tuple[m.Listener, ...]) -> None:
-        """Store a run's relays, and keep links to the relays of all runs. A site's relays join its runs one by one."""
+        """Store a run's relays. Keep links to all runs' relays, because a site's relays join its runs one by one."""
         self._addresses[run] = relays
         self.others.follow(tuple(sorted({relay for of in self._addresses.values() for relay in of}, key=repr)))
 

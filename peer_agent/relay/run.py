@@ -35,7 +35,7 @@ from peer_agent.protocol.wire import HEADER, LOGGED, Frame, Kind
 log = logging.getLogger(__name__)
 
 RECORDS_AT_ONCE = 64
-LOOK_AGAIN_S = 0.02  # between checks whether other slots have caught up
+LOOK_AGAIN_S = 0.02  # seconds between checks whether other slots have caught up
 EARLY_BYTES = 64 * 1024 * 1024  # Limit of averages that arrive before their plan. Others are copied after the commit.
 RECEIVERS = frozenset({Role.TRAINER, Role.RELAY, Role.AUXILIARY})  # roles that receive a round's averages
 BESIDE_A_CHUNK = 1024  # bytes of a message in addition to its chunk or leaves
@@ -207,7 +207,7 @@ class RelayedRun:
                 await self.give_records(link, answer.first)
 
     async def give_span(self, link: Connection, index: int, span: int) -> None:
-        """Send a span from the log, or a message that it is missing. A damaged record counts as missing."""
+        """Send a span from the log, or a message that the span is missing. A damaged record counts as missing."""
         try:
             stored = await asyncio.to_thread(self.log.span, self.run, index, span)
         except Problem as problem:
@@ -258,7 +258,7 @@ class RelayedRun:
         return answers
 
     async def _do(self, action: Doing, payload: bytes | memoryview) -> e.Event | None:
-        """Carry out an action and return its outcome. Disk and network actions are only started here."""
+        """Carry out an action and return its outcome. Disk and network actions are only started."""
         match action:
             case e.Say():
                 self.around.say(action.message)

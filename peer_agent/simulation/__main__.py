@@ -11,7 +11,7 @@ from peer_agent.simulation.churn import all_conditions
 from peer_agent.simulation.simulate import Figures, Simulation
 from peer_agent.simulation.world import Setting
 
-SAMPLES_PER_S = 1.0  # of a usual trainer; a round then takes about ten seconds, which suits the deadlines of a run
+SAMPLES_PER_S = 1.0  # of a typical trainer; a round then takes about ten seconds, which suits the deadlines of a run
 SHARD = 40_000  # samples in a shard
 
 

@@ -13,7 +13,7 @@ NIGHT_S = 8 * 3600.0
 
 
 class Spell(Struct, frozen=True):
-    """How often a kind of fault strikes one victim, and how long it lasts, in virtual seconds.
+    """How often a kind of fault strikes one victim, and how long the fault lasts, in virtual seconds.
 
     `every_s` is the mean time between two such faults. The other two times limit a fault's duration.
     """
@@ -63,7 +63,7 @@ ODDS: Mapping[Kind, float] = {
     "answer lost": 0.03,
     "unknown and not written": 0.03,
 }
-FIRST_NIGHT_S = 300.0  # when the first night begins, so early that even a short run has one
+FIRST_NIGHT_S = 300.0  # when the first night begins: early, so that even a short run has a night
 
 
 class Conditions(Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest
 from peer_agent.protocol.messages import Snapshot
 from peer_agent.simulation.faults import NOBODY, Faults
 
-CLAIM_S = 10.0  # as in `coordination.hosts.claims`
+CLAIM_S = 10.0  # the same as in `coordination.hosts.claims`
 RENEW_S = 2.0
 
 Fault = Literal["failed", "answer lost", "unknown and not written"]
@@ -76,7 +76,7 @@ class Database:
     # --- claim
 
     def claim(self, owner: object = None, now: float = 0.0) -> int:
-        """Give the run to a host, and return the new fence. This makes the previous host stale."""
+        """Give the run to a host, and return the new fence. The previous host thereby becomes stale."""
         self.fence += 1
         self.owner = owner, now + CLAIM_S
         return self.fence
@@ -90,7 +90,7 @@ class Database:
         return True
 
     def host_of_run(self, now: float) -> tuple[object, int] | None:
-        """Return the run's host and fence on record, or None. The host may have died only seconds ago."""
+        """Return the run's host and fence on record, or None. The host may have died a few seconds ago."""
         host, until = self.owner
         return (host, self.fence) if host is not None and until > now and self.answers(now) else None
 
@@ -106,7 +106,7 @@ class Database:
             self.marks[place] = max(mark.mark, self.marks.get(place, 0))
 
     def persist(self, record: Record, now: float = 0.0) -> tuple[Outcome, Entry | None]:
-        """Store a record in one transaction. If the answer is lost, the host reads the head to decide the outcome."""
+        """Store a record in one transaction. If the answer is lost, the host reads the head to find out the outcome."""
         sealed = seal(self.key, record)
         fault = self._fault()
         if not self.answers(now) or fault == "failed":

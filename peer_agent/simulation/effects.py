@@ -13,8 +13,8 @@ from peer_agent.simulation.world import World
 FOR_EVER_S = 1e7  # how long an endless hang lasts, before the owner ends it
 SLOW = 0.1  # a slow peer's fraction of its usual speed
 EVENING_S = 60.0  # the time in which all trainers leave, or all come back
-DAY_S = 2 * 3600.0  # between two nights, at least
-PING_S = 30.0  # until the site notices that a closed laptop does not answer
+DAY_S = 2 * 3600.0  # the shortest time between two nights
+PING_S = 30.0  # time until the site notices that a closed laptop does not answer
 
 End = Callable[[], None]
 
@@ -203,7 +203,7 @@ EFFECTS: dict[Kind, Callable[[Target], End | None]] = {
     "hung": _hang,
     "far": _part,
     "damaged": _damage,
-    "differs": lambda target: setattr(target.trainer, "corrupt", True),  # until the trainer reloads
+    "differs": lambda target: setattr(target.trainer, "corrupt", True),  # lasts until the trainer reloads
     "slow": _slow,
     "full": _fill,
     "site killed": _kill_site,

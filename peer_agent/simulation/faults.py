@@ -23,7 +23,7 @@ PeerFault = Literal["killed", "reconnected", "frozen", "gave back", "hung", "far
 SiteFault = Literal["site killed", "host replaced", "host frozen", "host overtaken", "layer away", "database away"]
 Kind = LetterFault | PeerFault | SiteFault | Literal["failed", "answer lost", "unknown and not written", "night"]
 
-NOBODY = PeerId("")  # in place of a peer, if a fault is the site's
+NOBODY = PeerId("")  # stands for the site in a fault that affects no peer
 
 
 class Ordered(Struct, frozen=True):

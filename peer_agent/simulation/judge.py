@@ -236,18 +236,18 @@ def _joined(included: dict[int, tuple[Included, ...]]) -> list[tuple[int, int, t
 
 LOOK_S = 1.0
 OVERHEAD_S = 4.0  # seconds of a usual round besides computing: offers, chunks, the database, and unfinished units
-REDUCE_S = 1.5  # seconds for a trainer's chunks at a relay's usual speed; longer on slow links
-PATIENCE = 10.0  # in usual round times without a commit
+REDUCE_S = 1.5  # seconds for a trainer's chunks at a relay's usual speed; more on slow links
+PATIENCE = 10.0  # number of usual round times without a commit
 
 
 class Standstill(Struct, frozen=True):
     step: int
-    at_s: float  # in virtual seconds from the start
+    at_s: float  # virtual seconds from the start
     why: str  # the host's explanation, for debugging
 
 
 class Progress:
-    """Counts standstills: ten usual round times without a commit, although the batch could have been filled."""
+    """Counts standstills: ten usual round times without a commit, although the trainers could have filled the batch."""
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -16,10 +16,10 @@ from peer_agent.protocol.relay.state import Attempt, Keeper, Phase, Reducer, Rel
 from peer_agent.simulation.site import Peer, Surroundings
 from peer_agent.simulation.trainer import Trainer
 
-POLL_S = 0.4  # between checks which chunks have arrived
+POLL_S = 0.4  # seconds between checks for chunks that have arrived
 TICK_S = 0.5
 DISK_S = 0.01
-FULL_S = 1.0  # between tries to write to a full disk
+FULL_S = 1.0  # seconds between tries to write to a full disk
 
 
 class Relay(Peer):

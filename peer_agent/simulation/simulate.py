@@ -16,11 +16,11 @@ from peer_agent.simulation.site import Host
 from peer_agent.simulation.world import Setting, World
 
 GIVE_UP = 10  # standstills after which the simulation gives up
-LIMIT_S = 30 * 86_400.0  # in virtual seconds
-DRAIN_ROUNDS = 8  # rounds without faults, for longer than leases survive a session or a host
-DRAIN_S = 1200.0  # limit for these rounds
-SETTLE_S = 60.0  # pause, until every replica has reached the head of the log
-PARTING_S = 10.0  # until every message about leaving has arrived
+LIMIT_S = 30 * 86_400.0  # virtual seconds
+DRAIN_ROUNDS = 8  # rounds without faults: more than the rounds for which leases survive a session or a host
+DRAIN_S = 1200.0  # time limit for the rounds without faults
+SETTLE_S = 60.0  # a pause in which every replica reaches the head of the log
+PARTING_S = 10.0  # a pause in which every message about leaving arrives
 MOST_REASONS = 20
 
 

@@ -140,7 +140,7 @@ class Surroundings(ABC):
         """Store the snapshot that a trainer uploads."""
 
 
-DIAL_S = 0.5  # between tries to reach a site that does not answer
+DIAL_S = 0.5  # seconds between tries to reach a site that is down
 
 
 def name_of(*parts: object) -> str:
@@ -159,7 +159,7 @@ class Peer(ABC):
         self.life = 0
         self.session: Socket | None = None
         self.fence = 0
-        self.hung = False  # True if a computation never ends; everything else goes on
+        self.hung = False  # True if a computation hangs; everything else goes on
         self.pace = 1.0  # speed of a relay's reduction: 0.1 takes ten times as long
         self.disk_full = False
         self._stalled: list[Callable[[], None]] = []  # computations that wait until the hang ends
@@ -180,7 +180,7 @@ class Peer(ABC):
         self.world.clock.after(delay_s, act)
 
     def compute(self, duration_s: float, action: Callable[[], None]) -> None:
-        """Run an action after this computing time. If computing hangs, run it when the hang ends."""
+        """Run an action after `duration_s` of computing. If computing hangs, run it when the hang ends."""
         self.after(duration_s, lambda: self._stalled.append(action) if self.hung else action())
 
     def hang(self) -> None:
@@ -230,7 +230,7 @@ class Peer(ABC):
             self.world.close_session(socket)
 
     def reconnect(self, delay_s: float) -> None:
-        """Lose the session, as after a Wi-Fi failure or a laptop's sleep, and open another later. Keep all state."""
+        """Lose the session, as a Wi-Fi failure or a laptop's sleep would, and open another later. Keep all state."""
         self.disconnect()
         self.after(delay_s, self.connect)
 
@@ -267,8 +267,8 @@ class Peer(ABC):
         """Handle a message from the host."""
 
 
-LOOK_S = 2.0  # between database lookups while the host is silent
-NOTICE_S = 0.3  # until the site notices that a socket has closed
+LOOK_S = 2.0  # seconds between database lookups while the host is silent
+NOTICE_S = 0.3  # seconds until the site notices that a socket has closed
 LATE_S = 15.0  # longest delay of a late message; later messages wait behind it
 UP: tuple[Kind, Kind, Kind] = ("lost up", "twice up", "late up")
 DOWN: tuple[Kind, Kind, Kind] = ("lost down", "twice down", "late down")
@@ -316,7 +316,7 @@ class Socket:
 
     @property
     def is_forsaken(self) -> bool:
-        """True if the host has been silent so long that the socket looks up the host again."""
+        """True if the host has been silent for so long that the socket looks it up again."""
         return self.world.clock.now - self.heard_at >= LOOK_S
 
     # --- messages
@@ -368,7 +368,7 @@ class Socket:
 
 DATABASE_S = 0.02
 REPLAY_S = 1.0
-AGAIN_S = 1.0  # between tries to reach the database
+AGAIN_S = 1.0  # seconds between tries to reach the database
 CONTEXT = 16  # tokens in a sample
 CAPACITY = 10_000  # Messages that a frozen process's channel stores. More are dropped.
 
@@ -383,7 +383,7 @@ class Host:
         self.state = state_of(world, world.database.claim(self, world.clock.now))
         self.renewed_at = world.clock.now
         self._missed: list[Callable[[], None]] = []
-        self._letters = 0  # how many missed actions are messages, stored in the channel
+        self._letters = 0  # number of missed actions that are messages, stored in the channel
         self._tick()
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
@@ -431,7 +431,7 @@ class Host:
         self.after(TICK_S, self._tick)
 
     def _look(self) -> None:
-        """Pass the organizer's rollback request on to the coordinator. Repeating the request is harmless."""
+        """Pass the organizer's rollback request to the coordinator. Repeating the request is harmless."""
         if self.alive and self.world.database.back_to is not None:
             self.handle(e.Directed(self.world.goal, back_to=self.world.database.back_to))
 
@@ -519,7 +519,7 @@ class Host:
         self.handle(e.Paged(command.peer, command.first + len(page) - 1))
 
     def _persist(self, command: e.Persist) -> None:
-        """Write a record. The write continues even if this host dies meanwhile (rule 4)."""
+        """Write a record. The write continues even if this host dies in the meantime (rule 4)."""
         database, now = self.world.database, self.world.clock.now
         is_there, at = database.answers(now), database.index
         outcome, sealed = database.persist(command.record, now)

@@ -23,7 +23,7 @@ from peer_agent.simulation.database import state_digest
 from peer_agent.simulation.site import Peer, Surroundings, name_of
 
 TICK_S = 0.5
-ENCODE_S = 0.05  # from the cut to the offer
+ENCODE_S = 0.05  # seconds from the cut to the offer
 LOAD_S = 2.0
 APPLY_S = 0.01
 UPLOAD_S = 1.0
@@ -31,7 +31,7 @@ NATS = 2.5  # loss per token
 
 
 class Trainer(Peer):
-    """A virtual trainer. Delays stand in for threads, and names for arrays."""
+    """A virtual trainer. Delays replace threads, and names replace arrays."""
 
     role = Role.TRAINER
 
@@ -51,7 +51,7 @@ class Trainer(Peer):
         self.forget()
 
     def forget(self) -> None:
-        """Reset to a new process, with no replica and a new accumulator."""
+        """Reset to the state of a newly started process: no replica, a new accumulator."""
         self.lose_memory()
         self.after(TICK_S * self.world.chance.random(), self._tick)
 

@@ -32,7 +32,7 @@ from peer_agent.simulation.site import (
 )
 from peer_agent.simulation.trainer import Trainer
 
-TAKE_S = 1.0  # between checks by other hosts whether a run has no host
+TAKE_S = 1.0  # seconds between checks by other hosts for a run without a host
 
 
 class Setting(Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     steps: int = 20
     seed: int = 0
     samples_each: int = 8  # samples of the target batch per trainer
-    samples_per_s: float = 4.0  # of a usual trainer; others are up to about three times faster or slower
+    samples_per_s: float = 4.0  # of a typical trainer; others are up to about three times faster or slower
     micro_batch: int = 4
     minimum_trainers: int = 1
     snapshot_every: int = 20
@@ -90,9 +90,9 @@ class World(Surroundings):
         self.database = Database(self.run_id, setting.seed, setting.failure_rates, self.faults)
         self.sockets: dict[int, Socket] = {}  # open sockets, by number
         self.numbers = 0  # the number of the newest socket
-        self.is_up = True  # True if the site answers, with or without a host for the run
-        self.layer_back_at = 0.0  # until then, the channel layer is unreachable
-        self.night_until = -1e9  # until then, no trainer is on
+        self.is_up = True  # True if the site is up, with or without a host for the run
+        self.layer_back_at = 0.0  # the channel layer is unreachable until this time
+        self.night_until = -1e9  # no trainer is on until this time
         self.unreachable: set[tuple[PeerId, PeerId]] = set()  # pairs (trainer, relay) that cannot connect
         self.on_commit: list[Callable[[], None]] = []
         self.host: Host | None = Host(self)  # the newest host; an older host may still believe that it is the host

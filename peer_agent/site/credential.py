@@ -156,8 +156,8 @@ class RunAccess:
         return await self._dial(listener, Link.DATA, timeout_s)
 
     async def dial_through(self, relay: Listener, listener: Listener) -> Connection:
-        """Open a data link through a relay.
-        Raises Problem E104 for any error, because a relay must not decide whether this machine retries.
+        """Open a data link through a relay. Raises Problem E104 for every error, because a relay must not decide
+        whether this machine retries.
         """
         await self.renew()
         try:

@@ -20,7 +20,7 @@ from peer_agent.site.credential import Enrolled, RunAccess, log_in, site_of, und
 from peer_agent.site.login_token import token_of_environment
 
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
-STRANGE_TRIES = 6  # a site that is restarting may send strange answers (E110) so often
+STRANGE_TRIES = 6  # a site that is restarting may send this many unexpected answers (E110)
 
 Address = Annotated[str, Meta(pattern="^https?://[!-~]+$", max_length=2000)]
 Sleep = Callable[[float], Awaitable[None]]
@@ -96,8 +96,9 @@ def _is_passing(problem: Problem) -> bool:
 
 
 KINDS = {Role.TRAINER: "agent", Role.AUXILIARY: "agent", Role.RELAY: "relay"}
-# Errors that a person can solve by approving the machine again. E213: the machine is approved, but not as a relay. E214
-# is not among them: a revoked key gets no second approval (E227), so a person must undo the revocation on the site.
+# Errors that the user can resolve by approving the machine again. E213 means that the machine is approved, but not as a
+# relay. E214 is excluded: a revoked key gets no second approval (E227), so the owner must undo the revocation on the
+# site.
 ASK_AGAIN = {
     Role.TRAINER: frozenset({codes.MACHINE_UNKNOWN}),
     Role.AUXILIARY: frozenset({codes.MACHINE_UNKNOWN}),
@@ -144,7 +145,7 @@ async def access_for(home: Home, url: str, enrolment: Enrolment, *, sleep: Sleep
 async def _renewed(home: Home, known: KnownSite, enrolment: Enrolment, sleep: Sleep) -> RunAccess:
     """Return access with a new credential.
 
-    While the site answers that the run is not ready (E308), wait, and tell the user once.
+    As long as the site reports that the run is not ready (E308), wait, and tell the user once.
     """
     access, is_told = RunAccess(home, known, enrolment.role, enrolment.run), False
     while True:

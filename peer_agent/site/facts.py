@@ -66,7 +66,7 @@ def is_newer(theirs: str, ours: str) -> bool:
         return False
 
 
-RECENT = 20  # the last steps, from which the pace is computed
+RECENT = 20  # number of most recent steps from which the pace is computed
 
 
 async def run_preflight(access: RunAccess, *, disk_gb: int) -> Preflight:

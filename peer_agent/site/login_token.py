@@ -60,7 +60,7 @@ def _checked(line: str, where: str) -> str:
 
 
 def _first_line(path: str) -> str:
-    """Return the first line without reading further. With --attached, the agent leaves when standard input ends."""
+    """Return the first line, and read no further: with --attached, `on_end_of_input` reads the rest of the input."""
     if path == STANDARD_INPUT:
         line = bytearray()
         while len(line) < MOST and (letter := os.read(sys.stdin.fileno(), 1)) not in (b"", b"\n"):

@@ -38,10 +38,10 @@ from peer_agent.site.credential import RunAccess
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.5  # between observations of this machine
+LOOK_S = 0.5  # seconds between observations of this machine
 REPORT_S = 60.0  # after this time, an unchanged report is repeated as a heartbeat with traffic
-DUE_S = 5.0  # the same, from the end of a pause until the site answers with new instructions
-KBPS = 1000 / 8  # in bytes per second
+DUE_S = 5.0  # the same interval, from the end of a pause until the site sends new instructions
+KBPS = 1000 / 8  # bytes per second in a kilobit per second
 
 
 def _nothing(*_: object) -> None:
@@ -58,7 +58,7 @@ class Refusal(NamedTuple):
 
 
 def credible(refused: tuple[Refusal, ...]) -> tuple[str, ...]:
-    """Return the reasons if a relay or two members refused. A single member must not be able to stop a machine."""
+    """Return the reasons if a relay or two members refused. Otherwise, a single member could stop a machine."""
     is_one_members = len({refusal.by for refusal in refused}) < 2 and not any(each.is_relays for each in refused)
     return () if is_one_members else tuple(sanitize(refusal.reason) for refusal in refused)
 
@@ -67,14 +67,14 @@ class MachineControl:
     """Applies the owner's instructions. `on_change` is called when an instruction or limit may have changed."""
 
     def __init__(self, home: Home, limits: Limits, tell: Callable[[str, str], None] = _nothing) -> None:
-        """Begin with the command line's `limits`. `tell` shows an event and a sentence to the person at the machine."""
+        """Begin with the command line's `limits`. `tell` shows an event and a sentence to the machine's user."""
         self.wanted, self.revision = Instructions(revision=0), -1
         self.fit(limits)
         self.tell = tell
         self.rest = Rest()
         self.is_to_finish, self.move_to = False, ""
-        self.could_not = ""  # code of the error because of which the last move failed
-        self.needed_bytes = 0  # of memory, estimated before the run is loaded
+        self.could_not = ""  # code of the error that made the last move fail
+        self.needed_bytes = 0  # bytes of memory that the run needs, estimated before loading it
         self.on_change: Callable[[], None] = _nothing
         self.changed = asyncio.Event()
         self._refused: tuple[Refusal, ...] = ()
@@ -82,7 +82,7 @@ class MachineControl:
         self._around: Surroundings | None = None
         self._senses, self._month = Senses(), Month(home, since=TRAFFIC.sent + TRAFFIC.received)
         self._meter, self._metered_at = Meter(), time.monotonic()
-        self._run, self._before = RunId(""), Used()  # what was taken before the run
+        self._run, self._before = RunId(""), Used()  # the current run, and what this process had used before it
         self._say: Callable[[MachineReport], None] = _nothing
         self._said: MachineReport | None = None
         self._said_at = 0.0
@@ -141,7 +141,7 @@ class MachineControl:
             self._say(report)
 
     def _is_pause_over(self) -> bool:
-        """Return True if the pause has ended by this machine's clock. The site decides, by its own clock."""
+        """Return True if the pause is over by this machine's clock. Only the site ends the pause, by its own clock."""
         return self.wanted.pause and 0 < self.wanted.pause_until <= time.time()
 
     # --- observations -------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class MachineControl:
     def _found(self) -> Rest:
         """Return the reason to rest, based on the latest observation.
 
-        New instructions may need data that this observation lacks.
+        New instructions may need data that the observation lacks.
         """
         around = self._around or Surroundings(now=datetime.now())  # noqa: DTZ005 (in local time)
         memory = max(around.memory_bytes, self.needed_bytes)
@@ -240,7 +240,7 @@ async def _keep_link(access: RunAccess, control: MachineControl) -> None:
             speaking.cancel()
 
     def told(_: Connected | Waiting) -> None:
-        """Ignore the link's state, because nothing here waits for the site."""
+        """Ignore the link's state, because nothing waits for it during a hold."""
 
     await keep(access.dial_control, hear, on_state=told, random=Random())
 

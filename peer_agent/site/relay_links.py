@@ -22,8 +22,8 @@ from peer_agent.protocol.messages import Listener
 from peer_agent.protocol.wire import LOGGED, Frame
 from peer_agent.site.credential import RunAccess
 
-QUICK_S = 3.0  # deadline for redialling if a relay can forward instead, because a round may be waiting
-AGAIN_S = 600.0  # between tries to replace a forwarded link by a direct link
+QUICK_S = 3.0  # deadline for redialling directly if a relay can forward instead, because a round may be waiting
+AGAIN_S = 600.0  # seconds between tries to replace a forwarded link with a direct one
 # Between checks for an open round, and how many checks; with staleness 1 a round is always open.
 BUSY_S, BUSY_LOOKS = 1.0, 600
 Serve = Callable[[Connection], Awaitable[None]]
@@ -155,7 +155,7 @@ class DataLinks:
 
     @property
     def addresses(self) -> list[str]:
-        """Addresses of the relays to which links are kept. Members are left out, because they come and go."""
+        """Addresses of the relays to which links are kept. Members are omitted, because they come and go."""
         return sorted(relay.url for relay in self._tasks if not relay.fingerprint)
 
     @property

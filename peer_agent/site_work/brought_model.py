@@ -74,7 +74,7 @@ class ModelFiles(ABC):
         return self.bytes_of(name)
 
     def values(self, name: str) -> dict[str, Any]:
-        """Return the object in a JSON file, or {} if the file is missing. Raises Problem E388 for other content."""
+        """Return the object in a JSON file, or {} if the file is missing. Raises Problem E388 if it has no object."""
         try:
             found = json.loads(self.read(name) or b"{}")
         except (UnicodeDecodeError, ValueError, RecursionError) as error:
@@ -347,7 +347,7 @@ def prepare(
     text. `base`: the base model's folder or zip; its chat template renders conversations. Raises Problem E387 if there
     is no base model, and the errors of `read_base`, `prepare` and `open_texts`.
     """
-    del preparation  # has no values, because everything follows from the base model
+    del preparation  # it has no values, because the base model determines everything
     if base is None:
         raise Problem.of("E387")
     with disk_errors(out), ExitStack() as stack:

@@ -19,8 +19,8 @@ from peer_agent.training.loop import mean_loss, memory_or_problem
 log = logging.getLogger(__name__)
 
 MOST_UNITS = 200_000  # loss units used, from the start of the held-out data, whose order is random
-TRIES = 2  # tries of a batch; the first try also loads what torch needs
-BUDGET_S = 600.0  # for the loss; other figures may take about as long again
+TRIES = 2  # timed tries of a batch; the first one also loads what torch needs
+BUDGET_S = 600.0  # seconds for the loss; the other figures may take about as long again
 
 
 class Evaluated(Struct, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ def _seconds(compute: Callable[[], object]) -> float:
 
 
 class Written(Struct, frozen=True, kw_only=True):
-    """The text after a prompt. `is_whole`: True if the model read the whole prompt, False if it read only the end."""
+    """The text that follows a prompt. `is_whole`: False if the model read only the end of a long prompt."""
 
     text: str
     is_whole: bool
@@ -117,7 +117,7 @@ def bound_memory(size: int) -> None:
     """Limit this process's memory from now on, if the system supports it. 0 means no limit."""
     if not size:
         return
-    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows, or another system without this limit
+    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows or another system lacks this limit
         import resource
 
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))

@@ -40,11 +40,11 @@ PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 BESIDE = (CONFIG_FILE, TOKENIZER, TOKENIZER_CONFIG, SPECIAL, TEMPLATE)
 PART = re.compile(r"model-\d+-of-\d+\.safetensors")
 
-ROWS = ((".parquet",), (".jsonl", ".ndjson"), (".json",), (".txt",))  # formats of texts, the best first
+ROWS = ((".parquet",), (".jsonl", ".ndjson"), (".json",), (".txt",))  # suffixes of text formats, the best format first
 NO_ROWS = {"dataset_info.json", "dataset_infos.json", "requirements.txt", "LICENSE.txt", "LICENCE.txt"}
 TRAINING = re.compile(r"(^|[/._-])train([/._-]|$)")
 MOST_FILES = 1000
-NAMED = 3  # folders that an error message names
+NAMED = 3  # maximum number of folders that an error message names
 
 
 def model_files(names: Collection[str]) -> list[str]:
@@ -107,12 +107,12 @@ def _require_one_part(names: Sequence[str], repository: str) -> None:
         raise Problem.of("E396", repository=repository, parts=", ".join(first) + more, example=example)
 
 
-MOST_LISTED = 20_000  # files in a repository that are considered
+MOST_LISTED = 20_000  # maximum number of a repository's files to consider
 CONVERTED = "refs/convert/parquet"  # the revision with the Hub's Parquet conversion of data in other formats
 MEGABYTE = 1_000_000
-# Unpacked bytes that a streamed dataset's sample has: enough to train a tokenizer and to hold some out.
+# Unpacked bytes in the sample of a streamed dataset: enough to train a tokenizer and to hold some data out.
 SAMPLE_BYTES = 256 << 20
-LICENCE = 200  # characters of the licence that are stored
+LICENCE = 200  # maximum number of the licence's characters to store
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -265,7 +265,7 @@ def _go_on(api: "HfApi", wanted: Wanted, commit: str, file: Any, path: Path) -> 
                 target.write(block)
                 left -= len(block)
                 if left < 0:
-                    break  # longer than listed, so it is another file
+                    break  # longer than the Hub listed, so this is another file
 
 
 def _size_of(path: Path) -> int:

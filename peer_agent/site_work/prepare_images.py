@@ -1,4 +1,4 @@
-"""Prepare images: turn tar archives into shards of pixels and a held-out part, in constant memory."""
+"""Prepare images: turn archives or folders into shards of pixels and a held-out part, in constant memory."""
 
 import hashlib
 import importlib
@@ -32,17 +32,17 @@ from peer_agent.site_work.intake.unpack import Member, members_of, parts_of, spl
 from peer_agent.site_work.intake.verdict import Pixels as ClassPixels
 from peer_agent.site_work.intake.verdict import Verdict, counted, shown
 
-# Decoding of images. An error means "no image", and takes no more time or memory than a large image.
+# Decode images. An error means "not an image", and costs no more time or memory than a large image.
 
 FILE_BYTES = 64 * 1024 * 1024  # limit for one image
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "PPM", "TIFF")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".gif", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff")
-MOST_PIXELS = 64 * 1024 * 1024  # pixels of an image that is decoded
+MOST_PIXELS = 64 * 1024 * 1024  # maximum number of pixels of an image to decode
 ORIENTATION = 0x0112  # tag in Exif
-OUTLIERS, FAR = 2.0, 4.0  # percent at each end; clipped if all others take less than a quarter of the range
-DEEP = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")  # Pillow's modes with more than 8 bits
-# Of 16-bit colours, Pillow keeps one byte each, by its name for the order of bytes. Under the other name, it keeps the
-# other byte. Grey with alpha has no other name, but all of its bytes can be read as those of four colours.
+OUTLIERS, FAR = 2.0, 4.0  # percent of values at each end; clipped if all others span less than a quarter of the range
+DEEP = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")  # Pillow's modes with more than 8 bits per channel
+# Of each 16-bit colour, Pillow keeps one byte, chosen by the byte order in the mode's name. With the opposite byte
+# order, it keeps the other byte. Grey with alpha has no opposite mode, but its four bytes can be read as four colours.
 NATIVE = "LB" if sys.byteorder == "little" else "BL"
 LOW = {
     **{f"{mode};16{high}": f"{mode};16{low}" for mode in ("RGB", "RGBA") for high, low in ("BL", "LB")},
@@ -52,17 +52,17 @@ LOW = {
 
 
 class Decoded(NamedTuple):
-    """An image as RGB [side, side, 3]. `was_scaled`: it had more than 8 bits per pixel."""
+    """An image as RGB [side, side, 3]. `was_scaled`: it had more than 8 bits per channel."""
 
     pixels: Pixels
     was_scaled: bool
 
 
 def decoded(content: bytes, side: int) -> Decoded | None:
-    """Decode an image, scaled and cropped to a square. Return None if it is not an image that can be read."""
+    """Decode an image, scaled and cropped to a square. Return None if it is not a readable image."""
     try:
         with warnings.catch_warnings(), Image.open(io.BytesIO(content), formats=_formats()) as image:
-            warnings.simplefilter("ignore")  # about strange metadata; the size is checked below
+            warnings.simplefilter("ignore")  # suppress warnings about unusual metadata; the size is checked below
             if image.width * image.height > MOST_PIXELS:
                 return None
             image.draft(None, (2 * side, 2 * side))  # JPEG only: decode no more than needed
@@ -82,7 +82,7 @@ def decoded(content: bytes, side: int) -> Decoded | None:
 
 @cache
 def _formats() -> tuple[str, ...]:
-    """Return the formats that are read. HEIC and AVIF are among them if pillow-heif is installed."""
+    """Return the image formats to read. They include HEIC and AVIF if pillow-heif is installed."""
     try:
         pillow_heif = importlib.import_module("pillow_heif")
     except ImportError:
@@ -92,7 +92,7 @@ def _formats() -> tuple[str, ...]:
 
 
 def _low_bytes(content: bytes, image: ImageFile.ImageFile, least: int) -> NDArray[np.float32] | None:
-    """Return the low bytes of an image with 16 bits per colour, reduced as the image will be.
+    """Return the low bytes of an image with 16 bits per colour, reduced in size like the image itself.
 
     Return None for other images.
     """
@@ -111,9 +111,9 @@ def _low_bytes(content: bytes, image: ImageFile.ImageFile, least: int) -> NDArra
 
 
 def _reduced(image: Image.Image, least: int, *, is_exact: bool) -> Image.Image:
-    """Shrink a large image by a whole factor, to at least `least` pixels a side, so that later copies are small.
+    """Shrink a large image by a whole factor, to at least `least` pixels per side, so that later copies are small.
 
-    With `is_exact`, values are not averaged.
+    With `is_exact`, pick single pixels instead of averaging.
     """
     factor = min(image.size) // least
     if factor < 2:
@@ -129,10 +129,10 @@ def _reduced(image: Image.Image, least: int, *, is_exact: bool) -> Image.Image:
 
 
 def _in_8_bits(image: Image.Image, values: NDArray[np.float32]) -> Image.Image:
-    """Scale values with 16 bits or floats [height, width] or [height, width, 3] by the darkest and brightest of them.
+    """Scale `values`, [height, width] or [height, width, 3], so that the darkest becomes 0 and the brightest 255.
 
-    If a few values lie far outside the range of all others, such as values for "no data", they are clipped. The alpha
-    channel and the orientation are those of `image`.
+    If a few values lie far outside the range of all others, such as values that mean "no data", they are clipped. The
+    alpha channel and the orientation are those of `image`.
     """
     finite = values[np.isfinite(values)]
     if not finite.size:
@@ -161,23 +161,23 @@ def _on_white(image: Image.Image) -> Image.Image:
 
 # A shard ends at this size of its pixels, or at this number of images.
 SHARD_BYTES, SHARD_IMAGES = 16 * 1024 * 1024, 4096
-MOST_BYTES = 32 << 30  # limit for the pixels of all images
-CLASSES = 10_000  # limit
-HELD_OUT, HELD_OUT_MOST = 0.1, 10_000  # fraction of the images that is held out, and the limit of their number
+MOST_BYTES = 32 << 30  # limit on the bytes of all images' pixels
+CLASSES = 10_000  # maximum number of classes
+HELD_OUT, HELD_OUT_MOST = 0.1, 10_000  # fraction of the images to hold out, and the maximum number
 FEWEST = 20  # with fewer images, none are held out
-FLAT = 8.0  # mean deviation of pixels, of 255, below which images hardly show anything
-MANY_PLAIN, MANY_LEFT_OUT, SMALL_OVERLAP = 0.5, 0.2, 0.01  # shares that are worth a question
-MEASURED, LOOKED_AT = 500, 5000  # images of a class that are measured, and of all that may be shown
+FLAT = 8.0  # mean deviation of pixels (of 255) below which images hardly show anything
+MANY_PLAIN, MANY_LEFT_OUT, SMALL_OVERLAP = 0.5, 0.2, 0.01  # shares above which a question is asked
+MEASURED, LOOKED_AT = 500, 5000  # numbers of images: measured per class, and considered for display
 ORDER_KEY = 0x4D616E7968616E64  # a fixed key, so that the same images give the same shards
-SPARE = 4  # images whose copies are looked for, as a multiple of those wanted
-ASIDE = ("validation", "test")  # parts that people set aside; the first that is there is held out
-SHOWN = 30  # classes that are shown to people
-PICTURES, PICTURE_SIDE = 12, 96  # images that are shown to people, and their side in pixels
-OTHERS = 5  # kinds of other files that an error names
+SPARE = 4  # number of images whose copies are searched for, as a multiple of those wanted
+ASIDE = ("validation", "test")  # parts that organizers set aside; the first one present is held out
+SHOWN = 30  # maximum number of classes to show on pages
+PICTURES, PICTURE_SIDE = 12, 96  # number of images to show on pages, and their side in pixels
+OTHERS = 5  # maximum number of kinds of other files that an error names
 
 
 class PreparedImages(Prepared, frozen=True, kw_only=True):
-    """Prepared images. Sizes are in images. `skipped`: the number of files that are left out."""
+    """Prepared images. Sizes are in images. `skipped`: the number of files left out."""
 
     classes: list[str]
     skipped: int
@@ -185,17 +185,17 @@ class PreparedImages(Prepared, frozen=True, kw_only=True):
 
 
 class Read(Struct):
-    """The contents of all archives. The pixels are in a file. `ends`: the number of images after each archive."""
+    """The contents of all archives, except the pixels. `ends`: the number of images after each archive."""
 
     verdict: Verdict
     ends: list[int] = field(default_factory=list)
-    folders: list[tuple[str, ...]] = field(default_factory=list)  # of each image
-    digests: "array[int]" = field(default_factory=lambda: array("Q"))  # of the pixels
-    hashes: "array[int]" = field(default_factory=lambda: array("Q"))  # similar for similar images
-    lost: dict[str, str] = field(default_factory=dict)  # a file that is no image that can be read, by its split
-    deviation: float = 0.0  # of the pixels, summed over the images
+    folders: list[tuple[str, ...]] = field(default_factory=list)  # the folder of each image
+    digests: "array[int]" = field(default_factory=lambda: array("Q"))  # digest of each image's pixels
+    hashes: "array[int]" = field(default_factory=lambda: array("Q"))  # perceptual hash of each image
+    lost: dict[str, str] = field(default_factory=dict)  # by split: the name of a file that is not a readable image
+    deviation: float = 0.0  # deviation of the pixels, summed over the images
     scaled: int = 0
-    plain: int = 0  # images of a single colour
+    plain: int = 0  # number of images of a single colour
 
 
 def prepare(
@@ -211,7 +211,7 @@ def prepare(
     E395, E424, E425.
 
     Archives in `further` get their own shards and held-out parts. Folders with the same name form one class. `names`:
-    the archives' file names. `fields` is for texts.
+    the archives' file names. `fields` is ignored; only text datasets use it.
     """
     del fields
     side, archives = preparation.side, (archive, *further)
@@ -234,7 +234,7 @@ def prepare(
 
 
 def _others(read: Read) -> str:
-    """Describe the files that are not readable images."""
+    """Return a list, in words, of the files that are not readable images."""
     found = [f"{count:,} {reason}" for reason, count in [*read.verdict.left_out.items()][:OTHERS]]
     return ", ".join(found) or "none"
 
@@ -279,7 +279,7 @@ def _read_one(member: Member, folders: tuple[str, ...], file: IO[bytes], side: i
 
 
 def _readable(folder: str) -> str:
-    """Return a folder's name, with characters that cannot be shown written as numbers. Raises Problem E425."""
+    """Return a folder's name, with unprintable characters escaped. Raises Problem E425 if the name is too long."""
     written = "".join(letter if letter.isprintable() else f"\\u{ord(letter):04x}" for letter in folder)
     if len(written) > LONGEST_CLASS:
         raise Problem.of("E425", name=shown(written, 60))
@@ -287,16 +287,17 @@ def _readable(folder: str) -> str:
 
 
 class Found(NamedTuple):
-    """The class and the split of each image. Both are empty if the image has none."""
+    """The class and the split of each image. Each is empty if the image has none."""
 
     names: list[str]
     splits: list[str]
 
 
 def classes_of(folders: Sequence[tuple[str, ...]], verdict: Verdict, *, needs: int) -> Found:
-    """Return each image's class: the path of its folder, without the parts that all images share and without a split.
+    """Return each image's class: its folder's path, without the leading parts that all images share and without a
+    split.
 
-    A folder such as `train` or `val` divides the images if there is one for training and one that is set aside.
+    Folders such as `train` and `val` divide the images if at least one is for training and another is set aside.
     """
     root = _shared({*folders})
     below = [folder[root:] for folder in folders]
@@ -305,7 +306,7 @@ def classes_of(folders: Sequence[tuple[str, ...]], verdict: Verdict, *, needs: i
     if not is_divided and (aside := next((split for split in known.values() if split not in ("", "train")), "")):
         verdict.ask("E446", name=aside)
     paths = {folder: tuple(part for part in folder if not (is_divided and split_in(part))) for folder in known}
-    if {*paths.values()} <= {()}:  # one folder with images, which may suffice
+    if {*paths.values()} <= {()}:  # a single folder of images, which may be enough
         paths = dict.fromkeys(paths, tuple(folders[0][root - 1 : root]) if folders and root else ())
     names = {folder: "/".join(path) for folder, path in paths.items()}
     if needs > 1:
@@ -317,7 +318,7 @@ def classes_of(folders: Sequence[tuple[str, ...]], verdict: Verdict, *, needs: i
 
 
 def _shared(folders: set[tuple[str, ...]]) -> int:
-    """Return how many leading parts of their paths all folders share."""
+    """Return the number of leading path components that all folders share."""
     if not folders:
         return 0
     first, last = min(folders), max(folders)
@@ -326,7 +327,7 @@ def _shared(folders: set[tuple[str, ...]]) -> int:
 
 
 def _ask_about(names: Mapping[tuple[str, ...], str], counts: Counter[str], verdict: Verdict) -> None:
-    """Ask about classes whose folders are inside one another, are named nearly the same, or have a single image."""
+    """Ask about classes whose folders are nested, have almost the same name, or contain a single image."""
     nested = next((name for name in names.values() if "/" in name), None)
     if nested is not None:
         verdict.ask("E455", name=shown(nested, 60))
@@ -399,7 +400,7 @@ def _pixels_of(name: str, pixels: Pixels) -> ClassPixels:
 
 
 def _write_pictures(pixels: Pixels, labels: NDArray[np.uint16], order: NDArray[np.int64], folder: Path) -> None:
-    """Write some images of different classes for people to look at, as `NUMBER-CLASS.png`."""
+    """Write a few images of different classes, to be shown on pages, as `NUMBER-CLASS.png`."""
     folder.mkdir(exist_ok=True)
     by_class: dict[int, list[int]] = {}
     for place in order[:LOOKED_AT].tolist():
@@ -414,7 +415,7 @@ def _write_pictures(pixels: Pixels, labels: NDArray[np.uint16], order: NDArray[n
 def _ask_about_parts(
     verdict: Verdict, classes: list[str], held: NDArray[np.uint16], trained: NDArray[np.uint16]
 ) -> None:
-    """Ask about classes that are held out and never trained on. `held`, `trained`: the labels of each part."""
+    """Ask about a class that is held out but never trained on. `held`, `trained`: the labels of each part."""
     if missing := sorted({*held.tolist()} - {*trained.tolist()}):
         reason = f"no image of {shown(classes[missing[0]], 60)} is trained on"
         verdict.ask("E462", name=verdict.heldout or "held out", reason=reason)
@@ -425,9 +426,9 @@ def _parted(
 ) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
     """Return the numbers of the held-out images, and of each source's training images, all shuffled.
 
-    If people set images aside in folders such as `val` or `test`, the images of the first such part are held out, and
-    those of the others are not used. Otherwise copies of an image go to the same part. Images without a class are not
-    used if others have one.
+    If the organizer set images aside in folders such as `val` or `test`, the first such part is held out, and any other
+    is not used. Otherwise, all copies of an image go to the same part. If some images have classes, images without a
+    class are not used.
     """
     splits, is_used = np.array(found.splits), np.array([bool(name) or not has_classes for name in found.names])
     if count := int((~is_used).sum()):
@@ -462,9 +463,9 @@ def _parted(
 
 
 def _chosen(read: Read, pixels: Pixels, quotas: Sequence[int]) -> NDArray[np.int64]:
-    """Choose up to `quotas` images of each source, with all copies of each. Return their numbers.
+    """Return the numbers of the images to hold out, up to each source's quota. An image is chosen with all its copies.
 
-    Images are considered in the order of their digests. Those with too many copies stay in the training part.
+    Images are considered in the order of their digests. Images with too many copies stay in the training part.
     """
     digests = np.array(read.digests, dtype=np.uint64)
     _, firsts, groups, counts = np.unique(digests, return_index=True, return_inverse=True, return_counts=True)
@@ -500,7 +501,7 @@ def _overlap(read: Read, pixels: Pixels, held: NDArray[np.int64], learned: NDArr
     """
     digests, hashes = (np.array(each, dtype=np.uint64) for each in (read.digests, read.hashes))
     are_learned = np.isin(digests[held], digests[learned])
-    if read.verdict.heldout:  # else the part was chosen to have no copies
+    if read.verdict.heldout:  # otherwise, the part was chosen so that it has no copies
         copies = Copies(pixels, hashes, learned)
         are_learned |= [
             not is_equal and copies.of(each).size > 0 for each, is_equal in zip(held, are_learned, strict=True)
@@ -520,9 +521,10 @@ def _write_heldout(images: Images, path: Path) -> DataFile | None:
 
 
 def _in_order(names: Sequence[str]) -> tuple[list[str], NDArray[np.uint16]]:
-    """Return the classes sorted by name, and matching labels. They do not depend on the order in the archives.
+    """Return the classes sorted by name, and matching labels. They do not depend on the order of the images in the
+    archives.
 
-    An image without a class has an arbitrary label, which is not used.
+    The label of an image without a class is arbitrary and not used.
     """
     classes = sorted({*names} - {""}) or [""]
     number_of = {name: number for number, name in enumerate(classes)} | ({} if "" in classes else {"": 0})

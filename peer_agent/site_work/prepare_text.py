@@ -44,10 +44,10 @@ from peer_agent.site_work.intake.verdict import Verdict, shown, together
 
 # An uploaded tokenizer, with which a model is trained from scratch.
 #
-# It tokenizes as before, but adds no special tokens, truncation or padding, because recipes make the samples.
+# Its own truncation, padding and post-processing are removed, because the recipes make the samples.
 
-SMALLEST_VOCAB, LARGEST_VOCAB = 257, 65_536  # 256 bytes and an end-of-text token; the range of uint16
-MOST_BYTES = 64 << 20  # limit for the tokenizer's file
+SMALLEST_VOCAB, LARGEST_VOCAB = 257, 65_536  # minimum: 256 bytes and an end-of-text token; maximum: the range of uint16
+MOST_BYTES = 64 << 20  # size limit of the tokenizer's file
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")  # usual names of the end-of-text token
 # The roles of special tokens in a masked language model, in the recipes' order, and usual names of these tokens.
 ROLES = {
@@ -120,7 +120,7 @@ def _named(brought: Path) -> dict[str, str]:
 
 
 def _end(tokenizer: Tokenizer, named: Mapping[str, str]) -> dict[str, str]:
-    """Return the special tokens by role. The end-of-text token also begins a text, so it alone separates two texts."""
+    """Return the special tokens by role. The end-of-text token also begins a text, so one token separates two texts."""
     end = _first(tokenizer, (named.get("eos_token", ""), *ENDS))
     if end is None:
         raise Problem.of("E372", reason=f"no token of it ends a text, as {ENDS[0]} does")
@@ -152,15 +152,15 @@ def _join_by(tokenizer: Tokenizer, found: Mapping[str, str]) -> None:
     )
 
 
-TRAINED_ON = 64 << 20  # bytes of text on which a tokenizer trains, at most
-HELD_OUT, HELD_OUT_BYTES = 0.02, 8192  # fraction of the text that is held out, and the least number of its bytes ...
-HELD_OUT_AT_MOST = 0.2  # ... unless these are more than this fraction
-SMALL_OVERLAP = 0.01  # share of the held-out part in the training part that is worth a question
-MUCH_OVERLAP = 0.25  # the same, of a part that the site has chosen: what all documents share may be in it
-FEWEST_DOCUMENTS = 10  # with fewer, a held-out part is not expected
-PIECE = 200  # characters that are shown of a document
-SHOWN = 5  # random documents that are shown
-FIELD_NAME = 60  # characters of a field's name that are shown
+TRAINED_ON = 64 << 20  # maximum number of bytes of text to train a tokenizer on
+HELD_OUT, HELD_OUT_BYTES = 0.02, 8192  # fraction of the text to hold out, but at least this many bytes ...
+HELD_OUT_AT_MOST = 0.2  # ... and at most this fraction
+SMALL_OVERLAP = 0.01  # share of the held-out part also in the training part, above which a question is asked
+MUCH_OVERLAP = 0.25  # the share for a part that the site chose, which may contain passages common to all documents
+FEWEST_DOCUMENTS = 10  # with fewer documents, no held-out part is expected
+PIECE = 200  # maximum number of a document's characters to show
+SHOWN = 5  # number of random documents to show
+FIELD_NAME = 60  # maximum number of characters of a field's name to show
 UNREAD = " {count:,} rows there are left out: their row groups are too large."
 UNLISTED = " Another {count:,} tokens there are left out: a run lists no more shards."
 STREAMED = " Some {count:,} of these tokens stay on the Hub, where machines read them."
@@ -171,9 +171,9 @@ class PreparedText(Prepared, frozen=True, kw_only=True):
 
     vocab: int
     characters: int
-    unigram_entropy: float | None  # in nats per token; None if the loss is not per token
-    end: int = END_OF_TEXT_ID  # the end-of-text token ...
-    special: tuple[int, ...] = ()  # ... and, of an uploaded tokenizer for sentences, the special tokens by role
+    unigram_entropy: float | None  # nats per token; None if the loss is not per token
+    end: int = END_OF_TEXT_ID  # number of the end-of-text token ...
+    special: tuple[int, ...] = ()  # ... and an uploaded sentence tokenizer's special tokens, in the order of `ROLES`
     verdict: Verdict
 
 
@@ -191,8 +191,8 @@ def prepare(
     `open_texts`.
 
     Texts in `further` get their own shards and held-out parts. `base`: an uploaded tokenizer, or None to train one on
-    all texts. `names`, `fields`: for each text, in order, its file's name and the field to read. If part of a source
-    stays on the Hub, its shards are portions, which describe where the texts are.
+    all texts. `names`, `fields`: for each text, in order, its file's name and the field to read. The part of a source
+    that stays on the Hub becomes portions, which describe where its texts are.
     """
     vocab = preparation.vocab
     if base is None and not SMALLEST_VOCAB <= vocab <= LARGEST_VOCAB:
@@ -212,10 +212,10 @@ def sources_of(paths: Sequence[Path], names: Sequence[str], fields: Sequence[str
 
 
 def open_all(sources: Sequence[Source], out: Path, stack: ExitStack, writer: Writer | None = None) -> list["Texts"]:
-    """Open the sources until `stack` closes, and choose what is held out of each.
+    """Open the sources until `stack` closes, and choose which documents of each to hold out.
 
-    If one source is named for training and the names of others set them aside, such as `val.csv`, the others are held
-    out.
+    If one source's name says that it is for training, and others are named as set aside, such as `val.csv`, those are
+    held out.
     """
     named = Verdict()
     splits = parts_of([source.name for source in sources], named)
@@ -231,7 +231,7 @@ def open_all(sources: Sequence[Source], out: Path, stack: ExitStack, writer: Wri
     for source, split in zip(sources, splits, strict=True):
         if split not in ("", "train", part):
             first.verdict.leave_out("set aside as a test", source.name)
-    is_brought = bool(beside) and first.heldout is not None  # then nothing of the other sources is held out
+    is_brought = bool(beside) and first.heldout is not None  # if so, no documents of the other sources are held out
     choices = [overlap.Choice([], 0.0) if is_brought else _chosen(each) for each in opened]
     texts = [
         Texts(number, sources[number].path, each, choice.held)
@@ -249,7 +249,7 @@ def open_all(sources: Sequence[Source], out: Path, stack: ExitStack, writer: Wri
 
 
 def _apart(texts: Sequence["Texts"]) -> list["Texts"]:
-    """Exclude from the training part the documents that are held out of another source."""
+    """Exclude from the training part any documents that equal held-out documents of another source."""
     held = {overlap.digest_of(text) for each in texts for text in each.held_texts()}
     apart = []
     for each in texts:
@@ -261,16 +261,16 @@ def _apart(texts: Sequence["Texts"]) -> list["Texts"]:
 
 
 def _overlap(texts: Sequence["Texts"]) -> float:
-    """Return the share of the held-out part that the training part contains."""
+    """Return the share of the held-out passages that the training part contains."""
     held = [text for each in texts for text in each.held_texts()]
     return overlap.overlap_of(held, (each.documents[number] for each in texts for number in each.trained()))
 
 
 class Texts(NamedTuple):
-    """A source with its documents. `number`: its place among the sources.
+    """A source with its documents. `number`: its index among the sources.
 
-    `held`: the numbers of the documents held out, unless the organizer brought a part. `copies`: the documents not
-    used, because another source holds out equal ones.
+    `held`: the numbers of the held-out documents, unless the organizer provided a held-out part. `copies`: the numbers
+    of documents that are not used, because another source holds out equal ones.
     """
 
     number: int
@@ -297,7 +297,7 @@ class Texts(NamedTuple):
 
 
 def _chosen(opened: Opened) -> overlap.Choice:
-    """Choose the documents to hold out, unless the organizer brought a part. Ask if none can be held out."""
+    """Choose the documents to hold out, unless the organizer provided a held-out part. Ask if none can be held out."""
     if opened.heldout is not None:
         return overlap.Choice([], 0.0)
     documents = opened.documents
@@ -362,7 +362,7 @@ def cut(
 
 
 def _told(verdict: Verdict) -> str:
-    """Return a sentence about rows and what was left out, or an empty text for a plain text."""
+    """Return sentences about the field and what was left out, or an empty string if there is nothing to say."""
     left = sum(verdict.left_out.values())
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in verdict.left_out.items())
     field = (

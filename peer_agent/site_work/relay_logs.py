@@ -1,5 +1,5 @@
-"""Fetches averaged bytes from relays' logs over data links. A span is requested by its position and verified by its
-root. The site's replay uses this in a process without an event loop. Relays that sent wrong bytes are asked last. Only
+"""Fetch averaged bytes from relays' logs over data links. A span is requested by its position and verified by its root.
+The site's replay uses this in a process without an event loop. Relays that have sent wrong bytes are asked last. Only
 one span at a time is in memory.
 """
 
@@ -48,7 +48,7 @@ def read_reach(path: Path) -> Reach:
 
 FETCH_S = 30.0  # deadline for a span, in addition to ...
 SLOWEST_BPS = 64 * 1024  # ... the time for its bytes at this rate
-OTHERS = 64  # after so many messages besides the chunks, a relay is not waited for
+OTHERS = 64  # stop waiting for a relay that has sent this many messages besides the chunks
 
 Take = Callable[[Sequence[bytes]], bool]
 
@@ -89,7 +89,7 @@ class RelayLogs:
         self, relay: m.Listener, index: int, span: int, first: int, sizes: Sequence[int]
     ) -> list[bytes] | None:
         """Return a relay's payloads of a span, or None if it does not answer, lacks the span or sends other data."""
-        for _ in range(2):  # a link that was open may have ended
+        for _ in range(2):  # a link that was left open may have ended
             is_old = relay.peer in self._links
             try:
                 async with asyncio.timeout(patience_s(sizes)):

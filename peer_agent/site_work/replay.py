@@ -1,4 +1,4 @@
-"""Replays a run's log from a snapshot. The site computes the state itself instead of trusting an upload. It reads
+"""Replay a run's log from a snapshot. The site computes the state itself instead of trusting an upload. It reads
 averaged bytes from relays' files on this disk, or else fetches them from relays over the network.
 """
 

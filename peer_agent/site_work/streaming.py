@@ -1,5 +1,5 @@
-"""Lists all row groups of Hub datasets that are too large to fetch, and fetches a random sample. The sample is
-prepared like any other text. The rest stays on the Hub, where machines read it (`publishing.portions`).
+"""List all row groups of Hub datasets that are too large to fetch, and fetch a random sample. The sample is prepared
+like any other text. The rest stays on the Hub, where machines read it (`publishing.portions`).
 """
 
 import hashlib

@@ -62,13 +62,13 @@ class Agent:
     def __init__(
         self, home: Home, access: RunAccess, owner: MachineControl, view: View, place: Place | None = None
     ) -> None:
-        """Prepare an agent. `place`: where others can dial this machine, or None if they may not."""
+        """Prepare an agent. `place`: where other peers can dial this machine, or None if they may not."""
         self.home, self.access, self.owner, self.view, self.place = home, access, owner, view, place
         self.links = DataLinks(access, self._hear_relay, self._reached, lambda: self.round is not None)
         self.prober = Prober(access.run, self._say)
-        self.listening: Listening | None = None  # set if others may dial this machine
+        self.listening: Listening | None = None  # set if other peers may dial this machine
         self.control: Connection | None = None
-        self.away: Fault | None = None  # why the control link is down; None while it is open or was never tried
+        self.away: Fault | None = None  # why the control link is down; None while it is up or before the first attempt
         self.core = self._new_core()
         self.round: OpenRound | None = None
         self.jobs = Jobs(self)
@@ -86,7 +86,7 @@ class Agent:
         """Join the run, train and leave. Raises Problem on a permanent error."""
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await self.access.renew()
-        self.core = self._new_core()  # for the run in the credential
+        self.core = self._new_core()  # the core for the run in the credential
         self.owner.on_change = self._obey
         self.prober = Prober(self.access.run, self._say)
         if self.place is not None:
@@ -101,8 +101,8 @@ class Agent:
             await self._leave()
 
     def _obey(self) -> None:
-        """Apply the owner's changed limits and instructions. To rest, leave at once; to move or finish, after the
-        step.
+        """Apply the owner's changed limits and instructions. Leave at once to rest; leave after the step to move or
+        finish.
         """
         self.jobs.take_limits(self.owner.limits)
         if self.owner.rest:
@@ -247,7 +247,7 @@ class Agent:
             await self._arrived(round_)
 
     async def _arrived(self, round_: OpenRound) -> None:
-        """Handle a new average. Once they have all arrived, tell the coordinator, even if some may be wrong."""
+        """Handle a new average. Once all averages have arrived, tell the coordinator, even if some may be wrong."""
         round_.arrived.set()
         gathered = round_.gathered()
         if gathered is not None and round_ is self.round:

@@ -37,7 +37,7 @@ class Collaboration:
         self._asks: Asked | None = None
         self._in_hand: UnitInHand | None = None
         self._is_over = False
-        self.error: BaseException | None = None  # the error because of which this machine left the run, or None
+        self.error: BaseException | None = None  # the error that made this machine leave the run, or None
 
     # --- the loop's side ----------------------------------------------------------------------------------------
 

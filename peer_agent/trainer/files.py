@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 HAND_IN_TRIES, PAUSE_S, LONGEST_PAUSE_S = 5, 1.0, 30.0
 TOKENIZER_LIMIT = 64 << 20  # size limit of a tokenizer's file, in bytes
-STRANGE_TRIES = 6  # a site that is restarting may send strange answers (E110) so often
+STRANGE_TRIES = 6  # a site that is restarting may send this many unexpected answers (E110)
 
 
 async def fetch_shard(home: Home, access: RunAccess, recipe: Recipe, shard: m.Shard) -> Path:

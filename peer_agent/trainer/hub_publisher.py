@@ -1,4 +1,4 @@
-"""The organizer's agent publishes during training: one commit on the Hub after each snapshot step. A child process
+"""Publishing by the organizer's agent during training: one commit on the Hub after each snapshot step. A child process
 packs and uploads. Errors are shown and never stop the agent. During an upload, only the newest snapshot is queued.
 While the Hub is unreachable, the newest snapshot is retried with backoff.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # torch is loaded only for training
 log = logging.getLogger(__name__)
 
 LAST_S = 1800.0  # how long the last upload may take after the run is finished
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 600.0  # before a retry; each pause is twice as long as the last
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 600.0  # pauses before a retry; each one is twice as long as the last
 
 
 class HubPublisher:

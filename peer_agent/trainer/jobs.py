@@ -104,7 +104,7 @@ async def _fill(assembly: Assembly, entry: SpanEntry, payloads: list[bytes]) -> 
     return True
 
 
-LOOK_S = 0.2  # between checks whether the unit is still wanted
+LOOK_S = 0.2  # seconds between checks whether the unit is still wanted
 LONGEST_REST_S = 300.0  # longest rest after one unit, for any duty cycle
 
 
@@ -209,7 +209,7 @@ def _own_loop() -> Collaboration:
 
 
 SETTLE_S = 1.0  # wait for averaged chunks that are still on their way at the commit; then fetch them from the log
-MOST_JOBS = 10_000  # Jobs that wait. The core requests only one load, one update and one computation at a time.
+MOST_JOBS = 10_000  # Queued jobs. The core requests only one load, one update and one computation at a time.
 
 
 class Surroundings(Protocol):

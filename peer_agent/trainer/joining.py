@@ -36,7 +36,7 @@ from peer_agent.trainer.observer import Observer
 log = logging.getLogger(__name__)
 
 LOG = "agent.log"
-NOTHING = Preflight(device="")  # for a machine that does not train
+NOTHING = Preflight(device="")  # the checks of a machine that does not train
 
 
 class Prepared(NamedTuple):
@@ -193,7 +193,7 @@ def free_memory() -> None:
 
 
 def _publisher(agent: Agent, repository: str) -> HubPublisher:
-    """Return a publisher. Raises Problem E348, E353 at once, while the person is still at the terminal."""
+    """Return a publisher. Raises Problem E348, E353 at once, while the user is still at the terminal."""
     check_name(repository)
     return HubPublisher(agent.home, agent.access, repository, hub_token(), agent.view)
 
@@ -205,6 +205,6 @@ def _shown(view: View, home: Home) -> Iterator[None]:
 
 
 def _tell_failure(task: asyncio.Task[None]) -> None:
-    """Log an error in the display. Training goes on."""
+    """Log an error in the task that updates the display. Training goes on."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("the view stands still", exc_info=error)

@@ -1,6 +1,6 @@
 """The part of a trainer that other machines dial. It reduces like a relay, but in the agent's process. This machine
 sends its own chunks and averages over a link to itself, like any other contributor. It stores the log only if the site
-has no relay and asks it to. The trainer's core sends the hellos, because the core knows more.
+has no relay and asks it to. The trainer's core sends the hellos, because it also knows the trainer's work.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from peer_agent.site.relay_links import DataLinks
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.1  # between ticks while chunks close at deadlines
-IDLE_TICKS = 5  # without deadlines, one tick per so many
-MOST_WAITING = 4096  # Events that wait. More are dropped; important ones are repeated.
+TICK_S = 0.1  # seconds between ticks while chunks close at deadlines
+IDLE_TICKS = 5  # without deadlines, the state machine gets one in this many ticks
+MOST_WAITING = 4096  # Queued events. More are dropped; important ones are repeated.
 OF_A_LISTENER = m.SpanDone | m.Have | m.Progress | m.Arrivals | m.SlotRefused | m.Probed
 
 
@@ -83,7 +83,7 @@ class Listening:
     def hear(self, body: m.TO_PEER) -> None:
         """Handle a message from the site that concerns a reducer. Ignore other messages."""
         if isinstance(body, m.Planned) and not body.slots:
-            return  # a plan in which this machine has no part
+            return  # a plan in which this machine does not reduce
         if isinstance(body, m.Probe) and not body.begins:
             self.run.probe(body)
         try:
@@ -114,7 +114,7 @@ class Listening:
                 self._happens(e.Ticked())
 
     def _say_of_listener(self, message: m.TO_SITE) -> None:
-        is_gap = isinstance(message, m.Heartbeat) and message.index >= 0  # about a gap in the log that is stored here
+        is_gap = isinstance(message, m.Heartbeat) and message.index >= 0  # reports a gap in this machine's log
         if isinstance(message, OF_A_LISTENER) or is_gap:
             self._say(message)
 

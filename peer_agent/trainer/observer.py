@@ -28,7 +28,7 @@ MOST_WORDS = 1000  # limit of characters in the site's warning about training
 
 
 class LeaderboardLine(Struct, frozen=True):
-    """The fields of a leaderboard entry that are used here."""
+    """The fields of a leaderboard entry that the display uses."""
 
     rank: int
     name: str
@@ -110,7 +110,7 @@ class Observer:
     async def _watch_disk(self) -> None:
         folder = self.agent.home.folder
         while True:
-            with contextlib.suppress(OSError):  # tried again later
+            with contextlib.suppress(OSError):  # the next observation tries again
                 free = (await asyncio.to_thread(shutil.disk_usage, folder)).free
                 self._note(Condition.DISK, hardware.of_disk_in_use(free, folder))
             await asyncio.sleep(DISK_S)
@@ -125,7 +125,7 @@ class Observer:
             self.view.ended(before)
 
     async def _ask_for_rank(self) -> None:
-        """Ask the site regularly for the person's accepted samples. Until the site answers, show this machine's own
+        """Ask the site regularly for the user's accepted samples. Until the site answers, show this machine's own
         count.
         """
         access = self.agent.access
@@ -177,5 +177,5 @@ def doing(agent: Agent) -> str:
 
 
 def _of_site(away: Fault | None) -> Fault | None:
-    """Return the fault to show for a control link that is down. An unreachable site may only be restarting."""
+    """Return the fault to show for a control link that is down. An unreachable site may just be restarting."""
     return hardware.not_reached(away) if away is not None and away.code in PASSING else away

@@ -19,7 +19,7 @@ from peer_agent.protocol.wire import Frame, Kind
 from peer_agent.site.relay_links import DataLinks
 
 GATHER_S = 0.05  # wait at most this long, to serve together reducers that become ready at about the same time
-OPENS = 1000  # requests in the queue; a run has at most so many relays
+OPENS = 1000  # maximum number of requests in the queue: a run's maximum number of relays
 
 
 class OpenRound:

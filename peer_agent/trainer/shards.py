@@ -23,9 +23,9 @@ from peer_agent.recipes.training import training_of
 from peer_agent.site.credential import RunAccess
 from peer_agent.trainer.files import fetch_shard, fetch_tokenizer
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # before the Hub is asked again; each pause is twice as long as the last
-SILENT_S = 900.0  # without a byte from the Hub for so long, a try is given up; this includes the time to tokenize rows
-MADE = ".made-"  # in the names of unfinished files
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # pauses before asking the Hub again; each one is twice as long as the last
+SILENT_S = 900.0  # a try ends after this long without a byte from the Hub; this includes the time to tokenize rows
+MADE = ".made-"  # part of the names of unfinished files
 
 
 class Portions:
@@ -93,7 +93,7 @@ class Portions:
         return None
 
 
-LOOK_S = 0.5  # between checks whether the agent still runs
+LOOK_S = 0.5  # seconds between checks whether the agent is still running
 AHEAD = 4  # shards to fetch in advance: the next two of each of two sources
 OPEN_BYTES = 1 << 30  # limit of shards in memory, by the size of their files; the shard in use always stays
 

@@ -12,11 +12,11 @@ import torch
 from peer_agent.protocol.recipe import Recipe
 
 FIRST, LEAST, MOST = 2.0**16, 1.0, 2.0**24
-GROWS_AFTER = 1000  # after so many finite gradients in a row
-SIDE, TRIES = 512, 5  # of the speed trial: the matrices' side, and repetitions
+GROWS_AFTER = 1000  # the loss scale grows after this many finite gradients in a row
+SIDE, TRIES = 512, 5  # the side of the matrices in the speed trial, and the number of repetitions
 WIDE = "sdpa_float32"  # name under which transformers knows this attention
-LONG = 256  # with samples of at least so many tokens, bf16 attention is not slower on a CPU
-PAYS = 1.5  # the least speedup of bf16 that is used, because float32 parts and casts reduce it
+LONG = 256  # with samples of at least this many tokens, bf16 attention is no slower on a CPU
+PAYS = 1.5  # bf16 is used from this speedup on, because float32 parts and casts reduce the gain
 
 
 def half_of(recipe: Recipe, device: torch.device) -> torch.dtype | None:

@@ -89,8 +89,8 @@ def samples_of(unit: Unit, *, run: RunId, of: int) -> Samples:
 MOST_UNITS = 64
 # Passes with each number of units. Only the fastest counts, because the first pass and data fetches are slow.
 TRIES = 3
-GAIN = 1.1  # least gain in samples per second when the number of units doubles
-LONGEST_S = 1.0  # limit for a pass of several units, estimated from a pass with fewer
+GAIN = 1.1  # the number of units doubles again only if the last doubling raised samples per second by this factor
+LONGEST_S = 1.0  # limit for a pass of several units, estimated from a pass with fewer units
 
 
 class DeviceBatch:
@@ -102,8 +102,8 @@ class DeviceBatch:
         """Begin with one unit. `most`: the limit; 1 if using more units cannot be faster."""
         self.most = most
         self._found, self._alone = 1, 0
-        self._rates: list[float] = []  # of passes with the current number of units, in samples per second
-        self._rate_before = 0.0  # with half as many units
+        self._rates: list[float] = []  # speeds of passes with the current number of units, in samples per second
+        self._rate_before = 0.0  # speed with half as many units
 
     @property
     def units(self) -> int:
@@ -112,7 +112,7 @@ class DeviceBatch:
     def took(self, units: int, samples: int, seconds: float) -> None:
         self._alone = max(0, self._alone - 1)
         if units != self._found or self._found == self.most:
-            return  # a number that is not on trial, or no larger number to try
+            return  # this number is not on trial, or no larger number may be tried
         self._rates.append(samples / seconds)
         if len(self._rates) < TRIES:
             return

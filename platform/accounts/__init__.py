@@ -1,1 +1,1 @@
-"""People, and the machines that act for them. This package knows a run only as an id in a credential."""
+"""People, and the machines that act for them. This package knows runs only by the ids in credentials."""

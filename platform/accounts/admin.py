@@ -13,13 +13,13 @@ from accounts import deactivation, services
 from accounts.models import RELAY_KEEPER, Machine, Person
 from peer_agent.protocol.errors import Problem
 
-# This site has only two levels of permission, operator and everyone else, so it needs no groups. The tables of allauth
-# are empty, or the environment sets what they would hold.
+# This site has only two levels of permission, operator and everyone else, so it needs no groups. allauth's tables stay
+# empty, or the site's environment replaces them.
 admin.site.unregister([Group, EmailAddress, SocialAccount, SocialApp, SocialToken])
 
 
 class Kept(admin.ModelAdmin):  # type: ignore[type-arg] # Django's class takes no parameters at run time
-    """Admin pages on which no row can be created or deleted."""
+    """The base class of admin pages on which no row can be created or deleted."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         del request

@@ -36,7 +36,7 @@ def set_password(*, person: Person, password: str) -> None:
 
 
 def change_password(*, person: Person, current: str, password: str) -> None:
-    """Set a password after checking the current one, if any. Raises ValidationError with the faults by form field."""
+    """Set a password after checking the current one, if any. Raises ValidationError with the errors by form field."""
     if person.has_usable_password() and not person.check_password(current):
         raise ValidationError({"current": gettext("That's not your current password.")})
     try:
@@ -56,7 +56,7 @@ def reset_path(*, username: str) -> str:
 
 
 def person_of_reset(*, person_id: str, token: str) -> Person:
-    """Return a password link's person. Raises Problem E333 if the link was used, has expired or predates a login."""
+    """Return the person a password link is for. Raises Problem E333 if it was used, has expired or predates a login."""
     try:
         person = Person.objects.filter(pk=int(urlsafe_base64_decode(person_id)), is_active=True).first()
     except (ValueError, OverflowError):
@@ -68,7 +68,7 @@ def person_of_reset(*, person_id: str, token: str) -> Person:
 
 @transaction.atomic
 def close_account(*, person: Person) -> None:
-    """Close an account: its logins, sessions, machines and tokens stop working. Contributions still count.
+    """Close an account: its logins, sessions, machines and tokens stop working. Its contributions still count.
 
     Approvals that machines have not collected yet are withdrawn, so that reopening the account does not admit these
     machines.
@@ -85,7 +85,7 @@ def close_account(*, person: Person) -> None:
 
 @transaction.atomic
 def forget_person(*, person: Person) -> None:
-    """Close the account for good, and delete its name, password, logins and tokens. Contributions still count.
+    """Close an account for good, and delete its name, password, logins and tokens. Its contributions still count.
 
     The public keys of its machines stay, because old signatures cannot be checked without them.
     """

@@ -14,8 +14,8 @@ from peer_agent.protocol.errors import Problem
 LIFETIME = timedelta(minutes=15)
 INTERVAL_S = 2
 GRACE = timedelta(seconds=60)  # time for a machine to collect an approval that came at the last moment
-MEMORY = timedelta(days=1)  # for this long, an expired code is told apart from an unknown one
-MOST = 20_000  # most requests stored, of all machines together, expired ones included
+MEMORY = timedelta(days=1)  # for this long, the site can tell an expired code from an unknown one
+MOST = 20_000  # most requests stored for all machines together, including expired ones
 LETTERS = "BCDFGHJKMNPRSTVWXZ"  # no vowels, so no words; no L and Q, which look like I and O
 CODE_LENGTH = 8
 ATTEMPTS = 5
@@ -96,7 +96,7 @@ def find_request(text: str) -> DeviceRequest | None:
 
 
 def require_answerable(*, request: DeviceRequest, person: Person, now: datetime) -> None:
-    """Check that this person may answer, or already has. Raises Problem E225 (expired), E226 (answered by another)."""
+    """Check that the person may answer the request, or has. Raises Problem E225 (expired), E226 (another answered)."""
     if request.state == State.WAITING and request.expires_at <= now:
         raise Problem.of("E225", shown=request.shown_code, minutes=round(LIFETIME.total_seconds() / 60))
     if request.state != State.WAITING and request.person_id != person.pk:
@@ -104,7 +104,7 @@ def require_answerable(*, request: DeviceRequest, person: Person, now: datetime)
 
 
 def may_approve(*, request: DeviceRequest, person: Person) -> bool:
-    """Return True if the person may approve. Only operators may approve relays, which see other people's gradients."""
+    """Return True if the person may approve the request. Relays, which see gradients, must be approved by operators."""
     return request.kind != Machine.Kind.RELAY or person.is_staff
 
 
@@ -129,7 +129,7 @@ def asked_with(device_code: str) -> Asked:
 
 
 def collect_machine(*, asked: Asked, proof: bytes, url: str, now: datetime) -> Machine:
-    """Admit and return the approved machine, only once per request.
+    """Admit the approved machine and return it. This works only once per request.
 
     `proof` is the machine's signature of the device code, for the purpose REQUEST. `url` is the page where people
     approve. Raises Problem E216 (wrong proof), E221 (declined), E222 (expired or used), E220 (not answered yet), E227,

@@ -1,4 +1,4 @@
-"""Logins through another site. For each, this site stores only the other site's name and its id for the person.
+"""Logins through another site. For each login, this site stores only the other site's name and its id for the person.
 
 People connect such an account in one of two ways: by signing up through the other site, or while logged in here. A
 matching name or e-mail address never connects two accounts.

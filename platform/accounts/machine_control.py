@@ -15,8 +15,8 @@ from peer_agent.machine.resting import Rest
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.messages import Instructions, MachineReport
 
-SPARED = timedelta(seconds=30)  # a report equal to the last one is not written again within this time
-MOST_CHANGED = 10_000  # most rows of one query; a machine beyond them gets its instructions with its next report
+SPARED = timedelta(seconds=30)  # within this time, a report that equals the last one is not written again
+MOST_CHANGED = 10_000  # most rows in one query; any other machine gets its instructions with its next report
 FRESH = timedelta(seconds=150)  # a machine reports at least once a minute
 
 
@@ -56,7 +56,7 @@ def controls_of(machines: Collection[Machine]) -> dict[UUID, Control]:
 
 
 def paused_in(run: RunId, owner: Person) -> tuple[Machine, Control] | None:
-    """Return a connected machine in the run that its owner has paused, with its instructions, if there is one."""
+    """Return one connected machine in the run that its owner has paused, with its `Control`, or None."""
     rows = MachineControl.objects.filter(machine__person=owner, reported_at__gte=timezone.now() - FRESH)
     for row in rows.select_related("machine"):
         control = _control_in(row)
@@ -71,7 +71,7 @@ def _control_in(row: MachineControl) -> Control:
 
 
 def wanted_in(row: MachineControl) -> Instructions:
-    """Return the present instructions. An ended pause counts as one more revision, which no row has to store."""
+    """Return the current instructions. The end of a pause counts as another revision, although it is not stored."""
     try:
         said = msgspec.json.decode(row.instructions)
         wanted = msgspec.convert({"type": "Instructions", **said, "revision": row.revision}, Instructions)

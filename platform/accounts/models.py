@@ -117,14 +117,14 @@ class MachineControl(models.Model):
     instructions = models.TextField(default="{}")
     changed_at = models.DateTimeField(default=timezone.now, db_index=True)
     report = models.TextField(blank=True)
-    reported_at = models.DateTimeField(null=True, blank=True)  # None: the machine has disconnected since
+    reported_at = models.DateTimeField(null=True, blank=True)  # None: the machine has since disconnected
 
     def __str__(self) -> str:
         return f"what is wanted of {self.machine_id}"
 
 
 class PastOwner(models.Model):
-    """A former owner of a machine. If this person's account is closed, the machine's key is refused too."""
+    """A former owner of a machine. If this person's account is closed, the site also rejects the machine's key."""
 
     machine = models.ForeignKey(Machine, models.CASCADE, related_name="past_owners")
     person = models.ForeignKey(Person, models.CASCADE, related_name="+")
@@ -176,7 +176,7 @@ class DeviceRequest(models.Model):
 
     @property
     def shown_code(self) -> str:
-        """The code as people read it: BCDF-GHJK."""
+        """The code as shown to people, such as BCDF-GHJK."""
         return f"{self.user_code[:4]}-{self.user_code[4:]}"
 
 
@@ -230,8 +230,8 @@ class TeamMember(models.Model):
 
     team = models.ForeignKey(Team, models.CASCADE, related_name="members")
     person = models.ForeignKey(Person, models.CASCADE, related_name="in_teams")
-    joined_day = models.IntegerField()  # since 1970; the team counts samples of this day
-    left_day = models.IntegerField(null=True, blank=True)  # the team does not count samples of this day
+    joined_day = models.IntegerField()  # days since 1970; samples of this day count for the team
+    left_day = models.IntegerField(null=True, blank=True)  # samples of this day no longer count for the team
 
     class Meta:
         ordering = ("pk",)

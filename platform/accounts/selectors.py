@@ -39,7 +39,7 @@ def person_with_page(name: str, *, viewer: object) -> Person | None:
 
 
 def names_with_page(names: Collection[str]) -> set[str]:
-    """Return those names that belong to people with a public page."""
+    """Return those of the names that belong to people with a public page."""
     people = Person.objects.filter(username__in=names, is_active=True, has_public_page=True)
     return set(people.exclude(username=RELAY_KEEPER).values_list("username", flat=True))
 

@@ -71,7 +71,7 @@ def relay_keeper() -> Person:
 def create_token(
     *, person: Person, purpose: Token.Purpose, label: str = "", lifetime: timedelta | None = None
 ) -> IssuedToken:
-    """Create a token. Its secret is `mh_` and 256 random bits. Without `lifetime`, it works until it is revoked."""
+    """Create a token. Its secret is `mh_` followed by 256 random bits. Without `lifetime`, it works until revoked."""
     secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
     expires_at = timezone.now() + lifetime if lifetime else None
     token = Token.objects.create(
@@ -127,7 +127,7 @@ def admit_machine(*, person: Person, name: str, public_key: bytes, kind: Machine
 
 
 def require_welcome(machine: Machine) -> None:
-    """Check that a known machine may be admitted. Raises Problem E227 (revoked), E228 (account closed)."""
+    """Check that a machine in the database may be admitted. Raises Problem E227 (revoked), E228 (account closed)."""
     if machine.revoked_at:
         raise Problem.of("E227")
     if not machine.person.is_active or machine.past_owners.filter(person__is_active=False).exists():
@@ -177,7 +177,7 @@ def unbar_machine(*, machine: Machine) -> None:
 
 
 def issue_credential(*, machine: Machine, run: RunId, role: Role, now: int) -> Signed:
-    """Return a signed one-hour credential for the machine to act for its owner in `run`. `*` means every run."""
+    """Return a signed one-hour credential for the machine to act for its owner in `run`, where `*` means every run."""
     credential = Credential(
         person=machine.person.username,
         machine=machine.peer_id,
@@ -192,7 +192,7 @@ def issue_credential(*, machine: Machine, run: RunId, role: Role, now: int) -> S
 
 
 def issue_reader(*, key: bytes, peer: PeerId, run: RunId, now: int) -> Signed:
-    """Return a signed one-hour credential that lets the holder of `key` read a run's log from relays for the site."""
+    """Return a signed one-hour credential that lets the holder of `key` read a run's log on relays, for the site."""
     credential = Credential(
         person=RELAY_KEEPER,
         machine=peer,
@@ -267,7 +267,7 @@ def verified_request(
         raise Problem.of("E216") from error
     if not is_signed_by(bytes(machine.public_key), REQUEST, signed):
         raise Problem.of("E216")
-    # Check the clock last: only the machine itself may cause a message about its clock.
+    # Check the clock last, so that only the machine itself can cause an error about its clock.
     if abs(now - request.issued_at) > CLOCK_TOLERANCE_S:
         raise Problem.of("E204", minutes=round(abs(now - request.issued_at) / 60))
     if request.role not in ASKED_FOR:

@@ -42,7 +42,7 @@ def make_team(*, leader: Person, name: str) -> Team:
 
 
 def new_link(*, team: Team) -> str:
-    """Replace the team's joining link and return the new link's secret, which is shown only once."""
+    """Replace the team's invitation link and return the new link's secret, which is shown only once."""
     secret = secrets.token_urlsafe(32)
     team.link_digest = digest_of(secret)
     team.save(update_fields=["link_digest"])
@@ -50,7 +50,7 @@ def new_link(*, team: Team) -> str:
 
 
 def team_by_link(*, slug: str, secret: str) -> Team:
-    """Return the team to which a joining link belongs. Raises Problem E330 if the link does not work."""
+    """Return the team to which an invitation link belongs. Raises Problem E330 if the link does not work."""
     team = Team.objects.filter(slug=slug, link_digest=digest_of(secret)).first()
     if team is None:
         raise Problem.of("E330")
@@ -59,7 +59,7 @@ def team_by_link(*, slug: str, secret: str) -> Team:
 
 @transaction.atomic
 def join_team(*, slug: str, secret: str, person: Person) -> Team:
-    """Move a person into a joining link's team. Raises Problem E330 (invalid link), E340 (full team)."""
+    """Move a person into the team of an invitation link. Raises Problem E330 (invalid link), E340 (full team)."""
     team = Team.objects.select_for_update().get(pk=team_by_link(slug=slug, secret=secret).pk)
     if members_of(team).filter(person=person).exists():
         return team
@@ -74,14 +74,14 @@ def join_team(*, slug: str, secret: str, person: Person) -> Team:
 
 @transaction.atomic
 def leave_team(*, person: Person) -> None:
-    """End a membership. The team keeps the samples. The longest-standing member replaces a departing leader."""
+    """End a person's membership; their samples stay. The longest-standing member succeeds a leader who leaves."""
     for place in TeamMember.objects.filter(person=person, left_day=None):
         _leave(place)
 
 
 @transaction.atomic
 def remove_member(*, team: Team, person: Person) -> None:
-    """Remove a member, and disable the team's joining link, since the member may know it."""
+    """Remove a member and disable the team's invitation link, which the member may know."""
     for place in members_of(team).filter(person=person):
         _leave(place)
         Team.objects.filter(pk=team.pk).update(link_digest="")

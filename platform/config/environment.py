@@ -95,12 +95,12 @@ def address(name: str, default: str, *, environ: Mapping[str, str] = os.environ)
 
 
 def in_url(host: str) -> str:
-    """Return a host as URLs write it: an IPv6 address in brackets."""
+    """Return a host in the form used in URLs, with an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
 def broker(name: str, *, environ: Mapping[str, str] = os.environ) -> str:
-    """Return a Redis address, or an empty string if none is set. Raises Problem E405."""
+    """Return a Redis address, or an empty string if none is set. Raises Problem E405 on any other value."""
     value = text(name, environ=environ)
     if value and not value.startswith(("redis://", "rediss://")):
         raise Problem.of("E405", name=name, reason="it does not begin with redis:// or rediss://")
@@ -170,7 +170,7 @@ def postgresql(url: str) -> dict[str, Any]:
         "HOST": host,
         "PORT": parts.port or "",
         "CONN_MAX_AGE": 0,
-        "CONN_HEALTH_CHECKS": True,  # replaces connections that a restart of the database broke
+        "CONN_HEALTH_CHECKS": True,  # replaces connections that broke when the database restarted
         "OPTIONS": {**options, "pool": dict(POOL)},
     }
 
@@ -179,7 +179,7 @@ def postgresql(url: str) -> dict[str, Any]:
 
 
 def kept_secret(path: Path) -> bytes:
-    """Return the 32 random bytes a file stores in hexadecimal. Of concurrent calls, only the first creates the file."""
+    """Return 32 random bytes from a file, which has them in hexadecimal. The first of concurrent calls creates it."""
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
@@ -266,7 +266,7 @@ def public_settings(url: str) -> dict[str, Any]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if only this machine can reach the host. 127.0.0.2 does not count: tests use it as another one."""
+    """Return True if only this machine can reach the host. False for 127.0.0.2, which tests use as another machine."""
     return host in ("127.0.0.1", "localhost", "::1")
 
 

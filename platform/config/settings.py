@@ -11,8 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Settings from the environment
 DATA = environment.folder("MANYHANDS_DATA", ROOT / "var" / "data")  # database, storage, keys
-RELAY_FOLDERS = environment.folders("MANYHANDS_RELAY_FOLDERS")  # homes of other relays, on readable disks
-PUBLIC_URL = environment.address("MANYHANDS_PUBLIC_URL", "http://127.0.0.1:8000")  # the one that browsers use
+RELAY_FOLDERS = environment.folders("MANYHANDS_RELAY_FOLDERS")  # home folders of other relays, which the site reads
+PUBLIC_URL = environment.address("MANYHANDS_PUBLIC_URL", "http://127.0.0.1:8000")  # the address that browsers use
 UPLOAD_LIMIT_MB = environment.number("MANYHANDS_UPLOAD_LIMIT_MB", 512, least=1, most=1_000_000)
 # Enough for a school.
 PEOPLE_PER_ADDRESS = environment.number("MANYHANDS_PEOPLE_PER_ADDRESS", 300, least=1, most=1_000_000)
@@ -67,7 +67,7 @@ MIDDLEWARE = [
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "web.http.middleware.compressed",
     "web.http.middleware.content_security_policy",
-    "django.middleware.locale.LocaleMiddleware",  # before all that may fail, so that error pages are translated
+    "django.middleware.locale.LocaleMiddleware",  # before anything that may fail, so that error pages are translated
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -185,7 +185,7 @@ QUOTAS = {
     "parameters": environment.number("MANYHANDS_QUOTA_PARAMETERS", 500_000_000, least=1, most=2**31),
     "runs": environment.number("MANYHANDS_QUOTA_RUNS", 10, least=1, most=1_000_000),
 }
-# The cache "here" counts uses of this process alone, while Redis is away.
+# The cache "here" counts the uses of this process alone while Redis is down.
 IN_MEMORY = "django.core.cache.backends.locmem.LocMemCache"
 CACHES = {
     "default": {"BACKEND": "coordination.channel_layer.cache.SafeRedisCache", "LOCATION": REDIS_URL}
@@ -194,8 +194,8 @@ CACHES = {
     "here": {"BACKEND": IN_MEMORY, "LOCATION": "here", "OPTIONS": {"MAX_ENTRIES": 100_000}},
 }
 
-# Messages between WebSockets and hosts. The two classes state the limits of their queues. While Redis is away, the
-# messages of several processes go over PostgreSQL.
+# Messages between WebSockets and hosts. The two classes state the limits of their queues. While Redis is down, messages
+# between processes go over PostgreSQL.
 CHANNEL_LAYERS = {
     "default": {"BACKEND": "coordination.channel_layer.redis.RedisLayer", "CONFIG": {"hosts": [REDIS_URL]}}
     if REDIS_URL

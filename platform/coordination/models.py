@@ -12,9 +12,9 @@ from runs.models import Run
 
 
 class Presence(models.Model):
-    """The machines in a run and the progress of its step, written every second. The coordinator never reads them.
+    """The machines in a run and the progress of its step, written every second. The coordinator never reads these rows.
 
-    `plan` is the last plan, and stays when the run loses its host. `links` has each machine's bandwidth, for the
+    `plan` is the last plan, which is kept when the run loses its host. `links` has each machine's bandwidth, for the
     machine's owner. `crowd` lists changes in the number of trainers as [UTC seconds, new number], the newest last.
     """
 
@@ -50,7 +50,7 @@ class Election(models.Model):
 
 
 class Admission(models.Model):
-    """The hash that most people's copies of the state at a log entry share. The site rejects other files."""
+    """The hash shared by most people's copies of the state at a log entry. The site rejects all other files."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="admissions")
     index = models.BigIntegerField()
@@ -95,7 +95,7 @@ class UploadSlot(models.Model):
 
 
 class Parcel(models.Model):
-    """A message to a site process, or to all ("groups"), for while Redis is away (`channel_layer.bridge`)."""
+    """A message to one site process or to all ("groups"), used while Redis is down (`channel_layer.bridge`)."""
 
     recipient = models.CharField(max_length=32)
     data = models.BinaryField()

@@ -19,7 +19,7 @@ from runs.models import Run
 from runs.states import HOSTED
 
 TRAINER, AUXILIARY, RELAY = Role.TRAINER.value, Role.AUXILIARY.value, Role.RELAY.value
-CHANGES = 50  # changes of the number of trainers that are kept
+CHANGES = 50  # changes in the number of trainers that are kept
 FRESH = timedelta(seconds=15)  # an older record means that the run has no living host
 
 
@@ -63,7 +63,7 @@ class Crowd(NamedTuple):
 
 
 class Here(NamedTuple):
-    """The present state of a run. `links` has the stored form (see `links_in`); `crowd` ends with the newest change."""
+    """The current state of a run. `links` has the stored form (see `links_in`); `crowd` ends with the newest change."""
 
     peers: list[OnlinePeer]
     phase: str  # empty if no host drives the run
@@ -73,7 +73,7 @@ class Here(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """All that a host writes for the pages, as plain values."""
+    """Everything that a host writes for the pages, as plain values."""
 
     step: Step
     members: list[OnlinePeer]
@@ -89,7 +89,7 @@ class Before(NamedTuple):
 
 
 def here(run: Run, *, with_links: bool = False) -> Here:
-    """Return the run's present state, in one query. A run that has ended or has no host still has its last plan."""
+    """Return the run's current state, in one query. A run that has ended or has no host still has its last plan."""
     row = (Presence.objects.all() if with_links else Presence.objects.defer("links")).filter(run=run).first()
     if row is None:
         return Here([], "", None, {}, [])
@@ -104,7 +104,7 @@ def online(run: Run) -> list[OnlinePeer]:
 
 
 def online_in(runs: Iterable[Run]) -> dict[UUID, list[OnlinePeer]]:
-    """Return the connected peers by run, for those of the runs that have a host. Takes one query."""
+    """Return the connected peers of each run that has a host, by run, in one query."""
     driven = [run.pk for run in runs if run.state in HOSTED]
     fresh = Presence.objects.filter(run__in=driven, at__gte=timezone.now() - FRESH)
     return {run_id: _peers_in(members) for run_id, members in fresh.values_list("run_id", "members")}
@@ -143,7 +143,7 @@ def _crowd_in(row: Presence) -> list[Crowd]:
 
 
 def _with(changes: list[list[float]], *newer: list[float]) -> list[list[float]]:
-    """Append newer entries, skipping repeated numbers of trainers, and return the last `CHANGES` entries."""
+    """Append the `newer` numbers of trainers that differ from the last. Return the last `CHANGES` entries."""
     for seconds, trainers in newer:
         if not changes or changes[-1][1] != trainers:
             changes.append([seconds, trainers])
@@ -173,7 +173,7 @@ def _links_of(state: RunState) -> dict[PeerId, Link]:
 
 
 def picture_of(state: RunState) -> tuple[Step, list[OnlinePeer]]:
-    """Return the step's progress and the connected peers. A peer one step behind, as just after a commit, is ready."""
+    """Return the step's progress and the connected peers. A peer that is one step behind still counts as ready."""
     direct = frozenset(p.peer for p in state.listening.values() if p.role is not Role.RELAY and state.may_reduce(p))
     members = sorted(state.members.values(), key=lambda p: (not p.trains, p.role, p.person, p.peer))
     seen = [

@@ -1,8 +1,8 @@
 """Snapshots from keepers: which machine may upload one, and which hash is admitted (rule 17).
 
 The coordinator decides both. A host passes the commands `Elected`, `Admitted` and `Replay` to `carry_out`, and each
-relay's hello to `note_listener`. It polls `news_of` once a second and turns the news into events: another snapshot
-into `SnapshotStored`, a higher `verified` into `Verified`, the result of a replay into `Replayed`.
+relay's hello to `note_listener`. It polls `news_of` once a second and turns the news into events: `SnapshotStored` for
+another snapshot, `Verified` for a higher `verified`, and `Replayed` for the result of a replay.
 """
 
 from datetime import datetime, timedelta
@@ -66,7 +66,7 @@ def elect_keeper(run: Run, *, peer: PeerId, index: int, step: int) -> None:
 
 
 def admit_hash(run: Run, *, index: int, step: int, sha256: str, size: int) -> None:
-    """Admit the hash that most people's copies have at this entry, unless a replay of the log has refused it."""
+    """Admit the hash that most people's copies have at this entry, unless a replay of the log has contradicted it."""
     if RefusedSnapshot.objects.filter(run=run, file=sha256).exists():
         return
     facts = {"step": step, "sha256": sha256, "size": size}
@@ -115,7 +115,7 @@ def as_message(snapshot: Snapshot) -> m.Snapshot:
     )
 
 
-# --- Files and hashes, in whichever order they come
+# --- Files and hashes, which may arrive in either order
 
 
 def election_of(run: Run, peer: PeerId, step: int) -> Election | None:
@@ -130,8 +130,8 @@ def admitted_at(run: Run, index: int) -> Admission | None:
 def keep_if_admitted(run: Run, index: int) -> None:
     """Store a pending file as a snapshot if its hash is admitted. Delete the file if another hash is admitted.
 
-    A file and its hash may arrive at the same time. Each caller writes its own row before it looks for the other, so
-    that one of them finds both.
+    A file and its hash may arrive at the same time. Each caller writes its own row before it looks for the other row,
+    so at least one caller finds both.
     """
     admission, pending = admitted_at(run, index), PendingSnapshot.objects.filter(run=run, index=index).first()
     if admission is None or pending is None:

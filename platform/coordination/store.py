@@ -57,11 +57,11 @@ DONE = "Rolled back to step {step:,}: {undone} undone. Credit stays."
 
 
 class Stale(Exception):
-    """An error raised if the run's head has moved since this host last wrote it."""
+    """Raised if the run's head has moved since this host last wrote it."""
 
 
 class Refused(Exception):
-    """A rollback that is no longer wanted or no longer possible."""
+    """Raised if a rollback is no longer wanted, or no longer possible."""
 
 
 def load(run: Run, fence: int) -> RunState:
@@ -104,12 +104,12 @@ def commit(run: Run, sealed: Entry, record: Record, *, duration_s: float, attemp
 
 
 def roll_back(run: Run, sealed: Entry, record: Record) -> Outcome:
-    """Write an entry that undoes others. Return "refused" if it is no longer wanted, or the target's file is gone."""
+    """Write an entry that undoes others. Return "refused" if the rollback is not wanted any more or not possible."""
     return _outcome(partial(write_rollback, run, sealed, record), run, sealed, record)
 
 
 def _outcome(write: Callable[[], None], run: Run, sealed: Entry, record: Record) -> Outcome:
-    """Call `write` and return the outcome. If the database does not answer, find out what it stored."""
+    """Call `write` and return the outcome. If the database does not answer, find out whether it stored the record."""
     try:
         write()
     except Stale:
@@ -249,7 +249,7 @@ class Wanted(TypedDict):
 
 
 def goal_of(run: Run, now: datetime | None = None) -> Wanted:
-    """Return what the run is to do now. Before its start time it is paused, and `scheduled` says until when."""
+    """Return what the run should do now. Before its start time it is paused, and `scheduled` says until when."""
     if run.wanted == Run.Wanted.FINISHED:
         return Wanted(goal="finishing", scheduled="")
     at = run.later_start(now) if run.state != Run.State.PAUSED else None
@@ -265,13 +265,13 @@ def directed(run: Run) -> Directed:
 
 
 def revoked(peers: Iterable[PeerId]) -> list[PeerId]:
-    """Return the given machines that were revoked or belong to a closed account."""
+    """Return those of the machines that were revoked or belong to a closed account."""
     gone = Machine.objects.filter(pk__in=list(peers)).filter(Q(revoked_at__isnull=False) | Q(person__is_active=False))
     return [PeerId(machine.hex) for machine in gone.values_list("pk", flat=True)]
 
 
 def uninvited(run: Run, peers: Iterable[PeerId]) -> list[PeerId]:
-    """Return the given machines whose owners may not, or may no longer, take part in the run."""
+    """Return those of the machines whose owners may not, or may no longer, take part in the run."""
     return [PeerId(pk.hex) for pk in shut_out(run, list(peers)).values_list("pk", flat=True)]
 
 
@@ -292,7 +292,7 @@ def target_of(run: Run) -> Target | None:
 
 
 def last_index(run: Run) -> int:
-    """Return the index of the last rollback; 0 if there is none."""
+    """Return the log index of the run's last rollback, or 0 if it has none."""
     found = run.log.filter(kind=LogEntry.Kind.ROLLBACK).order_by("-index").values_list("index", flat=True).first()
     return found or 0
 

@@ -1,6 +1,7 @@
 """Uploads of snapshots by elected keepers.
 
-A machine may upload one snapshot at a time, of at most the announced size. Each is stored whole or not at all.
+A machine may upload one snapshot at a time, of at most the announced size. Each is either stored completely or
+discarded.
 """
 
 from datetime import timedelta
@@ -83,7 +84,7 @@ def _place(run: Run, election: Election) -> Place:
 def _wait(run: Run, election: Election, taken: Taken) -> Taken:
     """Keep the file until its hash is admitted, perhaps at once. Raises Problem E356 if another hash is admitted."""
     for before in PendingSnapshot.objects.filter(run=run, index=election.index).exclude(sha256=taken.file):
-        storage.pending_path(run, before.sha256).unlink(missing_ok=True)  # of a keeper that was replaced
+        storage.pending_path(run, before.sha256).unlink(missing_ok=True)  # the upload of a keeper that was replaced
     facts = {"step": taken.step, "sha256": taken.file, "size": taken.size, "state_digest": taken.state_digest}
     PendingSnapshot.objects.update_or_create(
         run=run, index=election.index, defaults={**facts, "expires": timezone.now() + PENDING}
@@ -95,7 +96,7 @@ def _wait(run: Run, election: Election, taken: Taken) -> Taken:
 
 
 class Slot:
-    """A reservation for a machine's only upload. The upload renews it while bytes arrive; otherwise it soon expires."""
+    """A reservation for a machine's only upload. Arriving bytes renew it; without them, it soon expires."""
 
     def __init__(self, machine: Machine) -> None:
         """Reserve the machine's slot. Raises Problem E357 while another upload has it."""

@@ -1,4 +1,4 @@
-"""The demo's material: training data, and a small recipe of each kind, given as form values.
+"""The demo's training data, and a small recipe of each kind, given as form values.
 
 The texts ship with every CPython. The images are handwritten digits (digits/LICENCE.md).
 """
@@ -46,7 +46,7 @@ def _png(pixels: list[int]) -> bytes:
 
 
 def python_text() -> str:
-    """Return about two megabytes of text, the same on every machine with the same Python."""
+    """Return about two megabytes of text, which are the same on every machine with the same Python version."""
     return "\n\n".join([*_reference(), *_docstrings()])
 
 
@@ -77,7 +77,7 @@ def _docstrings() -> Iterator[str]:
 
 def _of_file(path: Path) -> Iterator[str]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about escapes in the sources
+        warnings.simplefilter("ignore")  # warnings about escape sequences in the sources
         try:
             tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError):

@@ -1,4 +1,4 @@
-"""The course of the demo: people sign up, a run opens, volunteers train on real text, and the model is downloaded."""
+"""The demo's steps: people sign up, a run opens, volunteers train on real text, and the model is downloaded."""
 
 import json
 import time

@@ -20,7 +20,7 @@ TOKEN = re.compile(r"\bmh_[A-Za-z0-9_-]{20,}")
 
 
 class Refused(Exception):
-    """A request that the site answered with an error, or not at all."""
+    """An error raised if the site answers a request with an error, or does not answer."""
 
 
 class Visitor:

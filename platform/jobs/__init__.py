@@ -1,1 +1,1 @@
-"""The job table: background work that must be done, remembered in the database."""
+"""Background work that must not be forgotten, stored as jobs in the database."""

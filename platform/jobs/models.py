@@ -23,7 +23,7 @@ class Job(models.Model):
     lease = models.CharField(max_length=16, blank=True)  # names the worker's lease while the job is running
     leased_until = models.DateTimeField(null=True)
     is_wanted_again = models.BooleanField(default=False)  # requested since the last lease began
-    failures = models.IntegerField(default=0)  # in a row
+    failures = models.IntegerField(default=0)  # consecutive ones
     fault = models.TextField(blank=True)  # of the last failure
     created_at = models.DateTimeField(default=timezone.now)
 

@@ -1,6 +1,6 @@
 """Requests for jobs, their leases, and wake-ups of the worker.
 
-All times are the database's, so workers with wrong clocks do no harm.
+All times come from the database's clock, so workers with wrong clocks do no harm.
 """
 
 import logging
@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 State = Job.State
 
 LEASE = timedelta(seconds=30)
-TRIES = 100  # of a request, against other processes that insert and delete the same row
+TRIES = 100  # tries to store a request, while other processes insert and delete the same row
 LOOKED_AT = 8  # due jobs that a worker tries to lease before it looks again
-DEADLY = 5  # a job is given up after it ended this many workers in a row
+DEADLY = 5  # a job is given up after this many workers in a row died while doing it
 DIED = "The worker ended {times} times while it did this."
 
 
 class Lane(StrEnum):
-    """Jobs of one lane share a few threads in each worker (`jobs.runner`), so that no lane delays another."""
+    """Groups of jobs. Each has a few threads of its own in a worker (`jobs.runner`), so that no lane delays another."""
 
     SHORT = "short"
     PREPARE = "prepare"
@@ -87,15 +87,15 @@ LANES: dict[Kind, Lane] = {
 
 
 def put(kind: Kind, key: UUID | str = "", *, after_s: float = 0.0) -> None:
-    """Request a job, in the current transaction. A job that is running is then done once more.
+    """Request a job, in the current transaction. If the job is running now, it will be done once more.
 
-    A job that waits for a retry keeps its time. A job that was given up is queued again.
+    A job that is waiting for a retry keeps its due time. A job that was given up is queued again.
     """
     _request(kind, key, after_s, keeps_retry=True)
 
 
 def try_again(kind: Kind, key: UUID | str = "") -> None:
-    """Request a job because a person wants it now, even if it waits for a retry."""
+    """Request a job that a person wants done now, even if it is waiting for a retry."""
     _request(kind, key, 0.0, keeps_retry=False)
 
 
@@ -117,12 +117,12 @@ def _request(kind: Kind, key: UUID | str, after_s: float, *, keeps_retry: bool) 
 
 
 def _in_seconds(seconds: float) -> Any:
-    """Return a time from now. SQLite writes sums with more digits, so a time due now must not be a sum."""
+    """Return the time in `seconds`, as SQL. For 0, avoid a sum, because SQLite writes sums with more digits."""
     return Now() + timedelta(seconds=seconds) if seconds else Now()
 
 
 def _created(kind: Kind, key: str, due: Any) -> bool:
-    """Insert a job. Return False if another process has just inserted it; its worker may even have finished it."""
+    """Insert a job. Return False if another process has just inserted the same job, which may even be done already."""
     try:
         with transaction.atomic():
             Job.objects.create(kind=kind, key=key, due=due)
@@ -150,7 +150,7 @@ def claim(lane: Lane) -> Job | None:
 
 
 def _is_deadly(job: Job) -> bool:
-    """Give up a job that has ended several workers, since it would end the next one too."""
+    """Give up a job if several workers have died while doing it. Return True if the job was given up."""
     if job.failures + 1 < DEADLY:
         return False
     lost = Job.objects.filter(pk=job.pk, lease=job.lease, state=State.RUNNING)
@@ -169,9 +169,9 @@ def done(job: Job) -> None:
 
 
 def later(job: Job, after_s: float, fault: str = "") -> None:
-    """Queue a job again after some seconds. With a fault, count a failure, so that only people shorten the wait.
+    """Queue a job again after `after_s` seconds. A `fault` counts as a failure, whose wait only people can shorten.
 
-    If the job was requested meanwhile and has not failed, do not wait.
+    If the job was requested again meanwhile and has not failed, it is due at once.
     """
     due = _in_seconds(after_s)
     if fault:
@@ -181,14 +181,14 @@ def later(job: Job, after_s: float, fault: str = "") -> None:
 
 
 def give_up(job: Job, fault: str) -> None:
-    """Leave a job to the operators, unless it was requested meanwhile."""
+    """Leave a failed job to the operators. If it was requested again meanwhile, queue it instead."""
     given_up = {"state": State.FAILED, "lease": "", "leased_until": None, "failures": F("failures") + 1}
     if not _leased(job).filter(is_wanted_again=False).update(**given_up, fault=fault):
         _give_back(job, failures=0, fault=fault)
 
 
 def release(job: Job) -> None:
-    """Queue a job again that could not be finished because its worker ends."""
+    """Queue a job again whose worker is ending before the job is done."""
     _give_back(job)
 
 
@@ -205,8 +205,8 @@ def _give_back(job: Job, **changes: Any) -> None:
     _leased(job).update(state=State.QUEUED, lease="", leased_until=None, **changes)
 
 
-# Wake-ups, after which a worker looks at the table at once; otherwise it looks every few seconds. On a site of several
-# processes, Celery carries them. A wake-up that is lost delays a job only until the next look.
+# Wake-ups, after which a worker looks at the table at once; otherwise it looks every few seconds. On a site with
+# several processes, Celery carries them. A lost wake-up delays a job only until the next look.
 
 EXPIRES_S = 5.0  # so that wake-ups do not pile up while no worker runs
 
@@ -214,7 +214,7 @@ _awake: "defaultdict[str, threading.Event]" = defaultdict(threading.Event)  # by
 
 
 def wake(lane: str) -> None:
-    """Ask the worker to look for jobs of this lane. Never raises, and waits briefly at most."""
+    """Ask the worker to look for jobs in this lane. Never raises an error, and waits only briefly."""
     if not settings.REDIS_URL:
         awake(lane).set()
         return

@@ -1,7 +1,7 @@
-"""Threads of a worker that do jobs. Rooms register the functions that do them with `does`.
+"""Threads of a worker that do jobs. Other packages register the functions that do them with `does`.
 
-The threads take jobs from the table themselves. Celery only wakes them, so jobs go on while Redis is down, and an end
-of Celery's consumer interrupts none.
+The threads take jobs from the table themselves. Celery only wakes them, so jobs continue while Redis is down or
+Celery's consumer restarts.
 """
 
 import logging
@@ -22,12 +22,12 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 2.0  # seconds until a thread looks for due jobs without a wake-up
 THREADS = dict.fromkeys(Lane, 1) | {Lane.PREPARE: 2, Lane.PUBLISH: 2}
-PATIENCE_S = 2.0  # seconds for threads to end; what they do is then done again at the next start
+PATIENCE_S = 2.0  # seconds for threads to end; jobs that take longer are repeated at the next start
 FIRST_RETRY_S, LONGEST_RETRY_S = 5.0, 600.0
 
 
 class Later(Struct, frozen=True):
-    """The outcome of a job that must be done again after some seconds. `fault` says why it failed, if it did.
+    """The outcome of a job that must be done again later. `fault` says why it failed, or is empty if it did not.
 
     Without `after_s`, the wait grows with the number of failures in a row.
     """
@@ -37,7 +37,7 @@ class Later(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """The outcome of a job that no retry can help."""
+    """The outcome of a job that would fail again if it were retried."""
 
     fault: str
 
@@ -49,7 +49,7 @@ _known: dict[Kind, Work] = {}
 
 
 def does(kind: Kind) -> Callable[[Work], Work]:
-    """Register the function that does jobs of a kind. It must be safe to repeat, whatever interrupted it."""
+    """Return a decorator for the function that does a kind of job. It must be safe to repeat after any interruption."""
 
     def register(function: Work) -> Work:
         _known[kind] = function
@@ -59,15 +59,15 @@ def does(kind: Kind) -> Callable[[Work], Work]:
 
 
 def undone() -> set[Kind]:
-    """Return the kinds that no function does."""
+    """Return the kinds of job for which no function is registered."""
     return set(Kind) - set(_known)
 
 
 @contextmanager
 def doing_jobs() -> Iterator[Callable[[], None]]:
-    """Do jobs in threads during a `with` block. Yield a function that tells the threads to end after their jobs.
+    """Do jobs in threads during a `with` block. Yield a function that makes each thread end after its current job.
 
-    Call it before the jobs' child processes are killed, so that a job whose child was killed is queued again.
+    Call this function before the jobs' child processes are killed, so that the interrupted jobs are queued again.
     """
     stopped, running = threading.Event(), Running()
     lanes = [lane for lane, number in THREADS.items() for _ in range(number)]
@@ -127,7 +127,7 @@ def _work(lane: Lane, running: Running, stopped: threading.Event) -> None:
 
 
 def do_next(lane: Lane, running: Running | None = None, stopped: threading.Event | None = None) -> bool:
-    """Do the next due job of a lane. Return False if there is none."""
+    """Do the job of a lane that has been due the longest. Return False if no job is due."""
     job = queue.claim(lane)
     if job is None:
         return False
@@ -154,7 +154,7 @@ def _done(job: Job) -> Outcome:
 
 
 def backoff_s(failures: int) -> float:
-    """Return the seconds until the next try, given the number of failures before this one. Each wait doubles."""
+    """Return the seconds until the next try, which double with each of the `failures` before this one."""
     return min(FIRST_RETRY_S * 2.0 ** min(failures, 10), LONGEST_RETRY_S)
 
 

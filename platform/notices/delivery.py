@@ -53,7 +53,7 @@ Send = Callable[[], None]
 
 @does(Kind.DELIVER_NOTICES)
 def deliver(_: Job) -> Outcome:
-    """Send the notices that are due. Return when the next one is due."""
+    """Send the notices that are due. Do the job again when the next one is due."""
     deliver_due()
     first = outbox.next_due()
     return Later(max((first - timezone.now()).total_seconds(), 0.0)) if first is not None else None

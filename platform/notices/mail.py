@@ -16,7 +16,7 @@ from peer_agent.protocol.errors import Problem
 
 CONFIRM, STOP = "notices.confirm", "notices.stop"  # the purposes for which links are signed
 CONFIRM_S = 86_400  # lifetime of a link to confirm
-STROKES = (("#a8431a", 16), ("#37689c", 22), ("#2a7448", 22), ("#7a5195", 16))  # the mark: colours, heights in pixels
+STROKES = (("#a8431a", 16), ("#37689c", 22), ("#2a7448", 22), ("#7a5195", 16))  # the logo: colours, heights in pixels
 
 
 class Bearer(NamedTuple):
@@ -38,7 +38,7 @@ def link(mailbox: Mailbox, purpose: str) -> str:
 
 
 def bearer(token: str, purpose: str) -> Bearer:
-    """Return a link's person and address. Raises Problem E358 if it has expired or was not signed by this site."""
+    """Return the person and address digest in a link. Raises Problem E358 if it expired or has a wrong signature."""
     try:
         person_id, address = signing.loads(token, salt=purpose, max_age=CONFIRM_S if purpose == CONFIRM else None)
     except (signing.BadSignature, ValueError, TypeError) as error:

@@ -84,10 +84,10 @@ class Webhook(models.Model):
 
 
 class Notice(models.Model):
-    """One notice to one person through one channel. `about` names its subject; each is sent at most once a day (UTC).
+    """A notice to a person through a channel. `about` names its subject, which is sent at most once a day (UTC).
 
-    A WAITING row may be sent from `due_at` on. A claim postpones `due_at`, so that no other worker sends it meanwhile.
-    Notices for the browser wait for an open page and are never claimed.
+    A WAITING row may be sent from `due_at` on; a failed try postpones `due_at`. Open pages fetch the notices for the
+    browser, which stay WAITING.
     """
 
     class State(models.TextChoices):

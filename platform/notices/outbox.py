@@ -30,9 +30,10 @@ def note(
     after: timedelta = timedelta(0),
     now: datetime | None = None,
 ) -> int:
-    """Store a notice for each channel on which one of these people chose the event. Return the number stored.
+    """Store a notice for each channel on which one of the people chose the event. Return the number, repeats included.
 
-    `after` delays sending; until then, a notice can be withdrawn. Each subject is sent at most once a day.
+    `after` delays sending; until then, a notice can be withdrawn. A person is notified of the same subject at most once
+    a day per channel.
     """
     now = now or timezone.now()
     day = day_of(now)
@@ -98,13 +99,13 @@ def _row(
 
 
 def withdraw(event: Event, abouts: Collection[str], *, now: datetime | None = None) -> None:
-    """Delete notices about these subjects that are not due yet, because they no longer apply."""
+    """Delete notices that are not due yet about these subjects, because they no longer apply."""
     later = Notice.objects.filter(state=Notice.State.WAITING, tries=0, due_at__gt=now or timezone.now())
     later.filter(event=event, about__in=abouts).delete()
 
 
 def withdraw_all(run: str) -> None:
-    """Delete all notices about an ended run and its machines that are not yet due."""
+    """Delete all notices that are not yet due about a run that has ended and about its machines."""
     later = Notice.objects.filter(state=Notice.State.WAITING, tries=0, due_at__gt=timezone.now())
     later.filter(event__in=(Event.NEEDED, Event.STOPPED, Event.REQUEST), about__startswith=run).delete()
 
@@ -120,7 +121,7 @@ def next_due() -> datetime | None:
 
 
 def _waiting() -> QuerySet[Notice]:
-    """Return unsent notices, except those that open pages fetch."""
+    """Return unsent notices to be sent by e-mail or webhook; open pages fetch the others."""
     return Notice.objects.filter(state=Notice.State.WAITING).exclude(way=Way.BROWSER)
 
 

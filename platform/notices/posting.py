@@ -14,7 +14,7 @@ from typing import NamedTuple
 from notices.addresses import IP, Refused, Target, resolved
 
 CONNECT_S = 4.0
-TOTAL_S = 10.0  # counted from the first connection on
+TOTAL_S = 10.0  # counted from the first attempt to connect
 HEAD_BYTES = 16_384
 PIECE = 4_096
 LONGEST_WAIT_S = 86_400  # the longest wait that an answer may ask for
@@ -23,7 +23,7 @@ RETRY_AFTER = re.compile(rb"^retry-after:[ \t]*(\d{1,6})[ \t]*\r?$", re.IGNORECA
 
 
 class Answer(NamedTuple):
-    """The status of an answer, and the wait that the receiver requested, or 0."""
+    """The status of a response, and the wait in seconds that the receiver requested, or 0."""
 
     status: int
     retry_after_s: int

@@ -153,7 +153,7 @@ def for_discord(words: Words, address: str) -> dict[str, Any]:
 
 
 def for_slack(words: Words, address: str) -> dict[str, Any]:
-    """Return the message for Slack. Three characters are escaped, so that `<!channel>` appears as text."""
+    """Return the message for Slack. The characters `&<>` are escaped, so that `<!channel>` appears as text."""
     text = f"{words.headline}\n{words.text}\n{address}"
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return {"text": escaped, "mrkdwn": False, "unfurl_links": False, "unfurl_media": False}

@@ -1,1 +1,1 @@
-"""A run as people see it: its purpose, data, recipe, snapshots, release and ledger. Rounds are decided elsewhere."""
+"""A run as people see it: its purpose, data, recipe, snapshots, release and ledger. `coordination` handles rounds."""

@@ -1,4 +1,4 @@
-"""Access rules: who may see a run, and who may manage it. A visitor cannot tell a forbidden run from a missing one.
+"""Rules for who may see and who may manage a run. To a visitor, a forbidden run looks like one that does not exist.
 
 Co-organizers may do everything that the organizer may, except delete the run or choose other co-organizers. Moderators
 may admit and remove people, and make announcements.
@@ -15,7 +15,7 @@ from runs.models import Member, Run, RunRole
 from runs.states import NOT_OPEN
 
 Viewer = Person | AnonymousUser | None
-# Rows that pages read together with the run.
+# Rows that pages read in the same query as the run.
 BESIDE = ("dataset", "organizer", "head", "release", "publication", "verification")
 LISTED = (Run.Visibility.PUBLIC, Run.Visibility.REQUEST)
 MANAGING = (Run.Role.ORGANIZER, Run.Role.CO_ORGANIZER)
@@ -23,7 +23,7 @@ RANKS: dict[Run.Role | None, int] = {Run.Role.ORGANIZER: 3, Run.Role.CO_ORGANIZE
 
 
 class Preparing(Problem):
-    """Problem E308 for a run that will open by itself, so that a machine can wait for it."""
+    """Problem E308 for a run that will open by itself, which tells a machine to wait for the run."""
 
     retry_after_s = 20  # a machine that waits stays below the rate limit of "credentials"
 
@@ -33,24 +33,24 @@ def person_of(viewer: Viewer) -> Person | None:
 
 
 def listed_runs(viewer: Viewer) -> QuerySet[Run]:
-    """Return the runs for a viewer's list.
+    """Return the runs that are listed for a viewer.
 
-    These are public and by-request runs that have been opened, and runs in which the viewer has a role. Runs by
-    invitation are listed for their members.
+    These are public and by-request runs that have been opened, and runs in which the viewer has a role. Invitation-only
+    runs are listed for their members.
     """
     opened = Q(visibility__in=LISTED) & ~Q(state=Run.State.DRAFT)
     return Run.objects.filter(opened | _joined(person_of(viewer)))
 
 
 def visible_runs(viewer: Viewer) -> QuerySet[Run]:
-    """Return the runs that the viewer may open if they know the address."""
+    """Return the runs whose pages the viewer may open, including those that are not listed for them."""
     return Run.objects.filter(~Q(visibility=Run.Visibility.PRIVATE) | _joined(person_of(viewer)))
 
 
 def _joined(person: Person | None) -> Q:
     """Return a filter for the runs that the person has joined.
 
-    These are runs in which the person has a role, and runs by invitation of which they are a member.
+    These are runs in which the person has a role, and invitation-only runs of which they are a member.
     """
     if person is None:
         return Q(pk__in=[])
@@ -75,7 +75,7 @@ def access_run(*, slug: str, viewer: Viewer) -> Run:
 
 
 def access_peer_run(which: Q, *, person: Person | None, address: str) -> Run:
-    """Return the run of a credential if the credential's person may take part now.
+    """Return the run that a credential is for, if the credential's person may take part now.
 
     If `person` is None, the credential belongs to a relay of the site, which serves all runs. The check is needed
     because a removed person's credential stays valid for up to an hour. Raises Problem E305, E324 (removed), E410
@@ -91,7 +91,7 @@ def access_peer_run(which: Q, *, person: Person | None, address: str) -> Run:
 
 
 def helped_runs(person: Person) -> QuerySet[Run]:
-    """Return the visible runs from which the person was not removed. A run by request counts only once joined."""
+    """Return the visible runs from which the person was not removed. By-request runs count only once joined."""
     others = Q(visibility=Run.Visibility.REQUEST) & ~_has_role(person) & ~_is_member(person)
     return visible_runs(person).exclude(Exists(_removals(person))).exclude(others)
 
@@ -137,9 +137,9 @@ def _of_removed(run: Run) -> QuerySet[Machine]:
 
 
 def shut_out(run: Run, machines: list[PeerId]) -> QuerySet[Machine]:
-    """Return the given machines that may not take part in the run.
+    """Return those of the machines that may not take part in the run.
 
-    Either a past or present owner was removed, or the run is for members only and the owner is not a member.
+    Either a past or current owner was removed, or the run is for members only and the owner is not a member.
     """
     invited = Member.objects.filter(run=run, removed_at=None).values("person")
     removed = Member.objects.filter(run=run, removed_at__isnull=False).values("person")
@@ -172,7 +172,7 @@ def _access_as(*roles: Run.Role, slug: str, viewer: Viewer) -> Run:
 
 
 def access_joinable_run(*, slug: str, viewer: Viewer) -> Run:
-    """Return a joinable run. Raises Problem E305, E306 (finished), E308 (not open), E324, E410 (members only)."""
+    """Return a run that the viewer may join. Raises Problem E305, E306 (finished), E308 (not open), E324, E410."""
     run = access_run(slug=slug, viewer=viewer)
     person = person_of(viewer)
     if person is not None:
@@ -190,7 +190,7 @@ def require_open(run: Run) -> None:
 
 
 def may_see(run: Run, viewer: Viewer) -> bool:
-    """Return True if the viewer may open the run. Knowing the address is enough, except for a run by invitation."""
+    """Return True if the viewer may open the run's page. The address is enough, except for an invitation-only run."""
     return visible_runs(viewer).filter(pk=run.pk).exists()
 
 
@@ -199,7 +199,7 @@ def may_manage(run: Run, viewer: Viewer) -> bool:
 
 
 def role_of(run: Run, viewer: Viewer) -> Run.Role | None:
-    """Return the viewer's role in the run, or None. Operators of the site have no role as such."""
+    """Return the viewer's role in the run, or None. Being a site operator does not by itself give a role."""
     person = person_of(viewer)
     return run.role_of(person) if person is not None else None
 

@@ -57,7 +57,7 @@ class RunAdmin(Kept):
     readonly_fields = ("slug", "organizer", "dataset", "state", "waiting_for", "created_at")
 
     def save_model(self, request: HttpRequest, obj: Run, form: Any, change: bool) -> None:  # noqa: FBT001  (Django's)
-        """Save through the organizer's functions, which write to the timeline and keep past helpers as members."""
+        """Save with the organizer's functions, which also write to the timeline and keep past helpers as members."""
         del form, change
         run, operator = Run.objects.get(pk=obj.pk), cast("Person", request.user)
         drafts.change_words(run=run, title=obj.title, purpose=obj.purpose, by=operator, role=Run.Role.OPERATOR)

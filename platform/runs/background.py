@@ -1,4 +1,4 @@
-"""The jobs of runs. Each is safe to repeat, because a restart may interrupt it at any point."""
+"""The jobs that runs need. Each is safe to repeat, because a restart may interrupt it at any point."""
 
 from uuid import UUID
 
@@ -42,7 +42,7 @@ def prepare_run(job: Job) -> None:
 
 @does(Kind.VERIFY_SNAPSHOTS)
 def verify_snapshots(job: Job) -> Outcome:
-    """Replay the log up to the next waiting snapshot. Then request the work that needs the result."""
+    """Replay the log up to the next snapshot to verify. Then request the jobs that need the result."""
     run_id = UUID(job.key)
     match verification.verify_next(run_id, failures=job.failures):
         case verification.Outcome.FAILED:
@@ -50,7 +50,7 @@ def verify_snapshots(job: Job) -> Outcome:
         case verification.Outcome.MORE:
             for kind in AFTER_VERIFYING:
                 queue.put(kind, run_id)
-            return Later(0.0)  # lets other runs go first
+            return Later(0.0)  # gives other runs a turn
         case verification.Outcome.DONE:
             if verification.is_release_ready(run_id):
                 queue.put(Kind.MAKE_RELEASE, run_id)
@@ -94,7 +94,7 @@ def make_release(job: Job) -> Outcome:
         case Release.State.FAILED:
             return Later(fault=Release.objects.values_list("fault", flat=True).get(run=run_id))
         case Release.State.PREPARING:
-            queue.put(Kind.VERIFY_SNAPSHOTS, run_id)  # which requests this job when it is done
+            queue.put(Kind.VERIFY_SNAPSHOTS, run_id)  # that job requests this one again once it is done
     if publishing.waiting().filter(run=run_id).exists():
         queue.put(Kind.PUBLISH_RELEASE, run_id)
     return None
@@ -137,7 +137,7 @@ def write_trial(job: Job) -> None:
 
 
 def request_after_start() -> None:
-    """Delete stale uploads, and request what was due or what this version of the site makes differently."""
+    """Delete stale uploads. Request jobs to deliver waiting notices and to remake outdated releases."""
     forget_stale()
     if outbox.next_due() is not None:
         queue.put(Kind.DELIVER_NOTICES)

@@ -19,7 +19,7 @@ from runs.lifecycle.drafts import delete_draft
 from runs.models import ActivityLine, HubAccount, JoinRequest, Member, NamedVolunteer, Release, Run
 
 NOBODY = "a former volunteer"  # replaces the name on timelines
-WORD = r"(?<![\w.-]){}(?!-?\w|\.\w)"  # a whole name: names may contain dots and dashes
+WORD = r"(?<![\w.-]){}(?!-?\w|\.\w)"  # matches whole names only; names may contain dots and dashes
 SETTLED = (Run.State.DRAFT, Run.State.FINISHED)
 HOSTS_KNOW_S = 60.0  # seconds until each host has noticed that the machines are revoked
 

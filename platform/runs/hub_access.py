@@ -1,4 +1,4 @@
-"""Child processes' access to the Hugging Face Hub. A token leaves the database only as input to a child."""
+"""Access to the Hugging Face Hub for child processes. A token leaves the database only as input to a child."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A person's milestones, and contributions to the runs that a viewer may see: by run, by day and by step."""
+"""A person's milestones, and their contributions to the runs that a viewer may see: by run, by day and by step."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from runs.models import AveragedTotal, DailyTotal, LedgerEntry, MachineTotal, Ru
 SAMPLES = (1, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 DAYS = (7, 30, 100, 365)  # days with a contribution
 GIGABYTES = (1, 100, 1_000, 10_000)  # gigabytes averaged for others
-FINISHED = (1, 3, 10)  # finished runs to which the person has contributed
+FINISHED = (1, 3, 10)  # number of finished runs to which the person has contributed
 
 
 # Milestones. Pure functions
@@ -109,7 +109,7 @@ def contributions(person: Person, viewer: Viewer) -> Contributions:
 
 
 def given_to(person: Person, run: Run) -> Given:
-    """Return the person's contribution to one run, without what they averaged."""
+    """Return the person's contribution to one run, without the bytes that their machines averaged."""
     sums = run.totals.filter(person=person).aggregate(
         given=Sum("samples", default=0), made=Sum("person_rounds", default=0)
     )

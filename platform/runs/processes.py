@@ -1,4 +1,4 @@
-"""Child processes for work that needs torch. `peer_agent.site_work` gets arguments and prints one JSON object.
+"""Child processes for work that needs torch. They run `peer_agent.site_work`, which prints one JSON object.
 
 This module also turns failures into numbered errors.
 """
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 6 * 3600
 BEAT_S = 5.0
-KILLED = -9  # by the kernel, when the whole machine has no memory left
+KILLED = -9  # exit status if the kernel kills a child because the machine is out of memory
 LEAST_MEMORY = 2_000_000_000
 # What Python, torch and Rust print when an allocation fails.
 OUT_OF_MEMORY = ("MemoryError", "can't allocate memory", "memory allocation of")
@@ -40,7 +40,7 @@ _running: set["subprocess.Popen[str]"] = set()
 _lock = threading.Lock()
 _is_stopping = threading.Event()
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
-DISK_FULL = "53100"  # PostgreSQL's SQLSTATE for a full disk
+DISK_FULL = "53100"  # PostgreSQL's SQLSTATE code for a full disk
 
 
 class ChildStopped(Exception):
@@ -132,7 +132,7 @@ def _start(command: list[str], environment: dict[str, str]) -> "subprocess.Popen
 
 
 def memory_limit() -> int:
-    """Return how many bytes a child may allocate: MANYHANDS_CHILD_MEMORY_MB, or three quarters of this machine's."""
+    """Return how many bytes a child may allocate: MANYHANDS_CHILD_MEMORY_MB, or three quarters of the memory."""
     chosen = int(settings.CHILD_MEMORY_MB) * 1_000_000
     return chosen or max(LEAST_MEMORY, psutil.virtual_memory().total * 3 // 4)
 
@@ -149,7 +149,7 @@ def _fault_in(errors: str, status: int) -> Fault:
 
 
 def disk_fault(error: BaseException | None) -> Fault | None:
-    """Return error E328, which names no folder, if `error` shows that the disk is full or broken; else None."""
+    """Return error E328, which names no folder, if `error` means that the disk is full or broken; else None."""
     cause = error.__cause__ if isinstance(error, DatabaseError) else error
     is_full = (
         getattr(cause, "errno", None) in NO_ROOM
@@ -161,16 +161,16 @@ def disk_fault(error: BaseException | None) -> Fault | None:
 
 @contextmanager
 def faults_to(record: Callable[[Fault], None], code: str) -> Iterator[None]:
-    """Pass a failure of the block to `record`. An unexpected one becomes error `code`. A shutdown does not count."""
+    """Pass an exception inside the block to `record`. Record an unexpected one as error `code`. Ignore a shutdown."""
     try:
         yield
     except ChildStopped:
         logger.info("stopped with the site; done again at the next start")
     except Problem as problem:
         logger.warning("%s", problem)
-        # The child's message may name a folder of the disk.
+        # The child's message may name a folder on the disk.
         record(Fault.of("E328") if problem.fault.code == codes.DISK_FULL else problem.fault)
     except Exception as error:
         logger.exception("unforeseen")
-        # Other messages may name folders of this machine, and everyone can read the page.
+        # Other messages may name folders on this machine, and everyone can read the page.
         record(disk_fault(error) or Fault.of(code, reason=type(error).__name__))

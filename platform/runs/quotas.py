@@ -1,4 +1,4 @@
-"""Limits per person (`settings.QUOTAS`) on drafts, disk, model size and runs under way. Operators have no limits.
+"""Limits per person (`settings.QUOTAS`) on drafts, disk, model size and concurrent runs. Operators have no limits.
 
 Limits that concurrent requests could exceed are checked with the person's row locked.
 """
@@ -27,7 +27,7 @@ class Quotas(NamedTuple):
 
 
 class Use(NamedTuple):
-    """The amount of each quota that a person uses, and the limits. `most` is None for operators."""
+    """How much of each quota a person uses, and the limits. `most` is None for operators."""
 
     drafts: int
     disk_mb: int
@@ -71,7 +71,7 @@ def require_draft_left(person: Person) -> None:
 
 
 def require_disk(person: Person, size: int, *, given_up: int = 0) -> None:
-    """Raise Problem E365 unless `size` more bytes fit the quota, once `given_up` bytes are deleted."""
+    """Raise Problem E365 unless `size` more bytes fit the quota after `given_up` bytes have been deleted."""
     most = quotas_of(person)
     if most is None:
         return
@@ -88,13 +88,13 @@ def require_model(person: Person, recipe: Recipe) -> None:
 
 
 def require_run_left(person: Person) -> None:
-    """Raise Problem E367 if the person has reached the limit of runs under way."""
+    """Raise Problem E367 if the person has reached the limit of concurrent runs."""
     most = quotas_of(person)
     if most is not None and (count := under_way(person)) >= most.runs:
         raise Problem.of("E367", count=count, most=most.runs)
 
 
 def held(person: Person) -> None:
-    """Lock the person's row, so that counts stay correct. Raises PermissionDenied if the account is closed."""
+    """Lock the person's row, so that their quotas cannot be exceeded. Raises PermissionDenied for a closed account."""
     if not Person.objects.select_for_update().filter(pk=person.pk, is_active=True).values_list("pk").first():
         raise PermissionDenied("This account is closed. Nothing was changed.")

@@ -1,4 +1,4 @@
-"""Queries about runs. A page needs only a handful of them."""
+"""Queries about runs, made so that a page needs only a few."""
 
 import math
 from collections import defaultdict
@@ -59,18 +59,18 @@ from runs.timeline import STEP, activity_of
 
 POINTS = 360  # most points of the curve on a page
 LONG = 1200  # most points of the curve as a table or on a card
-PACED = 20  # the pace is the median over this many newest steps; the curve has at least these in full
+PACED = 20  # the pace is the median over this many newest steps, all of which are in the curve
 MEASURED = 120  # most held-out losses
 WRITTEN = 3  # newest snapshots whose texts a page shows; it shows the first snapshot too
-SHORT_S = 3.0  # shorter steps are too quick to watch, so pages show shares …
+SHORT_S = 3.0  # steps shorter than this are too quick to watch, so pages show shares …
 SHARED_STEPS, SHARED = 50, 12  # … over this many steps together, of this many people
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
-MOST_AT_ONCE = 100  # lines that have the same time
+MOST_AT_ONCE = 100  # most lines expected to have the same time
 RECENT, RECENT_STEPS = 8, 1  # lines of the timeline: other events, and newest steps
 
 
 class Point(NamedTuple):
-    """The loss of one committed step, and other facts of its entry. A fact that the entry lacks is None."""
+    """The loss of one committed step, and other facts about its entry. A fact that the entry lacks is None."""
 
     step: int
     loss: float
@@ -232,7 +232,7 @@ def void_rounds(run: Run) -> int:
 
 
 def pace(newest_first: list[datetime]) -> float | None:
-    """Return the median number of seconds between commits, which one long pause hardly changes."""
+    """Return the median number of seconds between commits. Unlike a mean, it hardly changes after one long pause."""
     gaps = sorted((late - early).total_seconds() for late, early in pairwise(newest_first))
     return gaps[len(gaps) // 2] if gaps else None
 
@@ -252,7 +252,7 @@ def places(last: int, most: int = POINTS) -> list[int]:
     """Return the steps that a curve shows: all newer steps, and every 2nd, 4th, 8th, … of the older steps.
 
     The newer steps are a tenth to a fifth of `most`. A new step changes few points, because older steps are thinned in
-    groups and the stride rarely doubles. So the live feed sends short changes.
+    groups and the stride rarely doubles. Changes in the live feed are therefore short.
     """
     if last <= most:
         return list(range(1, last + 1))
@@ -265,7 +265,7 @@ def places(last: int, most: int = POINTS) -> list[int]:
 
 
 def best_snapshot(run: Run) -> Snapshot | None:
-    """Return the snapshot with the lowest held-out loss, or the first of them on a tie."""
+    """Return the snapshot with the lowest held-out loss; on a tie, the earliest."""
     return _current(run).exclude(heldout_loss=None).order_by("heldout_loss", "index").first()
 
 
@@ -303,7 +303,7 @@ def ledger_rows(run: Run, *, after: int = 0) -> QuerySet[LedgerEntry]:
 
 
 def steps(run: Run, *, after: int = -1) -> QuerySet[LogEntry]:
-    """Return the updates after the index `after`, in order, including undone ones."""
+    """Return the log entries of updates after the index `after`, in order, including undone ones."""
     return run.log.filter(index__gt=after, kind=LogEntry.Kind.UPDATE).order_by("index")
 
 
@@ -342,8 +342,8 @@ class Change(NamedTuple):
 def change(points: Sequence[Point], before: int) -> Change | None:
     """Return the change from the loss near the point `before` to the last loss. Return None if either is missing.
 
-    Both losses are medians over equally many steps, with no step in common. `steps` is the distance between the
-    middles of the two groups.
+    Both losses are medians over groups of equally many steps, which do not overlap. `steps` is the distance between the
+    middles of the groups.
     """
     last = max(1, min(TYPICAL, len(points) // 2, len(points) - 1 - before))
     recent, earlier = points[-last:], points[max(before + 1 - last, 0) : max(before + 1, last)]
@@ -370,9 +370,9 @@ def overfitting(points: Sequence[Point], heldout: Sequence[Measured]) -> Overfit
 
 CURVE = 40  # points of a curve on a card
 MOST_WORDS = 5  # most words of a search
-MOST_HOSTED = 1000  # runs whose people are counted
+MOST_HOSTED = 1000  # most runs whose people are counted
 SEARCHED = ("title", "purpose", "organizer__username")
-OBJECTIVE = '"objective":"{}"'  # as it stands in a stored recipe
+OBJECTIVE = '"objective":"{}"'  # as written in a stored recipe
 STATES = {
     "open": (Run.State.PREPARING, *LIVE, Run.State.FINISHING),
     "finished": (Run.State.FINISHED,),
@@ -419,7 +419,7 @@ def found_runs(viewer: Viewer, search: Search, *, busy: Collection[UUID] = ()) -
 
 
 def curves(runs: Sequence[Run]) -> dict[UUID, list[Point]]:
-    """Return the losses of each run at about `CURVE` of its steps, in order, in one query."""
+    """Return the losses of each run at about `CURVE` steps, in order, using one query for all runs."""
     wanted = [Q(run=run, step__in=places(run.head.step, CURVE)) for run in runs if run.head.step]
     found: dict[UUID, list[Point]] = defaultdict(list)
     if wanted:
@@ -435,7 +435,7 @@ def newest_written(run: Run) -> Snapshot | None:
 
 
 def newest_releases(*, most: int) -> list[Release]:
-    """Return the newest models of finished runs that everyone may see, with what each wrote as `written`."""
+    """Return the newest models of finished runs that everyone may see. `written` has the text that each wrote."""
     ready = Release.objects.filter(state=Release.State.READY, run__state=Run.State.FINISHED)
     same = Snapshot.objects.filter(run=OuterRef("run"), index=OuterRef("index")).values("written")
     found = ready.filter(run__in=_public()).select_related("run").annotate(written=Subquery(same[:1]))
@@ -443,7 +443,7 @@ def newest_releases(*, most: int) -> list[Release]:
 
 
 def public_totals() -> Totals:
-    """Return sums over all runs that everyone may see."""
+    """Return the numbers of people, machines, samples and tokens, over all runs that everyone may see."""
     return totals_of(MachineTotal.objects.filter(run__in=_public()))
 
 
@@ -453,6 +453,6 @@ def _public() -> Any:
 
 
 def samples_today(viewer: Viewer, now: datetime) -> int:
-    """Return the number of samples added to listed runs since midnight (UTC)."""
+    """Return the number of samples contributed since midnight (UTC) to the runs listed for the viewer."""
     today = DailyTotal.objects.filter(day=day_of(now), run__in=listed_runs(viewer).order_by().values("pk"))
     return int(today.aggregate(given=Sum("samples", default=0))["given"])

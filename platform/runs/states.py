@@ -14,10 +14,10 @@ DRAFT, PREPARING, OPEN = Run.State.DRAFT, Run.State.PREPARING, Run.State.OPEN
 PAUSED, FINISHING, FINISHED = Run.State.PAUSED, Run.State.FINISHING, Run.State.FINISHED
 
 NOT_OPEN = (DRAFT, PREPARING)  # volunteers cannot take part yet
-LIVE = (OPEN, PAUSED)  # has a host; in FINISHING, only the release is still to be made
+LIVE = (OPEN, PAUSED)  # has a host; a run in FINISHING still lacks only its release
 HOSTED = (*LIVE, FINISHING)  # pages may still show its machines
 UNDER_WAY = (PREPARING, *HOSTED)  # counts towards its organizer's concurrent runs
-MOVING = (PREPARING, OPEN, FINISHING)  # its state changes without a person
+MOVING = (PREPARING, OPEN, FINISHING)  # its state changes without a person's action
 EXTENDABLE = (DRAFT, *LIVE)
 
 

@@ -97,7 +97,7 @@ def link(source: Path, target: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Delete a folder that no row refers to, and its parent if that is then empty."""
+    """Delete a folder to which no row refers. Delete its parent too if that is then empty."""
     shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):
         folder.parent.rmdir()

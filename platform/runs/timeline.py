@@ -11,7 +11,7 @@ from runs.models import ActivityLine, Head, Run
 STEP = "step"  # a committed step
 VOID = "void"  # a void round
 MEMBER = "member"  # a member was let in or removed
-ROLLING_BACK, ROLLED_BACK = "rolling back", "rolled back"  # requested; done
+ROLLING_BACK, ROLLED_BACK = "rolling back", "rolled back"  # a rollback was requested; was done
 GROUPS = {
     "steps": (STEP,),
     "people": ("joined", "left", MEMBER, "evicted"),
@@ -24,7 +24,7 @@ GROUPS = {
         *(ROLLING_BACK, ROLLED_BACK),
         *("announced", "publishing", "handed over", "trial", "finished", "replayed", "release", "published"),
     ),
-}  # kinds of lines, in the groups by which people filter them
+}  # kinds of lines, in groups that people can choose
 ROLE = "role"  # a change of a role in the run
 AN_OPERATOR = "An operator of this site"  # the name that timelines show for an operator
 STEPS_KEPT = 64  # lines; the log has every step, and a page shows only a few
@@ -67,7 +67,7 @@ def add_action(
     on: Person | None = None,
     is_internal: bool = False,
 ) -> None:
-    """Record what a person did to a run, as in “Amina” and “paused the run.” Such lines are never changed.
+    """Record what a person did to a run, as in “Amina paused the run.” Such lines are never changed.
 
     `text` replaces the name and the action. `by` defaults to the organizer, and `role` to that person's current role.
     A line with `is_internal` set is shown only to managers.
@@ -90,7 +90,7 @@ def add_action(
 
 
 def add_line(*, run: Run, kind: str, text: str, names: Sequence[str] = ()) -> None:
-    """Add a line about what happened. `names`: the people whom the text names."""
+    """Add a line about something that happened. `names` are the people whom the text names."""
     ActivityLine.objects.create(run=run, kind=kind[:20], text=text[:300], names=" ".join(names))
     if kind == STEP:
         _forget_old_steps(run)
@@ -106,6 +106,6 @@ def _forget_old_steps(run: Run) -> None:
 
 
 def add_line_once(*, run: Run, kind: str, text: str) -> None:
-    """Add a line unless the timeline already has an identical one. Use this for events that may recur often."""
+    """Add a line unless the timeline already has an identical one. For events that may recur often."""
     if not run.activity.filter(kind=kind, text=text[:300]).exists():
         add_line(run=run, kind=kind, text=text)

@@ -1,7 +1,7 @@
 """A guard that checks the length of a request's body before Django reads it.
 
-Django would write every body to disk before checking the sender. The guard rejects a body without reading it if it
-exceeds a limit or the sender's quota. Unknown senders may send only short bodies.
+Django would write every body to disk before checking the sender. The guard rejects a body unread if it exceeds a limit
+or the sender's quota. Unknown senders may send only short bodies.
 """
 
 import re
@@ -32,7 +32,7 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-LARGE_AT_ONCE = 4  # long bodies that one person may send at the same time
+LARGE_AT_ONCE = 4  # most long bodies that one user may send at the same time
 BODILESS = {"GET", "HEAD", "OPTIONS", "DELETE"}
 WITH_TEXT = re.compile(r"/runs/(new|[-\w]+/(edit|texts|model))/\Z")  # forms that may contain a whole file
 SNAPSHOT = re.compile(r"/api/v1/runs/(?P<slug>[-\w]+)/snapshots/(?P<step>\d{1,15})\Z")
@@ -43,7 +43,7 @@ class LengthGuard:
 
     def __init__(self, inner: Application) -> None:
         self.inner = inner
-        self.sending: Counter[int] = Counter()  # long bodies being received, by person
+        self.sending: Counter[int] = Counter()  # number of long bodies being received, by user
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -84,7 +84,7 @@ class Refused(Exception):
 
 @asynccontextmanager
 async def _held(sender: Person | Slot | None, receive: Receive) -> AsyncIterator[Receive]:
-    """Renew a machine's upload slot while its snapshot arrives. Yield the `receive` function to use."""
+    """Renew a machine's upload slot while its snapshot arrives, then free it. Yield the `receive` function to use."""
     if not isinstance(sender, Slot):
         yield receive
         return
@@ -95,7 +95,7 @@ async def _held(sender: Person | Slot | None, receive: Receive) -> AsyncIterator
 
 
 async def check(scope: Scope) -> Person | Slot | None:
-    """Return the person or slot sending a long body, or None for a short one. Raises Refused to reject it unread."""
+    """Return the user or upload slot sending a long body, or None for a short one. Raises Refused to reject it."""
     try:
         return await _checked(scope, headers_of(scope))
     except Problem as problem:
@@ -118,7 +118,7 @@ async def _checked(scope: Scope, headers: Mapping[str, str]) -> Person | Slot | 
 
 
 def _sender(scope: Scope, size: int) -> Person:
-    """Return the person sending a long body. Raises Problem E362 (not logged in), E365 (disk quota).
+    """Return the user sending a long body. Raises Problem E362 (not logged in), E365 (disk quota).
 
     `size`, less an allowance for the form itself, is checked against the quota.
     """

@@ -1,4 +1,4 @@
-"""The way of connections from the site's port to its relay.
+"""Handover of connections from the site's port to its relay.
 
 A connection for /relay/ is passed to the relay's process as a file descriptor (SCM_RIGHTS), together with the head of
 its request. From then on, its bytes do not pass through the site's process.

@@ -36,7 +36,7 @@ async def keep_house(stop: asyncio.Event) -> None:
 
 def _clear() -> None:
     now = timezone.now()
-    Session.objects.filter(expire_date__lt=now).delete()  # their people are logged out already
+    Session.objects.filter(expire_date__lt=now).delete()  # the people of expired sessions are logged out already
     forget_dead(now)
     outbox.forget_old(now)
     forget_unconfirmed(now)

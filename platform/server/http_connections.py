@@ -1,4 +1,4 @@
-"""uvicorn's HTTP connections, with limits that keep heads, bodies and responses from taking forever."""
+"""uvicorn's HTTP connections, with limits so that no head, body or response takes forever."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,11 +23,11 @@ class Config(uvicorn.Config):
     limits: Limits
     strangers: Strangers
     owners: Owners
-    door: Door | None = None  # to the site's relay
+    door: Door | None = None  # leads to the site's relay
 
 
 class TooManyRequests(Exception):
-    """Raised for too many pipelined requests on a connection. A client that reads responses never has that many."""
+    """Raised for too many pipelined requests on a connection, which a client that reads responses never has."""
 
 
 class Requests(HttpToolsProtocol):

@@ -1,4 +1,4 @@
-"""A numbered place for each site process: a lock, an announcement file, and a home for its relay.
+"""A numbered place for each site process: a lock, an announcement file, and a home folder for its relay.
 
 SQLite and the in-memory queue can each serve only one process, so a site with either has just the first place. A
 restarted process takes the first free place, with that place's relay key and log. The lock ends with its process.
@@ -71,6 +71,6 @@ def _try_lock(file: IO[str], folder: Path) -> bool:
 def announced_url() -> str:
     """Return the public address of a site process that uses this data folder, or an empty string if none is running."""
     for path in sorted(Path(settings.DATA).glob("serve*.json")):
-        with suppress(OSError, ValueError, KeyError):  # the process may end meanwhile
+        with suppress(OSError, ValueError, KeyError):  # the process may have ended meanwhile
             return str(json.loads(path.read_text())["url"])
     return ""

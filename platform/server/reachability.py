@@ -1,4 +1,4 @@
-"""Checks of ports, and of where this site can be reached from: this machine, a local network, or the internet.
+"""Checks of ports, and of where the site can be reached from: this machine, a local network or the internet.
 
 Some functions return warnings and hints for the operator.
 """
@@ -32,7 +32,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind(address)
-        bound.listen(1024)  # before that, another process may bind the same address
+        bound.listen(1024)  # until it listens, another process may bind the same address
     except OSError as error:
         bound.close()
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
@@ -56,7 +56,7 @@ def holder_of(port: int) -> str:
 
 
 def checked_public(url: str) -> str:
-    """Return a warning about plain http on local networks, or "". Raises Problem E334 for it on the internet."""
+    """Return a warning about plain http on local networks, or "". Raises Problem E334 for http on the internet."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme == "https" or is_loopback(host):
@@ -88,7 +88,7 @@ def is_of_network(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> boo
 
 
 def relay_port_for(public: str, host: str, asked: int) -> int:
-    """Return the relay's port: `asked`, or a free one if other machines must reach it. 0 lets the relay choose."""
+    """Return the relay's port: `asked`, a free port if other machines must reach it, or 0 to let it choose."""
     if asked or is_loopback(urlsplit(public).hostname or ""):
         return asked
     with bound_socket(host, 0) as free:

@@ -25,7 +25,7 @@ from server.lock import Place
 
 logger = logging.getLogger(__name__)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
-STEADY_S = 60.0  # a relay that has run this long is healthy; if it dies later, pauses are short again
+STEADY_S = 60.0  # after this time, a relay counts as healthy; if it dies then, pauses are short again
 PATIENCE_S = 2.0
 
 
@@ -60,7 +60,7 @@ def enrolment() -> dict[str, str]:
 
 
 def address_behind(public_url: str) -> str:
-    """Return the relay's address behind the site's own."""
+    """Return the address at which the site's own port leads to the relay."""
     parts = urlsplit(public_url)
     return f"{'wss' if parts.scheme == 'https' else 'ws'}://{parts.netloc}{RELAY}"
 
@@ -80,7 +80,7 @@ def _command(site: str, host: str, port: int, advertise: str) -> list[str]:
 
 
 async def _run_once(command: list[str], place: Place, stop: asyncio.Event, door: Door | None) -> int:
-    """Run the relay and return its exit status. Its input is our pipe, so it exits even if this process is killed."""
+    """Run the relay and return its exit status. It reads a pipe of ours, so it exits even if this process is killed."""
     connections = door.open() if door is not None else None
     numbers = (connections.fileno(),) if connections is not None else ()
     command = [*command, *(f"--handed-over={number}" for number in numbers)]

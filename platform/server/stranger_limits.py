@@ -1,4 +1,4 @@
-"""Limits for unauthenticated clients: bytes, seconds and number of connections. Relays have similar limits."""
+"""Limits for unauthenticated clients on bytes, seconds and connections. Relays have similar limits."""
 
 import resource
 from collections.abc import Hashable
@@ -12,25 +12,25 @@ from peer_agent.protocol.messages import MAX_HANDSHAKE
 from web.http.requester import household
 
 HEAD_BYTES = MAX_HANDSHAKE  # bytes of a request's first line and headers
-STRANGER_BYTES = 64 * 1024  # bytes of a body from anyone; every form or message without a file is shorter
-MOST_PIPELINED = 8  # requests on one connection that wait for an earlier answer
-MOST_FRAGMENTS = 1024  # fragments of one message; empty ones do not add to its length
+STRANGER_BYTES = 64 * 1024  # bytes of a body that anyone may send; every form or message without a file is shorter
+MOST_PIPELINED = 8  # most requests on one connection that wait for an earlier response
+MOST_FRAGMENTS = 1024  # most fragments of one message; empty ones would not exceed a limit on its length
 MOST_WAITING = 16  # unread messages from a page
-MOST_UNREAD = 64 * 1024  # bytes of ping answers that the client has not read
+MOST_UNREAD = 64 * 1024  # bytes of answers to pings that the client has not read
 PER_CREDENTIAL = 4  # control connections of one machine in one run; when there are more, the oldest is closed
 RESERVED_FILES = 256  # files kept for the database, logs, storage and child processes
 MOST_FILES = 65_536
 
 
 class Limits(Struct, frozen=True):
-    """Limits in seconds and connections. `body_s` applies to the whole of a short body; `slowest`, to a longer one."""
+    """Limits in seconds and connections. `body_s` is for the whole of a short body; `slowest` is for a longer one."""
 
     head_s: float = 10.0  # from the connection, or the first byte of a later request, to the end of the head
     proof_s: float = 10.0  # from the end of the head to the proof, on an agent's connection
     body_s: float = 30.0
     keep_alive_s: float = 5.0  # between two requests
-    unread_s: float = 60.0  # a client must read some of its answer within this time
-    slowest: int = 1024  # bytes a second of a long body, at least
+    unread_s: float = 60.0  # a client must read part of its response within this time
+    slowest: int = 1024  # least bytes per second of a long body
     strangers: int = 1024
     of_address: int = 300
     connections: int = 4096

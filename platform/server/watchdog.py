@@ -17,12 +17,12 @@ from peer_agent.protocol.errors import Fault
 
 log = logging.getLogger(__name__)
 
-STUCK_S = 5.0  # seconds without a turn of the loop until the process is restarted; a claim lasts ten
+STUCK_S = 5.0  # the process restarts after this many seconds without a turn of the loop; a claim lasts ten
 BEAT_S = 0.5
 
 
 async def watch_loop(stop: asyncio.Event, give_up: Callable[[], None] | None = None) -> None:
-    """Until `stop`, note each turn of the loop, and let a thread call `give_up` once there were none for `STUCK_S`."""
+    """Note each turn of the loop until `stop`. A thread calls `give_up` if the loop takes no turn for `STUCK_S`."""
     beats = Beats()
     thread = threading.Thread(target=_watch, args=(beats, give_up or restart), name="watchdog", daemon=True)
     thread.start()
@@ -36,7 +36,7 @@ async def watch_loop(stop: asyncio.Event, give_up: Callable[[], None] | None = N
 
 
 class Beats:
-    """The turns that a loop has taken, and the thread that takes them."""
+    """The number of turns that a loop has taken, and the thread in which it runs."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -45,9 +45,9 @@ class Beats:
 
 
 def _watch(beats: Beats, give_up: Callable[[], None]) -> None:
-    """Count the checks between which the loop made no turn.
+    """Call `give_up` after too many checks in a row between which the loop took no turn.
 
-    Count checks, not seconds: if the whole process was stopped, only one check passed meanwhile.
+    Count checks, not seconds: while the whole process is stopped, this thread makes no checks either.
     """
     known, missed = -1, 0
     while not beats.over.wait(BEAT_S):
@@ -65,10 +65,10 @@ def _stack_of(thread: int) -> str:
 
 
 def restart() -> None:
-    """Replace this process by a new one with the same arguments, PID, input and output.
+    """Replace this process with a new one that has the same arguments, PID, input and output.
 
-    Sockets, files and database connections close, and children end because their input does. Windows has no such call,
-    so there the process ends, and whatever started it must start it again.
+    Sockets, files and database connections close, and children end because their input closes. On Windows, which has no
+    such call, the process only ends, and the program that started it must start it again.
     """
     logging.shutdown()
     if os.name == "posix":

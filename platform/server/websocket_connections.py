@@ -1,4 +1,4 @@
-"""uvicorn's WebSockets, with limits on what clients may send before and after they authenticate.
+"""uvicorn's WebSockets, with limits on the messages of clients before and after they authenticate.
 
 An agent's WebSocket is closed when it is silent: agents ping the site every two seconds (`peer_agent.network`).
 """
@@ -19,7 +19,7 @@ from server.stranger_limits import HEAD_BYTES, MOST_FRAGMENTS, MOST_UNREAD, MOST
 AGENTS = "/ws/agents/"
 MAX_WORD = 256  # bytes of a message from a page, which only ever sends `again`
 SILENT_S = 10.0  # seconds without a byte after which an agent's WebSocket is closed
-HANDSHAKE_BYTES = HEAD_BYTES + 2 * MAX_HANDSHAKE  # bytes in all before the proof
+HANDSHAKE_BYTES = HEAD_BYTES + 2 * MAX_HANDSHAKE  # most bytes in total before the proof
 
 
 class Sockets(WebSocketsSansIOProtocol):
@@ -51,7 +51,7 @@ class Sockets(WebSocketsSansIOProtocol):
             self.timer = self.loop.call_later(self.config.limits.proof_s, self.turn_out)
 
     def _prove(self, owner: str) -> None:
-        """Raise the limits now that the client has authenticated, and count the connection towards its owner."""
+        """Raise the limits, because the client has authenticated, and count the connection towards its owner."""
         if self.disconnected or self.is_known:
             return
         self._forget()
@@ -64,7 +64,7 @@ class Sockets(WebSocketsSansIOProtocol):
         self.timer = self.loop.call_later(wait_s, self._look, self.loop.time() + wait_s)
 
     def _look(self, due: float) -> None:
-        """Close the WebSocket if its agent has been silent. If this process itself was stopped, read first."""
+        """Close the WebSocket if its agent has been silent. If this process was stopped meanwhile, read first."""
         now = self.loop.time()
         if now - due > SILENT_S / 2:
             self.read_at = now
@@ -75,7 +75,7 @@ class Sockets(WebSocketsSansIOProtocol):
             self.turn_out()
 
     def start_keepalive(self) -> None:
-        """Ping pages only, since agents ping the site."""
+        """Send pings to pages only, since agents ping the site themselves."""
         if not self.is_agent:
             super().start_keepalive()
 

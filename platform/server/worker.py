@@ -25,7 +25,7 @@ from web.health import BEAT_S, worker_mark
 
 log = logging.getLogger(__name__)
 
-BACKGROUND = (coordination.background, notices.delivery, runs.background)  # importing them registers their jobs
+BACKGROUND = (coordination.background, notices.delivery, runs.background)  # importing these registers their jobs
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 STEADY_S = 60.0  # after this time a consumer counts as healthy
 PATIENCE_S = 4.0
@@ -33,7 +33,7 @@ PATIENCE_S = 4.0
 
 @contextmanager
 def running_worker() -> Iterator[None]:
-    """Do jobs during a `with` block. At its end, kill the jobs' child processes; the next start does them again."""
+    """Do jobs during a `with` block. At its end, kill the jobs' child processes; the next start repeats those jobs."""
     assert not undone()
     stopped = threading.Event()
     with doing_jobs() as end_jobs:
@@ -53,7 +53,7 @@ def running_worker() -> Iterator[None]:
 
 
 def _beat(stopped: threading.Event) -> None:
-    """Touch the worker's file every few seconds, so that `web.health` knows of the worker."""
+    """Touch the worker's file every few seconds, so that `web.health` knows that the worker is up."""
     while not stopped.is_set():
         with contextlib.suppress(OSError):
             worker_mark().touch()
@@ -63,8 +63,8 @@ def _beat(stopped: threading.Event) -> None:
 def _consume(stopped: threading.Event) -> None:
     """Receive wake-ups through Celery until `stopped`. Start its consumer again whenever it ends.
 
-    A restart of Redis ends it: kombu 5.7 fails to give back messages that it has not acknowledged. No job is lost,
-    because jobs are in the table.
+    A restart of Redis ends the consumer, because kombu 5.7 fails to return messages that it has not acknowledged. No
+    job is lost, because jobs are in the table.
     """
     # Celery warns about pickles if the account is root; this site accepts only JSON.
     warnings.filterwarnings("ignore", category=SecurityWarning)

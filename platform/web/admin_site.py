@@ -19,7 +19,7 @@ class OperatorsSite(AdminSite):
     index_title = "Site data"
 
     def has_permission(self, request: HttpRequest) -> bool:
-        """Return True for operators. Other staff, such as the relay's account, have no access."""
+        """Return True for operators. Other staff accounts, such as the relay's, have no access."""
         return bool(request.user.is_active and request.user.is_superuser)
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:  # noqa: FBT001, FBT002  (Django's)
@@ -41,7 +41,7 @@ class OperatorsSite(AdminSite):
         return self.turned_away(request, reverse("admin:index"))
 
     def turned_away(self, request: HttpRequest, wanted: str) -> HttpResponse:
-        """Redirect a visitor to the login page. Raises PermissionDenied if the person is logged in."""
+        """Redirect a visitor to the login page. Raises PermissionDenied if the visitor is logged in."""
         if request.user.is_authenticated:
             raise PermissionDenied("These pages are for the operators of this site.")
         return redirect(f"{reverse('web:login')}?{urlencode({'next': wanted})}")

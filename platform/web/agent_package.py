@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from peer_agent.machine.hardware import PYTORCH_CPU
 
-SYSTEMS = {"linux": "Linux", "macos": "macOS", "windows": "Windows"}  # as scripts/bundle.py names them, and for people
+SYSTEMS = {"linux": "Linux", "macos": "macOS", "windows": "Windows"}  # names in scripts/bundle.py, and for people
 BUNDLES = (".tar.gz", ".zip")
 
 
@@ -51,8 +51,8 @@ class Package(NamedTuple):
 class System(NamedTuple):
     """The command lines for one operating system.
 
-    `torch` installs the build for the CPU, if PyPI's is for CUDA. Without an NVIDIA card, it is run before `pip`. Each
-    line calls the environment's own programs, so that it works in any terminal.
+    `torch` installs the build for the CPU, if PyPI's is for CUDA. It is run before `pip` on a computer without an
+    NVIDIA card. Each line calls the environment's own programs, so that it works in any terminal.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Install(NamedTuple):
     requirement: str
     uv: str
     systems: tuple[System, ...]
-    likely: str  # the visitor's own system, as far as the browser tells
+    likely: str  # the visitor's own system, according to the browser
 
     @property
     def upgrade_pip(self) -> str:
@@ -88,7 +88,7 @@ def current_wheel() -> Package | None:
 
 
 def current_bundles(wheel: Package) -> list[Package]:
-    """Return the bundles of the wheel's version, which an operator has put beside it."""
+    """Return the bundles of the wheel's version that an operator has put in the wheel's folder."""
     found = [bundle for kind in BUNDLES for bundle in _packages(f"{wheel.version}-*{kind}") if bundle.system]
     return sorted(found, key=lambda bundle: bundle.name)
 
@@ -149,7 +149,7 @@ def is_near(request: HttpRequest) -> bool:
 
 
 def likely_system(agent: str) -> str:
-    """Return the operating system that the browser reports. This decides only which one the page shows first."""
+    """Return the operating system that the browser reports, which the page shows first."""
     if "Windows" in agent:
         return "Windows"
     return "macOS" if "Macintosh" in agent else "Linux"

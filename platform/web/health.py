@@ -1,7 +1,7 @@
 """Checks of the site, read by its operators' pages, `/readyz` and `manage.py doctor`.
 
-Each check runs in its own thread and has two seconds. Meanwhile readers get the last finding, so they never wait for a
-server that hangs. Only the page that lists all checks waits, so that it is complete.
+Each check runs in its own thread, for at most two seconds. Meanwhile, readers get its last finding, so they never wait
+for a server that hangs. Only the page that lists all checks waits for new findings.
 """
 
 import contextlib
@@ -51,13 +51,13 @@ from runs.states import LIVE
 from web.agent_package import current_wheel
 
 LIMIT_S = 2.0  # a check that takes longer has failed
-KEPT_S = 60.0  # age from which the pages look again
+KEPT_S = 60.0  # age of a finding from which the pages repeat the check
 PATIENCE_S = 0.3  # how long a page waits for findings
 DAY_S = 86_400
 SILENT_S = 30.0  # the worker touches its file every `BEAT_S`
 BEAT_S = 5.0
-OVERDUE_S = 600.0  # a job that has been due for this long may lack a worker
-OLD_DAYS = 7  # age of a backup that an operator should look at
+OVERDUE_S = 600.0  # if a job has been due for this long, a worker may be missing
+OLD_DAYS = 7  # age of the last backup from which an operator is warned
 EXPIRES_DAYS = 14  # or a sixth of the certificate's life, if that is shorter
 SKEW_S = 5.0
 SNAPSHOT_BYTES = 12  # per parameter
@@ -80,8 +80,8 @@ class State(models.TextChoices):
 class Finding(NamedTuple):
     """The result of a check: one sentence, and what an operator can do.
 
-    `facts` fill the sentence. `do` ends with a colon if `code` follows: a command, a setting or a file. `is_down` means
-    that the site cannot do its work. `is_optional` means that a site may go without it.
+    `facts` fill the sentence's placeholders. `do` ends with a colon if `code` follows: a command, a setting or a file.
+    `is_down` means that the site cannot do its work. `is_optional` means that a site may go without it.
     """
 
     state: State
@@ -104,7 +104,7 @@ class Finding(NamedTuple):
 
 
 class Check:
-    """A check and its last finding. At most one thread makes it at a time.
+    """A check and its last finding. At most one thread runs the check at a time.
 
     If there is no answer, the finding points to `see`, a setting or a file. `is_vital` means that the site then cannot
     do its work.
@@ -132,7 +132,7 @@ class Check:
         start(self._make)
 
     def wait(self, patience_s: float) -> None:
-        """Wait until the check is made, but no longer than its limit."""
+        """Wait until the check is done, for at most `patience_s` or until the check's own limit."""
         self._done.wait(max(0.0, min(patience_s, self._began_at + LIMIT_S - time.monotonic())))
 
     def finding(self, kept_s: float) -> Finding:
@@ -172,7 +172,7 @@ class Checked(NamedTuple):
 
 
 def start(work: Callable[[], None]) -> None:
-    """Do the work in a thread, and return the thread's database connections afterwards."""
+    """Call `work` in a new thread, which closes its database connections at the end."""
 
     def whole() -> None:
         try:
@@ -184,7 +184,7 @@ def start(work: Callable[[], None]) -> None:
 
 
 def look(checks: Sequence[Check], *, kept_s: float = KEPT_S, patience_s: float = PATIENCE_S) -> list[Checked]:
-    """Return the findings. Repeat the checks whose findings are old, and wait for them up to `patience_s`."""
+    """Return the findings of the checks. Repeat those with old findings, and wait up to `patience_s` for them."""
     for check in checks:
         check.begin(kept_s)
     until = time.monotonic() + patience_s
@@ -193,7 +193,7 @@ def look(checks: Sequence[Check], *, kept_s: float = KEPT_S, patience_s: float =
     return [Checked(check.name, check.title, check.finding(kept_s)) for check in checks]
 
 
-# How others reach the site
+# Reaching the site from outside
 
 
 def proof_of(nonce: str) -> str:
@@ -256,9 +256,7 @@ def check_tls() -> Finding:
 
 
 def certificate_finding(certificate: Mapping[str, Any], now: float) -> Finding:
-    """Judge a valid certificate by the time it has left. Programs that renew certificates do so well before the last
-    sixth.
-    """
+    """Judge a valid certificate by its remaining time. Renewal programs act well before the last sixth of its life."""
     begins, ends = (ssl.cert_time_to_seconds(certificate[name]) for name in ("notBefore", "notAfter"))
     facts = {"day": datetime.fromtimestamp(ends, UTC).date().isoformat()}
     if ends - now < min(EXPIRES_DAYS * DAY_S, (ends - begins) / 6):
@@ -301,7 +299,7 @@ def check_logins() -> Finding:
 
 
 def check_relay() -> Finding:
-    """Look for relays in open runs. Without an open run, a recent credential shows that a relay is there."""
+    """Look for relays in open runs. Without an open run, a recent credential shows that a relay is running."""
     runs = list(Run.objects.filter(state=Run.State.OPEN))
     here = presence.online_in(runs).values()
     linked = {peer.peer for peers in here for peer in peers if peer.role == presence.RELAY}
@@ -333,7 +331,7 @@ def check_agent() -> Finding:
 
 
 def worker_mark() -> Path:
-    """The file that a worker touches while it does jobs."""
+    """Return the path of the file that a worker touches while it does jobs."""
     return Path(settings.DATA) / "worker-seen"
 
 
@@ -396,7 +394,7 @@ def check_disk() -> Finding:
         return Finding(State.LOOK, text, {}, do, str(settings.DATA), is_down=True)
     for folder in (Path(settings.DATA), *settings.RELAY_FOLDERS):
         disk = shutil.disk_usage(folder)
-        # One percent of a large disk is enough for long.
+        # One percent of a large disk lasts for a long time.
         if disk.free < max(500e6, min(disk.total / 100, 5e9)):
             facts = {"free": in_bytes(disk.free), "folder": str(folder)}
             do = _("Delete what is not needed, or use a larger disk.")
@@ -418,7 +416,7 @@ def _bytes_to_come() -> int:
 
 
 def backup_mark() -> Path:
-    """The file whose time is that of the last backup. The last command of a backup touches it."""
+    """Return the path of a file that the last command of a backup touches, so that it has the backup's time."""
     return Path(settings.DATA) / "last-backup"
 
 
@@ -474,7 +472,7 @@ def _public_host() -> str:
 
 
 def _read(url: str) -> bytes:
-    # The proxy that programs of this machine may use is not how others come in.
+    # Others do not reach the site through the proxy that programs on this machine may use.
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with direct.open(url, timeout=LIMIT_S) as answer:
         content: bytes = answer.read(4096)

@@ -5,7 +5,7 @@ from typing import Any
 import segno
 from django.utils.safestring import SafeString
 
-FRAMED: dict[str, Any] = {"border": 4, "light": "#fff"}  # cameras need a light edge of four modules
+FRAMED: dict[str, Any] = {"border": 4, "light": "#fff"}  # cameras need a light margin of four modules
 
 
 def code_of(address: str) -> segno.QRCode:
@@ -13,6 +13,6 @@ def code_of(address: str) -> segno.QRCode:
 
 
 def drawn(address: str, *, is_framed: bool = False) -> SafeString:
-    """Return an address's QR code as an SVG for a page. A dark page needs `is_framed`, which adds a light edge."""
+    """Return an address's QR code as an SVG. On a dark page, it needs the light margin that `is_framed` adds."""
     look: dict[str, Any] = FRAMED if is_framed else {"border": 0}
     return SafeString(code_of(address).svg_inline(**look, omitsize=True))

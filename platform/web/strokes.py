@@ -1,4 +1,4 @@
-"""Drawings made of strokes, the motif of the mark: one stroke is one share of the work, in its person's tint.
+"""Drawings made of strokes, like the logo. One stroke is one share of the work, in its person's tint.
 
 Pure functions that return `<svg>` elements. Counts and tints are exact. A stroke's length has a meaning only if the
 function's docstring says so.
@@ -11,14 +11,14 @@ from itertools import groupby
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
-Part = tuple[int | str, float]  # a tint or class, and its share of the whole in any unit
+Part = tuple[int | str, float]  # a tint or class, and its share of the whole, in any unit
 Stroke = tuple[float, float, float, int | str]  # x, y at both ends, tint or class
 Point = tuple[float, float]
 
-GHOST = "ghost"  # the class of strokes that are still to come
+GHOST = "ghost"  # the class of strokes for work still to be done
 STRIP, HERO, BAND, PLACES = 96, 150, 100, 60  # strokes in a drawing
-FIRST_DAYS = 30  # a shorter history has places for the days to come
-LOWEST = 0.55  # how far down a loss curve falls, as a part of the drawing's height
+FIRST_DAYS = 30  # a shorter history also has places for the next days
+LOWEST = 0.55  # how far a loss curve falls, as a part of the drawing's height
 
 
 def strip(parts: Sequence[Part], left: float, label: str) -> SafeString:
@@ -36,9 +36,9 @@ def strip(parts: Sequence[Part], left: float, label: str) -> SafeString:
 
 
 def history(stretches: Sequence[Sequence[Part]], label: str) -> SafeString:
-    """Draw the newest steps, in stretches with the oldest first: strokes as tall as the stretch's samples.
+    """Draw the newest steps in stretches, the oldest first. A stroke is as tall as the samples of its stretch.
 
-    The tints are distributed over all stretches, so each tint has as many strokes as its share within one.
+    The tints are distributed over all stretches, so each has as many strokes as its share requires, within one stroke.
     """
     count = STRIP // max(len(stretches), 1)
     most = max((sum(amount for _, amount in parts) for parts in stretches), default=0) or 1
@@ -62,7 +62,7 @@ def hero(
 ) -> SafeString:
     """Draw a run: strokes below its loss curve. `points` are steps and losses; `last` is the run's last step.
 
-    A run that is not half done is shown up to twice its present step. On a phone, only every other stroke is drawn.
+    A run that is less than half done is drawn up to twice its current step. A phone shows only every other stroke.
     `state` is `running`, `waiting`, `paused`, `failed` or `finished`. A waiting run has a place for the reader.
     """
     width, height = 1184, 200
@@ -91,7 +91,7 @@ def hero(
 
 
 def _curves(points: Sequence[Point], last: int, width: int, height: int, state: str) -> str:
-    """Return the loss curve, and a dotted one to the last step."""
+    """Return the SVG paths of the loss curve and of its dotted continuation to the last step."""
     y = _below(points, height, last)
     done = points[-1][0] if points else 0
 
@@ -109,7 +109,7 @@ def _curves(points: Sequence[Point], last: int, width: int, height: int, state: 
 
 
 def shares(parts: Sequence[Part], label: str) -> SafeString:
-    """Draw a stroke for each percent of the whole. The strokes of a part stand together, apart from the next."""
+    """Draw a stroke for each percent of the whole, grouped by part, with a gap between groups."""
     counts = Counter(spread([(place, amount) for place, (_, amount) in enumerate(parts)], 0, 100))
     pitch = 952 / max(99 + len(counts) - 1, 1)
     groups = [(name, counts[place]) for place, (name, _) in enumerate(parts) if counts[place]]
@@ -119,7 +119,7 @@ def shares(parts: Sequence[Part], label: str) -> SafeString:
 
 
 def times(seconds: Sequence[float], middle: float, label: str) -> SafeString:
-    """Draw a stroke for each step, the oldest first, as tall as the step was long, and a dotted line at `middle`."""
+    """Draw a stroke for each step, the oldest first, whose height shows its duration, and a dotted line at `middle`."""
     longest = max(seconds, default=0) or 1
 
     def y(value: float) -> float:
@@ -133,7 +133,7 @@ def times(seconds: Sequence[float], middle: float, label: str) -> SafeString:
 
 
 def marked(name: int | str, part: float) -> list[int | str]:
-    """Return the strokes of a `band` in which a part (between 0 and 1), and at least one stroke, has this tint."""
+    """Return the strokes of a `band` in which the given part (0 to 1), but at least one stroke, has this tint."""
     part = max(part, 1 / BAND)
     return spread([(name, part), ("rest", 1 - part)], 0, BAND)
 
@@ -156,7 +156,7 @@ def band(names: Sequence[int | str], points: Sequence[Point], label: str) -> Saf
 
 
 def days(given: Sequence[float], tint: int, label: str) -> SafeString:
-    """Draw a stroke per day, as tall as its samples; `given` has the oldest day first. Days to come are dots."""
+    """Draw a stroke per day, whose height shows its samples. `given` has the oldest day first. Future days are dots."""
     most, count = max(given, default=0) or 1, max(len(given), FIRST_DAYS)
     strokes: list[Stroke] = [
         (
@@ -218,7 +218,7 @@ def art(kind: str = "whole", label: str = "") -> SafeString:
 
 
 def bundle(count: int) -> SafeString:
-    """Draw a crowd of machines: a stroke each, in tints that alternate."""
+    """Draw a crowd of machines as one stroke each, in mixed tints."""
     rows = min(4, -(-count // 29))
     a_row, height = -(-count // rows), 40 / rows
     strokes: list[Stroke] = []
@@ -229,7 +229,7 @@ def bundle(count: int) -> SafeString:
     return _svg("strokes fine", 152, 40, paths(strokes), stretch=False)
 
 
-KINDS = {  # what each kind of recipe learns, by its objective
+KINDS = {  # drawings of what each kind of recipe learns, by objective
     "causal_lm": "M4 6H60M4 16H48M4 26H66M4 36H26",
     "finetune_lora": "M4 8H40M4 18H26M34 28H70M48 38H70",
     "image_classification": "M4 6V14M14 4V12M24 7V15M9 22V30M20 20V28M56 6H68M54 16H66M58 26H70M50 34H62M40 2V38",
@@ -239,7 +239,7 @@ KINDS = {  # what each kind of recipe learns, by its objective
 
 
 def places(tints: Sequence[int], goal: int) -> SafeString:
-    """Draw a stroke for each person who is there, and a dashed place for each person still wanted.
+    """Draw a stroke for each participant, and a dashed outline for each one still needed.
 
     If there are more than `PLACES` people, a stroke represents several of them.
     """
@@ -260,7 +260,7 @@ def sketch(objective: str) -> SafeString:
 
 
 def spread(parts: Sequence[Part], left: float, count: int) -> list[int | str]:
-    """Share `count` strokes out exactly, by largest remainders, in a fixed mixed order. Strokes of `left` come last."""
+    """Divide `count` strokes by largest remainders, and mix them in a fixed order. Those for `left` come last."""
     whole = sum(amount for _, amount in parts)
     filled = count if left <= 0 else min(count, round(count * whole / (whole + left))) if whole else 0
     if not whole:
@@ -284,7 +284,7 @@ def noise(place: int, salt: int = 0) -> float:
 
 
 def paths(strokes: Iterable[Stroke]) -> str:
-    """Return one path per tint, so that the markup stays small."""
+    """Return the SVG of the strokes, with one path per tint to keep it small."""
     by_name = sorted(strokes, key=lambda stroke: _class(stroke[3]))
     return "".join(_path(name, list(group)) for name, group in groupby(by_name, key=lambda stroke: _class(stroke[3])))
 
@@ -298,7 +298,7 @@ def _class(tint: int | str) -> str:
 
 
 def _below(points: Sequence[Point], height: int, last: float) -> Callable[[float], float]:
-    """Return a function from a step to the height of the loss curve there. Without points, the curve is an example."""
+    """Return a function from a step to the height of the loss curve there. Without points, use an example curve."""
     if not points:
         return lambda step: 8 + (height - 32) * (1 - 0.2 ** (2 * step / max(last, 1)))
     losses = [loss for _, loss in points]

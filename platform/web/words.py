@@ -1,4 +1,4 @@
-"""Texts of the agent's packages in a page's language, taken from the agent's and the site's catalogues; sizes."""
+"""Texts of the agent's packages, translated from the agent's and the site's catalogues; also sizes as text."""
 
 from functools import cache
 from gettext import NullTranslations
@@ -15,7 +15,7 @@ from peer_agent.site_work.intake import verdict
 
 
 def in_words_of_page(fault: Fault) -> Fault:
-    """Return an error in the active language, if it is translated."""
+    """Return an error in the active language, or unchanged if it has no translation."""
     return in_words(fault, _translated)
 
 
@@ -35,7 +35,7 @@ def reason_in_words_of_page(reason: str) -> str:
 
 
 def verdict_in_words_of_page(words: str) -> str:
-    """Return formats of data, or a reason to leave something out, in the active language."""
+    """Return words of a verdict, such as a format or a reason to leave data out, in the active language."""
     return "; ".join(verdict.in_words(each, _translated) for each in words.split("; "))
 
 

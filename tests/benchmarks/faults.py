@@ -35,7 +35,7 @@ from tests.servers import free_port, private_postgres, redis_at
 SITES, RELAYS, AGENTS = ("first", "second"), ("relay-a", "relay-b"), ("a", "b", "c")
 SETTLED_S, AFTER_S = 6.0, 12.0  # quiet seconds before a fault, and watched seconds after it
 QUIET_S, POLL_S = 9.0, 1.2  # as in frontend/src/feed.ts
-RESTART_S = 1.0  # until whatever supervises a process starts it again
+RESTART_S = 1.0  # seconds until a process's supervisor restarts it
 PATIENCE_S = 240.0
 # The tests' server forgets its last commits in a crash; a site's does not.
 DURABLE = "options=-c%20synchronous_commit%3Don"
@@ -81,7 +81,7 @@ class Rig(NamedTuple):
 
 
 def pids(rig: Rig, what: str) -> list[int]:
-    """Return the processes that a fault stops or kills."""
+    """Return the ids of the processes that a fault stops or kills."""
     if what == "postgresql":
         ((backend,),) = rig.swarm.rows("select pg_backend_pid()")
         with suppress(psutil.NoSuchProcess):
@@ -178,7 +178,7 @@ ROWS["crash postgresql"] = crash_postgresql
 
 
 class Page(threading.Thread):
-    """A reader of the run's page with the rules of feed.ts. It notes when it learned that it is up to date."""
+    """Reads the run's page by the rules of feed.ts, and records when it learned that it was up to date."""
 
     def __init__(self, address: str, slug: str) -> None:
         super().__init__(daemon=True)
@@ -252,7 +252,7 @@ def at_work(folder: Path) -> Iterator[tuple[Rig, Page]]:
 
 
 def measure_row(rig: Rig, page: Page, name: str, seconds: float) -> Figures:
-    """Make one fault, and return its figures."""
+    """Cause one fault, and return its figures."""
     steadily(rig)
     step, began = rig.swarm.head(), time.time()
     ROWS[name](rig, seconds)
@@ -276,7 +276,7 @@ def measure_row(rig: Rig, page: Page, name: str, seconds: float) -> Figures:
 
 
 def steadily(rig: Rig) -> None:
-    """Wait until steps are made again and have been for a while."""
+    """Wait until the run has been making steps again for a while."""
     until, since, known = time.monotonic() + PATIENCE_S, time.monotonic(), -1
     while time.monotonic() - since < SETTLED_S or known < 0:
         assert time.monotonic() < until, f"no steps\n{rig.swarm.logs()}"
@@ -294,9 +294,9 @@ def longest_gap(moments: Sequence[float], began: float, ended: float) -> float:
 
 
 def books(rig: Rig) -> Figures:
-    """Count log entries that are missing or double, ledger samples that no entry has, and digests that differ."""
+    """Count lost entries or samples, duplicate log entries, and steps with differing digests."""
     of_run = rig.swarm.of_run()
-    # One statement, since steps are committed meanwhile.
+    # A single statement, because steps are committed in the meantime.
     ((entries, first, last, distinct, samples, credited),) = rig.swarm.rows(
         'select count(*), min("index"), max("index"), count(distinct "index"), coalesce(sum(samples), 0), '
         f"(select coalesce(sum(samples), 0) from runs_ledgerentry where {of_run}) "

@@ -16,7 +16,7 @@ from tests.benchmarks.rig.figures import Figures, median, publish, say
 from tests.servers import private_postgres
 
 SLUG = "run-0"
-# pages that do not exist here: the run has no release and no images, and no person requested a run
+# pages that do not exist in this run: it has no release and no images, and no run was requested
 NOT_HERE = (f"/runs/{SLUG}/try/", "/runs/asked/", f"/runs/{SLUG}/pictures/0.png")
 OTHERS = 60  # further runs without a step
 WARM = 2  # uncounted views of each page

@@ -82,7 +82,7 @@ def _filled() -> tuple[Any, list[Any]]:
 
 
 def watch(address: str, spectators: int, steps: int, told: Any) -> None:
-    """Open the sockets and note when each of them hears of each step."""
+    """Open the sockets, and record when each of them hears of each step."""
     asyncio.run(_watch(address, spectators, steps, told))
 
 

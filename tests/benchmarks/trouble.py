@@ -52,7 +52,7 @@ CODEC: Literal["fp16"] = "fp16"
 
 
 class Asked(Struct, frozen=True, eq=False):
-    """A job: one kind of trouble, for a peer with the given part in rounds, over the links of a set-up."""
+    """A job: one kind of trouble, for a peer with the given role in rounds, over the links of a set-up."""
 
     setup: Setup
     kind: Kind

@@ -109,7 +109,7 @@ async def new_relay(url: str, identity: Identity, run: RunId) -> AsyncIterator[N
 
 
 class Page(Struct, frozen=True):
-    """A page of the log: recipient, first record, number of records, bytes."""
+    """A page of the log that was sent: its recipient, first record, number of records, and bytes."""
 
     peer: PeerId
     first: int
@@ -122,7 +122,7 @@ class Seen:
     """The log pages that a host sent, and the longest queue for one socket."""
 
     pages: list[Page] = field(default_factory=list)
-    most_waiting: int = 0  # most messages that waited for one socket
+    most_waiting: int = 0  # largest number of messages that waited for one socket
     most_bytes: int = 0
 
     def of(self, peer: PeerId) -> list[Page]:

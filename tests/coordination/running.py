@@ -1,4 +1,4 @@
-"""A run at work on real rows: hosts in this process or another, and scripted peers on the site's own sockets."""
+"""A run in progress on real rows: hosts in this process or another, and scripted peers on the site's own sockets."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Functions for tests of other packages: which jobs were requested, and what doing one returns."""
+"""Functions for tests of other packages: list the requested jobs, or do a job and return its outcome."""
 
 from uuid import UUID
 

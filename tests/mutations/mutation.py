@@ -19,7 +19,7 @@ class Mutation(Struct, frozen=True):
 
 
 class Stale(Exception):
-    """The pattern does not occur exactly once."""
+    """Raised if a pattern does not occur exactly once, or if the mutation changes nothing."""
 
 
 def planted(mutation: Mutation, text: str) -> str:
@@ -33,7 +33,7 @@ def planted(mutation: Mutation, text: str) -> str:
 
 
 def check(mutations: tuple[Mutation, ...], root: Path) -> list[str]:
-    """Return what is wrong with the listed mutations themselves."""
+    """Return the errors in the listed mutations themselves, such as a missing test."""
     faults = []
     for mutation in mutations:
         try:

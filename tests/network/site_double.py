@@ -82,7 +82,7 @@ class Site(ThreadingHTTPServer):
         return f"{self.scheme}://127.0.0.1:{self.server_port}{path}"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore clients that disconnect early, as they do in some tests."""
+        """Ignore clients that disconnect early, as happens in some tests."""
 
 
 @contextmanager

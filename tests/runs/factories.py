@@ -108,7 +108,7 @@ def draft(organizer: Person, **changes: Any) -> Run:
 
 
 def understood(dataset: Dataset, **facts: Any) -> str:
-    """Store a verdict on prepared data, with these facts. Return its mark, with which the run can be published."""
+    """Store a verdict with these facts on prepared data. Return the mark that is needed to publish the run."""
     dataset.verdict = msgspec.to_builtins(Verdict(**facts))
     dataset.save(update_fields=["verdict"])
     return dataset.mark
@@ -285,7 +285,7 @@ def migrated_postgres(postgres_url: str, django_db_blocker: Any) -> str:
 def any_database(request: pytest.FixtureRequest, db: None, django_db_blocker: Any) -> Iterator[str]:
     """Run the test once on each database, and roll back everything it writes.
 
-    The parameter `db` is needed for both: pytest-django creates a database only if a test asks for one.
+    The parameter `db` is needed for both: pytest-django creates a database only if a test requests one.
     """
     if request.param == "sqlite":
         yield "sqlite"

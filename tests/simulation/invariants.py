@@ -65,7 +65,7 @@ class Invariants:
     def before(self, host: Host, event: e.Event, now: float) -> None:
         self.phase_before = host.state.phase
         if self.thorough:
-            ended = host.state.round.ended if host.state.round else {}  # units that are given back leave with the round
+            ended = host.state.round.ended if host.state.round else {}  # leases of returned units end with the round
             held = host.state.leases.held
             self.held_before = {str(name): frozenset(units - ended.get(name, set())) for name, units in held.items()}
         if isinstance(event, e.Received) and isinstance(event.message, m.Offer):

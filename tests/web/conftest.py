@@ -1,4 +1,4 @@
-"""Fixtures: people, machines and a run. Checks of the site are made in the test's own thread."""
+"""Fixtures: people, machines and a run. The site's health checks run in the test's own thread."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from web import health
 
 @pytest.fixture(autouse=True)
 def _checks_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the site's checks where they are asked for, since other threads do not see a test's transaction."""
+    """Run the site's health checks in the calling thread, because other threads do not see a test's transaction."""
     monkeypatch.setattr(health, "start", lambda work: work())
     for check in health.CHECKS:
         check.forget()

@@ -1,7 +1,7 @@
-"""The permission table: the expected answer to every method at every address. Read by test_permissions.py.
+"""The permission table: the expected answer to every method at every address. test_permissions.py reads it.
 
-A row is: method, address, visibility of the run (`*`: any), then the answer to each requester. A run by request gives
-the answers of a public run, except for those in BY_REQUEST. The words:
+A row is: method, address, visibility of the run (`*`: any), then the answer to each requester. A run that people join
+by request gives the answers of a public run, except for those in BY_REQUEST. The answers:
 
     a number   the status            login   a redirect to the login page
     done       a redirect elsewhere (the form did its work)
@@ -12,8 +12,8 @@ them.
 
 The member belongs to the run, whatever the run's visibility. In a private run, membership gives access to pages, files
 and rounds, but not to the organizer's pages. The machine, personal token, upload and device code in addresses and
-bodies belong to the member. A member in an address belongs to the run; below removed/, the run has removed that
-member. An invitation in an address belongs to the run, and a secret in an address is valid.
+bodies belong to the member. A member in an address belongs to the run; below removed/, the run has removed that member.
+An invitation in an address belongs to the run, and a secret in an address is valid.
 
 Further requesters have a row in FURTHER. The row names the requester whose answers they share, and the exceptions.
 docs/permissions.md shows the whole table; `python -m scripts.generate_docs` writes that page.
@@ -69,7 +69,7 @@ FURTHER = {
 EVERYBODY = (*REQUESTERS, *FURTHER)
 WRITTEN = ("public", "unlisted", "private")
 VISIBILITIES = (*WRITTEN, "request")
-BY_REQUEST: dict[str, dict[str, str]] = {  # answers of a run by request that differ from those of a public run
+BY_REQUEST: dict[str, dict[str, str]] = {  # answers of a run joined by request that differ from those of a public run
     "GET /runs/<slug>/join/<secret>/": {"member": "done", "organizer": "done"},
     "POST /runs/<slug>/request/": {"stranger": "done", "operator": "done"},
     "POST /api/v1/runs/<slug>/credential": {"stranger": "403", "operator": "403"},

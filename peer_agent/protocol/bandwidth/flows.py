@@ -17,13 +17,13 @@ from peer_agent.protocol.identifiers import PeerId
 FULL = 0.85  # fraction of the estimate: a direction that carries this much counts as full
 STEADY = 0.8  # fraction of a direction's bytes in flows that lasted to the end; with less, the direction was idle
 EDGE = 0.025  # fraction of a direction's bytes to ignore at the start and at the end, when only few flows run
-TO_THE_END = 0.85  # a flow that lasted for this fraction of a direction's time lasted to the end
+TO_THE_END = 0.85  # a flow lasted to the end if it lasted for at least this fraction of a direction's time
 SHORTEST_S = 0.25  # a shorter flow shows start-up rather than capacity
 IN_TIME = 1.12  # times the planned seconds: a flow that takes longer counts as delayed
 PAUSE_S = 0.1  # seconds of extra slack, for pauses of a machine or a clock
 OFTEN_FULL = 0.3  # fraction of a flow's seconds: each flow in a full direction finds it full this often
 FASTER = 1.2  # times the estimate: if a direction is faster, the estimate was wrong
-MOST_RISE = 4.0  # times the estimate, per round: the receiver may report false times
+MOST_RISE = 4.0  # times the estimate: the largest rise in a round, because the receiver may report false times
 WEIGHT = 0.7  # weight of a new measurement against the old estimate
 FASTEST_BPS = 1.25e10  # 100 Gb/s: a larger measurement must be false
 
@@ -46,7 +46,7 @@ class Flow(Struct, frozen=True):
 
     @property
     def is_held_up(self) -> bool:
-        """True if the flow took longer than planned for a reason other than the sender keeping its flows level."""
+        """True if the flow took longer than planned, and not only because its sender keeps all its flows level."""
         took_s, pause_s = self.last_s - self.first_s, PAUSE_S if self.asked_s else 0.0
         only_kept_step = self.full_s is not None and self.full_s < OFTEN_FULL * took_s
         return took_s > max(IN_TIME * self.asked_s + pause_s, SHORTEST_S) and not only_kept_step
@@ -95,7 +95,7 @@ class Load(Struct):
 
     @property
     def is_steady(self) -> bool:
-        """True if flows that lasted to the end carried most of the bytes. The direction was then never idle."""
+        """True if flows that lasted to the end carried most of the bytes. If so, the direction was never idle."""
         until = self.first_s + TO_THE_END * self.seconds
         lasting = sum(flow.received for flow in self.flows if flow.last_s >= until)
         return lasting >= STEADY * self.received

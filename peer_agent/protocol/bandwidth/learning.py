@@ -1,11 +1,11 @@
 """Estimate the bandwidth of each peer's uplink and downlink from the flows of a round (rule 31).
 
 A flow is the bytes that one peer received from another in one attempt. The plan determines its size; the receiver
-reports when its first and last bytes arrived. A flow that is on time shows only a lower bound for its two directions.
-A direction was full if delayed flows kept it busy to the end and it carried about as much as estimated. Its estimate
-is then corrected. If both directions of delayed flows seem to have room, one of the two has become slower. It is the
-direction that carried most of the delayed bytes. Nothing else lowers an estimate, because a peer with little work
-never shows its full speed. Limits between pairs are determined first.
+reports when its first and last bytes arrived. A flow that is on time shows only a lower bound for its two directions. A
+direction was full if delayed flows kept it busy to the end and it carried about as much as estimated. Its estimate is
+then corrected. If both directions of delayed flows seem to have room, one of the two has become slower. It is taken to
+be the direction that carried most of the delayed bytes. Nothing else lowers an estimate, because a peer with little
+work never shows its full speed. Limits between pairs are determined first.
 """
 
 from collections import defaultdict
@@ -40,7 +40,7 @@ BUSY = 0.5  # fraction of the estimate: a direction that carried this much could
 MOST = 0.5  # a larger fraction of the bytes counts as most of the bytes
 NEARLY_FULL = 0.7  # fraction of the estimate: a direction that bursts and steady flows share carries no more
 HOPE = 2.0  # the plan assumes this multiple of a lower bound, so that rounds test whether the link is faster
-HOPE_OF_REDUCERS = 4.0  # times the lower bound of a peer that only reduces: slower peers have measured most such links
+HOPE_OF_REDUCERS = 4.0  # multiple for peers that only reduce: their links were mostly measured with slower peers
 
 
 def learn(
@@ -57,7 +57,7 @@ def learn(
     loads = loads_of(flows)
     held_up = _held_up(capacities, loads)
     narrow = narrow_flows(capacities, loads, held_up)
-    # The plan did not know these limits. All flows of the senders keep level with the flows that are limited.
+    # The plan did not know these limits, so all flows of these senders were kept level with the limited flows.
     waiting = {flow.sender for flow in narrow if (flow.sender, flow.receiver) not in limits_of(pairs)}
     learn_pairs(pairs, loads, held_up, narrow, at)
     held_up -= narrow
@@ -72,7 +72,7 @@ def learn(
         is_slowing = direction in slowing and was_full
         was_suspected, known.is_suspected = known.is_suspected, is_slowing
         if load.is_of_averages and not was_suspected:
-            is_slowing = False  # this downlink may have been busy for a moment, and no plan will ask for more
+            is_slowing = False  # this downlink may have been busy only briefly, and no plan would test a lower estimate
         is_full = load.is_steady and load.part_of(held_up) >= STEADY and load.bps >= FULL * known.bps
         is_end = is_full and load.is_asked and _others_have_room(capacities, loads, direction)
         if is_slowing or is_end:
@@ -105,7 +105,7 @@ def learn_probe(capacities: dict[Direction, Capacity], flow: Flow, at: float) ->
 
 
 def _is_in_vain(known: Capacity, load: Load, hoped_s: float) -> bool:
-    """Return True if a direction took longer than the plan hoped, unless the direction was hardly used."""
+    """Return True if a direction took longer than the plan hoped and was used enough for this to matter."""
     if not hoped_s or load.received <= known.bps * hoped_s or load.bps < BUSY * known.bps:
         return False
     return load.seconds > IN_TIME * hoped_s + PAUSE_S

@@ -22,10 +22,10 @@ from peer_agent.protocol.bandwidth.flows import (
 from peer_agent.protocol.plan import Pair
 
 ROOM = 0.7  # fraction of the estimate: a fuller direction may itself have delayed the flow
-FREE = 0.25  # least fraction of a direction's bytes that was on time
+FREE = 0.25  # at least this fraction of a direction's bytes was on time
 ROUNDS_KEPT = 100  # a pair is forgotten after this many rounds without a measurement
 HOPE = 1.1  # times the speed of a pair that was on time: the next plan assumes this much
-MOST_PAIRS = 2048  # most pairs remembered; the pairs measured longest ago are forgotten first
+MOST_PAIRS = 2048  # maximum number of pairs to remember; the pairs measured longest ago are forgotten first
 
 
 def narrow_flows(

@@ -8,12 +8,12 @@ from peer_agent.protocol.wire import HEADER, Frame
 
 PROBE_S = 1.6  # seconds of sending
 LEAD_S = 0.5  # seconds at the beginning, not counted because the connection is still speeding up
-LEAST_S = 0.25  # least seconds of counted time
+LEAST_S = 0.25  # minimum seconds of counted time
 HALF_S = (PROBE_S - LEAD_S) / 2
 EXPECTED_S = 6.0  # seconds from the coordinator's message to the last frame
 FRAME_BYTES = 32 * 1024  # bytes of a frame's payload
-MOST_BYTES = 256 * 1024 * 1024  # most bytes that one end sends
-MOST_OPEN = 4  # most probes expected at once
+MOST_BYTES = 256 * 1024 * 1024  # maximum number of bytes that one end sends
+MOST_OPEN = 4  # maximum number of probes expected at once
 LAST = 1  # the slot number of the last frame
 
 

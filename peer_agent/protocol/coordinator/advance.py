@@ -178,7 +178,7 @@ def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
     done += roll_back(state, event.back_to)
     if before != event.goal:
         state.is_dirty, state.moved_at = True, state.now
-        state.batch_since = state.now  # time in which the organizer paused the run does not count for the batch
+        state.batch_since = state.now  # the batch's time does not include a pause by the organizer
         recount_all(state)
     if event.goal != "finishing" or (before == "finishing" and state.ending_since):
         return done

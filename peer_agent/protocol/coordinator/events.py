@@ -1,4 +1,4 @@
-"""Events that a run's coordinator processes, and commands that it gives the host. Both are plain data."""
+"""Events that a run's coordinator processes, and commands that it gives to the host. Both are plain data."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Entry, Record, Unit
 from peer_agent.protocol.messages import TO_SITE, Hello, Message, Plan, Snapshot
 
-Goal = Literal["running", "paused", "finishing"]  # finishing: the present step is the last; no further round begins
+Goal = Literal["running", "paused", "finishing"]  # finishing: the current step is the last; no further round begins
 
 # --- events ------------------------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class Resend(Struct, frozen=True):
     peer: PeerId
     first: int
     count: int
-    whole: bool = False  # with all contributions, for a keeper of the log; otherwise only the peer's
+    whole: bool = False  # True to send all contributions, to a keeper of the log; otherwise only the peer's own
 
 
 class Agreed(Struct, frozen=True):
@@ -216,7 +216,7 @@ class Agreed(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True):
-    """Add a line to the timeline that people see. `names`: the people whom the text names."""
+    """Add a line to the run's public timeline. `names`: the people whom the text names."""
 
     kind: str
     text: str
@@ -234,7 +234,7 @@ class Finish(Struct, frozen=True):
 
 
 class Replay(Struct, frozen=True):
-    """Rebuild the state at an entry from the log, because replicas differ there or no trainer is left to upload it."""
+    """Rebuild an entry's state from the log, because replicas disagree on it or no trainer is left to upload it."""
 
     index: int
     step: int

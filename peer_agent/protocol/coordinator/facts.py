@@ -12,8 +12,8 @@ from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest
 from peer_agent.protocol.messages import Shard, Snapshot
 from peer_agent.protocol.recipe import Recipe
 
-GRACE_ROUNDS = 3  # rounds that leases last after a session ends; commits that they last after a host ends
-LATELY = 10  # persons with work in this many last commits may vote (rule 17)
+GRACE_ROUNDS = 3  # leases last for this many rounds after a session ends, or commits after a host ends
+LATELY = 10  # number of most recent commits; people with work in one of them may vote (rule 17)
 
 
 class StoredFacts(Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class StoredFacts(Struct, frozen=True, kw_only=True):
 
 
 def restored(facts: StoredFacts) -> RunState:
-    """Return a run's state between two rounds, without members. An open round is not stored and therefore void."""
+    """Return a run's state between two rounds, without members. An open round is not stored, so it is void."""
     sizes = [facts.recipe.samples_in(shard.tokens) for shard in facts.shards]
     state = RunState(
         run=facts.run,
@@ -89,7 +89,7 @@ def _sources(facts: StoredFacts) -> list[leases.Source]:
 def _remember(state: RunState, sealed: Entry) -> None:
     record = read_record(sealed)
     if record.kind == "rollback":
-        state.inclusions.clear()  # after a rollback, no accumulator carries tokens from before
+        state.inclusions.clear()  # no accumulator carries over tokens from before a rollback
     else:
         state.inclusions.append(inclusions_of(record))
     for entry in record.contributions:
@@ -110,7 +110,7 @@ def inclusions_of(record: Record) -> dict[AccumulatorId, Inclusion]:
 
 
 def carried_of(state: RunState, accumulator: AccumulatorId) -> tuple[int, float]:
-    """Return the most tokens that updates can have left out of an accumulator, and its samples per token (rule 9)."""
+    """Return how many tokens updates may have left out of an accumulator, and its samples per token (rule 9)."""
     tokens, ratio = 0, 0.0
     for inclusions in state.inclusions:
         entry = inclusions.get(accumulator)

@@ -19,7 +19,7 @@ from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages.to_peer import MOST_COMING
 
 SHARDS_AHEAD = 2  # shards of each source that an accumulator owns in advance
-GIVE_UP = 3  # times that a unit's gradient may be non-finite before the unit is left out
+GIVE_UP = 3  # a unit is left out once its gradient has been non-finite this many times
 
 
 class Source(Struct):
@@ -154,7 +154,7 @@ class LeaseBook(Struct):
 
     def coming(self, accumulator: AccumulatorId, machines: int) -> tuple[int, ...]:
         """Return the shards of the accumulator's next units, soonest first. If enough are free, assign more."""
-        coming: list[tuple[float, int]] = []  # after how many samples of all sources the shard is needed, and the shard
+        coming: list[tuple[float, int]] = []  # samples of all sources before the shard is needed, and the shard
         for source in (each for each in self.sources if each.weight):
             own = self._unfinished(source, accumulator)
             for ahead in range(1, SHARDS_AHEAD + 1):

@@ -58,7 +58,7 @@ def _arrive(state: RunState, event: Joined) -> Member:
 
 
 def _void_to(state: RunState, peer: PeerId, hello: m.Hello) -> list[Command]:
-    """Send a Void for each attempt that ended without an update while the peer was away. The log shows commits."""
+    """Send a Void for each attempt voided while the peer was away. Committed attempts need none: the log shows them."""
     round_ = state.round
     open_attempts = range(round_.attempt - round_.attempts + 1, round_.attempt + 1) if round_ else range(0)
     why = "the round ended while this machine was away"
@@ -119,21 +119,22 @@ def _reconcile(state: RunState, member: Member, hello: m.Hello) -> list[Command]
     commands: list[Command] = []
     member.step = -1 if state.is_undone(hello.log_index) else hello.step
     member.quota, member.reconciled = 0, False
-    if member.accumulator != hello.accumulator:  # the trainer's process is new: its offer is gone
+    if member.accumulator != hello.accumulator:  # the trainer's process is new, so its earlier offer is lost
         commands = _give_up(state, member)
         member.accumulator = hello.accumulator
         if state.holders.get(member.accumulator, member.peer) != member.peer:
-            # Public records contain the names of accumulators. A peer that uses another peer's name must get nothing.
+            # Public records contain the names of accumulators. A peer that claims another peer's accumulator must gain
+            # nothing.
             member.accumulator = NO_ACCUMULATOR
             return [*commands, Send((member.peer,), revoked(state, hello.accumulator, "it is another machine's"))]
         _resume(state, member, hello)
     if member.step != state.step:
-        return commands  # updates unknown to the peer may include its units; it says hello again at the newest entry
+        return commands  # updates unknown to the peer may include its units; it sends another hello at the newest entry
     member.reconciled = True
     held = [done.unit for done in hello.done] + list(hello.undone)
     if not state.leases.claim(hello.accumulator, held):
         return commands + revoke(state, member, "its leases had ended")
-    is_fresh = state.now - member.granted_at < HELLO_S  # then the peer may have sent the hello before the lease arrived
+    is_fresh = state.now - member.granted_at < HELLO_S  # the peer may have sent the hello before the lease arrived
     known = set(held).union(member.granted if is_fresh else ())
     end_leases(state, hello.accumulator, state.leases.held.get(hello.accumulator, set()).difference(known))
     member.done = {done.unit: done.base for done in hello.done}

@@ -13,7 +13,7 @@ from peer_agent.protocol.coordinator.state import LinkProbe, Member, Phase, RunS
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 
-MOST_PROBES = 5  # most probes that one machine begins under one host, in all its sessions
+MOST_PROBES = 5  # maximum number of probes that one machine begins under one host, in all its sessions
 IDLE_UNTIL = 0.7  # fraction of the batch: if more is done, the next round is too near
 
 

@@ -1,8 +1,8 @@
 """Find the listening members that may reduce because other members can reach them (rule 27).
 
 Each peer claims which listeners it reaches; relays always count as reachable. A person whose machines miss more than a
-quarter of the listeners has bad links or is lying. Such a person's claims alone exclude no listener, so that no person
-can exclude every listener.
+quarter of the listeners has bad links or is lying. The claims of such a person alone cannot exclude a listener.
+Otherwise, one person could exclude every listener.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ def look_at_reach(state: RunState) -> None:
 
 
 def reached(listeners: Sequence[Member], trainers: Iterable[Member], keepers: Sequence[Member]) -> set[PeerId]:
-    """Return listeners reached by at least half of all people, all people whose claims count, and a log keeper."""
+    """Return listeners reached by half of all people or more, by all people whose claims count, and by a log keeper."""
     missed = _missed({listener.peer for listener in listeners}, trainers)
     counted = [peers for peers in missed.values() if len(peers) <= max(1, len(listeners) // EXCLUDED)]
     return {

@@ -10,11 +10,11 @@ from peer_agent.protocol.coordinator.workers.conduct import is_asked
 from peer_agent.protocol.identifiers import PeerId
 
 STILL_S = 10.0  # seconds without a delivery, offer, average or commit, before a reason is shown
-NAMED = 3  # most machines named in a reason
+NAMED = 3  # maximum number of machines named in a reason
 
 
 def standing(state: RunState) -> m.State:
-    """Return the run's present state, and the reason if the run is waiting."""
+    """Return the run's current state, and the reason if the run is waiting."""
     if state.finished:
         return m.State(run=state.run, state="finished", reason="")
     if state.goal != "running" and not state.scheduled:

@@ -19,11 +19,11 @@ from peer_agent.protocol.recipe import Codec, Recipe
 DIVERGED = 4  # training has diverged if every trainer returns this many non-finite units at one step
 NO_ACCUMULATOR = AccumulatorId("")  # the coordinator has revoked the accumulator, and the peer has named no other yet
 KEEPING_ROLES = frozenset({Role.RELAY})  # roles that the coordinator trusts if they claim that bytes are on disk
-STAND_INS = 2  # trainers trusted in the same way if no relay and no auxiliary is present
-RECORDS_WALKED = 16  # newest records to read for what an accumulator may still carry
-ARRIVALS_KEPT = 4096  # most delays of offers to remember
+STAND_INS = 2  # number of trainers trusted like KEEPING_ROLES if no relay and no auxiliary is present
+RECORDS_WALKED = 16  # number of newest records to read to find what an accumulator may still carry
+ARRIVALS_KEPT = 4096  # maximum number of offers' delays to remember
 ROUNDS_KEPT = 20  # rounds whose durations and latenesses are remembered
-MOST_LISTENERS = 64  # most listeners besides relays: every peer keeps a link to each listener
+MOST_LISTENERS = 64  # maximum number of listeners besides relays, because every peer keeps a link to each listener
 
 
 class Phase(StrEnum):
@@ -34,11 +34,11 @@ class Phase(StrEnum):
 
 
 class Conduct(Struct):
-    """A machine's work record in this run, by the coordinator's clock. It outlives the machine's session."""
+    """A machine's work record in this run. Times are on the coordinator's clock. It outlives the machine's session."""
 
     seconds: list[float] = field(default_factory=list)  # seconds per sample in each of the last deliveries
     pace: float = 0.0  # samples per second, from the median of `seconds`; 0 until the first delivery
-    working_since: float | None = None  # since when the machine may work without having delivered anything
+    working_since: float | None = None  # time since which the machine may work without having delivered anything
     worked_s: float = 0.0  # earlier working seconds since the last delivery, across rounds
     silent: bool = False  # the machine has delivered nothing for too long
     owes: bool = False  # the machine was dropped or did not offer; it counts again when it delivers a unit
@@ -49,7 +49,7 @@ class Conduct(Struct):
     out_to: float = 0.0  # earliest time at which its quarantine ends
     out_since: float = 0.0
     left_out: int = 0  # updates in a row without it, because its link would have slowed the others
-    proven: int = 0  # most samples in one of its contributions
+    proven: int = 0  # largest number of samples in one of its contributions
     nudge_s: float = 0.0  # seconds of work without a delivery before asking for a hello; 0: not set yet
     probed: int = 0  # number of probes that the machine has begun
     measured_with: set[PeerId] = field(default_factory=set)  # the last few peers at the other end of a probe
@@ -71,7 +71,7 @@ class Member(Struct):
     done_samples: int = 0
     quota: int = 0
     share: int = 0  # samples of the batch that the member is expected to compute
-    carried: int = 0  # most tokens in chunks that earlier updates left out
+    carried: int = 0  # largest number of tokens in a chunk that earlier updates left out
     samples_per_token: float = 0.0
     url: str = ""
     fingerprint: str = ""
@@ -81,17 +81,17 @@ class Member(Struct):
     measures: bool = False  # the member has reported which listeners it reaches
     reserve: float = 0.0  # fraction of the uplink that the household keeps, as the member claims
     uplink_told: float = 0.0  # the last Uplink limit sent, in bytes per second; 0: no limit
-    told_slow: bool = False  # the coordinator has sent the notice that this member is too slow to follow
+    told_slow: bool = False  # the coordinator has notified this member that it is too slow to follow
     stands_in: bool = False  # no relay keeps the log, so the coordinator trusts this member's claims
     log_index: int = -1
     resent_to: int = -1  # index of the last record sent to the member
-    resent_at: float = 0.0  # since when the coordinator awaits its acknowledgement
-    granted_at: float = 0.0  # when the member last got units, and which units
+    resent_at: float = 0.0  # time since which the coordinator awaits the acknowledgement
+    granted_at: float = 0.0  # when the member last received units, and which units
     granted: tuple[Unit, ...] = ()
-    short_since: float | None = None  # since when it reports fewer leased units than the lease book
+    short_since: float | None = None  # time since which it reports fewer leased units than the lease book
     hello_asked_at: float | None = None
     conduct: Conduct = field(default_factory=Conduct)
-    counted: tuple[bool, bool, int] = (False, False, 0)  # its part of the run's sums: ready, awake, samples
+    counted: tuple[bool, bool, int] = (False, False, 0)  # its part of the run's totals: ready, awake, samples
 
     @property
     def trains(self) -> bool:
@@ -144,7 +144,7 @@ class Round(Struct):
 
     number: int
     attempt: int
-    persons: dict[PeerId, tuple[str, str]]  # person and machine of the peers asked to offer
+    persons: dict[PeerId, tuple[str, str]]  # person and machine of each peer asked to offer
     held: dict[PeerId, int]  # samples that each of these peers had reported
     waiting: set[PeerId]  # peers that the round waits for and that have not answered yet
     cut_at: float
@@ -186,10 +186,10 @@ class Ballot(Struct):
 
     votes: dict[PeerId, tuple[str, str]] = field(default_factory=dict)  # machine -> person, value
     persons: dict[str, Counter[str]] = field(default_factory=dict)  # person -> value -> machines
-    counts: Counter[str] = field(default_factory=Counter)  # value -> number of persons whose machines all report it
+    counts: Counter[str] = field(default_factory=Counter)  # value -> number of people whose machines all report it
     machines: Counter[str] = field(default_factory=Counter)  # value -> number of machines that report it
-    abstaining: int = 0  # number of persons whose machines report different values
-    split_since: float | None = None  # since when there are several values and no majority
+    abstaining: int = 0  # number of people whose machines report different values
+    split_since: float | None = None  # time since which there are several values and no majority
     value: str = ""  # the decided value, or empty
 
 
@@ -203,7 +203,7 @@ class Measured(Struct):
     gradients: list[Flow] = field(default_factory=list)
     averages: list[Flow] = field(default_factory=list)
     full_s: dict[Pair, float] = field(default_factory=dict)  # seconds in which the link of a gradient was full
-    held_s: dict[Pair, float] = field(default_factory=dict)  # of these, seconds in which the reducer paused reading
+    held_s: dict[Pair, float] = field(default_factory=dict)  # the part of `full_s` in which the reducer paused reading
 
 
 class LinkProbe(Struct):
@@ -243,10 +243,10 @@ class Keeper(Struct, frozen=True):
 class Chosen(Struct, frozen=True, kw_only=True):
     """The choice of codecs and contributors for the next round, from the latest comparison (rules 14, 30)."""
 
-    codecs: dict[PeerId, Codec]  # peers neither here nor left out are too little known and use the stated codec
+    codecs: dict[PeerId, Codec]  # other peers that are not left out are too little known, and use the stated codec
     codec_down: Codec
-    left_out: dict[PeerId, str] = {}  # and why
-    cannot_follow: frozenset[PeerId] = frozenset()  # peers left out that averages reach more slowly than steps are made
+    left_out: dict[PeerId, str] = {}  # peers left out, and why
+    cannot_follow: frozenset[PeerId] = frozenset()  # left-out peers that averages reach more slowly than steps are made
     step_s: float = 0.0  # seconds from one update to the next
 
 
@@ -298,7 +298,7 @@ class RunState(Struct, kw_only=True):
     applying_until: float = 0.0
     applied: deque[float] = field(default_factory=lambda: deque(maxlen=ARRIVALS_KEPT))  # seconds from commit to report
     measured: Measured | None = None  # the attempt planned last
-    outline: Outline | None = None  # the last plan in the form that people see
+    outline: Outline | None = None  # the last plan, as shown on pages
     latenesses: deque[Late] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
     capacities: dict[Direction, Capacity] = field(default_factory=dict)
     pairs: dict[Pair, Capacity] = field(default_factory=dict)  # estimates of pairs slower than their links
@@ -308,7 +308,7 @@ class RunState(Struct, kw_only=True):
     voided: Void | None = None  # the last void, and below the peers that may not know of it
     voided_for: set[PeerId] = field(default_factory=set)
     voided_again_at: float = 0.0
-    # who is there
+    # members
     members: dict[PeerId, Member] = field(default_factory=dict)
     listening: dict[PeerId, Member] = field(default_factory=dict)  # members that other peers can dial
     reached: set[PeerId] = field(default_factory=set)  # listeners besides relays that may reduce
@@ -319,16 +319,16 @@ class RunState(Struct, kw_only=True):
     awake_count: int = 0  # number of trainers that a round may count on
     awake_samples: int = 0  # samples done by trainers that a round may count on
     is_lifted: bool = False  # quotas are suspended, because the batch takes too long
-    has_amnesty: bool = False  # quarantines are suspended: without these machines the batch would take too long
+    has_amnesty: bool = False  # quarantines are suspended, because otherwise the batch would take too long
     amnesties: int = 0  # void rounds with suspended quarantines since the last update
     amnesty_from: float = 0.0
     is_dirty: bool = False  # check all leases and shares at the next tick
     # votes
     recent: dict[str, int] = field(default_factory=dict)  # person -> index of the last entry with the person's work
-    voters: int = 0  # number of persons with recent work and a working machine
+    voters: int = 0  # number of people with recent work and a working machine
     digests: dict[int, Ballot] = field(default_factory=dict)  # step -> votes
-    split_since: float | None = None  # since when peers report different digests of a step without a majority
-    replay: tuple[int, int, float] | None = None  # index and step that the site shall replay, and when it was asked
+    split_since: float | None = None  # time since which digests of a step differ without a majority
+    replay: tuple[int, int, float] | None = None  # index and step for the site to replay, and when it was asked
     inclusions: deque[dict[AccumulatorId, Inclusion]] = field(default_factory=lambda: deque(maxlen=RECORDS_WALKED))
     # snapshots
     snapshot_due: bool = False

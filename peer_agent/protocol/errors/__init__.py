@@ -1,4 +1,4 @@
-"""Every numbered error that a person can see, with its cause and remedy. `docs/errors.md` is made from this table."""
+"""All numbered errors that users can see, with cause and remedy. `docs/errors.md` is generated from this catalogue."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,7 +62,7 @@ def titled(title: str, code: str, text: str) -> str:
 
 
 class Problem(Exception):
-    """An exception that carries a numbered error for the person who can act on it."""
+    """An exception that carries a numbered error, for the user who can act on it."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(str(fault))

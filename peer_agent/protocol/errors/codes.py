@@ -1,4 +1,4 @@
-"""Names for the error numbers that the code branches on. The others are only for people to read."""
+"""Names for the error numbers that the code branches on. All other numbers are only shown to users."""
 
 MACHINE_UNKNOWN = "E101"
 NOT_REACHED = "E104"

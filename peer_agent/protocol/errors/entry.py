@@ -29,8 +29,8 @@ SAYS = {
 class Entry(Struct, frozen=True):
     """One error in the catalogue. `cause`, `means` and `remedy` are format strings.
 
-    `depends_on`: the numbers of errors that explain this error and hide it. `shown_after_s`: how many seconds it must
-    last to be shown.
+    `depends_on`: the numbers of errors that explain this error and hide it. `shown_after_s`: the error is shown once it
+    has lasted this many seconds.
     """
 
     title: str

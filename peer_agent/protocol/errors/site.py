@@ -1,4 +1,4 @@
-"""Errors 3xx, about what people give the site."""
+"""Errors 3xx, about what people submit to the site."""
 
 from peer_agent.protocol.errors.entry import NOTHING_BEGUN, NOTHING_CHANGED, NOTHING_KEPT, NOTHING_LOST, Entry, Severity
 

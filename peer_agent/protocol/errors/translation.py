@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from peer_agent.protocol.errors import CATALOGUE, Fault, codes
 
 Translated = Callable[[str], str]  # returns a message in the reader's language
-# The reason inside these errors may be the cause of another error (`not_reached`), which is translated as well.
+# The reason in these errors may be the text of another error's cause (`not_reached`), which is translated too.
 INSIDE = {"E134": (codes.NOT_REACHED, codes.STRANGE_ANSWER)}
 
 

@@ -1,4 +1,4 @@
-"""Ongoing errors: when they began and ended, and which to show. The caller supplies the time."""
+"""Ongoing errors: when they began, when they ended, and which of them to show. The caller supplies the time."""
 
 from collections.abc import Collection, Iterable
 
@@ -19,7 +19,7 @@ class Trouble(Struct, frozen=True):
 
 
 class Troubles:
-    """The ongoing errors: for each number, the latest details and when the error began."""
+    """The ongoing errors by number, each with its latest details and the time at which it began."""
 
     def __init__(self) -> None:
         self._lasting: dict[str, Trouble] = {}
@@ -52,7 +52,7 @@ def first_causes(faults: Iterable[Fault]) -> list[Fault]:
 
 
 def explained_by(code: str, present: Collection[str]) -> str:
-    """Return the root cause in `present` of the error `code`, or '' if it has none there."""
+    """Return the error in `present` that is the root cause of the error `code`, or '' if none of them is."""
     causes = [cause for cause in _causes(code) if cause in present]
     return next((cause for cause in causes if not set(_causes(cause)) & set(present)), "")
 

@@ -11,8 +11,8 @@ BLOCK = 1 << 16  # elements processed at a time, so that the int64 copies fit in
 def state_digest(*arrays: NDArray[np.float32]) -> str:
     """Return the digest of all the arrays in order, as 16 hexadecimal digits.
 
-    The digest is the wrapping int64 sum of each bit pattern times an odd constant that depends on its position. It is
-    unaffected by threads and vector units.
+    The digest is the wrapping int64 sum of each bit pattern times an odd constant that depends on its position. It does
+    not depend on the number of threads or on vector units.
     """
     total, offset = 0, 0
     for array in arrays:

@@ -21,7 +21,7 @@ from peer_agent.protocol.log.merkle import is_under, tree_of
 from peer_agent.protocol.recipe import MOST_SOURCES, Codec, Weight
 
 GENESIS = "0" * 64  # the `previous` digest of the first entry
-MAX_CONTRIBUTIONS = 65_536  # as many as there can be slots
+MAX_CONTRIBUTIONS = 65_536  # the largest possible number of slots
 MAX_SPANS = 65_536
 
 Hex = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]

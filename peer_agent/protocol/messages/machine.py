@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 from peer_agent.protocol.identifiers import Count, Medium, Run, Short, Small
 from peer_agent.protocol.messages.base import Index, Message
 
-MOST_HOURS, MOST_PROGRAMS = 42, 20  # most lines of a schedule, and most programs that take precedence
+MOST_HOURS, MOST_PROGRAMS = 42, 20  # maximum number of lines in a schedule, and of programs that take precedence
 DAY_MINUTES = 24 * 60
 LEAST_DUTY = 10  # percent
 
@@ -76,7 +76,7 @@ class Instructions(Message, frozen=True, kw_only=True):
 
 
 class MachineReport(Message, frozen=True, kw_only=True):
-    """A machine's state under the last instructions that it received. `revision` is -1 if it has received none.
+    """A machine's state under the latest instructions that it received. `revision` is -1 if it has received none.
 
     The machine sends a report after every change.
     """
@@ -85,9 +85,9 @@ class MachineReport(Message, frozen=True, kw_only=True):
     revision: Index = -1
     why: Why = Why.WORKS
     detail: Short = ""  # the program, number or time behind the reason
-    could_not: Short = ""  # number of the error, if the machine could not join the run in `move_to`
+    could_not: Short = ""  # number of the error that kept the machine from joining the run in `move_to`, or empty
     blind: Annotated[tuple[Blind, ...], Meta(max_length=8)] = ()
     month_bytes: Count = 0
-    sent_bytes: Count = 0  # by the present process in this run, like `energy_wh`, which is an estimate
+    sent_bytes: Count = 0  # sent in this run by the current process; the same holds for `energy_wh`, an estimate
     energy_wh: Count = 0
     threads: Small = 0

@@ -21,7 +21,7 @@ from peer_agent.protocol.messages.base import MAX_MESSAGE, Attempted, Hex, Messa
 from peer_agent.protocol.messages.to_site import Weight
 from peer_agent.protocol.recipe import MOST_SOURCES, Codec
 
-MOST_COMING = 2 * MOST_SOURCES  # shards announced to a machine before it leases units of these shards
+MOST_COMING = 2 * MOST_SOURCES  # maximum number of shards announced to a machine before it leases units of these shards
 
 
 class Listener(Struct, frozen=True):
@@ -68,7 +68,7 @@ class Greeting(Message, frozen=True, kw_only=True):
     digest: Hex
     listeners: Annotated[tuple[Listener, ...], Meta(max_length=1000)]
     site_key: bytes
-    reconciled: bool  # True if the site has checked the peer's leases; if not, it says hello again when up to date
+    reconciled: bool  # the site has checked the peer's leases; if it has not, the peer says hello again once up to date
 
 
 class Listeners(Message, frozen=True, kw_only=True):
@@ -248,7 +248,7 @@ class Reload(Message, frozen=True, kw_only=True):
 
 
 class State(Message, frozen=True, kw_only=True):
-    """The run's present state and, if the run is waiting, the reason."""
+    """The run's current state and, if the run is waiting, the reason."""
 
     run: Run
     state: Literal["running", "waiting", "paused", "finishing", "finished"]
@@ -256,7 +256,7 @@ class State(Message, frozen=True, kw_only=True):
 
 
 class Notice(Message, frozen=True, kw_only=True):
-    """A numbered error for the person at the other end."""
+    """A numbered error to show to the user of the receiving machine."""
 
     run: Run
     code: Short

@@ -54,7 +54,7 @@ class Hello(Message, frozen=True, kw_only=True):
     accumulator: Accumulator
     done: Annotated[tuple[DoneUnit, ...], Meta(max_length=100_000)] = ()
     undone: Units = ()
-    carried: Count = 0  # most tokens in a chunk that earlier updates left out; the site checks it against the log
+    carried: Count = 0  # most tokens that earlier updates left out of a chunk; the site checks this against the log
     step: Index = -1
     digest: StateDigest = ""
     fence: Medium = 0
@@ -152,7 +152,7 @@ class SpanDone(Attempted, frozen=True, kw_only=True):
 
 
 class Have(Attempted, frozen=True, kw_only=True):
-    """A peer's report that it has an averaged span on disk (rule 5)."""
+    """A peer's report that it has stored an averaged span on its disk (rule 5)."""
 
     span: Small
     root: Digest

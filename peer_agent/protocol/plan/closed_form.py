@@ -13,7 +13,7 @@ from peer_agent.protocol.plan.parties import Flags, Vector, total
 from peer_agent.protocol.plan.program import Program
 
 STEPS = 60  # bisection steps; the bounds differ by a factor below the number of reducers
-FILL = 0.9  # of their upper bounds: relays and auxiliaries get this fraction before trainers get anything
+FILL = 0.9  # relays and auxiliaries get this fraction of their upper bounds before trainers get anything
 
 
 class Lines(Struct, frozen=True, eq=False):
@@ -23,8 +23,8 @@ class Lines(Struct, frozen=True, eq=False):
     gain: Vector  # shape (..., bounds), like `offset` and `is_below`
     offset: Vector
     is_below: Flags
-    least_s: Vector  # shape (...): in less time, a row fails for any shares
-    most_s: Vector  # shape (...): in this time, one reducer can take everything
+    least_s: Vector  # shape (...): in less time, some row fails whatever the shares are
+    most_s: Vector  # shape (...): in this time, one reducer could average the whole vector
 
     def upper(self, time_s: Vector | float) -> Vector:
         """Return each reducer's largest possible share in this time. A value above 1 exceeds the whole vector."""

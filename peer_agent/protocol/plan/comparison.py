@@ -18,7 +18,7 @@ class Candidate(Struct, frozen=True):
     party: Party
     samples_per_s: float  # 0 means not measured yet: use the slowest measured speed
     up_bytes: tuple[float, ...]  # encoded size by codec, the preferred codec first; replaces the party's `up_bytes`
-    rounds_left_out: int = 0  # rounds in a row, up to now
+    rounds_left_out: int = 0  # number of most recent consecutive rounds that left the candidate out
 
 
 class Comparison:

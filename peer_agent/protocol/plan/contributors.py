@@ -17,10 +17,10 @@ from peer_agent.protocol.plan.comparison import Candidate, Codecs, Comparison
 from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Party, Vector
 from peer_agent.protocol.plan.solve import Shares, solve
 
-PATIENCE = 1  # most rounds in a row without a peer: gradients can be carried over once (rule 10)
+PATIENCE = 1  # maximum number of rounds in a row without a peer, because gradients can be carried over once (rule 10)
 MOST_CELLS = 1 << 13  # choices times peers to compare at once; beyond that, an evenly spaced sample
 MOST_SOLVED = 4  # choices to solve again with the limits that several links share
-ALIKE = 1.01  # times the fastest: a choice that is this much slower may be preferred
+ALIKE = 1.01  # times the fastest time: a choice that takes at most this long may be preferred
 
 
 class Choice(Struct, frozen=True):
@@ -28,7 +28,7 @@ class Choice(Struct, frozen=True):
 
     codecs: dict[PeerId, int]
     left_out: tuple[PeerId, ...]
-    cannot_follow: tuple[PeerId, ...]  # left out, and steps are made faster than averages reach these peers
+    cannot_follow: tuple[PeerId, ...]  # left-out peers that averages reach more slowly than steps are made
     shares: Shares
     step_s: float
 
@@ -62,17 +62,18 @@ def choose(
 
 
 def _order(comparison: Comparison, found: Codecs, steps: Vector) -> NDArray[np.int64]:
-    """Return the order of preference: the choices close to the fastest by samples and codecs, then the rest by time."""
+    """Return the order of preference: choices close to the fastest, by samples and codecs, then the rest, by time."""
     is_alike = steps <= ALIKE * steps.min()
     samples = np.where(is_alike, comparison.samples_per_s(found), 0.0)
     return np.lexsort((steps, np.where(is_alike, found.sum(axis=1), 0), -samples))
 
 
 def scanned(comparison: Comparison) -> Codecs:
-    """List choices: for each time limit, the candidates whose own links meet it, each with its first codec to do so.
+    """List choices: for each time limit, the candidates whose own links meet it, each with the first codec that does
+    so.
 
-    The list is repeated without each candidate's first codec, and so on. It also contains each candidate alone,
-    because a lone contributor that reduces everything does not send its gradient over any link.
+    The list is repeated without each candidate's first codec, and so on. It also contains each candidate alone, because
+    a lone contributor that reduces everything does not send its gradient over any link.
     """
     candidates, codecs, own = comparison.candidates, np.arange(comparison.codecs), comparison.own_times()
     last = np.array([[len(candidate.up_bytes) - 1] for candidate in candidates])

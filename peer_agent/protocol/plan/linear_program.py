@@ -17,8 +17,8 @@ from peer_agent.protocol.plan.parties import Vector, total
 from peer_agent.protocol.plan.program import Program
 
 SLACK = 1e-8  # relative: shares may miss the optimum by this much, so that rounding excludes no optimal shares
-MOST_ITERATIONS = 100_000  # most iterations of HiGHS for one answer
-MOST_LEVELS = 8  # most programs solved to spread the excess
+MOST_ITERATIONS = 100_000  # maximum number of HiGHS's iterations for one answer
+MOST_LEVELS = 8  # maximum number of programs to solve to spread the excess
 HOLDS = 1e-7  # a row with a smaller multiplier does not bind
 DIGITS = 10  # digits of a share to keep: later digits differ between builds of HiGHS
 

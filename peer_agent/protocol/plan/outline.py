@@ -1,4 +1,4 @@
-"""A plan as people see it: which peers send and average, how long the round takes, and why."""
+"""A plan as shown on pages: which peers send and average, how long the round takes, and why."""
 
 from collections.abc import Callable, Container, Iterable, Sequence
 
@@ -40,7 +40,7 @@ class Bottleneck(Struct, frozen=True):
 class Outline(Struct, kw_only=True):
     """A summary of a run's last plan, with times in seconds. The last two fields are set once its round has ended."""
 
-    step: int  # the step that the round makes
+    step: int  # the step that the round produces
     planned_s: float  # 0 if no link is known
     senders: tuple[Participant, ...]
     other_senders: int
@@ -62,7 +62,7 @@ def outline_of(
     measured: Container[tuple[PeerId, str]],
     began_at: float,
 ) -> Outline:
-    """Describe a plan for people. `measured`: the link directions that have an estimate."""
+    """Return a plan's outline for pages. `measured`: the link directions that have an estimate."""
     bottlenecks = tuple(
         Bottleneck(limit.kind, tuple(map(named, _told(limit))), limit.part)
         for limit in limits
@@ -97,7 +97,7 @@ def parts_of(spans: Iterable[PlannedSpan]) -> dict[PeerId, float]:
 
 
 def _told(limit: Limit) -> tuple[PeerId, ...]:
-    """Return the peers that pages may name for a limit. It is private which peers share an address."""
+    """Return the peers that pages may name for a limit. Which peers share an address is private."""
     return () if limit.kind is Kind.HOUSEHOLD else limit.peers
 
 

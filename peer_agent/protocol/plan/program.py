@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Pair, Party, Table, Vector, check_numbers, loads_of
 
-MOST_PAIRS = 1 << 16  # most pairs with a limit or a relay: all pairs of 256 peers
+MOST_PAIRS = 1 << 16  # maximum number of pairs with a limit or a relay: all pairs of 256 peers
 
 Indices = NDArray[np.int64]
 Entry = tuple[int, int, float]  # number of a row or party, number of a share, slope
@@ -93,7 +93,7 @@ class _Builder:
         self.entries.append((first + numbers[kept], side.share[kept], side.slope[kept]))
 
     def of_each(self, kind: Kind, capacity: Vector, table: Table, side: _Side) -> None:
-        """Add a row for each party with a finite capacity of this kind. `side` has the bytes that must fit it."""
+        """Add a row for each party with a finite capacity of this kind. `side`: the bytes that must fit."""
         limited = np.flatnonzero(np.isfinite(capacity) & (capacity > 0))
         of = np.full(len(capacity), -1)
         of[limited] = np.arange(len(limited))

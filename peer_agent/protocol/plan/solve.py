@@ -13,7 +13,7 @@ from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Party, Vector
 from peer_agent.protocol.plan.program import Kind, Program, program_of
 
 ROUNDING = 1e-9  # relative: smaller differences between times do not count
-MOST_NAMED = 8  # most limits that a plan names
+MOST_NAMED = 8  # maximum number of limits that a plan names
 
 
 class Limit(Struct, frozen=True):

@@ -187,7 +187,7 @@ def _answer(state: RelayState, event: e.Asked, now: float) -> list[e.Action]:
                 return [e.GiveRecords(event.peer, message.first)]
             return [e.Tell(event.peer, m.Records(run=message.run, first=message.first, last=-1, records=()))]
         case m.Probing():
-            return []  # for the links
+            return []  # this message is for the links
     assert_never(message)
 
 
@@ -215,7 +215,7 @@ def _acknowledge(state: RelayState, event: e.Event, now: float) -> list[e.Action
 
 
 def _reached(state: RelayState, listeners: tuple[PeerId, ...]) -> list[e.Action]:
-    """Report a change in the data links to the site, even if none is left."""
+    """Report to the site any change in the data links, even if none is left."""
     if listeners == state.reached:
         return []
     state.reached = listeners

@@ -35,7 +35,7 @@ class Coverage:
         self._enough_s = np.full(len(self.chunks), np.inf)  # when enough tokens had arrived
         self._closed = np.zeros(len(self.chunks), np.bool_)
         self._asked = np.maximum(self._awaited_of(slice(None)), 1)  # chunks expected from each slot
-        self._left = self._awaited_of(slice(None))  # the same, without chunks that have arrived or closed
+        self._left = self._awaited_of(slice(None))  # chunks expected from each slot, neither arrived nor closed yet
 
     def asks_for(self, slot: int, chunk: int) -> bool:
         """Return True if this reducer should get this chunk from the slot, and the chunk has arrived or still may."""
@@ -108,8 +108,8 @@ class Coverage:
         """Return True if a slot is more than `least` ahead of the slowest active slot. O(slots).
 
         A slot is active if it has sent something since `moved_since_s` (seconds since the plan). `least` and
-        `scheduled` are fractions of a slot's chunks. A slot that has sent only its `scheduled` fraction is never
-        ahead.
+        `scheduled` are fractions of a slot's chunks. A slot that has sent no more than its `scheduled` fraction is
+        never ahead.
         """
         part = 1 - self._left / self._asked
         moving = part[self._moved_s >= moved_since_s]
@@ -126,7 +126,7 @@ class Coverage:
         return bool(tokens and 100 * tokens >= QUORUM_PERCENT * int(self._whole[column]))
 
     def _is_settled(self) -> NDArray[np.bool_]:
-        """Return an array [slots, chunks] that is True where the chunk is not waiting for the slot."""
+        """Return an array [slots, chunks] that is True where a chunk no longer waits for a slot."""
         settled: NDArray[np.bool_] = (self._planned == 0) | self._received | self._closed
         return settled
 

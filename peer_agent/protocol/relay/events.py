@@ -61,7 +61,7 @@ class ChunkAdded(Struct, frozen=True):
 
 
 class ChunkRefused(Struct, frozen=True):
-    """A chunk, or the leaves (as chunk 0), did not match the offer. The shell has added nothing."""
+    """A chunk, or the leaves (reported as chunk 0), did not match the offer. The shell has added nothing."""
 
     place: Place
     slot: int

@@ -104,7 +104,7 @@ def scan(state: RelayState, keeper: Keeper, now: float) -> list[e.Action]:
 
 
 def scanned(state: RelayState, keeper: Keeper, event: e.Scanned, now: float) -> list[e.Action]:
-    if keeper.scanned == keeper.scanning - 1:  # otherwise a greeting has moved the beginning meanwhile
+    if keeper.scanned == keeper.scanning - 1:  # otherwise, a greeting has since changed where the scan begins
         keeper.scanned = max(keeper.scanned, min(event.stop - 1, keeper.index))
     keeper.scanning = 0
     for lack in event.missing:

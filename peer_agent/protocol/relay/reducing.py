@@ -19,7 +19,7 @@ AGAIN_S = 2.0  # seconds until a report of a finished span or refused slot is re
 FIRST_FRAME_S = 10.0  # seconds beyond the planned time, from the Open message to a slot's first bytes (rule 40)
 AHEAD = 1 / 32  # fraction of its chunks, or two batches, that a slot may be ahead of the slowest slot
 MOVES_S = 1.5  # seconds, or two batches' planned time: do not wait for slots silent for longer
-PAUSE_S = 0.75  # seconds without an event: this process was suspended, so received data waited
+PAUSE_S = 0.75  # seconds without an event: a longer gap means that this process was suspended
 
 TRANSITIONS: dict[tuple[Phase, str], Phase] = {
     (Phase.IDLE, "a plan gives it a part"): Phase.REDUCE,
@@ -94,7 +94,7 @@ def end(reducer: Reducer, why: str, *, silent: bool) -> list[e.Action]:
 
 
 def void(reducer: Reducer, message: m.Void) -> list[e.Action]:
-    """End the voided attempt and discard its spans. An attempt with an unknown number is newer than the present one."""
+    """End the voided attempt and discard its spans. An attempt with an unknown number is newer than the current one."""
     place, attempt = Place(message.fence, message.step, message.attempt), reducer.attempt
     reducer.newest = max(reducer.newest, place)
     is_ours = attempt is not None and _is_of_round(attempt.place, place) and attempt.place <= place
@@ -122,7 +122,7 @@ def greeted(reducer: Reducer, greeting: m.Greeting) -> list[e.Action]:
 
 
 def finished(reducer: Reducer) -> list[e.Action]:
-    """End the attempt, because the run makes no more updates."""
+    """End the attempt, because the run will make no more updates."""
     attempt = reducer.attempt
     if attempt is None:
         return []
@@ -213,7 +213,7 @@ def held_back(reducer: Reducer, event: e.HeldBack) -> list[e.Action]:
 
 
 def refused(reducer: Reducer, event: e.ChunkRefused, now: float) -> list[e.Action]:
-    """Refuse a slot and accept no more of its chunks. Each further chunk would only be refused too."""
+    """Refuse a slot, and accept no more of its chunks, because each of them would be refused too."""
     attempt = reducer.attempt
     if attempt is None or attempt.place != event.place or event.slot >= len(attempt.plan.slots):
         return []

@@ -89,7 +89,7 @@ class Keeper(Struct):
 
 
 class RelayState(Struct, kw_only=True):
-    """A run as one relay sees it. Times are on the shell's clock (monotonic seconds)."""
+    """A run as one relay sees it. Times are in monotonic seconds of the shell's clock."""
 
     run: RunId
     me: PeerId
@@ -100,7 +100,7 @@ class RelayState(Struct, kw_only=True):
     keeper: Keeper | None
     spare: Keeper | None = None  # the log's state while the site does not want this peer to keep the log
     gets_all: bool = False  # True inside a trainer, which gets all averages and keeps the log on request
-    fence: int = 0  # the highest fence heard of
+    fence: int = 0  # the highest known fence
     joined: bool = False  # the site has asked for a hello on the open control link
     finished: bool = False
     said_at: float = NEVER

@@ -309,14 +309,14 @@ class Made(Struct, frozen=True):
 
 
 class HandIn(Struct, frozen=True):
-    """Upload a copy of the replica in its present state."""
+    """Upload a copy of the replica in its current state."""
 
     index: int
     step: int
 
 
 class HashState(Struct, frozen=True):
-    """Hash the canonical snapshot of the replica in its present state."""
+    """Hash the canonical snapshot of the replica in its current state."""
 
     index: int
     step: int

@@ -1,4 +1,4 @@
-"""Keep a replica up to date with the log, only ever by loading snapshots and applying records."""
+"""Keep a replica up to date with the log, by no other means than loading snapshots and applying records."""
 
 from msgspec.structs import replace
 
@@ -48,7 +48,7 @@ PENDING = 256  # records waiting for earlier records: more than two pages of the
 
 
 def take_greeting(state: TrainerState, greeting: m.Greeting, seed: int) -> list[Action]:
-    """Process the run's description, then follow the log from the snapshot or from the present state."""
+    """Process the run's description, then follow the log from the snapshot or from the current state."""
     state.unanswered, state.hello_wait_s = max(0, state.unanswered - 1), 0.0
     if greeting.index < state.index and greeting.fence <= state.vouched:
         return []  # the greeting is older than the entries that this replica has applied
@@ -153,7 +153,7 @@ def _load(state: TrainerState, cause: Cause) -> list[Action]:
 
 
 def take_loaded(state: TrainerState, loaded: Loaded) -> list[Action]:
-    """Use the loaded snapshot as the replica. Send a hello that lists no work, and follow the log from there."""
+    """Use the loaded snapshot as the replica. Send a hello that lists no work, and follow the log from the snapshot."""
     if ignores(state, Cause.LOADED) or loaded.job != state.job or state.loading is None:
         return []
     state.step, state.index, state.digest = state.loading.step, state.loading.index, loaded.digest
@@ -301,7 +301,7 @@ def _found(state: TrainerState) -> list[Action]:
 
 
 def retry(state: TrainerState) -> list[Action]:
-    """Search again for missing bytes when it is time."""
+    """Search again for missing bytes once the pause since the last search is over."""
     if ignores(state, Cause.RETRY) or state.now < state.retry_at:
         return []
     return _apply(state, Cause.RETRY)
@@ -317,7 +317,7 @@ def _arrive(state: TrainerState, cause: Cause) -> list[Action]:
 
 
 def _hand_in(state: TrainerState, record: OpenedRecord) -> list[Action]:
-    """Hash or upload the state at an entry if the commit asks for it, even if the entry was applied earlier."""
+    """Hash or upload the state at an entry if the commit requests this, even if the entry was applied earlier."""
     hashing: list[Action] = [HashState(state.index, state.step)] if record.hash_state else []
     return [*hashing, *([HandIn(state.index, state.step)] if record.snapshot else [])]
 

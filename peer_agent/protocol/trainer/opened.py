@@ -35,10 +35,10 @@ class OpenedRecord(Struct, frozen=True, kw_only=True):
     step: int
     fence: int  # fence of the host that sent the commit
     own: OwnPart | None
-    snapshot: bool  # True if this trainer shall upload its state at this step
-    hash_state: bool  # True if this trainer shall report the sha256 of its state
+    snapshot: bool  # True if this trainer must upload its state at this step
+    hash_state: bool  # True if this trainer must report the sha256 of its state
     record: RecordHead
-    contribution: Contribution | None  # this trainer's part in the form that people see
+    contribution: Contribution | None  # this trainer's part, as shown to the user
     digest: str
 
 

@@ -24,7 +24,7 @@ from peer_agent.protocol.trainer.state import ROUND, Phase, Round, TrainerState,
 from peer_agent.protocol.trainer.transitions import Cause, ignores, move
 from peer_agent.protocol.trainer.work import keep_fresh, not_finite, pause, renew, work
 
-EARLY_OPENS = 1000  # Open messages that wait for their plan: as many as there can be relays
+EARLY_OPENS = 1000  # maximum number of Open messages that wait for their plan: the largest possible number of relays
 
 
 def take_cut(state: TrainerState, cut: m.Cut) -> list[Action]:
@@ -120,7 +120,7 @@ def take_plan(state: TrainerState, plan: OpenedPlan) -> list[Action]:
 
 
 def _look_on(state: TrainerState, plan: OpenedPlan) -> list[Action]:
-    """Receive the averages of a round without this trainer's work, so as not to fetch them after the commit."""
+    """Receive the averages of a round without this trainer's work, so that it need not fetch them after the commit."""
     if (plan.step, plan.fence) != (state.step, state.fence):
         return []
     move(state, Cause.PLANNED, state.phase)
@@ -137,7 +137,7 @@ def take_open(state: TrainerState, event: OpenHeard) -> list[Action]:
 
 
 def take_drop(state: TrainerState, drop: m.Drop) -> list[Action]:
-    """Stop sending a dropped slot. The uplink is needed for reducing and for the averages."""
+    """Stop sending a dropped slot, to free the uplink for reducing and for the averages."""
     round_ = state.round
     if round_ is None or (drop.step, drop.fence) != _place(round_) or drop.attempt != round_.attempt:
         return []
@@ -148,7 +148,7 @@ def take_drop(state: TrainerState, drop: m.Drop) -> list[Action]:
 
 
 def take_gathered(state: TrainerState, gathered: Gathered) -> list[Action]:
-    """Report that all the averages are here, even after the commit. Only the trainer knows its speed (rules 5, 31)."""
+    """Report that all averages have arrived, even after the commit. Only the trainer knows its speed (rules 5, 31)."""
     round_ = state.round
     if ignores(state, Cause.GATHERED) or round_ is None or gathered.attempt != round_.attempt:
         return []
@@ -182,7 +182,7 @@ def _place(round_: Round) -> tuple[int, int]:
 
 
 def take_void(state: TrainerState, void: m.Void) -> list[Action]:
-    """End the round if its attempt or a later one is void. An unknown attempt must be newer than the present one."""
+    """End the round if its attempt or a later one is void. An unknown attempt must be newer than the current one."""
     round_ = state.round
     if ignores(state, Cause.ROUND_OVER) or round_ is None or void.step != round_.cut.step:
         return []

@@ -6,8 +6,8 @@ from peer_agent.protocol.trainer.events import Action, Say
 from peer_agent.protocol.trainer.state import ROUND, Phase, TrainerState
 from peer_agent.protocol.trainer.transitions import Cause, ignores, move
 
-REPORT_S = 0.1  # least seconds between two reports
-HEARTBEAT_S = 2.0  # longest seconds without a message
+REPORT_S = 0.1  # minimum seconds between two reports
+HEARTBEAT_S = 2.0  # maximum seconds without a message
 HELLO_S = 5.0  # seconds until an unanswered hello is repeated, with backoff
 LONGEST_HELLO_S = 60.0
 REACHES_S = 30.0  # seconds between two reports of reachable listeners, as one may be lost
@@ -33,7 +33,7 @@ def reaches(state: TrainerState) -> list[Action]:
 
 
 def take_reached(state: TrainerState, listeners: tuple[PeerId, ...]) -> list[Action]:
-    """Report a change in the data links to the site, even if none is left."""
+    """Report to the site any change in the data links, even if none is left."""
     if listeners == state.reached:
         return []
     state.reached, state.reaches_at = listeners, state.now
@@ -70,7 +70,7 @@ def _in_doubt(state: TrainerState) -> tuple[m.InDoubt, ...]:
 
 
 def report(state: TrainerState, *, at_once: bool = False) -> list[Action]:
-    """Report total progress, often enough for the cut but not so often as to burden the link."""
+    """Report total progress, often enough for the cut but not so often that it burdens the link."""
     if not state.has_state or state.hello_due:
         return []  # a host must not check work before the next hello, which states the leases
     if not at_once and not state.is_full and state.now - state.reported_at < REPORT_S:
@@ -91,7 +91,7 @@ def report(state: TrainerState, *, at_once: bool = False) -> list[Action]:
 
 
 def gap(state: TrainerState) -> list[Action]:
-    """Report missing records once for each index. Heartbeats repeat the report."""
+    """Report missing log records, once for each index. Heartbeats repeat the report."""
     if state.gap_told == state.index:
         return []
     state.gap_told = state.index

@@ -75,9 +75,9 @@ class TrainerState(Struct, kw_only=True):
     now: float = 0.0
     jobs: int = 0  # number of the last job
     # the run
-    fence: int = 0  # the highest fence heard of
+    fence: int = 0  # the highest known fence
     vouched: int = 0  # fence of the last host known to have this replica's newest entry
-    head: int = 0  # index of the newest entry heard of
+    head: int = 0  # index of the newest known entry
     greeting: m.Greeting | None = None
     recipe: Recipe | None = None
     snapshot: m.Snapshot | None = None
@@ -90,8 +90,8 @@ class TrainerState(Struct, kw_only=True):
     loading: m.Snapshot | None = None
     applying: OpenedRecord | None = None
     retry_at: float = 0.0
-    reloaded_at: int = -1  # step of the last Reload that this trainer obeyed
-    rolled_back: int = 0  # index of the last rollback heard of
+    reloaded_at: int = -1  # step of the last Reload that this trainer carried out
+    rolled_back: int = 0  # index of the last known rollback
     pending: dict[int, OpenedRecord] = field(default_factory=dict)  # records not applied yet, by index
     # the work: each unit is in exactly one of queue, in_hand, fresh and kept
     queue: deque[Unit] = field(default_factory=deque)
@@ -112,7 +112,7 @@ class TrainerState(Struct, kw_only=True):
     reserve_percent: int = 0  # percent of the uplink that the household keeps for itself
     reached: tuple[PeerId, ...] = ()  # listeners to which this trainer has a data link
     # messages sent
-    unanswered: int = 0  # hellos without an answer; ignore leases until the answer, as the host did not know them
+    unanswered: int = 0  # number of unanswered hellos; leases sent before the answer are ignored
     hello_at: float = 0.0
     hello_wait_s: float = 0.0
     hello_due: bool = False  # say hello once the replica is at the newest entry

@@ -82,7 +82,7 @@ TRANSITIONS: dict[tuple[Phase, Cause], tuple[Phase, ...]] = {
 # A trainer that is GONE ignores everything.
 IGNORED: dict[Cause, tuple[Phase, ...]] = {
     Cause.ASKED: (),
-    Cause.GREETED: (P.LOADING, *PRESENT),  # the trainer has a state or is loading one
+    Cause.GREETED: (P.LOADING, *PRESENT),  # the trainer already has a model state, or is loading one
     Cause.LOADED: (P.ABSENT, *PRESENT),  # the result of an abandoned job
     Cause.SNAPSHOT_GONE: (P.ABSENT, *PRESENT),
     Cause.RELOAD: BEFORE,
@@ -114,7 +114,7 @@ class IllegalMove(RuntimeError):
 
 
 def ignores(state: TrainerState, cause: Cause) -> bool:
-    """Return True if the present phase ignores the cause. Raises IllegalMove if no table lists this phase and cause."""
+    """Return True if the current phase ignores the cause. Raises IllegalMove if no table lists this phase and cause."""
     if state.phase is Phase.GONE or state.phase in IGNORED[cause]:
         return True
     if (state.phase, cause) not in TRANSITIONS:

@@ -23,13 +23,13 @@ from peer_agent.protocol.trainer.speaking import report, say
 from peer_agent.protocol.trainer.state import ROUND, Done, InHand, Phase, TrainerState, accumulator_of
 from peer_agent.protocol.trainer.transitions import Cause, ignores, move
 
-MOST_UNITS = 100_000  # units in the queue: as many as one lease can name
+MOST_UNITS = 100_000  # maximum number of units in the queue: as many as one lease can name
 REMEMBERED = 4096  # units of the last updates to remember, to recognize a repeated lease
 PASSED_OVER = 4  # after this many rounds in a row without this trainer, keep work that is one step old
 
 
 def take_lease(state: TrainerState, lease: m.Lease) -> list[Action]:
-    """Queue leased units. Ignore them while a hello is unanswered, because the host did not know our work."""
+    """Queue leased units. Ignore them while a hello is unanswered, because the host does not know our work yet."""
     if ignores(state, Cause.LEASED) or state.unanswered:
         return []
     move(state, Cause.LEASED, state.phase)
@@ -96,7 +96,7 @@ def take_result(state: TrainerState, result: Computed | NotFinite) -> list[Actio
     if isinstance(result, NotFinite) and len(units) == 1:
         returned = m.UnitsReturned(run=state.run, units=units, reason="non_finite")
         return [Warn(not_finite(units)), *say(state, returned), *work(state)]
-    if isinstance(result, NotFinite) or result.base < oldest(state):  # the device next computes each unit alone
+    if isinstance(result, NotFinite) or result.base < oldest(state):  # the device will compute each of the units alone
         state.queue.extendleft(reversed(units))
         return work(state)
     state.fresh |= _done(units, result)
@@ -104,7 +104,7 @@ def take_result(state: TrainerState, result: Computed | NotFinite) -> list[Actio
 
 
 def _done(units: tuple[Unit, ...], result: Computed) -> dict[Unit, Done]:
-    """Return how each unit was computed. The units share the pass's loss in proportion to their loss tokens."""
+    """Return a `Done` for each unit. The pass's loss is split among the units in proportion to their loss tokens."""
     total = sum(result.loss_tokens) or 1
     return {
         unit: Done(result.base, result.loss_sum * (tokens / total), tokens)

@@ -131,8 +131,9 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
         )
 
 
-# Sizes by the machines and the time that people have. A laptop is taken to compute 50 GFLOPS and to send at 30 Mb/s, as
-# in the form's estimate. Each sees about twenty tokens per parameter, or what fits into the time (arXiv 2203.15556).
+# Presets, by the machines and the time that people have. A laptop is taken to compute 50 GFLOPS and to send at 30 Mb/s,
+# as in the form's estimate. Each model is trained on about twenty tokens per parameter, or on as many as fit into the
+# time (arXiv 2203.15556).
 EVENING = CausalLM(
     model=Model(layers=6, width=384, heads=6, context=256),
     optimizer=Optimizer(learning_rate=0.006, warmup_steps=60),

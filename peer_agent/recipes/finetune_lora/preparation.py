@@ -1,4 +1,4 @@
-"""Preparing a text for an existing model, with the model's own tokenizer."""
+"""Prepare a text for an existing model, using the model's own tokenizer."""
 
 from typing import ClassVar, Literal
 

@@ -22,7 +22,7 @@ from peer_agent.recipes.training import Batch, Place, Samples
 __all__ = ["load_shard", "loss_units_in", "sample_of", "size_of", "summed_loss", "written"]
 
 load_shard = load_wide_shard
-CONFIG = "config"  # in the metadata of the base model's file: its transformers configuration
+CONFIG = "config"  # metadata key in the base model's file; the value is the transformers configuration
 ADAPTER = "default"  # peft's name for the only adapter
 DROPOUTS = ("attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout")
 

@@ -10,7 +10,7 @@ from peer_agent.protocol.recipe import NO_YES, Optimizer, Rule, Words, register
 from peer_agent.recipes.images.recipe import LARC, OF_TRUNK, ImageRecipe
 from peer_agent.recipes.images.trunk import Trunk
 
-LONGEST_CLASS = 255  # characters: more than the names of folders have on any usual disk
+LONGEST_CLASS = 255  # characters: the longest folder name that common file systems allow
 ClassName = Annotated[str, Meta(min_length=1, max_length=LONGEST_CLASS)]
 
 

@@ -43,7 +43,7 @@ from peer_agent.recipes.training import Batch, Place, Samples, chance_of
 
 # Crops are cut and recoloured on the model's device.
 
-WIDE = 3  # in sigmas: a blur has no visible effect farther away
+WIDE = 3  # radius of a blur in sigmas; farther away, it has no visible effect
 
 
 def cut(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Tensor:

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 Part = Annotated[float, Meta(gt=0, le=1)]
 Chance = Annotated[float, Meta(ge=0, le=1)]
 
-TRIES = 10  # how many boxes to try for one that fits into the image; otherwise the whole image
-NARROWEST = 3 / 4  # of a box: width / height, or height / width
-SIGMA_LEAST, SIGMA_MOST = 0.1 / 224, 2.0 / 224  # of a blur, relative to the crop's side; usual values for 224 pixels
+TRIES = 10  # number of boxes to try until one fits into the image; if none does, the crop is the whole image
+NARROWEST = 3 / 4  # the smallest ratio of a box's width to its height, or of its height to its width
+SIGMA_LEAST, SIGMA_MOST = 0.1 / 224, 2.0 / 224  # a blur's sigma range, relative to the crop's side; usual at 224 pixels
 DRAWS = 2 * TRIES + 11  # random numbers used per crop
 
 

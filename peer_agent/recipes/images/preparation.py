@@ -1,4 +1,4 @@
-"""Preparing images as RGB squares of one size."""
+"""Prepare images as RGB squares of one size."""
 
 from typing import ClassVar, Literal
 

@@ -19,7 +19,7 @@ from peer_agent.recipes.initial import draw_normal
 from peer_agent.recipes.training import write_json
 
 AT_A_TIME = 64  # images in a batch for a release's running statistics ...
-JUDGED = 4096  # held-out images to evaluate at most
+JUDGED = 4096  # maximum number of held-out images to evaluate
 RECALIBRATED = ImagePreparation.least_beside // AT_A_TIME  # ... and how many batches these statistics use
 
 

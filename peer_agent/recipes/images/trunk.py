@@ -13,7 +13,7 @@ DEPTHS: dict[Family, tuple[int, int, int, int]] = {
     "resnet50": (3, 4, 6, 3),
 }
 COLOURS = 3
-REDUCTION = 4  # by how much a bottleneck reduces the width inside it
+REDUCTION = 4  # factor by which a bottleneck reduces its inner width
 
 
 class Trunk(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -15,7 +15,7 @@ from peer_agent.recipes.masked_lm import MaskedLM
 from peer_agent.recipes.text.tokens import IGNORED, TOKENIZER_FILES, Sentences, copy_tokenizer, load_sentences
 from peer_agent.recipes.training import Batch, Place, Samples, chance_of, heldout_batches
 
-JUDGED = 2048  # held-out samples to evaluate, about
+JUDGED = 2048  # approximate number of held-out samples to evaluate
 SPREAD = 0.02  # standard deviation of initial matrices
 KEPT_SHARE, RANDOM_SHARE = 0.1, 0.1  # fractions of masked words: left unchanged, and replaced by a random word
 

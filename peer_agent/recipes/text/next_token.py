@@ -15,7 +15,7 @@ from peer_agent.recipes.text.tokens import IGNORED, Tokens
 from peer_agent.recipes.training import Batch
 
 SAMPLE_TOKENS, SAMPLE_SEED = 120, 0
-WRITTEN_TOKENS, WRITING_S = 48, 120.0  # tokens written after a prompt, and seconds for all prompts
+WRITTEN_TOKENS, WRITING_S = 48, 120.0  # tokens to write after a prompt, and seconds for all prompts
 SAFELY = {"local_files_only": True, "trust_remote_code": False}
 LARGEST_LOSS = 700.0  # the perplexity of a larger loss overflows
 

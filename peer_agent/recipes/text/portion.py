@@ -1,5 +1,5 @@
-"""Shards whose texts stay on the Hub. A portion describes row groups of a file there, and how to tokenize them. It is
-stored as a safetensors file without tensors, with the description as JSON in the metadata.
+"""Shards whose texts stay on the Hub. A portion describes row groups of a file on the Hub, and how to tokenize them. It
+is stored as a safetensors file without tensors, with the description as JSON in the metadata.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from peer_agent.protocol.errors import Problem
 
 METADATA = "portion"
-MOST_GROUPS = 10_000  # in one portion
+MOST_GROUPS = 10_000  # row groups in one portion
 MOST_PARTS = 1000  # parts into which row groups are divided
 MOST_TOKENS = 1 << 25  # tokens in the shard of a portion
 
@@ -33,8 +33,9 @@ class Cutting(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Portion(Struct, frozen=True, forbid_unknown_fields=True):
-    """One part of one column, in row groups `first` to `first + groups` of a file. The documents there are split into
-    `parts` parts. `size`: the file's size in bytes. `tokens`: the shard's length, however many tokens the rows yield.
+    """One part of one column, in row groups `first` to `first + groups` of a file. The documents in these row groups
+    are split into `parts` parts. `size`: the file's size in bytes. `tokens`: the shard's length, however many tokens
+    the rows yield.
     """
 
     repository: Name

@@ -1,4 +1,4 @@
-"""Preparing a text: the tokenizer to train, and what shards contain besides tokens."""
+"""Settings for preparing a text: the tokenizer to train, and what shards contain besides tokens."""
 
 from typing import ClassVar, Literal
 

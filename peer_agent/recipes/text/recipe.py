@@ -12,7 +12,7 @@ from peer_agent.recipes.text.preparation import TextPreparation
 
 # A sample is `context` tokens of a shard. The rest of a shard is a shorter sample if it has two or more tokens.
 
-HEADER_BYTES = 64 * 1024  # in addition to the tokens
+HEADER_BYTES = 64 * 1024  # maximum number of bytes besides the tokens
 
 
 def samples_in(tokens: int, context: int) -> int:
@@ -49,7 +49,7 @@ class TextRecipe(Recipe, frozen=True, kw_only=True):
 
     def fitted(self, data: Mapping[str, Any]) -> Self:
         """Return the recipe with the tokenizer's vocabulary size, which may be smaller than requested if the text is
-        small.
+        short.
         """
         return replace(self, vocab=data["vocab"])
 

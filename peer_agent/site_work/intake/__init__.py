@@ -1,1 +1,1 @@
-"""Reads the data that organizers bring, in many formats, and reports how they were understood."""
+"""Read the data that organizers provide, in many formats, and report how they were understood."""

@@ -14,16 +14,16 @@ from msgspec import Struct
 
 from peer_agent.protocol.errors import Problem
 
-ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant"}  # older names of roles, and their present names
+ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant"}  # older names of roles, and their current names
 ROLE_NAMES, CONTENT_NAMES = ("role", "from"), ("content", "value", "text")  # names of a message's parts
-FORWARDED = ("tool_calls", "tool_call_id", "name")  # what a template may read besides role and content
-MOST_SAID = 10_000  # messages in a conversation
+FORWARDED = ("tool_calls", "tool_call_id", "name")  # what a template may read in addition to role and content
+MOST_SAID = 10_000  # maximum number of messages in a conversation
 LONGEST_ROLE = 100  # characters
 Message = dict[str, Any]  # role, content, and perhaps some of `FORWARDED`
 
 
 class NotText(Exception):
-    """A message has parts that are not text, such as images."""
+    """Raised if a message has parts that are not text, such as images."""
 
 
 def conversation_of(value: Any) -> list[Message] | None:
@@ -90,7 +90,7 @@ class Writer:
 
     def __init__(self, template: ChatTemplate) -> None:
         self.template = template
-        self.refusal = ""  # why the template last refused a conversation
+        self.refusal = ""  # the template's reason for its latest refusal of a conversation
         self._process: subprocess.Popen[bytes] | None = None
         self._seconds, self._written = 0.0, 0
 
@@ -183,7 +183,7 @@ def _answer(render: Any, conversation: list[Message], source: str, special: Mapp
 
 
 def _bound_memory() -> None:
-    import resource  # Windows has no such module, and uses no template
+    import resource  # Windows has no such module; templates are not used there
 
     most = psutil.Process().memory_info().vms + RENDER_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most, most))

@@ -16,8 +16,8 @@ from peer_agent.publishing.rows import CONTROL
 from peer_agent.site_work.intake.verdict import Verdict, shown
 
 BLOCK = 1 << 20
-SAMPLE = 1 << 18  # bytes from which an encoding is recognised
-MARKS = (  # of the order of bytes, the longer ones first
+SAMPLE = 1 << 18  # number of bytes from which the encoding is recognised
+MARKS = (  # byte order marks; where one begins with another, the longer one comes first
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
@@ -25,17 +25,18 @@ MARKS = (  # of the order of bytes, the longer ones first
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 CONTROLS = bytes(code for code in range(32) if code not in b"\t\n\r\f") + b"\x7f"
-# A text with more of these than one in so many characters is no text, or needs a look.
+# A file is not a text if more than one in NO_TEXT bytes is a control character. One suspicious character in STRANGE
+# raises a question.
 NO_TEXT, STRANGE = 20, 1000
-FOREIGN = re.compile(r"[^\x00-\x7f]{2,}")  # where text shows that it was decoded wrongly
-WRONGLY = ("cp1252", "latin-1", "cp1251")  # encodings as which UTF-8 is often read
-MOST_TRIED = 50  # such places of a document that are tried
+FOREIGN = re.compile(r"[^\x00-\x7f]{2,}")  # sequences that may show that the text was decoded wrongly
+WRONGLY = ("cp1252", "latin-1", "cp1251")  # encodings as which UTF-8 is often misread
+MOST_TRIED = 50  # maximum number of such sequences to try per document
 DAMAGED = "\ufffd"
 HTML = re.compile(r"</?[a-z][\w:-]*(?:\s[^<>]*)?/?>|&(?:#\d+|#x[0-9a-f]+|amp|lt|gt|quot|nbsp|apos);", re.IGNORECASE)
-PUNCTUATION = set("\u00a0¡¢£¤¥§©ª«¬®°±²³´·¹º»¼½¾¿×÷€‚ƒ„…†‡‰‹‘’“”•–—™›")  # of Windows-1252
-ESCAPED, FEWEST_ESCAPED = 500, 3  # one escape sequence in so many characters, and so many at least, need a look
-# Characters written as sequences of others: the name of the encoding, a part of each sequence that is searched first,
-# the sequences, and the codec that must be able to decode them.
+PUNCTUATION = set("\u00a0¡¢£¤¥§©ª«¬®°±²³´·¹º»¼½¾¿×÷€‚ƒ„…†‡‰‹‘’“”•–—™›")  # in Windows-1252
+ESCAPED, FEWEST_ESCAPED = 500, 3  # this many characters per escape sequence, and this many sequences, raise a question
+# Encodings that write a character as a sequence of ASCII characters. Each has a name, a string that every sequence
+# contains, a pattern of the sequences, and the codec that must decode them, if any.
 ESCAPES = (
     ("HZ", "~{", re.compile(r"~\{(?:[!-w][!-~])+~\}"), "hz"),
     ("UTF-7", "+", re.compile(r"\+[A-Za-z0-9+/]{3,}-?"), "utf-7"),
@@ -48,20 +49,20 @@ ESCAPES = (
         "",
     ),
 )
-MANY_ACCENTS = 0.15  # share of letters that are not ASCII; few languages in Latin letters have more
-NULS = 0.2  # share of zero bytes at even or odd places that shows UTF-16
+MANY_ACCENTS = 0.15  # share of letters beyond ASCII; few languages in Latin script have more
+NULS = 0.2  # this share of zero bytes at even or odd positions reveals UTF-16
 
 
 class Look:
-    """Counts the characters that may be wrong in the texts of one source."""
+    """Counts the suspicious characters in the texts of one source."""
 
     def __init__(self) -> None:
         self.characters = self.controls = self.damaged = self.twice = self.tags = 0
-        self.escapes, self.others = Counter[str](), Counter[str]()  # sequences by encoding, and what only looks like it
+        self.escapes, self.others = Counter[str](), Counter[str]()  # sequences by encoding, and false matches
         self.example = dict[str, str]()
 
     def take(self, text: str) -> str:
-        """Count a text's strange characters. Return the text without control characters."""
+        """Count a text's suspicious characters. Return the text without control characters."""
         self.characters += len(text)
         self._take_escapes(text)
         if CONTROL.search(text):
@@ -98,14 +99,14 @@ class Look:
 
 
 def _read_twice(text: str) -> int:
-    """Return the number of places where UTF-8 was decoded as another encoding, such as “Ã©” for “é”."""
+    """Return in how many places UTF-8 was decoded as another encoding, as in “Ã©” for “é”."""
     if text.isascii():
         return 0
     return sum(any(map(partial(_is_utf8_as, part), WRONGLY)) for part in FOREIGN.findall(text)[:MOST_TRIED])
 
 
 def _is_in(escaped: str, codec: str) -> bool:
-    """Return True if a sequence represents letters and marks beyond ASCII."""
+    """Return True if a sequence decodes to characters beyond ASCII: letters, marks, punctuation or symbols."""
     try:
         text = escaped.encode().decode(codec)
     except UnicodeError:
@@ -184,7 +185,7 @@ def _is_latin(text: str) -> bool:
 
 
 def _wide(sample: bytes) -> str | None:
-    """Return the UTF-16 encoding of a text without a byte order mark in which nearly every other byte is zero."""
+    """Return the UTF-16 encoding of a text without a byte order mark, or None. Many zero bytes reveal it."""
     pairs = len(sample) // 2
     if not pairs:
         return None
@@ -195,7 +196,7 @@ def _wide(sample: bytes) -> str | None:
 
 
 def _wide_of_a_script(sample: bytes) -> str | None:
-    """Return the UTF-16 encoding of a text without a byte order mark if most letters are of one script."""
+    """Return the UTF-16 encoding of a text without a byte order mark if most of its letters belong to one script."""
     for encoding in ("utf-16-le", "utf-16-be"):
         letters = sample[: len(sample) & ~1].decode(encoding, "replace")
         scripts = Counter(unicodedata.name(letter, "?").split()[0] for letter in letters if letter.isalpha())
@@ -236,7 +237,7 @@ def _has(path: Path, mark: bytes) -> bool:
 
 
 def _decoded(file: IO[bytes], encoding: str) -> Iterator[str]:
-    """Yield the text. A carriage return, alone or before a line feed, becomes a line feed. Raises Problem E302."""
+    """Yield a file's text. A carriage return, alone or before a line feed, becomes a line feed. Raises Problem E302."""
     decoder = codecs.getincrementaldecoder(encoding)()
     newlines = _Newlines()
     while True:

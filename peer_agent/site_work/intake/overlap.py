@@ -1,4 +1,4 @@
-"""Choice of a held-out part that the training part does not contain, either as copies or as longer passages.
+"""Choose a held-out part of which the training part contains neither copies nor long passages.
 
 Equal documents always go to the same part. A candidate for the held-out part stays in the training part if other
 documents contain many of its passages. A passage is a sequence of eight words, as in the decontamination of GPT-2 and
@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 PASSAGE = 8  # words
 WORD = re.compile(r"\w{1,12}")  # longer runs of letters, as in scripts without spaces, are split
-CONTAINED = 0.5  # a document of which others contain this share of passages is not held out
-SPARE = 2  # candidates, as a multiple of what is to be held out
-ROUNDS = 4  # of taking back documents that resemble others which went back
+CONTAINED = 0.5  # a document is not held out if other documents contain at least this share of its passages
+SPARE = 2  # size of the candidates, as a multiple of the size to hold out
+ROUNDS = 4  # maximum number of rounds, each of which returns candidates that resemble those returned before
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 Digests = NDArray[np.uint64]
@@ -86,9 +86,9 @@ def overlap_of(held: Sequence[str], trained: Iterable[str]) -> float:
 
 
 def _candidates(texts: Texts, digests: Digests, wanted: int, most: int) -> list[list[int]]:
-    """Return groups of equal documents, in the order of their digests, until they are large enough.
+    """Return groups of equal documents, in the order of their digests, until the groups add up to `wanted` bytes.
 
-    A group that would be too large is skipped.
+    Skip a group that would make the total exceed `most` bytes.
     """
     found: list[list[int]] = []
     size = 0
@@ -123,7 +123,7 @@ class _Passages:
             self._seen[at[self._known[at] == found]] = True
 
     def shares(self) -> NDArray[np.float64]:
-        """Return for each document the share of its passages that were seen."""
+        """Return, for each document, the share of its passages that were seen."""
         sums = np.concatenate([[0], np.cumsum(self._seen[self._places])])
         shares: NDArray[np.float64] = np.diff(sums[self._ends]) / np.maximum(np.diff(self._ends), 1)
         return shares
@@ -136,7 +136,7 @@ class _Passages:
 
 
 def passages_of(text: str) -> Digests:
-    """Return a number for each sequence of `PASSAGE` words, and one number for a shorter text."""
+    """Return a hash of each sequence of `PASSAGE` words, or a single hash for a shorter text."""
     words = WORD.findall(text.casefold())
     codes = np.fromiter((zlib.crc32(word.encode("utf-8", "replace")) for word in words), np.uint64, len(words))
     length = min(PASSAGE, len(codes))
@@ -152,17 +152,17 @@ def passages_of(text: str) -> Digests:
 # Images
 
 Images = NDArray[np.uint8]  # [images, side, side, 3]
-CELLS = 8  # rows and columns of cells whose means are compared
-RISE = 2.0  # difference in brightness, of 255, that counts in a hash; smaller ones are noise
-BITS = 8  # by which the hashes of copies may differ
-COMPARED = 256  # images with similar hashes that are compared with an image
-MOST_APART, APART = 4.0, 0.08  # difference of copies: limit, and share of an image's own deviation
+CELLS = 8  # number of rows and of columns of cells whose means are compared
+RISE = 2.0  # least difference in brightness (of 255) that sets a bit of a hash; smaller differences are noise
+BITS = 8  # maximum number of bits in which the hashes of copies differ
+COMPARED = 256  # maximum number of images with similar hashes to compare with an image
+MOST_APART, APART = 4.0, 0.08  # greatest difference between copies, and the same as a share of an image's deviation
 
 
 class Copies:
     """Finds copies of an image among the images with the numbers `among`.
 
-    `hashes`: those of all images, made by `hash_of`.
+    `hashes`: the hashes of all images, made by `hash_of`.
     """
 
     def __init__(self, images: Images, hashes: Digests, among: NDArray[np.int64]) -> None:

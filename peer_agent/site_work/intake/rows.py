@@ -1,4 +1,4 @@
-"""Rows of JSON, CSV, Parquet and Arrow files, as texts and conversations, by the path of their field.
+"""Read rows of JSON, CSV, Parquet and Arrow files. A row has texts and conversations by field.
 
 A field inside an object is named by its path, such as `translation.en`. Strings in a list are joined by line breaks.
 """
@@ -25,39 +25,39 @@ from peer_agent.site_work.intake.verdict import shown
 
 Kind = Literal["text", "json", "csv", "parquet", "arrow"]
 
-FIRST = 20  # lines read to detect JSON Lines: most must be objects
-DEEPEST, MOST_FIELDS = 4, 200  # levels of objects inside each other, and fields of a row
+FIRST = 20  # number of lines read to detect JSON Lines; most of them must be objects
+DEEPEST, MOST_FIELDS = 4, 200  # maximum nesting depth of objects, and maximum number of fields in a row
 JSON_NAMES = (".json", ".jsonl", ".ndjson", ".jsonlines")
-MARKS = ",;\t|"  # between the cells of a table
+MARKS = ",;\t|"  # possible separators between the cells of a table
 CSV_NAMES, TABS = (".csv", ".tsv", ".tab"), (".tsv", ".tab")
 ARROW_NAMES = (".arrow", ".ipc", ".feather")
 PARQUET, ARROW = b"PAR1", b"ARROW1"
-LOOKED_AT, MOST_WORDS = 30, 6  # lines that decide on a separator, and words of a column's name
-FEWEST_ROWS, ALIKE = 10, 0.9  # rows of a table in a plain text, and the share of them with as many cells
-SNIFFED = 1 << 16  # characters from which the separator of a CSV is guessed
-MOST_LISTED = 10_000  # items of a list; a longer one would become too many objects
-FEWEST_LISTED = 10  # rows that an object must list to be the whole table and not one row, unless named .json
-HEADER = 60  # most characters in a column's name
-LONGEST_VALUE = 4 * ROW_BYTES  # characters of a value in an array or a sequence of JSON
+LOOKED_AT, MOST_WORDS = 30, 6  # lines that decide on a separator, and the maximum number of words in a column's name
+FEWEST_ROWS, ALIKE = 10, 0.9  # a text is a table with this many rows if this share of them has the same number of cells
+SNIFFED = 1 << 16  # number of characters from which the separator of a CSV file is guessed
+MOST_LISTED = 10_000  # maximum number of a list's items to read, because a longer list would become too many objects
+FEWEST_LISTED = 10  # an object that lists this many rows is a whole table, not one row; two suffice in a .json file
+HEADER = 60  # maximum number of characters in a column's name
+LONGEST_VALUE = 4 * ROW_BYTES  # maximum number of characters of a value in an array or a sequence of JSON values
 _decoder = json.JSONDecoder()
 BETWEEN = re.compile(r"[ \t\r\n,]*")
 
 
 class Broken(NamedTuple):
-    """A row that cannot be used, and why."""
+    """A row or value that cannot be used: the reason, and an example."""
 
     reason: str
     example: str
 
 
-Value = str | list[Message] | Broken  # a field's value may be unusable in rows whose other fields are good
+Value = str | list[Message] | Broken  # one field's value may be unusable although the row's other fields are usable
 Row = dict[str, Value] | Broken
 
 
 def kind_of(path: Path, name: str) -> Kind:
-    """Return a file's format, detected from its content and its suffix. A text must already be UTF-8.
+    """Return a file's format, detected from its content and suffix. Text files must already be in UTF-8.
 
-    Raises Problem E427 if the file is named JSON and has no JSON objects.
+    Raises Problem E427 if the file's name says JSON but it contains no JSON objects.
     """
     suffix = PurePosixPath(name.lower()).suffix
     with path.open("rb") as file:
@@ -133,7 +133,7 @@ def _gather_list(items: list[Any], name: str, found: dict[str, Value], levels: i
     elif all(item is None or isinstance(item, str) for item in items):
         found[name] = "\n".join(item for item in items if item)
     elif all(isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) for item in items):
-        _gather(dict(items), f"{name}.", found, levels - 1)  # a map of Parquet
+        _gather(dict(items), f"{name}.", found, levels - 1)  # a Parquet map
     elif levels and all(isinstance(item, list) for item in items):
         inside_lists: dict[str, Value] = {}
         for number, item in enumerate(items[:MOST_LISTED]):
@@ -150,13 +150,13 @@ def _gather_list(items: list[Any], name: str, found: dict[str, Value], levels: i
         found |= {key: "\n".join(texts) for key, texts in parts.items()}
 
 
-# JSON: a line per object, objects over several lines, or one array of them
+# JSON: one object per line, objects over several lines, or one array of objects
 
 
 def _is_json(path: Path, name: str) -> bool:
-    """Return True if a text has objects, either one in most of its first lines, or one after another from its start.
+    """Return True if a text contains JSON objects, either one on most of its first lines, or a sequence from its start.
 
-    If the file is named JSON, one whole object is enough, no matter what follows it.
+    If the file's name says JSON, one whole object is enough, no matter what follows it.
     """
     if _has_lines(_first_objects(path), name):
         return True
@@ -220,7 +220,7 @@ def _object(line: bytes | None) -> dict[str, Any] | None:
 
 
 def _without_halves(value: Any) -> Any:
-    """Replace lone halves of characters (surrogates), which escapes can express but UTF-8 cannot."""
+    """Replace lone surrogates (halves of characters), which JSON escapes can express but UTF-8 cannot."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
@@ -229,7 +229,7 @@ def _without_halves(value: Any) -> Any:
 
 
 def _values(path: Path, name: str) -> Iterator[dict[str, Any] | str]:
-    """Yield the objects of an array, of a list in an object, or of a sequence. Yield a text for each other value.
+    """Yield the objects in an array, in a list inside an object, or in a sequence. Yield other values as text.
 
     Raises Problem E454 if the file cannot be read to its end.
     """
@@ -239,7 +239,7 @@ def _values(path: Path, name: str) -> Iterator[dict[str, Any] | str]:
         is_array = buffer.startswith("[")
         if not is_array and not buffer.startswith("{"):
             return
-        at = int(is_array)  # where the next value begins: the buffer is cut only when more is read
+        at = int(is_array)  # where the next value begins: the buffer is cut only when reading more
         while True:
             at = blank.end() if (blank := BETWEEN.match(buffer, at)) else at
             found, end = _value_at(buffer, at)
@@ -264,7 +264,7 @@ def _values(path: Path, name: str) -> Iterator[dict[str, Any] | str]:
 
 
 def _value_at(buffer: str, at: int) -> tuple[Any, int]:
-    """Return the value that begins at a position in a text, and where it ends, or 0 if it is not whole."""
+    """Return the JSON value that begins at position `at`, and its end. The end is 0 if the value is incomplete."""
     try:
         found, end = _decoder.raw_decode(buffer, at)
     except (ValueError, RecursionError):
@@ -273,14 +273,14 @@ def _value_at(buffer: str, at: int) -> tuple[Any, int]:
 
 
 def _list_in(values: Mapping[str, Any], name: str) -> list[dict[str, Any]] | None:
-    """Return the longest list of objects directly inside the file's only object, as in `{"data": [...]}`."""
+    """Return the rows in a file's only object: its longest list of objects, as in `{"data": [...]}`, or its values."""
     lists = [value for value in values.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
     named = [key for key, value in values.items() if value in lists and split_in(key)] if len(lists) > 1 else []
     if len(named) > 1:
         raise Problem.of("E457", name=shown(name), lists=", ".join(map(shown, named)))
     whole = [value for value in values.values() if isinstance(value, dict)]
     if len(whole) == len(values) >= FEWEST_LISTED:
-        return whole  # rows by their names
+        return whole  # an object that maps names to rows
     longest = max(lists, key=len, default=[])
     fewest = 2 if name.lower().endswith(".json") else FEWEST_LISTED
     if len(longest) < fewest or conversation_of(longest[:2]) is not None:
@@ -297,7 +297,7 @@ def _csv(path: Path, name: str) -> Iterator[Row]:
         file = TextIOWrapper(raw, "utf-8", "replace", newline="")
         begin = file.read(SNIFFED)
         file.seek(0)
-        if begin[:4].lower() == "sep=":  # a line for Excel
+        if begin[:4].lower() == "sep=":  # a line that tells Excel the separator
             file.readline()
             begin = begin.partition("\n")[2]
         separator = _separator(begin, name)
@@ -321,7 +321,7 @@ def _csv(path: Path, name: str) -> Iterator[Row]:
 
 
 def _swallows_rows(begin: str) -> bool:
-    """Return True if quotation marks that are part of a text would join rows of a tab-separated table."""
+    """Return True if quotation marks inside texts would join rows of a tab-separated table."""
     rows = csv.reader(StringIO(begin, newline=""), delimiter="\t")
     swallows = any("\n" in cell and "\t" in cell for cells in rows for cell in cells)
     return swallows and len({line.count("\t") for line in begin.split("\n")[:-1]}) == 1
@@ -334,7 +334,7 @@ def _separator(begin: str, name: str) -> str:
 
 
 def _regular(begin: str, mark: str) -> tuple[int, int, int]:
-    """Return how many of the first rows have the usual number of cells with this mark, that number, and all rows."""
+    """Return how many first rows have the usual number of cells with this mark, that number, and the number of rows."""
     lines = begin.split("\n")[:LOOKED_AT]
     counts = Counter(len(cells) for cells in csv.reader(lines, delimiter=mark) if cells)
     cells, rows = counts.most_common(1)[0] if counts else (1, 0)
@@ -342,7 +342,7 @@ def _regular(begin: str, mark: str) -> tuple[int, int, int]:
 
 
 def table_in(path: Path) -> tuple[int, int] | None:
-    """Return how many of a text's first rows have the same number of cells, and that number, if the text is a table."""
+    """If a text is a table, return how many of its first rows have the same number of cells, and that number."""
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         begin = file.read(SNIFFED)
     try:
@@ -354,7 +354,7 @@ def table_in(path: Path) -> tuple[int, int] | None:
 
 def _is_header(names: list[str]) -> bool:
     if len(set(names)) < len(names) or not all(0 < len(name) <= HEADER for name in names[1:]):
-        return False  # the first may be empty, as pandas leaves it for the number of the row
+        return False  # the first may be empty: pandas leaves it so above the row numbers
     if any(name.endswith((".", "!", "?")) or len(name.split()) > MOST_WORDS for name in names):
         return False
     return not any(name.replace(".", "", 1).lstrip("-").isdigit() for name in names)

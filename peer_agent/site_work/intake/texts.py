@@ -1,7 +1,7 @@
 """Opens a source of texts: unpacks it, recognises its encoding and format, chooses the field, and cuts documents.
 
 A source is a file, or a folder whose files are read in the order of their names. A verdict records how the source was
-understood.
+interpreted.
 """
 
 import json
@@ -24,14 +24,14 @@ from peer_agent.site_work.intake.rows import MOST_FIELDS, Broken, Kind, Value, k
 from peer_agent.site_work.intake.unpack import SPLITS, UNPACKED_LEAST, UNPACKED_TIMES, members_of, split_of
 from peer_agent.site_work.intake.verdict import SHOWN, Field, Verdict, shown
 
-USUAL = ("text", "content", "sentence")  # fields preferred to the field with the most text ...
+USUAL = ("text", "content", "sentence")  # field names preferred to the field with the most text ...
 LEAST_USUAL = 0.1  # ... if they have at least this share of its characters
-RIVAL = 0.1  # another field with this share of the chosen field's characters is worth a question
-LEAST = 2  # characters, without which a text counts as empty
-MANY_REPEATS, MANY_LEFT_OUT = 0.05, 0.2  # shares of rows that are worth a word
-# Fields that belong together, so that one alone may not be what is meant.
+RIVAL = 0.1  # ask if another field has at least this share of the chosen field's characters
+LEAST = 2  # a text with fewer characters counts as empty
+MANY_REPEATS, MANY_LEFT_OUT = 0.05, 0.2  # shares of rows above which the verdict mentions repeated or left-out rows
+# Fields that belong together, so that the organizer may not want one alone.
 PAIRED = {"question", "answer", "prompt", "completion", "response", "instruction", "input", "output", "context"}
-LEFT_IN_ARCHIVES = (codes.NOT_OPENED, codes.NOT_UTF8, codes.NOT_JSON)  # files that do not spoil the others
+LEFT_IN_ARCHIVES = (codes.NOT_OPENED, codes.NOT_UTF8, codes.NOT_JSON)  # these do not affect an archive's other files
 REFUSED = "refused by the template"
 FORMATS: dict[Kind, str] = {
     "text": "plain text",
@@ -40,12 +40,12 @@ FORMATS: dict[Kind, str] = {
     "parquet": "Parquet",
     "arrow": "Arrow",
 }
-MOST_HELD_OUT = 16 << 20  # bytes that are read of a held-out part that the organizer brings
+MOST_HELD_OUT = 16 << 20  # maximum number of bytes to read from a held-out part that the organizer provides
 BLOCK = 1 << 20
 
 
 class Source(NamedTuple):
-    """One source as people brought it. `name`: its file's name. `field`: the field to read, or empty to choose one."""
+    """One source as provided. `name`: the name of its file. `field`: the field to read, or empty to choose a field."""
 
     path: Path
     name: str = ""
@@ -53,7 +53,7 @@ class Source(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """The documents of a source. `heldout`: those that the organizer set aside, in `val` or `test`, if any."""
+    """The documents of a source. `heldout`: the documents that the organizer set aside as `val` or `test`, or None."""
 
     documents: Documents
     heldout: Documents | None
@@ -68,7 +68,7 @@ class Opened(NamedTuple):
 
 
 class _File(NamedTuple):
-    """A plain file, unpacked and in UTF-8 unless it has columns."""
+    """An unpacked file. It is in UTF-8, unless it is a Parquet or Arrow file."""
 
     path: Path
     name: str
@@ -76,11 +76,11 @@ class _File(NamedTuple):
 
 
 def open_texts(source: Source, scratch: Path, writer: Writer | None = None, beside: Sequence[Source] = ()) -> Opened:
-    """Read a source. `scratch`: a path beside which files are written. `writer`: renders conversations. `beside`: other
-    sources, all of which are held out.
+    """Read a source. `scratch`: a path next to which files are written. `writer`: renders conversations. `beside`:
+    other sources, which are held out entirely.
 
     Raises Problem E302 (encoding), E303 (empty), E378 (not unpacked), E381 (Parquet), E382 (no text), E393 and E394
-    (conversations), E395 (too much text), E424 (a format that is not opened), E427 (not JSON).
+    (conversations), E395 (too much text), E424 (an unsupported format), E427 (not JSON).
     """
     verdict = Verdict()
     folder = scratch.with_name(scratch.name + ".files")
@@ -112,7 +112,7 @@ def open_texts(source: Source, scratch: Path, writer: Writer | None = None, besi
 
 
 def _tell_of_part(aside: Sequence["_File"], own: Verdict, verdict: Verdict) -> None:
-    """Describe the part that people set aside; `own` is its verdict. Ask if much of that part is left out."""
+    """Describe the part that the organizer set aside. `own`: that part's verdict. Ask if much of it is left out."""
     verdict.note("E435", part=", ".join(dict.fromkeys(file.name for file in aside[:3])))
     for reason, count in own.left_out.items():
         verdict.leave_out(f"{reason} in the held-out part", own.examples[reason][0], count)
@@ -169,7 +169,7 @@ def _files_of(source: Source, folder: Path, verdict: Verdict) -> Iterator[_File]
 
 
 def _column_kind(path: Path, name: str) -> Kind | None:
-    """Return the kind of a file that is not a text, or None."""
+    """Return "parquet" or "arrow" if that is the file's format, otherwise None."""
     with path.open("rb") as file:
         begin = file.read(6)
     if begin.startswith(b"PAR1"):
@@ -178,9 +178,9 @@ def _column_kind(path: Path, name: str) -> Kind | None:
 
 
 def _parted(files: list[_File], verdict: Verdict) -> tuple[list[_File], list[_File]]:
-    """Divide files into those to train on and those that people set aside, and describe them in the verdict.
+    """Divide files into those to train on and those that the organizer set aside. Describe them in the verdict.
 
-    Of `val` and `test`, the first is held out, and the other is not used.
+    If both `val` and `test` exist, `val` is held out, and `test` is not used.
     """
     by_split: defaultdict[str, list[_File]] = defaultdict(list)
     for file in files:
@@ -216,10 +216,10 @@ class _Reader:
         self.field = self._choose(files, field) if self.has_rows else ""
         verdict.field = self.field
         self._digests = array("Q")
-        self._absent = 0  # rows that lack the field; in others its text is empty
+        self._absent = 0  # number of rows without the field, as opposed to rows in which its text is empty
 
     def documents(self, files: Sequence[_File], scratch: Path, *, most: int | None = None) -> Documents:
-        """Write the files' texts to `scratch`, cut into documents. `most`: stop after so many bytes."""
+        """Write the files' texts to `scratch`, cut into documents. `most`: the number of bytes after which to stop."""
         limit = UNPACKED_LEAST + UNPACKED_TIMES * sum(file.path.stat().st_size for file in files)
         offsets, characters = array("q", [0]), 0
         scratch.parent.mkdir(parents=True, exist_ok=True)
@@ -366,7 +366,7 @@ class _Reader:
 
 
 def _is_beside(field: "_Counted", talk: "_Counted") -> bool:
-    """Return True if a field has texts that the organizer may mean, although the rows have conversations too."""
+    """Return True if the organizer may want a field's texts, although the rows also have conversations."""
     return field.name in USUAL or (field.is_prose and field.characters > talk.characters)
 
 
@@ -375,7 +375,7 @@ class _Counted:
 
     def __init__(self, name: str) -> None:
         self.name, self.rows, self.characters, self.spaces, self.example = name, 0, 0, 0, ""
-        self._values: set[str] = set()  # the first different values
+        self._values: set[str] = set()  # the first few distinct values
 
     def take(self, text: str) -> None:
         if len(text.strip()) >= LEAST:
@@ -388,17 +388,17 @@ class _Counted:
 
     @property
     def are_splits(self) -> bool:
-        """True if the values name parts, such as `train` and `test`."""
+        """True if the values are names of splits, such as `train` and `test`."""
         return len(self._values) > 1 and self._values <= SPLITS.keys()
 
     @property
     def is_prose(self) -> bool:
-        """True if the values have words, unlike numbers, addresses and labels."""
+        """True if the values consist of words, unlike numbers, addresses and labels."""
         return self.spaces > 2 * self.rows
 
     @property
     def weight(self) -> float:
-        """The number of characters. Those of texts without spaces, such as addresses, count less."""
+        """The number of characters, divided by four for texts without spaces, such as addresses."""
         return self.characters if self.is_prose else self.characters / 4
 
     def as_field(self) -> Field:
@@ -408,7 +408,7 @@ class _Counted:
 def _fields_in(files: Sequence[_File]) -> tuple[dict[str, _Counted], dict[str, _Counted], Counter[str], int]:
     """Return the fields with texts and those with conversations, by name.
 
-    Also return in how many rows a field cannot be used, by name, and the number of rows.
+    Also return, by name, the number of rows in which a field is unusable, and the total number of rows.
     """
     unusable: Counter[str] = Counter()
     texts: dict[str, _Counted] = {}

@@ -18,10 +18,10 @@ import pyarrow as pa
 from peer_agent.protocol.errors import Problem, codes
 from peer_agent.site_work.intake.verdict import Verdict, shown
 
-SKIPPABLE = tuple(bytes((low, 0x2A, 0x4D, 0x18)) for low in range(0x50, 0x60))  # frames before those of zstd
+SKIPPABLE = tuple(bytes((low, 0x2A, 0x4D, 0x18)) for low in range(0x50, 0x60))  # skippable frames of zstd
 GZIP, ZSTD, BZIP2, XZ, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\x00", (b"PK\x03\x04", b"PK\x05\x06")
 PACKERS = {GZIP: "gzip", ZSTD: "zstd", BZIP2: "bzip2", XZ: "xz", **dict.fromkeys(SKIPPABLE, "zstd")}
-# What is not opened, by its first bytes: its name, and what to do instead.
+# Unsupported formats by their first bytes: what the file is, and what to do instead.
 CLOSED = {
     b"7z\xbc\xaf\x27\x1c": ("a 7z archive", "Unpack it, and pack the files as a zip"),
     b"Rar!\x1a\x07": ("a RAR archive", "Unpack it, and pack the files as a zip"),
@@ -34,7 +34,7 @@ CLOSED = {
     b"\x80\x04\x95": ("a pickle", "Save the rows as JSON Lines or Parquet"),
     b"\x80\x02}": ("a pickle", "Save the rows as JSON Lines or Parquet"),
 }
-# What a zip is, by a member that only such files have.
+# Kinds of documents that are zip files, by a member that only such a document has.
 OFFICE = {
     "word/document.xml": ("a Word document", "Save it as plain text (.txt)"),
     "xl/workbook.xml": ("an Excel workbook", "Save the sheet as CSV"),
@@ -46,14 +46,14 @@ OFFICE = {
 TAR_MAGIC, TAR_AT = b"ustar", 257
 BEGIN = TAR_AT + len(TAR_MAGIC)
 UTF8_FLAG, ENCRYPTED = 0x800, 0x1  # bits of a zip entry
-LAYERS = 3  # most layers of compression and archives inside each other
-FILES = 20_000_000  # limit for one archive
+LAYERS = 3  # maximum number of nested layers of compression and archives
+FILES = 20_000_000  # maximum number of files in one archive
 LONG = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 LONGEST_NAME = 1 << 20  # bytes
-HIDDEN = (".", "__MACOSX", "@eaDir")  # names with these prefixes come from file systems, not from people
+HIDDEN = (".", "__MACOSX", "@eaDir")  # names with these prefixes are created by file systems, not by people
 BYSTANDERS = ("thumbs.db", "desktop.ini")
 BLOCK = 1 << 20
-UNPACKED_LEAST, UNPACKED_TIMES = 64 << 20, 32  # limit of unpacked bytes: the first plus the second times the file
+UNPACKED_LEAST, UNPACKED_TIMES = 64 << 20, 32  # limit on unpacked bytes: the first plus the second times the file size
 BROKEN = (
     EOFError,
     OSError,
@@ -74,7 +74,7 @@ SPLITS = {
 
 
 class Member(NamedTuple):
-    """A file, alone or in an archive. `name`: its whole name there. `file` can be read until the next member comes."""
+    """A file, alone or in an archive. `name`: its full path. `file` can be read until the next member is yielded."""
 
     name: str
     file: IO[bytes]
@@ -82,15 +82,15 @@ class Member(NamedTuple):
 
 
 class Header(tarfile.TarInfo):
-    """A tar header that limits the size of extension headers. tarfile reads those into memory."""
+    """A tar header that limits the size of extension headers, because tarfile reads them into memory."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Parse a header. Raises ReadError if it is damaged, or announces a name that is too long."""
+        """Parse a header. Raises ReadError if the header is damaged or announces a name that is too long."""
         try:
             header = super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as error:
-            if any(buf):  # tarfile would end here as if all had been read
+            if any(buf):  # otherwise, tarfile would stop as if the archive had ended
                 raise tarfile.ReadError(str(error)) from error
             raise
         if header.type in LONG and header.size > LONGEST_NAME:
@@ -99,7 +99,7 @@ class Header(tarfile.TarInfo):
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
-        """Read the next header, and note in `archive` whether the last block was the mark at an archive's end."""
+        """Read the next header, and record in `archive` whether the last block was the end mark of an archive."""
         try:
             header = super().fromtarfile(archive)
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
@@ -123,11 +123,10 @@ class Unpacking:
 
 
 def members_of(path: Path, name: str, verdict: Verdict, scratch: Path) -> Iterator[Member]:
-    """Yield a file or, if it is an archive or a folder, the files in it, through at most `LAYERS` layers of packing.
+    """Yield a file or, if it is an archive or a folder, the files in it, unpacking at most `LAYERS` nested layers.
 
-    Links and files that cannot be opened are left out of an archive or a folder. `scratch`: a folder for unpacked
-    files. Raises Problem E378 (cannot be unpacked), E395 (too large), E424 (a format that is not opened), E425 (a name
-    that cannot be read).
+    Links and unsupported files inside an archive or a folder are left out. `scratch`: a folder for unpacked files.
+    Raises Problem E378 (cannot be unpacked), E395 (too large), E424 (an unsupported format), E425 (an unreadable name).
     """
     scratch.mkdir(parents=True, exist_ok=True)
     files = _files_in(path) if path.is_dir() else iter([(path, name)])
@@ -150,33 +149,33 @@ def _not_unpacked(name: str, error: BaseException) -> Problem:
 
 
 def _files_in(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the files in a folder with their names there, in the order of their paths."""
+    """Yield each visible file under a folder with its path relative to that folder, sorted by path."""
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         if not is_hidden(name := path.relative_to(folder).as_posix()):
             yield path, name
 
 
 def split_of(name: str) -> str:
-    """Return `train`, `validation` or `test` if the file or a folder is named so, as in `imdb-train-00000-of-00001`."""
+    """Return the split, such as `train`, that a file or a folder names, as in `imdb-train-00000-of-00001`."""
     *folders, file = PurePosixPath(name).parts or ("",)
     stem = file.partition(".")[0] if "." not in file.strip(".") else file.rpartition(".")[0]
     return next(filter(None, map(split_in, [*folders, stem])), "")
 
 
 def split_in(words: str) -> str:
-    """Return the split that a folder or a file without its suffix is named after, or an empty text.
+    """Return the split that a name without suffix states: `train`, `validation`, `test` or an empty string.
 
-    The split's word comes last, as in `imdb_train`, or before words without meaning, as in `test_set`.
+    The word for the split comes last, as in `imdb_train`, or is followed only by filler words, as in `test_set`.
     """
     tokens = [word for word in re.findall(r"[^\W\d_]+", words.lower()) if word not in EMPTY_WORDS]
     return SPLITS.get(tokens[-1], "") if tokens else ""
 
 
 def parts_of(names: Sequence[str], verdict: Verdict) -> list[str]:
-    """Return the split of each source of a run, judged by its file name.
+    """Return the split of each of a run's sources, judged by the names of their files.
 
-    Return empty texts unless one source is for training and another is set aside. Ask if only the latter exist. Ignore
-    the names of repositories on the Hub.
+    Return empty strings unless one source is for training and another is set aside. Ask if sources are set aside but
+    none is for training. Ignore the names of repositories on the Hub.
     """
     splits = [split_of(name) if "/" not in name else "" for name in names]
     aside = next((name for name, split in zip(names, splits, strict=True) if split not in ("", "train")), "")
@@ -228,7 +227,7 @@ def _require_open(begin: bytes, name: str) -> None:
 
 
 def _closed(begin: bytes) -> tuple[str, str] | None:
-    """Return the kind of a file that the site does not open, and what to do instead."""
+    """If a file's format is unsupported, return what the file is and what to do instead. Otherwise, return None."""
     return next((what for magic, what in CLOSED.items() if begin.startswith(magic)), None)
 
 
@@ -238,7 +237,7 @@ def _stem(name: str) -> str:
 
 
 def _inside(members: Iterator[Member], unpacking: Unpacking, layers: int, within: str) -> Iterator[Member]:
-    """Yield the members, and the members of archives among them."""
+    """Yield the members of an archive. In place of a member that is itself an archive, yield that archive's members."""
     for inner_name, file, _ in members:
         name, begin = within + inner_name, file.read(BEGIN)
         is_packed = begin.startswith((*PACKERS, *ZIP)) or begin[TAR_AT : TAR_AT + len(TAR_MAGIC)] == TAR_MAGIC
@@ -263,13 +262,13 @@ def _inside(members: Iterator[Member], unpacking: Unpacking, layers: int, within
 
 
 class _Begun:
-    """A file whose first bytes, `begin`, were read before. Counts the bytes read after them."""
+    """A file whose first bytes, `begin`, have already been read. Counts the bytes read after them."""
 
     def __init__(self, name: str, begin: bytes, file: IO[bytes], unpacking: Unpacking) -> None:
         self._name, self._begin, self._file, self._unpacking = name, begin, file, unpacking
 
     def read(self, size: int = -1) -> bytes:
-        """Read up to `size` bytes, or all."""
+        """Read up to `size` bytes, or all remaining bytes if `size` is negative."""
         begin = self._begin if size < 0 else self._begin[:size]
         self._begin = self._begin[len(begin) :]
         if 0 <= size <= len(begin):
@@ -283,7 +282,7 @@ class _Begun:
 
 
 def _tarred(file: IO[bytes], name: str, verdict: Verdict) -> Iterator[Member]:
-    # A mark at the end may be followed by another archive, as `cat` joins them.
+    # An end mark may be followed by another archive, because people join archives with `cat`.
     options: Any = {"tarinfo": Header, "errors": "surrogateescape", "ignore_zeros": True}
     number = 0
     with tarfile.open(fileobj=file, mode="r|", **options) as archive:
@@ -324,19 +323,20 @@ def _zipped(file: IO[bytes], name: str, verdict: Verdict) -> Iterator[Member]:
 
 
 def _raw(entry: zipfile.ZipInfo) -> bytes:
-    return entry.filename.encode("cp437")  # as zipfile decodes names without the flag for UTF-8
+    return entry.filename.encode("cp437")  # the encoding in which zipfile decodes names without the UTF-8 flag
 
 
 def is_hidden(name: str) -> bool:
-    """Return True for files that file systems add, and for all files in folders such as `.git`."""
+    """Return True for files that file systems create, and for all files in folders such as `.git`."""
     parts = PurePosixPath(name).parts or (".",)
     return parts[-1].lower() in BYSTANDERS or any(part.startswith(HIDDEN) and part not in (".", "..") for part in parts)
 
 
 def _name_of(raw: bytes, verdict: Verdict) -> str:
-    """Return a name in NFC. A name that is not UTF-8 is read as Windows-1252 if that gives only letters.
+    """Return a name in NFC. Read a name that is not UTF-8 as Windows-1252 if its characters beyond ASCII are then all
+    Latin letters.
 
-    Otherwise, raises Problem E425.
+    Raises Problem E425 for any other name that is not UTF-8.
     """
     try:
         return unicodedata.normalize("NFC", raw.decode())

@@ -1,4 +1,4 @@
-"""The verdict on an organizer's data: what was understood, what was left out, and what the organizer should check."""
+"""The verdict on an organizer's data: how they were interpreted, what was left out, and what to check."""
 
 import unicodedata
 from collections import Counter
@@ -12,7 +12,7 @@ from peer_agent.machine.language import gettext_noop
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.errors.translation import places_in
 
-# Words for formats, and for reasons to leave something out. `in_words` tries them in this order.
+# Texts for formats, and for reasons to leave something out. `in_words` tries them in this order.
 WORDS = (
     gettext_noop("broken"),
     gettext_noop("too long"),
@@ -36,8 +36,8 @@ WORDS = (
     gettext_noop("{kind} files"),
     gettext_noop("{one} and {other}"),
 )
-EXAMPLES = 3  # examples that are kept of each reason for leaving something out
-SHOWN = 160  # characters of an example or of a value
+EXAMPLES = 3  # number of examples to keep for each reason to leave something out
+SHOWN = 160  # maximum number of characters of an example or a value
 
 
 class Field(Struct, frozen=True):
@@ -50,7 +50,7 @@ class Field(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """Something the organizer should know. A question can be answered by looking; a refusal stops the preparation."""
+    """Something the organizer should know. A question asks the organizer to look; a refusal stops the preparation."""
 
     code: str
     severity: Literal["note", "question", "refusal"]
@@ -66,9 +66,9 @@ class Pixels(Struct, frozen=True, rename={"name": "class"}):
 
 
 class Verdict(Struct, kw_only=True):
-    """A description of the data as they were understood. Rows are images if the data are images.
+    """How the data were interpreted. For image data, `rows` counts images.
 
-    `left_out`: the number of rows, or files in an archive, by reason. `examples`: some of these by reason.
+    `left_out`: the number of rows, or files in an archive, by reason. `examples`: some of them, by reason.
     `heldout_overlap`: the share of the held-out part that also occurs in the training part, from 0 to 1.
     """
 
@@ -103,17 +103,17 @@ class Verdict(Struct, kw_only=True):
 
     def _find(self, severity: Literal["note", "question"], code: str, values: dict[str, object]) -> None:
         fault = Fault.of(code, **values)
-        if not any(finding.code == code for finding in self.findings):  # the first of a kind is enough
+        if not any(finding.code == code for finding in self.findings):  # one finding per code is enough
             self.findings.append(Finding(code, severity, fault.text))
 
     @property
     def is_plain(self) -> bool:
-        """True if the verdict has no refusal and no question."""
+        """True if the verdict contains no refusal and no question."""
         return all(finding.severity == "note" for finding in self.findings)
 
 
 def together(verdicts: list[Verdict]) -> Verdict:
-    """Join the verdicts on a run's sources. Counts are added. Texts of different sources are named one by one."""
+    """Merge the verdicts on a run's sources. Counts are added, and texts from the sources are listed."""
     if len(verdicts) == 1:
         return verdicts[0]
     left_out: Counter[str] = Counter()
@@ -134,7 +134,7 @@ def together(verdicts: list[Verdict]) -> Verdict:
 
 
 def shown(text: str, most: int = SHOWN) -> str:
-    """Return the start of a text on one line, without characters that would disturb a page or a terminal."""
+    """Return the start of a text on one line, without characters that could garble a page or a terminal."""
     words = " ".join(text[: 4 * most].split())
     plain = "".join(letter for letter in words if not unicodedata.category(letter).startswith("C"))
     return plain if len(plain) <= most else plain[:most].rstrip() + "…"

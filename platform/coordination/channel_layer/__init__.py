@@ -1,1 +1,1 @@
-"""Messages between a site's sockets and hosts: within a process, over Redis or over PostgreSQL. Also Redis's cache."""
+"""Messages between a site's sockets and hosts: within a process, over Redis or PostgreSQL. Also a cache on Redis."""

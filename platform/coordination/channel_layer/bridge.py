@@ -1,7 +1,7 @@
-"""Messages between the site's processes over PostgreSQL, for when Redis is away.
+"""Messages between the site's processes over PostgreSQL, used while Redis is down.
 
-A message is a row. Its recipients read it when a NOTIFY wakes them, or at the next poll. Every process always listens,
-because another process may lose Redis earlier. Rows are deleted after a minute.
+A message is a row. Its recipients read it when a NOTIFY wakes them, or at the next poll. All processes always listen,
+because another process may lose its connection to Redis first. Rows are deleted after a minute.
 """
 
 import asyncio
@@ -15,16 +15,16 @@ from typing import Any, LiteralString
 import psycopg
 from django.db import connection
 
-GROUPS = "groups"  # the recipient of messages for all processes; others are for one process, by its name
+GROUPS = "groups"  # the recipient of messages to all processes; a message to one process has its name
 OUTBOX = 10_000  # most messages waiting to be sent
 OUTBOX_BYTES = 64 * 1024 * 1024
 BATCH = 256  # messages sent in one round trip
 BATCH_BYTES = 4 * 1024 * 1024  # bytes of their data, unless a single message is longer
 PAGE = 32  # rows read in one round trip
 POLL_S = 1.0  # seconds between two reads without a NOTIFY
-LIMIT_S = 3.0  # timeout for an answer of the database
+LIMIT_S = 3.0  # timeout for an answer from the database
 RETRY_S, LONGEST_S = 0.25, 4.0  # seconds between attempts to connect; each wait is twice the last
-GRACE_S = 5.0  # messages are queued this long while there is no connection, as during a restart of the database
+GRACE_S = 5.0  # messages are queued this long without a connection, for example while the database restarts
 FORGET_S = 15.0  # seconds between two deletions of old rows
 
 log = logging.getLogger(__name__)
@@ -87,8 +87,8 @@ class Outbox:
 class Bridge:
     """A process's own connection to the table of messages.
 
-    `deliver` receives the data of each message for this process. `recovered` is called when the connection is back
-    after a loss, since messages may have been lost.
+    `deliver` receives the data of each message for this process. `recovered` is called when a lost connection is back,
+    because messages may have been lost.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Bridge:
         return bool(self._outbox) or self._is_sending
 
     def post(self, to: str, data: bytes) -> bool:
-        """Queue a message. Return False if the queue is full, or if the database has been away for too long."""
+        """Queue a message. Return False if the queue is full, or if the database has been down for too long."""
         if time.monotonic() > self._accepts_until or not self._outbox.put(to, data):
             return False
         self._woken.set()
@@ -144,7 +144,7 @@ class Bridge:
         await _ask(link, BEGIN.replace("{process}", self.process))
         ((newest,),) = await _ask(link, NEWEST)
         was_up = self._last < math.inf
-        self._last = min(self._last, newest)  # the newest may be older than before, in a database that was restored
+        self._last = min(self._last, newest)  # in a restored database, the newest may be older than before
         if time.monotonic() > self._accepts_until:
             self._outbox.empty()
         self.is_up, self._accepts_until = True, math.inf
@@ -176,7 +176,7 @@ class Bridge:
             await self._rest(link)
 
     async def _rest(self, link: Link) -> None:
-        """Wait until a message is posted or the database says something, at most until the next poll."""
+        """Wait until a message is posted, the database sends a notification, or the next poll is due."""
         loop, number = asyncio.get_running_loop(), link.fileno()
         loop.add_reader(number, self._woken.set)
         try:
@@ -195,7 +195,7 @@ async def _ask(link: Link, query: LiteralString, values: tuple[Any, ...] = ()) -
 
 
 def parameters() -> dict[str, Any]:
-    """Return psycopg's arguments for a connection to the site's database, without those for Django's own use."""
+    """Return psycopg's arguments for a connection to the site's database, without those that only Django uses."""
     found: dict[str, Any] = connection.get_connection_params()
     return {name: value for name, value in found.items() if name not in ("context", "cursor_factory")} | {
         "autocommit": True

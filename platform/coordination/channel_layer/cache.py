@@ -1,4 +1,4 @@
-"""Django's cache on Redis, which never makes a request wait long and never unpickles what Redis holds."""
+"""Django's cache on Redis. It never makes a request wait long, and never unpickles data from Redis."""
 
 import json
 import logging
@@ -15,18 +15,18 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-ANSWER_S = 1.0  # timeout for an answer of Redis
+ANSWER_S = 1.0  # timeout for an answer from Redis
 REST_S = 3.0  # after a failure, calls fail at once for this time
 
 
 class JsonSerializer:
-    """Values as JSON. Tuples come back as lists. Redis can add to whole numbers, since they are their own JSON."""
+    """A serializer that uses JSON. Tuples become lists. Integers are stored as digits, so Redis can increment them."""
 
     def dumps(self, obj: Any) -> bytes:
         return json.dumps(obj, allow_nan=False).encode()
 
     def loads(self, data: bytes) -> Any:
-        """Return the value. Raises ValueError if the data are not JSON."""
+        """Decode a value. Raises ValueError if the data are not JSON."""
         return json.loads(data)
 
 
@@ -36,10 +36,10 @@ class Breaker:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._tries_at: float | None = None  # while broken: when the next call may try
+        self._tries_at: float | None = None  # after a failure: the time of the next try
 
     def call(self, work: Callable[[], T]) -> T:
-        """Return the result of `work`. Raises redis-py's ConnectionError without calling it while Redis is resting."""
+        """Call `work` and return its result. While the breaker is open, raise redis-py's ConnectionError instead."""
         self._wait_for_turn()
         try:
             result = work()
@@ -57,10 +57,10 @@ class Breaker:
                 return
             if self._clock() < self._tries_at:
                 raise RedisConnectionError("it did not answer a moment ago")
-            self._tries_at = self._clock() + REST_S  # meanwhile, this call tries alone
+            self._tries_at = self._clock() + REST_S  # until then, only this call tries
 
 
-BREAKER = Breaker()  # of this process, whose threads have a cache and connections each
+BREAKER = Breaker()  # shared by all threads, each of which has its own cache and connections
 
 
 class GuardedRedis(Redis):

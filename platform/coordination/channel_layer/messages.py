@@ -1,4 +1,4 @@
-"""Messages of the channel layer between sockets, hosts and watchers, and the names of their groups.
+"""Messages that the channel layer carries between sockets, hosts and watchers, and the names of their groups.
 
 Do not rename tags or fields while two versions of the site run side by side. A process drops messages that it does not
 recognize. This is safe, because any message may be lost.
@@ -31,7 +31,7 @@ class PeerLost(Struct, frozen=True, tag_field="type", tag="peer.lost"):
 
 
 class HostAnnounced(Struct, frozen=True, tag_field="type", tag="host.announced"):
-    """A message that names a run's host and its channel. With `again`, messages to the host may have been lost."""
+    """A message that names a run's host and its channel. `again` says that messages to the host may have been lost."""
 
     run: RunId
     fence: int
@@ -47,7 +47,7 @@ class HostSaid(Struct, frozen=True, tag_field="type", tag="host.said"):
 
 
 class HostsFound(Struct, frozen=True, tag_field="type", tag="hosts.found"):
-    """A socket's message to its own channel, to ask the peer for a hello to the hosts of these runs."""
+    """A message from a socket to its own channel: the peer must send a hello to the hosts of these runs."""
 
     runs: list[str]
 
@@ -77,7 +77,7 @@ class LayerRestored(Struct, frozen=True, tag_field="type", tag="layer.restored")
 
 
 class ChannelOverflowed(Struct, frozen=True, tag_field="type", tag="channel.overflowed"):
-    """A message telling a socket to close its link, because its channel was full and has lost its messages."""
+    """A message telling a socket to close its link, because its channel was full and lost messages."""
 
 
 class RunMoved(Struct, frozen=True, tag_field="type", tag="run.moved"):
@@ -117,5 +117,5 @@ def watchers_of(run: str) -> str:
 
 
 def sessions_of(peer: str, run: str) -> str:
-    """Return the group of one machine's sockets in one run. Normally it has one socket."""
+    """Return the group of one machine's sockets in one run. Normally, the group has one socket."""
     return f"sessions.{peer}.{run}"

@@ -1,4 +1,4 @@
-"""A channel layer within one process, between its sockets and hosts. For several processes, see `redis`.
+"""The channel layer of a single process, between its sockets and hosts. For several processes, see `redis`.
 
 The layers that come with Channels drop sockets from groups after a day or scan all channels for each message. Some let
 a slow reader's queue grow without limit. In this layer, a channel exists until its reader forgets it. Messages may be
@@ -17,7 +17,7 @@ from channels.layers import get_channel_layer
 
 from coordination.channel_layer.messages import ChannelOverflowed, LayerMessage, ToHost, peer_of, size_of
 
-# A page of the log has 64 messages, of at most 1 MiB together. A few rounds of broadcasts come on top.
+# A page of the log has 64 messages, of at most 1 MiB together. Add a few rounds of broadcasts.
 CAPACITY = 1_000  # messages queued for one socket
 CAPACITY_BYTES = 32 * 1024 * 1024  # bytes of their data: four of the longest possible messages
 EXPIRY_S = 60.0  # a socket whose oldest message is older than this has stopped reading
@@ -33,7 +33,7 @@ class Undelivered(ChannelFull):
 
 
 class Channel:
-    """A reader's message queue. With `ends`, a full queue closes for good and tells its reader."""
+    """A reader's message queue. If `ends` is set, a full queue closes for good and tells its reader."""
 
     def __init__(self, *, capacity: int, capacity_bytes: int, ends: bool, clock: Callable[[], float]) -> None:
         self.capacity, self.capacity_bytes, self.ends, self.clock = capacity, capacity_bytes, ends, clock
@@ -99,7 +99,7 @@ class Inbox(Channel):
 
     def __init__(self, *, capacity: int, capacity_bytes: int, clock: Callable[[], float]) -> None:
         super().__init__(capacity=capacity, capacity_bytes=capacity_bytes, ends=False, clock=clock)
-        self.dropped: Counter[str] = Counter()  # lost messages by peer, since the last call of `told`
+        self.dropped: Counter[str] = Counter()  # number of messages lost by peer, since the last call of `told`
         self._counts: Counter[str] = Counter()
         self._sizes: Counter[str] = Counter()
 
@@ -123,7 +123,7 @@ class Inbox(Channel):
         return True
 
     def told(self) -> Counter[str]:
-        """Return the number of messages that each peer has lost since the last call."""
+        """Return the number of messages that each peer has lost since the last call of this method."""
         dropped, self.dropped = self.dropped, Counter()
         return dropped
 

@@ -1,8 +1,8 @@
 """The channel layer for several processes: `ProcessLayer` within each process, Redis between them.
 
-A process subscribes to only two Redis channels. While Redis is away, messages between processes go over PostgreSQL
-(`bridge`). A process receives both ways at all times; only the way of sending changes, and what Redis has not
-acknowledged is sent again. Where messages may have been lost all the same, the group `RESTORED` is told.
+A process subscribes to only two Redis channels. While Redis is down, messages between processes go over PostgreSQL
+(`bridge`). A process always receives messages from both. Only sending switches between them, and messages that Redis
+has not acknowledged are sent again. If messages may still have been lost, the group `RESTORED` is notified.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RETRY_S = 0.25  # between attempts to reach Redis
-# Redis is away if it does not answer for WAITS waits in a row. A pause of this process costs only one of them.
+# Redis counts as down after WAITS waits in a row without an answer. A pause of this process uses up only one wait.
 WAIT_S, WAITS = 0.5, 3
 ANSWER_S = WAIT_S * WAITS
-NOTICED_S = ANSWER_S + 2 * WAIT_S  # within this time, all processes notice that Redis is away, if it is for all of them
-AVOID_S = 5.0  # Redis is used again after no process has missed it for this time
+NOTICED_S = ANSWER_S + 2 * WAIT_S  # within this time, all processes notice an outage of Redis
+AVOID_S = 5.0  # Redis is used again once no process has failed to reach it for this time
 TURN_S = 0.1  # pause between the last message over the bridge and the first over Redis
-TELL_S = 1.0  # seconds between two messages to the other processes that this one misses Redis
-AWAY = "away"  # the group of a message which says that its sender misses Redis
+TELL_S = 1.0  # seconds between reports to other processes that this one cannot reach Redis
+AWAY = "away"  # the group of messages whose sender cannot reach Redis
 GONE = (RedisError, OSError, TimeoutError)
 
 
@@ -75,7 +75,7 @@ class RedisLayer(ProcessLayer):
         self._bridged = asyncio.Event()  # set while messages are sent over the bridge
         self._may_publish = asyncio.Event()
         self._may_publish.set()
-        self._has_missed = False  # whether this process itself has missed Redis, since messages go over the bridge
+        self._has_missed = False  # True if this process itself failed to reach Redis since the bridge took over
         self._avoided_until = self._told_at = -math.inf
 
     @property
@@ -129,7 +129,7 @@ class RedisLayer(ProcessLayer):
     def _start(self) -> None:
         if self._tasks:
             return
-        # Neither retries, which would hide that messages were lost, nor timeouts for answers: see `patiently`.
+        # Use no retries, which would hide lost messages, and no timeouts for answers (see `patiently`).
         self._redis = Redis.from_url(self.address, retry=Retry(NoBackoff(), 0), socket_connect_timeout=ANSWER_S)
         work = [self._listen(), self._publish()]
         if connection.vendor == "postgresql":
@@ -138,7 +138,7 @@ class RedisLayer(ProcessLayer):
         self._tasks = [asyncio.create_task(part) for part in work]
 
     def _post(self, to: str, parcel: Parcel) -> bool:
-        """Queue a message for another process or for all. Return False if that is impossible."""
+        """Queue a message for another process or for all processes. Return False if it cannot be queued."""
         self._start()
         data = msgspec.msgpack.encode(parcel)
         if self._bridge is not None and self.is_bridged and self._bridge.post(to, data):
@@ -192,9 +192,9 @@ class RedisLayer(ProcessLayer):
             await asyncio.sleep(RETRY_S)
 
     async def _hear(self, ear: PubSub) -> None:
-        """Deliver incoming messages. Raises a Redis error, or TimeoutError if Redis passes nothing on.
+        """Deliver incoming messages. Raises a Redis error, or TimeoutError if Redis delivers nothing for too long.
 
-        When it hears nothing, the process sends itself an empty message.
+        After a silence, the process sends itself an empty message to see whether Redis delivers it.
         """
         mine = f"{self.prefix}.{self.process}"
         await patiently(ear.subscribe(mine, f"{self.prefix}.{GROUPS}"))
@@ -205,7 +205,7 @@ class RedisLayer(ProcessLayer):
             if silent > WAITS:
                 raise TimeoutError("it passes nothing on")
             if was_up and not self.is_up:
-                raise RedisConnectionError("it took no message")  # `_publish` has found that, and must try again
+                raise RedisConnectionError("it took no message")  # found by `_publish`, which must try again
             if message is None or message["type"] != "message":
                 if silent == 1 or (message and message["data"] == 2):  # both names are subscribed
                     await patiently(self._redis.publish(mine, b""))
@@ -238,10 +238,10 @@ class RedisLayer(ProcessLayer):
         else:
             await super().group_send(parcel.group, parcel.message)
 
-    # The bridge: all processes use it while one of them misses Redis, since they cannot know what that one misses.
+    # All processes use the bridge while one of them cannot reach Redis, since they do not know which messages it lacks.
 
     def _avoid_redis(self) -> None:
-        """Send over the bridge for a while, beginning with what Redis may not have passed on."""
+        """Send over the bridge for a while, beginning with messages that Redis may not have delivered."""
         unsent, self._batch = [*self._batch, *self._outbox.empty()], ()
         self._avoided_until = self.clock() + AVOID_S
         if self._bridge is None:
@@ -253,14 +253,14 @@ class RedisLayer(ProcessLayer):
             self._bridge.post(to, data)
 
     async def _return(self, bridge: Bridge) -> None:
-        """Send over Redis again once no process has missed it for some time.
+        """Send over Redis again once all processes have been able to reach it for some time.
 
-        New messages wait until the last ones have passed the bridge, so that none overtakes them.
+        New messages wait until the last ones have crossed the bridge, so that all arrive in order.
         """
         while True:
             await self._bridged.wait()
             await asyncio.sleep(NOTICED_S)
-            if not self._has_missed:  # Redis took messages for a process that could not hear them
+            if not self._has_missed:  # Redis accepted messages to a process that was not receiving them
                 await self._tell_restored()
             while not self.is_up or self.clock() < self._avoided_until:  # noqa: ASYNC110 - a time has no event
                 await asyncio.sleep(RETRY_S)
@@ -282,9 +282,9 @@ class RedisLayer(ProcessLayer):
 
 
 async def patiently(work: Coroutine[Any, Any, T]) -> T:
-    """Return the work's result. Raises TimeoutError after ANSWER_S.
+    """Await `work` and return its result. Raises TimeoutError after ANSWER_S.
 
-    A single timeout would also strike when this process has paused and the answer is there, but not read yet.
+    Several short waits are used, because a single one would also time out if this process itself had paused.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -304,7 +304,7 @@ def process_of(channel: str) -> str:
 
 
 def is_ending() -> bool:
-    """Return True if this task was cancelled. redis-py may have swallowed or replaced the CancelledError."""
+    """Return True if this task was cancelled, even if redis-py has swallowed or replaced the CancelledError."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

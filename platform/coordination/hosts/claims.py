@@ -79,17 +79,17 @@ def live_runs() -> list[Run]:
     return list(Run.objects.filter(head__in=unclaimed()).order_by("created_at"))
 
 
-# A claim as its host uses it: renewed while all other work goes on, and given up in time if renewal fails.
+# A claim as its host uses it: renewed in parallel with all other work, and given up in time if renewal fails.
 
 log = logging.getLogger(__name__)
 
 CLAIM_S = CLAIM.total_seconds()
-# Allows for messages that are under way when the claim expires, and for clocks that run at different speeds.
+# Allows for messages in transit when the claim expires, and for clocks that run at different speeds.
 MARGIN_S = 2.0
 
 
 def elapsed_s() -> float:
-    """Return a monotonic clock's time in seconds. Where possible, the clock keeps running while the computer sleeps."""
+    """Return a monotonic time in seconds. Use a clock that also runs while the computer sleeps, if possible."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
@@ -159,7 +159,7 @@ class Holding:
 async def hold(
     run: Run, owner: str, threads: ThreadPoolExecutor, clock: Callable[[], float] = elapsed_s
 ) -> Holding | None:
-    """Claim a run. Return None if that fails. Use `threads` only for claims, so that nothing delays renewals."""
+    """Claim a run. Return None if that fails. `threads` must run nothing but claims, or renewals could be delayed."""
     asked_at = clock()
     try:
         fence = await in_thread_of(threads, claim)(run, owner)

@@ -51,10 +51,10 @@ from runs.models import Run
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # seconds between polls of the database for people's requests
-MOST_NAMED = 100  # peers whose lost messages are named on the timeline; the log has all
+MOST_NAMED = 100  # peers named on the timeline because messages were lost; the site's log names all
 HEARD = get_args(m.TO_SITE)
 
-HostMessage = ToHost | Answered | PageRead | requests.Wishes  # messages from sockets, and from the host's own helpers
+HostMessage = ToHost | Answered | PageRead | requests.Wishes  # messages from sockets, and from the host's own tasks
 
 
 class Faulty(Exception):
@@ -126,7 +126,7 @@ class Host:
         await asyncio.sleep(0)
 
     def _note_lost_words(self) -> None:
-        """Report messages dropped by a full mailbox, in the log and once per peer on the timeline."""
+        """Report messages that a full mailbox has dropped: in the site's log, and once per peer on the timeline."""
         for peer, count in self.mailbox.told().items():
             member = self.state.members.get(PeerId(peer))
             name = member.name if member is not None else peer[:8]
@@ -206,7 +206,7 @@ class Host:
             rehello = encode(m.Rehello(run=self.state.run, fence=self.holding.fence))
             await self.layer.send_many((said.channel,), self._said(rehello))
 
-    # Requests of people
+    # Requests from people
 
     async def _look(self) -> None:
         while True:
@@ -223,7 +223,7 @@ class Host:
                 self.mailbox.put_first(found)
 
     async def _looked(self, found: requests.Wishes) -> None:
-        """Act on what a poll found, such as revoked machines or removed owners, without ending the round."""
+        """Act on the findings of a poll, such as revoked machines or removed owners, without ending the round."""
         await self.handle(found.directed)
         self.unwanted = found.unwanted
         await self._judge()
@@ -283,7 +283,7 @@ class Host:
     # Events for the coordinator, and its commands
 
     async def handle(self, event: e.Event) -> None:
-        """Pass an event to the coordinator, and then the events that follow from it. Raises Faulty."""
+        """Pass an event to the coordinator, and then any events that its commands produce. Raises Faulty."""
         await self._take_all([event])
 
     async def _take_all(self, events: Iterable[e.Event]) -> None:
@@ -302,7 +302,7 @@ class Host:
             await self.layer.group_send(watchers_of(self.state.run), RunMoved())
 
     async def _carry_out(self, command: e.Command) -> list[e.Event]:
-        """Carry out a command, if this host still has the claim. Return the events that follow."""
+        """Carry out a command, if this host still has the claim. Return the resulting events."""
         if not self.holding.is_held():
             return []
         match command:
@@ -320,7 +320,7 @@ class Host:
         return []
 
     async def _announce_plan(self, command: e.Announce) -> list[e.Event]:
-        """Send keepers the whole plan, and other peers its head and their own part. The head is signed once."""
+        """Send the whole plan to keepers; send its head, signed once, and their own part of it to the other peers."""
         plan = seal_plan(self.key, command.plan)
         lost = await self._say(command.keepers, encode(planned_whole(plan)))
         for peer in command.peers:

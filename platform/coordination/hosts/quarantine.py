@@ -1,4 +1,4 @@
-"""Quarantine of machines whose messages broke a host. Processes share it, since any of them may claim the run next."""
+"""Quarantine of machines whose messages broke a host. It is shared, since any process may claim the run next."""
 
 import logging
 import time
@@ -18,7 +18,7 @@ KEY = "quarantine"
 
 log = logging.getLogger(__name__)
 
-Shared = dict[PeerId, list[float]]  # number of times, and end in seconds of UTC; the cache keeps JSON
+Shared = dict[PeerId, list[float]]  # number of quarantines, and UTC end in seconds; a list, as the cache keeps JSON
 
 
 class Sentence(Struct):

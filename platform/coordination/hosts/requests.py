@@ -22,11 +22,12 @@ from runs.models import Run
 
 STOPPED_AFTER = timedelta(minutes=5)  # a stopped machine's owner is notified after this time
 NEEDED_AFTER = timedelta(minutes=15)  # people are notified when the run has had no trainer for this time
-OLD = timedelta(hours=1)  # a record of presence older than this does not tell when a machine stopped
+OLD = timedelta(hours=1)  # a record of presence older than this cannot show when a machine stopped
 COMPUTING = (Role.TRAINER.value, Role.AUXILIARY.value)
 
 
-# Notices about stopped machines and runs that need volunteers. They are withdrawn if machine or run recover in time.
+# Notices about stopped machines and runs that need volunteers. They are withdrawn if the machine or run recovers in
+# time.
 
 
 def is_needed(state: RunState) -> bool:
@@ -78,12 +79,12 @@ def _about(run: Run, peer: PeerId) -> str:
 
 
 def _now(run: Run) -> Run:
-    """Return the run's current row. The host's own copy dates from the time of its claim."""
+    """Return the run's current row, because the host's own copy dates from the time of its claim."""
     return Run.objects.only("slug", "title", "visibility", "organizer").get(pk=run.pk)
 
 
 class Asked(NamedTuple):
-    """The facts that a poll writes or asks about, copied from the coordinator's state for use in a thread.
+    """The facts that a poll writes or checks, copied from the coordinator's state for use in a thread.
 
     `left` has the peers that left on purpose. `needs` says whether the run needs volunteers now, `needed` whether it
     did at the last poll.
@@ -108,7 +109,7 @@ class Wishes(NamedTuple):
 def asked_of(
     state: RunState, unwanted: Mapping[PeerId, str], *, left: Collection[PeerId], needed: bool | None
 ) -> Asked:
-    """Return the facts for a poll. They include machines turned away, since these may be admitted again."""
+    """Return the facts for a poll. They include machines that were turned away, since these may be admitted again."""
     trainers = {member.peer for member in state.trainers()}
     trainers |= {peer for peer, code in unwanted.items() if code == codes.REMOVED}
     members = {*state.members} | {peer for peer, code in unwanted.items() if code == codes.REVOKED}

@@ -32,7 +32,7 @@ class Hosting:
         self.failures: dict[RunId, int] = {}
         self.rest_until: dict[RunId, float] = {}
         self.quarantine = Quarantine()
-        # A database that hangs in a commit may block all other threads, so claims have their own threads.
+        # If the database hangs in a commit, that may block all other threads, so claims have their own threads.
         self.threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="claims")
 
     def begin(self, run: Run) -> None:

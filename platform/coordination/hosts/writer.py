@@ -27,13 +27,13 @@ from runs.models import Run
 
 log = logging.getLogger(__name__)
 
-WAITING = 1_000  # most queued writes; beyond that, texts for people are dropped
+WAITING = 1_000  # most queued writes; beyond that, those that training does not need are dropped
 DRAIN_S = 5.0  # seconds for the remaining writes when a host ends
-PAGE, PAGE_BYTES = 64, 1024 * 1024  # limits of one page of the log for one peer
+PAGE, PAGE_BYTES = 64, 1024 * 1024  # most commits and bytes in a page of the log, as sent to a peer
 
 
 class Answered(Struct, frozen=True):
-    """A message from the writer to the host, with the event that follows from a write."""
+    """A message from the writer to the host, with the event that a write produced."""
 
     event: e.Event
 
@@ -78,7 +78,7 @@ class Writer:
         self._resending: set[PeerId] = set()
 
     def ask(self, command: Write) -> None:
-        """Queue a command for writing. Ignore a commit or a resend that is already queued."""
+        """Queue a command for writing, unless it is a commit or a resend that is already queued."""
         match command:
             case e.Persist(record=record):
                 if self._persisting == record.index:

@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 HANDSHAKE_S = 10.0
 SAY_S = 20.0  # seconds for a socket with full buffers to accept a message
 CUT_OFF = {codes.REVOKED, codes.REMOVED}
-BUSY_S = 5.0  # seconds after which a peer retries when the database was away
+BUSY_S = 5.0  # seconds after which a peer retries if the database was down
 SITE = "site"  # the site's name in a challenge
 TOO_LATE, REFUSED, REPLACED = 4000, 4001, 4002  # close codes
 
@@ -269,7 +269,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 await self.layer.send(self.channel_name, HostSaid(encode(wanted)))
 
     def _placed(self, hello: m.Hello, data: bytes) -> bytes:
-        """Return the hello with the address at which the site sees this socket. A relay keeps its own address."""
+        """Return the hello with this socket's address, as the site sees it. A relay keeps its own address."""
         if self.credential is None or self.credential.role is Role.RELAY or not is_dialled(hello):
             return data
         scope: Any = self.scope
@@ -348,7 +348,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         for data in self.session.outgoing():
             await self._say(data)
 
-    # A peer that has gone receives nothing. Suppress the error, which would end this task before `disconnect` tells the
+    # A disconnected peer receives nothing. Suppress the error, which would end this task before `disconnect` tells the
     # hosts.
 
     async def _say(self, data: bytes) -> None:

@@ -11,9 +11,9 @@ from peer_agent.protocol.credentials import Role
 T = TypeVar("T")
 
 STRANGERS = 500  # most unauthenticated sockets of a process; one more displaces the oldest
-TAKEOVERS = 6  # most takeovers of a session within TAKEOVERS_S; machines with failing networks stay below
+TAKEOVERS = 6  # most takeovers of a session within TAKEOVERS_S; a machine with a bad network has fewer
 TAKEOVERS_S = 60.0
-REST_S = 60.0  # seconds for which both agents stay away once they are told
+REST_S = 60.0  # seconds for which both agents stay away after they are told to
 KNOWN = 10_000  # machines remembered, so that a new socket brings no new budget and no new count of takeovers
 PROVED = "manyhands.proved"  # key of an extension in the ASGI scope: a function to call with the link's owner
 
@@ -25,7 +25,7 @@ class Strangers(Generic[T]):
         self._waiting: OrderedDict[T, None] = OrderedDict()
 
     def enter(self, stranger: T) -> T | None:
-        """Add a socket. If there are too many, return the oldest, which must leave."""
+        """Add a socket. If this makes too many, remove the oldest one and return it, so that the caller closes it."""
         self._waiting[stranger] = None
         return self._waiting.popitem(last=False)[0] if len(self._waiting) > STRANGERS else None
 

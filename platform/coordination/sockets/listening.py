@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.messages import Hello
 
-FINGERPRINT = re.compile(r"[0-9a-f]{64}")  # of a certificate, in the form that `network.certificate` writes
+FINGERPRINT = re.compile(r"[0-9a-f]{64}")  # a certificate's fingerprint, in the form that `network.certificate` writes
 HTTPS = 443
 
 
@@ -54,7 +54,7 @@ def _port_of(url: str) -> int:
 
 
 def _host(seen: str) -> str:
-    """Return an address in the form that a URL uses. Raises Problem E376 if the site does not know the address."""
+    """Return an IP address in the form used in URLs. Raises Problem E376 if the site does not know the address."""
     try:
         address = ip_address(seen)
     except ValueError as error:

@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 LOOK_S = 2.0
 LEAST_PAUSE_S = 0.25  # seconds between polls, however many are requested
 SETTLED_S = 30.0  # seconds between polls for finished runs
-OVERLAP = timedelta(seconds=90)  # overlap of two polls for finished runs: a run is better reported twice than never
-MOST_SETTLED = 1_000  # most finished runs, newest first, that a new relay is told of
+OVERLAP = timedelta(seconds=90)  # overlap of two polls for finished runs: reporting a run twice is harmless
+MOST_SETTLED = 1_000  # most finished runs, newest first, that a new relay is told about
 # After this wait, an unanswered hello is requested again; each wait is twice the last, up to LONGEST_S.
 UNANSWERED_S = 2.0
 LONGEST_S = 32.0
@@ -50,7 +50,7 @@ class Hello(Struct):
 
 
 class Following:
-    """The hosts of one socket's runs. When a method reports a new host, the peer must send a hello."""
+    """The hosts of one socket's runs. If a method reports a new host, the socket must ask its peer for a hello."""
 
     def __init__(self) -> None:
         self.hosts: dict[str, str] = {}
@@ -167,7 +167,7 @@ class Instructed(Protocol):
     """A socket whose machine accepts instructions."""
 
     async def instruct(self, wanted: Instructions) -> None:
-        """Send the machine its owner's present instructions."""
+        """Send the machine its owner's current instructions."""
 
 
 class Instructing:

@@ -44,12 +44,12 @@ class OnHub(NamedTuple):
 
     @property
     def fetched_size(self) -> int:
-        """The maximum number of bytes that this site fetches."""
+        """The maximum number of bytes that this site fetches from the repository."""
         return min(self.size, _most(), SAMPLE_BYTES) if self.streamed else self.size
 
 
 def named_on_hub(words: str, kind: Kind) -> tuple[str, str]:
-    """Return the repository and its files, given `owner/name/folder` or the address of a Hub page."""
+    """Return a repository and the folder or file in it, given `owner/name/folder` or the address of a Hub page."""
     path = words.removeprefix(settings.HUB_ENDPOINT).strip("/ ")
     if kind != "dataset":
         return path.removesuffix("/tree/main"), ""
@@ -101,7 +101,7 @@ def fetch_missing(datasets: Iterable[Dataset]) -> Outcome:
 
 
 def arrived(dataset: Dataset) -> int:
-    """Return how many bytes of a Hub dataset have arrived on disk."""
+    """Return the number of bytes of a Hub dataset that are already on disk."""
     folder = storage.text_path(dataset)
     return sum(path.stat().st_size for path in folder.iterdir()) if folder.is_dir() else 0
 

@@ -1,4 +1,4 @@
-"""Preparation of data into shards, by a child process. It may take hours, and can safely run twice.
+"""Preparation of data as shards, by a child process. This may take hours, and is safe to repeat.
 
 The child makes its files in a workspace. Complete files are moved into place, and then all the rows are written in one
 transaction.
@@ -23,7 +23,7 @@ from runs.timeline import add_line
 
 
 def prepare_dataset(dataset_id: UUID) -> Literal["busy", "done"] | Fault:
-    """Turn the data into shards, and make everything else that the recipe needs. Fetch data from the Hub first.
+    """Make shards from the data, and everything else that the recipe needs. Fetch data from the Hub first.
 
     Return the error if the Hub did not answer and the caller should try again later. Return "busy" if another fetch is
     running.

@@ -1,4 +1,4 @@
-"""An organizer's datasets: stored uploads and releases, their preparation, and checks that they suit a recipe."""
+"""Functions that store an organizer's datasets, prepare them, and check that they suit a recipe."""
 
 import shutil
 import uuid
@@ -29,7 +29,7 @@ from runs.storage import link, release_path, text_path
 def store_upload(
     *, organizer: Person, title: str, licence: str, filename: str, size: int | None, chunks: Iterable[bytes]
 ) -> Dataset:
-    """Store a file. Raises Problem E311, E303, E304, E365 before reading."""
+    """Store a file as a dataset. Raises Problem E311, E303, E304, E365 before reading the file."""
     if size is None:
         raise Problem.of("E311")
     if size == 0:
@@ -66,7 +66,7 @@ def store_pieces(*, organizer: Person, title: str, licence: str, upload: Upload)
 
 
 def new_dataset(*, organizer: Person, **facts: Any) -> Dataset:
-    """Return an unsaved row for a text. The organizer has confirmed that the text may be shared."""
+    """Return an unsaved row for a text that the organizer has confirmed may be shared."""
     facts["filename"] = facts["filename"][-200:]
     dataset = Dataset(id=uuid.uuid4(), organizer=organizer, vouched_by=organizer, vouched_at=timezone.now(), **facts)
     dataset.folder = f"datasets/{dataset.id.hex}"
@@ -75,7 +75,7 @@ def new_dataset(*, organizer: Person, **facts: Any) -> Dataset:
 
 @transaction.atomic
 def prepare_anew(dataset: Dataset, recipe: Recipe) -> None:
-    """Prepare a dataset again, after the recipe has changed or the site has failed."""
+    """Prepare a dataset again, because the recipe has changed or the last preparation failed on the site's side."""
     # Lock the row: a worker that stores an earlier preparation has then finished, or comes too late.
     Dataset.objects.select_for_update().get(pk=dataset.pk)
     dataset.shards.all().delete()
@@ -170,9 +170,9 @@ def percent(share: float) -> str:
 
 
 def source_lines(run: Run) -> list[SourceLine]:
-    """Return all texts of a run, in at most two queries. An open run with one text takes no query."""
+    """Return all texts of a run, using at most two queries, or none for an open run with one text."""
     recipe, first = run.parsed_recipe, run.dataset
-    has_one = not recipe.mix and run.state not in NOT_OPEN  # a run that opens with several texts has weights for them
+    has_one = not recipe.mix and run.state not in NOT_OPEN  # a run with several texts gets weights when it opens
     sources = [first] if has_one else first.sources()
     if len(sources) == 1:
         return [SourceLine(first, first.tokens, 1.0)]
@@ -194,7 +194,7 @@ def with_data(weights: Sequence[float], sizes: Sequence[int]) -> tuple[float, ..
 
 
 def shares_used(run: Run, count: int) -> list[float]:
-    """Return each source's fraction of the committed samples. The present weights may differ."""
+    """Return each source's fraction of the committed samples. The current weights may differ."""
     sources = list(run.dataset.shards.order_by("position").values_list("source", flat=True))
     used = [0] * count
     for unit in settled_units(run):
@@ -204,7 +204,7 @@ def shares_used(run: Run, count: int) -> list[float]:
 
 # Models trained on this site, offered to runs that adapt a model
 
-LOOKED_AT, MOST = 500, 100  # newest releases examined; most of them that are offered
+LOOKED_AT, MOST = 500, 100  # newest releases that are examined, and most that are offered
 
 
 def adaptable_releases(recipe: Recipe, viewer: Viewer) -> list[Release]:
@@ -220,7 +220,7 @@ def _is_for(recipe: Recipe, trained: Recipe) -> bool:
 
 @transaction.atomic
 def bring_release(release: Release, *, organizer: Person, title: str, licence: str) -> Dataset:
-    """Store a release as a dataset, for a run that adapts its model. Raises Problem E365.
+    """Store a release as a dataset, for a run that will adapt its model. Raises Problem E365.
 
     `licence` defaults to that of the text on which the model was trained.
     """

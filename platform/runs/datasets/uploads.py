@@ -1,4 +1,4 @@
-"""Incoming files, whole or in pieces. A file's length is known before a byte is read.
+"""Uploads of files, whole or in pieces. The site knows a file's length before it reads a byte.
 
 An upload in pieces resumes at the offset in its row. One transaction writes a piece to disk and the new offset to the
 row.
@@ -28,7 +28,7 @@ FORM_ALLOWANCE = MEGABYTE  # for the form's other fields
 
 
 def is_text(filename: str) -> bool:
-    """Return True if no recipe expects a special format for this file's suffix."""
+    """Return True if the file counts as text, because no recipe expects a special format for its suffix."""
     materials = [kind.prepares.material for kind in KINDS.values()]
     brought = [*materials, *(material.adapts for material in materials if material.adapts is not None)]
     suffixes = {suffix for material in brought for suffix in material.suffixes}

@@ -40,7 +40,7 @@ REFUSED = "refused"
 
 
 def audit(run: Run) -> dict[str, Any]:
-    """Return the totals, each read from a separate source, and one sentence for every fault found."""
+    """Return the run's totals, each read from a separate source, with one sentence for every fault found."""
     books = Books()
     faults = [fault for entries in _in_parts(run) for fault in _read(run, books, entries)]
     faults += _strays(run)
@@ -133,7 +133,7 @@ def _head_faults(run: Run, steps: int, digest: str) -> Iterator[str]:
 
 
 def _coverage_faults(run: Run, ranges: dict[Place, Ranges]) -> Iterator[str]:
-    """Yield a fault where coverage and records differ. After a restart, uncovered samples are leased again."""
+    """Yield a fault where coverage and records differ. Samples missing from coverage would be leased twice."""
     held = {(row.epoch, row.shard): row.ranges for row in run.coverage.iterator(chunk_size=AT_ONCE) if row.ranges}
     for epoch, shard in sorted(place for place in held.keys() | ranges.keys() if held.get(place) != ranges.get(place)):
         yield f"epoch {epoch}, shard {shard}: the coverage is not what the records say"

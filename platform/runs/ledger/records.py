@@ -33,7 +33,7 @@ def sealed_of(entry: LogEntry) -> Entry:
 
 
 def last_head(run: Run) -> RecordHead | None:
-    """Return the newest record's head; None before the first record. Raises Problem E218."""
+    """Return the head of the newest record, or None before the first one. Raises Problem E218."""
     rows = SealedRecord.objects.filter(entry__run=run, entry__index=run.head.index)
     row = rows.values_list("payload", "signature").first()
     return read_head(Signed(*map(bytes, row))) if row is not None else None
@@ -46,8 +46,7 @@ def with_records(run: Run, *, first: int = 0) -> QuerySet[LogEntry]:
 
 # Samples in committed updates, as merged ranges by epoch and shard
 
-# A restart restores leases from these rows and from lease marks. Reading the log instead would take longer as the run
-# grows.
+# A restart restores leases from these rows and from lease marks. Reading the log would take longer as the run grows.
 
 
 def add_range(ranges: Ranges, start: int, stop: int) -> None:

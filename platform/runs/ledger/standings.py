@@ -1,6 +1,6 @@
 """Leaderboards of people, machines and teams, read from totals that each commit writes (`runs.ledger.totals`).
 
-A long run's ledger has millions of rows, and pages refresh every second. So only the newest ledger rows are read.
+A long run's ledger has millions of rows, and pages refresh every second. So queries read only the newest ledger rows.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ from runs.models import IN_MODEL, DailyTotal, LedgerEntry, MachineTotal, Run
 HALF_LIFE_DAYS, OLDEST_DAYS = 7.0, 70
 BOARD = ("rank", "person__username", "given", "read", "made", "machines")
 MOVED = ("rank_before", "given_before")  # rank and samples at the beginning of the day
-STRETCHES = 24  # of the newest steps
+STRETCHES = 24  # samples in the newest steps
 BARS, BAR_STEPS = 12, 5  # the chart of recent work: most bars, and steps in each
 IN_IT = Q(person__in_teams__joined_day__lte=F("day")) & (
     Q(person__in_teams__left_day=None) | Q(person__in_teams__left_day__gt=F("day"))
@@ -64,13 +64,13 @@ class MachineLine(NamedTuple):
 
 
 class Period(StrEnum):
-    DAY = "day"  # the present day in UTC
+    DAY = "day"  # the current day in UTC
     WEEK = "week"  # weights halve every seven days
     ALL = "all"
 
 
 class PeriodLine(NamedTuple):
-    """A person's row on a period's board. `samples` are weighted by their age."""
+    """A person's row on the board of a day or of recent weeks. The latter weights `samples` by age."""
 
     rank: int
     name: str
@@ -134,7 +134,7 @@ def totals_of(rows: QuerySet[MachineTotal]) -> Totals:
 
 
 def given_in(runs: Collection[Run], *, most: int) -> dict[UUID, Given]:
-    """Return the contributions to each run, with its `most` largest contributors, in one query."""
+    """Return each run's total contributions and its top contributors (at most `most`), in one query."""
     rows = MachineTotal.objects.filter(run__in=runs).order_by().values("run", "person").annotate(given=Sum("samples"))
     run = [F("run")]
     ranked = rows.annotate(
@@ -150,7 +150,7 @@ def given_in(runs: Collection[Run], *, most: int) -> dict[UUID, Given]:
 
 
 def leaderboard(run: Run, *, offset: int = 0, limit: int = 10, today: int | None = None) -> list[LeaderboardLine]:
-    """Return people by samples. On a tie, the earliest contributor is first. Without `today`, `moved` is always 0."""
+    """Return people ordered by samples; on a tie, the earliest contributor first. Without `today`, `moved` is 0."""
     names = BOARD if today is None else (*BOARD, *MOVED)
     return [_line(row) for row in _board(run, today).values_list(*names)[offset : offset + limit]]
 
@@ -205,7 +205,7 @@ def place_with(run: Run, samples: int) -> Place:
 
 
 def recent(run: Run, names: Collection[str]) -> Recent:
-    """Return the named people's sums over stretches of the last sixty steps, computed by the database."""
+    """Return the samples of the named people in equal stretches of about the last sixty steps."""
     last = run.head.step
     stretch = max(1, -(-min(last, BARS * BAR_STEPS) // BARS))
     newest = (last - 1) // stretch
@@ -222,7 +222,7 @@ def recent(run: Run, names: Collection[str]) -> Recent:
 
 
 def shares(run: Run, *, steps: int, limit: int) -> Shares:
-    """Return contributions to the last `steps` steps by person, the largest first, and by stretch."""
+    """Return the samples contributed to the last `steps` steps, by person (largest first) and by stretch."""
     last, given = run.head.step, Counter[str]()
     steps = min(steps, last)
     length = max(1, -(-steps // STRETCHES))
@@ -256,7 +256,7 @@ def _line(row: Sequence[Any]) -> LeaderboardLine:
 
 
 class _SumOf(Func):
-    """A window function that sums the sums of grouped rows, which Django's own class for sums rejects."""
+    """A window function that adds up the sums of grouped rows, which Django's own `Sum` rejects."""
 
     function = "SUM"
     window_compatible = True
@@ -264,7 +264,7 @@ class _SumOf(Func):
 
 
 def _people(run: Run) -> Any:
-    """Return one row per person, with samples as `given`. Typed Any: type checkers cannot follow annotated columns."""
+    """Return one row per person, with samples as `given`. The type is Any, since annotated columns have no type."""
     return run.totals.order_by().values("person").annotate(given=Sum("samples"))
 
 
@@ -289,7 +289,7 @@ def team_board(run: Run, *, offset: int = 0, limit: int = 10) -> list[TeamLine]:
 
 
 def given_by_member(team: Team, runs: QuerySet[Run]) -> dict[str, int]:
-    """Return the samples contributed for the team, by the name of each present or past member."""
+    """Return the samples contributed for the team, by the name of each current or past member."""
     rows = DailyTotal.objects.filter(IN_IT, run__in=runs, person__in_teams__team=team).order_by()
     return dict(rows.values("person__username").annotate(given=Sum("samples")).values_list("person__username", "given"))
 

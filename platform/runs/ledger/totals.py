@@ -13,7 +13,7 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import RecordHead
 from runs.models import AveragedTotal, DailyTotal, LedgerEntry, MachineTotal, Run
 
-MOST = 2**63 - 1  # the largest value of a column: 10^10 tokens of a model with 10^9 parameters
+MOST = 2**63 - 1  # the largest value that a column holds: 10^10 tokens of a model with 10^9 parameters
 SUMS = ("samples", "tokens", "credit", "rounds", "person_rounds", "last_step")
 
 
@@ -62,7 +62,7 @@ def count(run: Run, held: dict[UUID, MachineTotal], rows: Iterable[LedgerEntry])
         counted.add(row.person_id)
 
 
-# Bytes that each relay and auxiliary averaged in a run, summed from the records. No ranking uses them.
+# Bytes that each relay and auxiliary averaged in a run, summed from the records. They do not affect rankings.
 
 SHOWN = 100  # people shown
 
@@ -101,7 +101,7 @@ def averaged_lines(run: Run) -> list[AveragedLine]:
 
 
 def parts_averaged(head: RecordHead) -> dict[PeerId, float]:
-    """Return the fraction of the vector that each reducer averaged in an entry, from 0 to 1."""
+    """Return the fraction of the gradient (0 to 1) that each reducer averaged in an entry."""
     chunks: dict[PeerId, int] = {}
     for span in head.spans:
         reducer = PeerId(span.reducer)

@@ -47,7 +47,7 @@ def change_words(*, run: Run, title: str, purpose: str, by: Person | None = None
     """Change the title and purpose. The address stays.
 
     `by` is the acting person and defaults to the organizer. `role` is the role in which they act and defaults to their
-    present one.
+    current one.
     """
     renamed = f" It is called {quoted(title)} now." if run.title != title else ""
     if not _changed(run, title=title, purpose=purpose):
@@ -56,7 +56,7 @@ def change_words(*, run: Run, title: str, purpose: str, by: Person | None = None
 
 
 def _changed(run: Run, **values: Any) -> bool:
-    """Write these values to the run. Return False, and write nothing, if the run has all of them already."""
+    """Write the values to the run. Return False, and write nothing, if the run already has all of them."""
     if all(getattr(run, name) == value for name, value in values.items()):
         return False
     for name, value in values.items():
@@ -93,7 +93,7 @@ def warn_below(*, run: Run, machines: int | None, by: Person | None = None) -> N
 
 @transaction.atomic
 def schedule(*, run: Run, starts_at: datetime | None, by: Person | None = None) -> None:
-    """Set the time before which machines get no work. None starts the run at once. Raises Problem E315.
+    """Set the time before which machines get no work; None lets the run start at once. Raises Problem E315.
 
     The run's host learns of it within a second.
     """
@@ -116,7 +116,7 @@ def start_words(at: datetime) -> str:
 
 @transaction.atomic
 def gather(*, run: Run, people: int | None, chat: str, by: Person | None = None) -> None:
-    """Set how many people the organizer hopes for, or None, and the http(s) address of the run's chat, or ""."""
+    """Set how many people the organizer hopes for (or None), and the http(s) address of the run's chat (or "")."""
     if _changed(run, people_goal=people, chat_url=chat):
         add_action(run=run, kind="edited", action="changed the goal or the chat link.", by=by, is_internal=True)
 
@@ -180,9 +180,9 @@ def change_draft(
 
 
 def _hand_over(before: Dataset, text: Dataset, *, keeps: bool) -> None:
-    """Attach the further texts to the new first text.
+    """Attach a draft's additional texts to its new first text.
 
-    With `keeps`, the recipe still uses the base model or tokenizer: attach that too. Otherwise, delete it.
+    If `keeps` is set, the recipe still uses the base model or tokenizer: attach that too. Otherwise, delete it.
     """
     base = before.base
     if text != before:
@@ -209,7 +209,7 @@ def delete_draft(*, run: Run) -> None:
 def take_back(*, run: Run, by: Person | None = None) -> None:
     """Turn an open run without committed steps back into a draft. Raises Problem E315, E323.
 
-    Raising the head's fence makes a commit under way fail. The host disconnects the machines within two seconds.
+    Raising the head's fence makes any commit in progress fail. The host disconnects the machines within two seconds.
     """
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state not in LIVE:
@@ -236,7 +236,7 @@ def forget_text(dataset: Dataset) -> None:
 
 
 def require_draft(run: Run) -> Run:
-    """Lock the run and return its present row. Raises Problem E315 unless the run is a draft."""
+    """Lock the run and return its current row. Raises Problem E315 unless the run is a draft."""
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state != Run.State.DRAFT:
         raise Problem.of("E315", state=now.state)
@@ -252,7 +252,7 @@ USUAL_WEIGHT = 1.0  # weight of a text that is added to texts with weights
 
 
 def require_base(run: Run, filename: str, on_hub: str = "") -> Material:
-    """Return what this file becomes in a draft: a base model or a tokenizer. Raises Problem E377, E392."""
+    """Return whether this file becomes a draft's base model or its tokenizer. Raises Problem E377, E392."""
     wanted = run.parsed_recipe.material.brought
     if wanted is None:
         raise Problem.of("E392")
@@ -293,7 +293,7 @@ def _put_base(draft: Run, base: Dataset | None) -> None:
 
 
 def require_source(run: Run, filename: str, on_hub: str = "") -> None:
-    """Check that a further file, uploaded or on the Hub, may become a source of a draft. Raises Problem E377, E385."""
+    """Check that another file, uploaded or on the Hub, may be added to a draft's sources. Raises Problem E377, E385."""
     if len(run.dataset.sources()) >= MOST_SOURCES:
         raise Problem.of("E385", most=MOST_SOURCES)
     require_suited(run.parsed_recipe, filename, on_hub)
@@ -313,7 +313,7 @@ def add_source(*, run: Run, source: Dataset, by: Person | None = None) -> None:
 
 @transaction.atomic
 def remove_source(*, run: Run, source: UUID, by: Person | None = None) -> None:
-    """Remove a further text from a draft. Do nothing if it is not there. Raises Problem E315."""
+    """Remove an additional text from a draft. Do nothing if the draft lacks it. Raises Problem E315."""
     draft = require_draft(run)
     sources, recipe = draft.dataset.sources(), draft.parsed_recipe
     place = next((place for place, each in enumerate(sources) if place and each.pk == source), None)
@@ -328,7 +328,7 @@ def remove_source(*, run: Run, source: UUID, by: Person | None = None) -> None:
 
 @transaction.atomic
 def choose_field(*, run: Run, source: UUID, field: str, by: Person | None = None) -> None:
-    """Read another field of a draft's rows, and prepare its texts again. Raises Problem E315, E430."""
+    """Choose another field of the rows in a draft's data, and prepare its texts again. Raises Problem E315, E430."""
     draft = require_draft(run)
     chosen = next((each for each in draft.dataset.sources() if each.pk == source), None)
     verdict = draft.dataset.verdict or {}

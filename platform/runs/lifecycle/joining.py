@@ -1,4 +1,4 @@
-"""Requests to join a run by request: a person asks or withdraws; a manager accepts or declines.
+"""Requests to join a by-request run: a person sends or withdraws one; a manager accepts or declines it.
 
 A person whose request is accepted becomes a member.
 """
@@ -24,14 +24,14 @@ from runs.models.run import LONGEST_MESSAGE
 from runs.states import LIVE
 from runs.timeline import MEMBER, add_action
 
-MOST_OF_PERSON, MOST_OF_RUN = 20, 500  # most requests that wait
+MOST_OF_PERSON, MOST_OF_RUN = 20, 500  # most waiting requests
 AGAIN_AFTER = timedelta(days=7)  # a person may ask again this long after a declined request
-GROUPED = timedelta(minutes=5)  # managers get one message for all requests of this time, at most once an hour
+GROUPED = timedelta(minutes=5)  # managers get one message for all requests within this time, and at most one an hour
 TAKING = (Run.State.PREPARING, *LIVE)
 
 
 class Stage(StrEnum):
-    PART = "part"  # the person takes part already, or needs no permission
+    PART = "part"  # the person already takes part, or needs no permission
     CLOSED = "closed"  # the run accepts no requests now
     REMOVED = "removed"
     WAITING = "waiting"
@@ -40,7 +40,7 @@ class Stage(StrEnum):
 
 
 class Standing(NamedTuple):
-    """A person's stage, their request if any, and the time from which they may ask again."""
+    """A person's stage in joining a run, their request if any, and the time from which they may ask again."""
 
     stage: Stage
     request: JoinRequest | None = None
@@ -57,7 +57,7 @@ def waiting_in(run: Run) -> QuerySet[JoinRequest]:
 
 
 def standing_of(run: Run, person: Person | None, now: datetime | None = None) -> Standing:
-    """Return a person's standing with a run. A visitor who is not logged in counts as free to ask."""
+    """Return how far a person is in joining a run. A visitor who is not logged in counts as free to ask."""
     if run.visibility != Run.Visibility.REQUEST or (person is not None and takes_part(run, person)):
         return Standing(Stage.PART)
     if not takes_requests(run):

@@ -1,4 +1,4 @@
-"""Members of a run, admitted by an invitation link or by name, and removals, which are possible in any run.
+"""Members of a run, who are admitted by an invitation link or by name; and removals, which are possible in any run.
 
 A person removed from a public run can still see its page, but their machines cannot take part.
 """
@@ -39,7 +39,7 @@ class IssuedInvitation(NamedTuple):
 
 
 def members_of(run: Run) -> QuerySet[Member]:
-    """Return the present members except the organizer, longest-standing first."""
+    """Return the current members except the organizer, longest-standing first."""
     return run.members.filter(removed_at=None).exclude(person=run.organizer_id).select_related("person")
 
 
@@ -57,7 +57,7 @@ def open_invitations(run: Run, now: datetime | None = None) -> QuerySet[Invitati
 def create_invitation(
     *, run: Run, most_uses: int | None = None, lifetime: timedelta | None = None, by: Person | None = None
 ) -> IssuedInvitation:
-    """Create an invitation link. Its secret has 256 random bits. Without limits, it works until revoked."""
+    """Create an invitation link with a secret of 256 random bits. Without limits, the link works until revoked."""
     secret = secrets.token_urlsafe(32)
     expires_at = timezone.now() + lifetime if lifetime else None
     invitation = Invitation.objects.create(
@@ -88,7 +88,7 @@ def invitation_to(*, slug: str, secret: str) -> Invitation:
 
 @transaction.atomic
 def accept_invitation(*, slug: str, secret: str, person: Person) -> Run:
-    """Make the person a member through an invitation link. If they already are one, the link is not used up.
+    """Make the person a member through an invitation link. If they are one already, this does not use up the link.
 
     Raises Problem E313 if the link does not work, or if the person was removed from the run.
     """
@@ -176,7 +176,7 @@ def held_run(run: UUID) -> Run:
 
 
 def keep_helpers(run: Run) -> None:
-    """Make past contributors members, when a run that was open to all becomes members-only."""
+    """Make past contributors members, because a run that was open to all is becoming members-only."""
     helpers = run.totals.exclude(person=run.organizer).values_list("person", flat=True)
     rows = [Member(run=run, person_id=person) for person in helpers.distinct()]
     Member.objects.bulk_create(rows, ignore_conflicts=True)

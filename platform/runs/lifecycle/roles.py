@@ -32,7 +32,7 @@ def roles_of(person: Person) -> QuerySet[RunRole]:
 
 
 def role_offered(*, slug: str, person: Person) -> RunRole:
-    """Return the person's role in a run, or the invitation to one. Raises Problem E305 if there is neither."""
+    """Return the person's role in a run, or their invitation to one. Raises Problem E305 if they have neither."""
     offered = RunRole.objects.select_related("run__organizer", "invited_by").filter(run__slug=slug, person=person)
     found = offered.first()
     if found is None:
@@ -113,7 +113,7 @@ def take_back(*, given: RunRole, by: Person | None = None) -> None:
 def successors(person: Person) -> list[RunRole]:
     """Return the role of the co-organizer who would take over, for each run that the person organizes.
 
-    This is the longest-standing co-organizer with an active account. Runs without one are left out.
+    This is the longest-standing co-organizer with an active account. Runs without such a person are left out.
     """
     standing = RunRole.objects.filter(
         run__organizer=person, role=Run.Role.CO_ORGANIZER, accepted_at__isnull=False, person__is_active=True
@@ -126,7 +126,7 @@ def successors(person: Person) -> list[RunRole]:
 
 @transaction.atomic
 def hand_over(*, to: RunRole) -> None:
-    """Make a co-organizer the organizer. Called when the present organizer deletes their account."""
+    """Make a co-organizer the organizer. Called when the current organizer deletes their account."""
     now = held_run(to.run_id)
     heir = (
         now.roles.select_related("person")

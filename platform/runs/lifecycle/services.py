@@ -1,4 +1,4 @@
-"""An organizer's actions on a run: create, open, pause, extend, end, roll back. Tasks do the slow work later."""
+"""An organizer's actions on a run: create, open, pause, extend, end, roll back. Jobs do the slow work later."""
 
 import secrets
 from typing import Any
@@ -38,7 +38,7 @@ from runs.timeline import ROLLING_BACK, add_action, add_line, quoted
 RESERVED = {"new"}  # /runs/new/ is the form for a new run
 TITLE_PART = 43  # characters of the title in an address; up to seventeen random characters may follow
 ATTEMPTS = 5
-OURS = {"E309", "E327", "E328", "E347", "E397", "E399"}  # faults that the site or the Hub caused, not the text
+OURS = {"E309", "E327", "E328", "E347", "E397", "E399"}  # faults caused by the site or the Hub, not by the text
 
 
 @transaction.atomic
@@ -56,7 +56,7 @@ def create_run(
 ) -> Run:
     """Create a draft that learns from a text; preparation of the text begins at once.
 
-    With `automatic_steps`, the number of steps follows from the size of the prepared data. Raises Problem E301, E307,
+    With `automatic_steps`, the number of steps depends on the size of the prepared data. Raises Problem E301, E307,
     E364, E366, E377.
     """
     checked(recipe)
@@ -91,7 +91,7 @@ def create_run(
 def open_run(*, run: Run, seen: str, by: Person | None = None) -> None:
     """Open a run to volunteers, once its first parameters exist.
 
-    If the site failed to prepare the run's text, or prepared it before there were verdicts, prepare it again instead.
+    If the site failed to prepare the run's text, or prepared it before verdicts existed, prepare it again instead.
     `seen` is the mark of the verdict that the person has seen. Do nothing if the run is open or about to open. Raises
     Problem with the text's fault, E307, E387, E445, or, since quotas may have been lowered, E366 or E367.
     """
@@ -161,7 +161,7 @@ def _begin(run: Run, made: dict[str, Any]) -> None:
 
 @transaction.atomic
 def pause_run(*, run: Run, by: Person | None = None) -> None:
-    """Pause the run, so that no further round begins. A round under way may still commit."""
+    """Pause the run, so that no new round begins. A round in progress may still be committed."""
     if move(run, Why.PAUSED):
         add_action(run=run, kind="paused", action="paused the run.", by=by)
 
@@ -174,7 +174,7 @@ def resume_run(*, run: Run, by: Person | None = None) -> None:
 
 @transaction.atomic
 def finish_run(*, run: Run, target_steps: int | None = None) -> bool:
-    """Finish a run after its last step: have its snapshot verified and released. Repeating the call changes nothing.
+    """Finish a run after its last step, and request its last snapshot's verification and release. Safe to repeat.
 
     Return False if the organizer has changed the number of steps from `target_steps`, or has requested a rollback.
     """
@@ -247,7 +247,7 @@ def extend_run(*, run: Run, target_steps: int, by: Person | None = None) -> None
 
 @transaction.atomic
 def end_run(*, run: Run, by: Person | None = None) -> None:
-    """End the run at its present step; that state is then uploaded and released. Raises Problem E315, E320, E412."""
+    """End the run at its current step; that state is then uploaded and released. Raises Problem E315, E320, E412."""
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state not in LIVE:
         raise Problem.of("E315", state=ending_word(now))

@@ -1,4 +1,4 @@
-"""Tables of runs. A run is a log of `LogEntry` rows. `Head` marks its end, and replicas begin at a `Snapshot`."""
+"""Tables of runs. A run is a log of `LogEntry` rows. `Head` marks the log's end. Replicas begin at a `Snapshot`."""
 
 from runs.models.datasets import Dataset, Shard, Upload
 from runs.models.log import (

@@ -1,4 +1,4 @@
-"""Tables of texts, of the shards prepared from them, and of uploads under way."""
+"""Tables of texts, of the shards prepared from them, and of uploads in progress."""
 
 import hashlib
 import json
@@ -37,11 +37,11 @@ class Dataset(models.Model):
     tokens = models.BigIntegerField(null=True, blank=True)
     characters = models.BigIntegerField(null=True, blank=True)
     unigram_entropy = models.FloatField(null=True, blank=True)  # nats per token
-    verdict = models.JSONField(null=True, blank=True)  # what was understood, by peer_agent/site_work/intake
+    verdict = models.JSONField(null=True, blank=True)  # the verdict on the data, made by peer_agent/site_work/intake
     field = models.CharField(max_length=200, blank=True)  # the rows' field to read; empty to choose the likeliest
     heldout = models.JSONField(null=True, blank=True)  # {digest, size}
     folder = models.CharField(max_length=200)  # relative to the storage folder
-    # The run's first text, if this is a further text of a run. The first text has all prepared data.
+    # The run's first text, if this is an additional one. The first text's row has all prepared data.
     first = models.ForeignKey("self", models.PROTECT, null=True, blank=True, related_name="further")
     # A file prepared together with this text: the model to adapt, or the tokenizer to use.
     base = models.ForeignKey("self", models.PROTECT, null=True, blank=True, related_name="adapted")
@@ -49,14 +49,14 @@ class Dataset(models.Model):
     # machines read the data on the Hub and only a sample is here, `streamed` is the size of all data in bytes.
     origin = models.JSONField(null=True, blank=True)
     vouched_by = models.ForeignKey(Person, models.PROTECT, null=True, blank=True, related_name="+")
-    vouched_at = models.DateTimeField(null=True, blank=True)  # when the person said that the text may be shared
+    vouched_at = models.DateTimeField(null=True, blank=True)  # when the organizer said that the text may be shared
     created_at = models.DateTimeField(default=timezone.now)
 
     def __str__(self) -> str:
         return self.title
 
     def sources(self) -> list["Dataset"]:
-        """Return all texts that the runs learn from: this one, then its further texts, the oldest first."""
+        """Return all texts that the runs learn from: this one, then its additional texts, the oldest first."""
         return [self, *self.further.order_by("created_at", "id")]
 
     def parts(self) -> list["Dataset"]:

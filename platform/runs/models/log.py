@@ -14,7 +14,7 @@ from runs.models.run import Run
 
 
 class Head(models.Model):
-    """The end of a run's log, and the claim of the one process that may move it (rules 3 and 16)."""
+    """The end of a run's log, and the claim of the only process that may extend the log (rules 3 and 16)."""
 
     run = models.OneToOneField(Run, models.PROTECT, primary_key=True, related_name="head")
     index = models.BigIntegerField(default=0)  # entries committed
@@ -109,7 +109,7 @@ class Coverage(models.Model):
     epoch = models.BigIntegerField()
     shard = models.BigIntegerField()
     ranges = models.JSONField()  # [[start, stop), …] in ascending order; ranges neither overlap nor touch
-    # In the same form: samples in no update, because their gradients were not finite.
+    # In the same form: samples in no update, because their gradients had values that are not finite.
     left_out = models.JSONField(default=list)
 
     class Meta:

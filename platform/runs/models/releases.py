@@ -24,7 +24,7 @@ class Release(models.Model):
     folder = models.CharField(max_length=200, blank=True)  # relative to the storage folder
     files = models.JSONField(default=list, blank=True)  # [{name, size, sha256}]
     archive = models.CharField(max_length=200, blank=True)  # name of the file that packs all others
-    wanted_index = models.BigIntegerField(null=True, blank=True)  # index of the snapshot to release; null: the newest
+    wanted_index = models.BigIntegerField(null=True, blank=True)  # snapshot to release, by log index; null: the newest
     is_chosen = models.BooleanField(default=False)  # the organizer has chosen wanted_index
     index = models.BigIntegerField(null=True, blank=True)  # index of the snapshot in this release
     step = models.BigIntegerField(null=True, blank=True)  # step of the snapshot in this release
@@ -86,7 +86,7 @@ class Publication(models.Model):
         Person, models.PROTECT, null=True, related_name="+"
     )  # the person whose token is used; null: the organizer
     published_at = models.DateTimeField(null=True, blank=True)
-    # No push has succeeded since then; null: pushes are not failing.
+    # All pushes have failed since then; null: pushes are not failing.
     failing_since = models.DateTimeField(null=True, blank=True)
     checkpoint_every = models.IntegerField(default=0)  # in steps; 0: publish only the release
     in_branches = models.BooleanField(default=False)  # each checkpoint gets its own branch

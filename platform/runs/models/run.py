@@ -22,7 +22,7 @@ Person = settings.AUTH_USER_MODEL
 
 
 class Run(models.Model):
-    """One collaborative training of a model. `wanted` is the organizer's last request, `state` the present state."""
+    """A model's training by many machines. `wanted` is the organizer's last request, `state` the current state."""
 
     class State(models.TextChoices):
         DRAFT = "draft"
@@ -36,7 +36,7 @@ class Run(models.Model):
         NOTHING = ""
         OPEN = "open"
         PAUSED = "paused"
-        FINISHED = "finished"  # finish at the present step
+        FINISHED = "finished"  # finish at the current step
 
     class Visibility(models.TextChoices):
         PUBLIC = "public", pgettext_lazy("who may see a run", "Public")
@@ -63,7 +63,7 @@ class Run(models.Model):
     prompts = models.TextField(blank=True)  # one per line; the model continues them at each snapshot
     # Visitors may try the released model; null: yes if the model is small.
     can_be_tried = models.BooleanField(null=True, blank=True)
-    automatic_steps = models.BooleanField(default=False)  # the number of steps follows from the size of the data
+    automatic_steps = models.BooleanField(default=False)  # the number of steps depends on the size of the data
     # Managers are alerted when fewer machines train.
     least_machines = models.PositiveIntegerField(null=True, blank=True)
     visibility = models.CharField(max_length=8, choices=Visibility.choices, default=Visibility.PUBLIC)
@@ -73,8 +73,8 @@ class Run(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
     opened_at = models.DateTimeField(null=True, blank=True)
     starts_at = models.DateTimeField(null=True, blank=True)  # machines get no work before; null: once there are enough
-    people_goal = models.PositiveIntegerField(null=True, blank=True)  # people whom the organizer hopes for at once
-    chat_url = models.CharField(max_length=LONGEST_CHAT_URL, blank=True)  # where the run's people talk
+    people_goal = models.PositiveIntegerField(null=True, blank=True)  # number of people that the organizer hopes for
+    chat_url = models.CharField(max_length=LONGEST_CHAT_URL, blank=True)  # address of the chat for the run's people
     finished_at = models.DateTimeField(null=True, blank=True)
     waiting_for = models.TextField(blank=True)  # why the run does not advance, as text; empty while it advances
     # Log index of the snapshot to which the run is being rolled back.
@@ -93,7 +93,7 @@ class Run(models.Model):
         return self.title
 
     def later_start(self, now: datetime | None = None) -> datetime | None:
-        """Return the start time if it is still to come, else None."""
+        """Return the run's start time if it lies in the future, else None."""
         is_later = self.starts_at is not None and self.starts_at > (now or timezone.now())
         return self.starts_at if is_later else None
 
@@ -104,7 +104,7 @@ class Run(models.Model):
 
     @property
     def members_only(self) -> bool:
-        """True if only members' machines may take part. Everyone may still see the pages of a run by request."""
+        """True if only members' machines may take part. Everyone may still see the pages of a by-request run."""
         return self.visibility in (self.Visibility.PRIVATE, self.Visibility.REQUEST)
 
     @property

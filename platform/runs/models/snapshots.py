@@ -11,8 +11,8 @@ class Snapshot(models.Model):
     """A state at `step`, from which a newcomer can begin: `runs/<run>/snapshots/<file>.safetensors`."""
 
     class State(models.TextChoices):
-        ADMITTED = "admitted"  # most people's copies have this hash
-        VERIFIED = "verified"  # the site's replay from a verified snapshot gave the same state
+        ADMITTED = "admitted"  # the hash is that of most people's copies
+        VERIFIED = "verified"  # the site replayed the log from a verified snapshot, with the same result
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="snapshots")
     index = models.BigIntegerField()
@@ -56,7 +56,7 @@ class Verification(models.Model):
 
 
 class ReplayRequest(models.Model):
-    """A state to replay from the log: the coordinator wants it, or the log contradicts it. Its digest is the answer."""
+    """A state to replay from the log: the coordinator asked for it, or the log contradicts it. The result: a digest."""
 
     run = models.ForeignKey("runs.Run", models.CASCADE, related_name="replays")
     index = models.BigIntegerField()
@@ -73,7 +73,7 @@ class ReplayRequest(models.Model):
 
 
 class RefusedSnapshot(models.Model):
-    """An admitted file whose state does not match the log. The site has deleted the file."""
+    """A file that was admitted although its state does not match the log. The site has deleted the file."""
 
     run = models.ForeignKey("runs.Run", models.CASCADE, related_name="refused_snapshots")
     index = models.BigIntegerField()

@@ -18,11 +18,11 @@ from runs.datasets.services import percent, shares_used, source_lines
 from runs.models import IN_MODEL, Dataset, LedgerEntry, MachineTotal, NamedVolunteer, Release, Run, Snapshot
 from runs.selectors import LONG, TYPICAL, Measured, Point, heldout_points, loss_points, overfitting, typical_loss
 
-REMAKE_S = 20  # delay in seconds, so that a quick change of mind causes no work
+REMAKE_S = 20  # delay in seconds, so that a person who changes their mind quickly causes no work
 
 
 def release_facts(run: Run, snapshot: Snapshot) -> CardFacts:
-    """Return facts about a snapshot, with its digests. Count work up to its step, or all work for the newest."""
+    """Return facts about a snapshot, with its digests. Count work up to its step or, for the newest one, all work."""
     is_newest = not run.snapshots.filter(index__gt=snapshot.index).exists()
     known = _with_digests(facts_at(run, run.head.step if is_newest else snapshot.step), run, snapshot)
     return msgspec.structs.replace(known, **_later_facts(run, snapshot))
@@ -35,7 +35,7 @@ def checkpoint_facts(run: Run, snapshot: Snapshot) -> CardFacts:
 
 def _with_digests(known: CardFacts, run: Run, snapshot: Snapshot) -> CardFacts:
     measured = [point for point in heldout_points(run) if point.place <= snapshot.index]
-    with override("en"):  # a card has one language for all readers
+    with override("en"):  # a card is in the same language for all readers
         checked = how_checked()
     return msgspec.structs.replace(
         known,
@@ -87,7 +87,7 @@ def facts_at(run: Run, step: int) -> CardFacts:
 
 
 def _data_facts(run: Run) -> dict[str, Any]:
-    """Return the data's title, licence and vouchers. With several texts, name the share and licence of each."""
+    """Return the data's title and licence, and who vouched for it. For several texts, list the shares and licences."""
     lines = source_lines(run)
     texts = [line.dataset for line in lines]
     vouchers = dict.fromkeys(filter(None, map(vouched, texts)))
@@ -124,13 +124,13 @@ def _later_facts(run: Run, snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _given(run: Run, step: int) -> QuerySet[LedgerEntry] | QuerySet[MachineTotal]:
-    """Return the work up to a step: the totals, or the ledger's rows if the totals include later steps."""
+    """Return the rows that count work up to a step: the totals or, if these include later steps, the ledger's rows."""
     is_past = step < run.head.step and run.totals.filter(last_step__gt=step).exists()
     return run.ledger.filter(step__lte=step) if is_past else run.totals.all()
 
 
 def vouched(dataset: Dataset) -> str:
-    """Return who said that the text may be shared, and when. Return an empty string if no one was asked."""
+    """Return text on who said that the data may be shared, and when. Return an empty string if no one was asked."""
     if dataset.vouched_by is None or dataset.vouched_at is None:
         return ""
     return f"{dataset.vouched_by.username}, {dataset.vouched_at:%Y-%m-%d}"
@@ -159,7 +159,7 @@ def people_of(run: Run, step: int) -> tuple[Person, ...]:
 
 @transaction.atomic
 def set_named(*, run: Run, person: Account, agreed: bool) -> None:
-    """Store or withdraw the person's consent to be named on the card. An affected card is remade."""
+    """Store or withdraw the person's consent to be named on the card, and have the card remade if that changes it."""
     if agreed:
         NamedVolunteer.objects.get_or_create(run=run, person=person)
     else:

@@ -1,4 +1,4 @@
-"""Checkpoints on the Hub, sent during training once they are verified. Only the newest one that is due is sent."""
+"""Checkpoints sent to the Hub during training, once they are verified. If several are due, only the newest is sent."""
 
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ def _push(publication: Publication, snapshot: Snapshot) -> dict[str, Any]:
 def _command(publication: Publication, snapshot: Snapshot, work: Path) -> list[str]:
     where = ["--endpoint", settings.HUB_ENDPOINT, "--repository", publication.repository]
     branch = [f"--branch=step-{snapshot.step}"] if publication.in_branches else []
-    is_ours = publication.replace or publication.in_branches  # only the site writes to such a branch
+    is_ours = publication.replace or publication.in_branches  # only the site writes to a checkpoint's branch
     flags = [name for name, is_so in (("--private", publication.private), ("--replace", is_ours)) if is_so]
     known = [f"--known={publication.commit}"] if publication.commit else []
     data = ["--data", str(storage.prepared_folder(publication.run.dataset))]

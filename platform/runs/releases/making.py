@@ -1,7 +1,7 @@
 """Functions that make a release in a workspace and store it once it is complete.
 
-A release holds the model of the last step. If the run has overfitted, it holds the model with the lowest held-out loss
-instead. The organizer may choose otherwise.
+A release holds the model of the last step or, if the run has overfitted, the one with the lowest held-out loss. The
+organizer may choose the other.
 """
 
 import logging
@@ -37,8 +37,8 @@ logger = logging.getLogger(__name__)
 def make_release(run_id: UUID, *, anew: bool = False) -> Release.State:
     """Make a release from the wanted snapshot and finish the run. Return the release's state.
 
-    The state stays PREPARING while that snapshot is not verified. With `anew`, a new release replaces a ready one once
-    the new one is complete.
+    The state stays PREPARING until that snapshot is verified. With `anew`, replace a ready release once the new one is
+    complete.
     """
     release = Release.objects.select_related("run__dataset", "run__organizer", "run__head").get(run=run_id)
     if release.state == Release.State.READY and not anew:
@@ -123,7 +123,7 @@ def released_snapshot(release: Release) -> Snapshot:
 
 
 def better_snapshot(run: Run) -> Snapshot | None:
-    """Return the snapshot with the lowest held-out loss. Return None if it is the newest or cannot be released."""
+    """Return the snapshot with the lowest held-out loss, or None if that is the newest or cannot be released."""
     newest, best = run.snapshots.order_by("-index").first(), best_snapshot(run)
     if newest is None or newest.heldout_loss is None or best is None or best == newest:
         return None

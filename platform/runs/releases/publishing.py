@@ -45,7 +45,7 @@ def progress_of(run: Run) -> dict[str, Any] | None:
 
 
 def push_release(run_id: UUID) -> Fault | None:
-    """Send the release, but no file twice. Return the error if the Hub did not answer, for a later retry."""
+    """Send the release to the Hub, no file twice. If the Hub did not answer, return the error, for a later retry."""
     publication = waiting().filter(run=run_id).select_related("run__organizer", "run__release", "asked_by").first()
     if publication is None:
         return None
@@ -57,7 +57,7 @@ def push_release(run_id: UUID) -> Fault | None:
 
 
 def token_for(publication: Publication) -> str:
-    """Return the Hub token of the person who asked, if they still manage the run. Raises Problem E351, E352."""
+    """Return the Hub token of the person who asked to publish, if they manage the run. Raises Problem E351, E352."""
     who = publication.asked_by or publication.run.organizer
     if publication.run.role_of(who) not in MANAGING:
         raise Problem.of("E351")
@@ -106,7 +106,7 @@ def _failed(publication: Publication, fault: Fault) -> Fault | None:
 
 
 def _is_given_up(publication: Publication) -> bool:
-    """Return True if the release has failed to arrive for too long. Failures of earlier checkpoints do not count."""
+    """Return True if the release has failed to arrive for too long. Failures before it was made do not count."""
     since = max(publication.failing_since or timezone.now(), publication.run.release.created_at)
     return timezone.now() - since >= GIVE_UP
 
@@ -123,7 +123,7 @@ def note_failing(publication: Publication) -> None:
 
 
 def _settle(publication: Publication, state: Publication.State, *, fault: str = "") -> bool:
-    """Record the outcome, unless the organizer has changed the request meanwhile. Return True if it was recorded."""
+    """Record the outcome of a push, unless the organizer has changed the request. Return True if it was recorded."""
     sent = Publication.objects.filter(
         pk=publication.pk, repository=publication.repository, state=Publication.State.SENDING
     )
@@ -135,7 +135,7 @@ def _progress_path(run: Run) -> Path:
 
 
 def send_again(run_id: UUID) -> bool:
-    """Request that a remade release replace the one on the Hub. Return False if none was sent there."""
+    """Request that a remade release replace the one on the Hub. Return False if the Hub has none."""
     told = (Publication.State.PUBLISHED, Publication.State.SENDING)
     published = Publication.objects.filter(run=run_id, state__in=told)
     return bool(published.update(state=Publication.State.WAITING, fault=""))

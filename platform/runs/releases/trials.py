@@ -36,7 +36,7 @@ WAS_FASTER = "Somebody was faster. Try again."
 
 
 class NotNow(Exception):
-    """A trial that cannot be accepted now; the message says why."""
+    """Raised if a trial cannot be accepted now. The message says why."""
 
 
 def is_allowed(run: Run) -> bool:
@@ -69,7 +69,7 @@ def release_to_try(run: Run) -> Release | None:
 
 
 def asker_digest(who: str) -> str:
-    """Return a keyed digest of a person or an address, to be stored with a trial."""
+    """Return a keyed digest of a person or an address, to be stored with a trial in place of either."""
     return salted_hmac("runs.trials", who, algorithm="sha256").hexdigest()
 
 
@@ -105,7 +105,7 @@ def forget_old(now: datetime) -> None:
 
 
 def write(trial_id: UUID) -> None:
-    """Write the text for a trial. Do nothing if it no longer waits."""
+    """Make the model write the text for a trial. Do nothing if the trial is no longer waiting."""
     trial = waiting().select_related("run").filter(pk=trial_id).first()
     if trial is None:
         return

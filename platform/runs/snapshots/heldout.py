@@ -28,7 +28,7 @@ def unmeasured() -> QuerySet[Snapshot]:
 
 
 def is_release_first() -> bool:
-    """Return True while a release is being made, since people wait for it. One whose job fails does not count."""
+    """Return True while a release is being made, since people wait for it. Do not count one whose job has failed."""
     making = Job.objects.filter(kind=Kind.MAKE_RELEASE, failures=0).exclude(state=Job.State.FAILED)
     runs = [UUID(key) for key in making.values_list("key", flat=True)]
     waiting = Release.objects.filter(state=Release.State.PREPARING, run__in=runs)
@@ -36,9 +36,9 @@ def is_release_first() -> bool:
 
 
 def measure_newest(run_id: UUID, then: Callable[..., object] | None = None) -> Fault | None:
-    """Measure a run's newest snapshot, and call `then` in the same transaction. Return the error if that fails.
+    """Measure a run's newest snapshot, and call `then` in the transaction that stores the result. Return any error.
 
-    The run continues without the measurement.
+    If the measurement fails, the run continues without it.
     """
     snapshot = unmeasured().select_related("run__dataset").filter(run=run_id).first()
     faults: list[Fault] = []

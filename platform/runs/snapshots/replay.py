@@ -27,7 +27,7 @@ from runs.processes import run_child
 from runs.storage import recipe_file
 
 RENEW_S = LIFETIME_S / 2
-TIMEOUT_S = 7 * 24 * 3600  # enough between two snapshots of a large model on a busy site
+TIMEOUT_S = 7 * 24 * 3600  # enough for the steps between two snapshots of a large model, on a busy site
 
 Tell = Callable[[int], None]
 
@@ -115,7 +115,7 @@ def _records(run: Run, start: Snapshot, index: int, work: Path) -> Path:
     folder.mkdir()
     entries = with_records(run, first=start.index + 1).filter(index__lte=index)
     for entry in entries.iterator(chunk_size=AT_ONCE):
-        sealed = Entry(sealed_of(entry).head)  # the replay needs only the head
+        sealed = Entry(sealed_of(entry).head)  # the replay needs only the record's head
         (folder / f"{entry.index:012d}.json").write_bytes(to_lines(sealed))
     return folder
 

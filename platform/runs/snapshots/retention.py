@@ -1,9 +1,9 @@
 """Retention of snapshot files: a run keeps at most `MOST`. Some must stay; the others are spread evenly.
 
-Newcomers begin at the newest snapshot. Relays store averaged bytes from the previous one onwards, so that newcomers
-that began there can catch up. The next replay begins at the newest verified snapshot. The snapshot with the best
-held-out loss may be released. A rollback's target stays too. All the others are only history. A snapshot's row
-outlives its file, because held-out losses are read from the row.
+Newcomers begin at the newest snapshot. Relays store averaged bytes from the one before it onwards, so that newcomers
+that began with that one can catch up. The next replay begins at the newest verified snapshot. The snapshot with the
+best held-out loss may be released. A rollback's target stays too. All other snapshots are only history. A snapshot's
+row outlives its file, because held-out losses are read from the row.
 """
 
 import os
@@ -25,7 +25,7 @@ ASKED_FOR_S = 15 * 60  # a file that was requested or uploaded stays this long, 
 
 
 def superfluous(places: Sequence[int], *, pinned: Collection[int] = ()) -> list[int]:
-    """Return those of the places, given in ascending order, that can be deleted. `pinned` places cannot.
+    """Return which of the places, given in ascending order, can be deleted. `pinned` places must stay.
 
     Places are removed one at a time: the one whose neighbours are closest together or, on a tie, the oldest of these.
     """
@@ -40,7 +40,7 @@ def thin_snapshots(run_id: UUID, *, now: float | None = None) -> None:
     """Delete superfluous snapshot files, and files that interrupted work has left without a row."""
     run = Run.objects.filter(pk=run_id).first()
     if run is None:
-        return  # it was a draft again, and was deleted
+        return  # the run became a draft again and was deleted
     before = (time.time() if now is None else now) - ASKED_FOR_S
     with transaction.atomic():
         stored = Snapshot.objects.select_for_update().filter(run=run, is_stored=True)

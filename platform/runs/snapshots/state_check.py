@@ -23,7 +23,7 @@ BLOCK_BYTES = 1024 * 1024
 BLOCK = 1 << 18  # elements that are checked at a time
 LENGTH_BYTES = 8  # length of the number before the header, little-endian
 ELEMENT_BYTES = 4
-HEADER_BYTES = 1024 * 1024  # more than any safetensors header with the layout takes
+HEADER_BYTES = 1024 * 1024  # longer than any safetensors header with the layout
 
 Number = Annotated[str, Meta(pattern="^[0-9]{1,15}$")]
 

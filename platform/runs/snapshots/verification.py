@@ -1,7 +1,7 @@
 """Verification of snapshots: the site replays the log from a verified snapshot to the next one and compares hashes.
 
-Each run has one replay at a time, as a job. A restart repeats at most one replay. A majority of people can only admit
-a snapshot; the site releases only snapshots that it has verified.
+Each run has one replay at a time, as a job. A restart repeats at most one replay. A majority of people can only admit a
+snapshot. The site releases only snapshots that it has verified itself.
 """
 
 from enum import StrEnum
@@ -158,7 +158,7 @@ def _touch(run: Run, step: int) -> None:
 
 
 def _progress(run: Run, step: int) -> str:
-    """Count from the run's first step to its last, because the replay stops at each snapshot in between."""
+    """Return text on the progress, counted over all of the run's steps, since the replay stops at each snapshot."""
     return reasons.CHECKED.format(done=f"{step:,}", whole=f"{run.head.step:,}")
 
 
@@ -218,5 +218,5 @@ def _failed(run: Run, fault: Fault) -> None:
 
 
 def fault_of(run_id: UUID) -> str:
-    """Return why the last replay of the run failed, or an empty string."""
+    """Return text on why the run's last replay failed, or an empty string if it succeeded."""
     return Verification.objects.filter(run=run_id).values_list("fault", flat=True).first() or ""

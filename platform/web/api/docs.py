@@ -107,7 +107,7 @@ def _example_in(schema: Mapping[str, Any], content: Mapping[str, Any]) -> str:
 
 
 def _example(schema: Mapping[str, Any], said: Mapping[str, Any], depth: int) -> Any:
-    """Return an example for a schema, taken from its default or example, else from the name of its type."""
+    """Return an example of a schema: its own example or default, else one that depends on its type."""
     said = _resolved(schema, said)
     if "anyOf" in said:
         return _example(schema, said["anyOf"][0], depth)

@@ -135,7 +135,7 @@ def offer_snapshot(request: HttpRequest, slug: Slug, step: Step) -> dict[str, An
 
 
 def _runs_of(credential: Credential) -> QuerySet[Run]:
-    """Return the runs a credential gives access to: all for the site's relay, else one, if its person may help."""
+    """Return the runs that a credential is for: all runs for a relay, else one run if its person may take part."""
     if credential.run == ANY_RUN:
         return Run.objects.all()
     machine = working_machine(credential.machine, site="")

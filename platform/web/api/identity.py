@@ -1,4 +1,4 @@
-"""The requester behind an API request: a person with a session or a personal token, or a machine with a credential."""
+"""The sender of an API request: a user with a session or a personal token, or a machine with a credential."""
 
 import base64
 import binascii
@@ -20,7 +20,7 @@ BEARER, CREDENTIAL = "Bearer ", "Credential "
 
 
 def viewer_of(request: HttpRequest) -> Viewer:
-    """Return the person behind a token or session, or an anonymous viewer. Raises Problem E215 on an invalid token."""
+    """Return the user of a token or session, or an anonymous viewer. Raises Problem E215 on an invalid token."""
     header = request.headers.get("Authorization", "")
     if header.startswith(BEARER):
         return person_of_token(secret=header.removeprefix(BEARER).strip())
@@ -28,7 +28,7 @@ def viewer_of(request: HttpRequest) -> Viewer:
 
 
 def run_for(request: HttpRequest, slug: str) -> Run:
-    """Return the run that a person or a machine requests. A machine's credential must cover the run.
+    """Return the requested run, for a person who may see it or a machine whose credential covers it.
 
     Raises Problem E305, E215, E213, and those of `credential_in`.
     """

@@ -202,7 +202,7 @@ def _page(
     return {"items": [facts(row) for row in shown], "next": str(place(rows[limit - 1])) if len(rows) > limit else None}
 
 
-# The last plan of a run, for all who see the run. Links of machines, for their owners and the organizer.
+# A run's last plan, for everyone who may see the run. Machines' links, for their owners and the run's managers.
 
 
 @router.get("runs/{slug:slug}/plan", response={200: LastPlan, **READING})

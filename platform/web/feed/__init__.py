@@ -1,1 +1,1 @@
-"""The live feed of a run: the picture of its page, the changes to it, and the delivery of both to watchers."""
+"""The live feed of a run: the content of its page, changes in this content, and their delivery to watchers."""

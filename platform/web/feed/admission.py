@@ -1,4 +1,4 @@
-"""Admission of watchers: checks of the page's origin, the person and the number of WebSockets."""
+"""Admission of watchers: checks of the page's origin, the user and the number of WebSockets."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ _sockets: Counter[str] = Counter()
 
 
 def visible_run(scope: Scope) -> Run | None:
-    """Return the requested run, or None if the person behind the WebSocket may not see it."""
+    """Return the requested run, or None if the WebSocket's user may not see it."""
     try:
         return access_run(slug=scope["url_route"]["kwargs"]["slug"], viewer=viewer_of(scope))
     except Problem:
@@ -36,7 +36,7 @@ def visible_run(scope: Scope) -> Run | None:
 
 
 def viewer_of(scope: Scope) -> Viewer:
-    """Return the person the WebSocket's session cookie belongs to. Reads the database."""
+    """Return the user that the WebSocket's session cookie belongs to. Reads the database."""
     sessions = import_module(settings.SESSION_ENGINE)
     request = HttpRequest()
     request.session = sessions.SessionStore(parse_cookie(header(scope, b"cookie")).get(settings.SESSION_COOKIE_NAME))
@@ -68,9 +68,9 @@ class Place(NamedTuple):
 
 
 def place_of(scope: Scope) -> Place:
-    """Return the person a WebSocket counts towards, or its address if no one is logged in.
+    """Return the user that a WebSocket counts for or, without a login, its address.
 
-    An address may have more WebSockets than a person, since many people may share a school's or a proxy's address.
+    An address may have more WebSockets than a user, since many people may share a school's or a proxy's address.
     """
     if (person := person_of(viewer_of(scope))) is not None:
         return Place(f"person {person.pk}", MOST_OF_PERSON)
@@ -87,7 +87,7 @@ def header(scope: Scope, name: bytes) -> str:
 
 @contextmanager
 def counted_in(place: Place) -> Iterator[bool]:
-    """Reserve a place for one more WebSocket during the block. Yield False if none is free."""
+    """Count one more WebSocket during the block. Yield False if this would exceed the limit."""
     has_room = _sockets[place.who] < place.most and _sockets.total() < MOST
     _sockets[place.who] += has_room
     try:

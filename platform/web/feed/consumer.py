@@ -1,4 +1,4 @@
-"""A watcher's WebSocket. It sends a subscription's messages, and accepts a single word, at a limited rate."""
+"""A watcher's WebSocket. It sends a subscription's messages, and accepts only the word `again`, at a limited rate."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from web.feed.watch import Subscription, subscribe, unsubscribe
 
 ASK_S = 30.0  # seconds between checks whether a watcher may still see a private run
 RENEW_S = 1800.0  # seconds after which the socket closes, so that access is checked again
-AGAIN_BURST, AGAIN_S = 5, 2.0  # whole pages that may be requested at once, and seconds until one more is allowed
+AGAIN_BURST, AGAIN_S = 5, 2.0  # whole pages that may be requested in a burst, and seconds until one more is allowed
 OVER, NOT_UNDERSTOOD, RENEW = 4004, 1008, 4000
 
 
@@ -59,7 +59,7 @@ class WatcherConsumer(AsyncWebsocketConsumer):
         may_see = True
         while may_see:
             await asyncio.sleep(ASK_S)
-            with contextlib.suppress(DatabaseError):  # the database is away, and the subscription waits for it as well
+            with contextlib.suppress(DatabaseError):  # while the database is down, the subscription waits too
                 may_see = await in_thread(visible_run)(scope) is not None
         subscription.end()
 

@@ -29,7 +29,7 @@ from web.run_picture.picture import Picture, board_facts, picture_of, standing_o
 
 PARTS = ("head", "loss", "step", "leaderboard", "boards", "written", "samples", "activity", "averaging")
 INDENTED = re.compile(r"\s*\n\s*")
-BEAT = "."  # sent when nothing changes, because a page takes a silent socket for a dead one
+BEAT = "."  # sent while nothing changes, because a page reconnects if its socket is silent
 AGAIN = "again"  # the only message that a watcher sends: a request for a whole message
 
 
@@ -75,7 +75,7 @@ def live_page(run: Run, language: str = ENGLISH, before: Live | None = None) -> 
 
 
 def _rendered(part: str, facts: Mapping[str, Any]) -> str:
-    """Return a part's HTML without indentation, which would be a fifth of the bytes sent."""
+    """Return a part's HTML without indentation, which would make up a fifth of the bytes sent."""
     return INDENTED.sub("\n", render_to_string(f"web/runs/run_parts/{part}.html", dict(facts))).strip()
 
 
@@ -86,7 +86,7 @@ def chart_of(picture: Picture) -> dict[str, Any]:
 
 
 def whole_message(seq: int, live: Live) -> str:
-    """Return everything as a message. The next one will have the number after `seq`."""
+    """Return the whole page as a message numbered `seq`. The next message must have the next number."""
     return _text(seq, live.parts, _curve([], live.chart), live.standing, whole=True)
 
 

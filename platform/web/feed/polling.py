@@ -1,4 +1,4 @@
-"""The polled feed, for pages whose WebSockets are blocked: the same whole message as by a WebSocket.
+"""The polled feed, for pages whose WebSockets are blocked. It sends the same whole message as a WebSocket.
 
 The database is read once a second and once for each step, no matter how many readers poll.
 """

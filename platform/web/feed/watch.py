@@ -1,8 +1,7 @@
 """A watch: one loop that loads a run's live page for all of this process's watchers in one language.
 
-Each subscription gets the same text. The loop runs while there are watchers; it loads the page when a step is
-announced, else once a second. A slow subscription gets the whole page instead of changes, so that it does not delay
-the others.
+Each subscription gets the same text. While anyone is watching, the loop loads the page when a step is announced, else
+once a second. A slow subscription gets the whole page instead of changes, so that it does not delay the others.
 """
 
 import asyncio
@@ -23,13 +22,13 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # seconds between loads without an announcement
 REST_S = 0.2  # least seconds between loads
-RESTS = 3  # rest at least this many times as long as the load took, so that a long run does not keep the database busy
+RESTS = 3  # rest at least this many times as long as the load took, so that long runs do not keep the database busy
 BEAT_S = 4.0  # seconds without a change until watchers are sent a beat; pages wait nine seconds for one
 WAITING = 16  # messages queued for a slow socket
 
 
 class Subscription:
-    """The queue of one watcher's messages. A None in it means that no more messages will come."""
+    """A queue of messages for one watcher. None in the queue means that no more messages will follow."""
 
     def __init__(self, watch: "Watch") -> None:
         self.watch = watch
@@ -73,7 +72,7 @@ class Watch:
         self.subscriptions: set[Subscription] = set()
         self.seq = 0
         self.live: Live | None = None
-        self._whole = ""  # the page as one message, made for the first subscription that needs it
+        self._whole = ""  # the page as one message, made once a subscription needs it
         self._moved = asyncio.Event()
         self._began = 0.0  # start of the last load, by the event loop's clock
         self._said = 0.0  # time of the last message or beat, by the same clock
@@ -113,9 +112,9 @@ class Watch:
         self._moved.clear()
 
     async def _look(self) -> bool:
-        """Send all subscriptions the changes. Return False if the run is gone or its visibility has changed.
+        """Send the page's changes to all subscriptions. Return False if the run is gone or its visibility has changed.
 
-        Without changes, send a beat now and then. While the database is down there are no beats, so pages notice.
+        Without changes, send a beat now and then. While the database is down, send no beats, so that pages notice.
         """
         self._began = asyncio.get_running_loop().time()
         try:

@@ -1,4 +1,4 @@
-"""Django's error views: not found, not allowed, malformed, broken. They return pages, or JSON under /api/."""
+"""The views for errors: not found, not allowed, malformed, broken. They return pages, or JSON under /api/."""
 
 import sys
 
@@ -12,13 +12,13 @@ from web.http.faults import answer, new_incident
 
 
 def nothing_here(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    """Answer with 404. Show the numbered error if there is one."""
+    """Answer with 404, showing the numbered error if the exception has one."""
     text = _("There is no page at this address. It may have been moved or deleted.")
     return answer(request, getattr(exception, "fault", None) or Fault("404", text), status=404)
 
 
 def not_allowed(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    """Answer with 403. Show the reason if there is one."""
+    """Answer with 403, showing the reason if the exception has one."""
     text = str(exception or "") or _("Your role in this run does not allow this. Nothing was changed.")
     return answer(request, Fault("403", text), status=403)
 

@@ -1,4 +1,4 @@
-"""Numbered errors as answers: the HTTP status of each error, and the same text for people and programs."""
+"""Numbered errors as responses: each error's HTTP status, and the same text for people and programs."""
 
 import logging
 import secrets
@@ -90,7 +90,7 @@ HEADLINES = {
 
 
 def new_incident(request: HttpRequest, error: BaseException | None = None) -> str:
-    """Log an error under a random number. Return the number, which a reader can quote to the operator."""
+    """Log an error under a random number. Return the number, so that a reader can give it to the operator."""
     incident = secrets.token_hex(4)
     logger.error("incident %s: %s %s", incident, request.method, request.path, exc_info=error or sys.exc_info()[1])
     return incident
@@ -124,5 +124,5 @@ def answer(request: HttpRequest, fault: Fault, *, status: int | None = None) -> 
         "is_numbered": fault.code in CATALOGUE or status >= 500,  # the operator can look the number up
     }
     if status >= 500:
-        facts["user"] = AnonymousUser()  # the person is in the database, which may be broken
+        facts["user"] = AnonymousUser()  # reading the user would need the database, which may be broken
     return render(request, "web/fault.html", facts, status=status)

@@ -24,7 +24,7 @@ class Part(NamedTuple):
 
 
 class Older(NamedTuple):
-    """The newest rows of a table, or those before a given row. `older` is the key to continue from."""
+    """The newest rows of a table, or the rows before a given one. `older` is the key at which the next part begins."""
 
     rows: list[Any]
     is_older: bool

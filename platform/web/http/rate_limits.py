@@ -1,6 +1,6 @@
 """Rate limits. `settings.RATES` holds the limits, and Django's cache holds the counts.
 
-A requester's window begins with the first use and ends after a fixed time.
+A requester's uses are counted within a window that begins with the first use and has a fixed length.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ class TooOften(Problem):
 def spend(what: str, who: str, *, now: float | None = None) -> None:
     """Count one use of `what` by `who`. Raises TooOften (Problem E223) if the limit is exceeded.
 
-    While Redis is away, each process counts on its own.
+    While Redis is down, each process counts on its own.
     """
     now = time.time() if now is None else now
     most, window_s = settings.RATES[what]
@@ -57,18 +57,18 @@ def _count(store: BaseCache, what: str, who: str, now: float) -> tuple[int, floa
         store.add(key, 0, 2 * window_s)
         return store.incr(key), began
     except (RedisError, ValueError) as error:
-        logger.debug("rate of %s not counted: %s", what, error)  # the cache itself warns once
+        logger.debug("rate of %s not counted: %s", what, error)  # the cache itself logs a warning once
         return None
 
 
 def forgive(what: str, who: str) -> None:
-    """Subtract one use that should not count."""
+    """Take back one use of `what` by `who`, which should not count."""
     if not _forgive(cache, what, who):
         _forgive(caches[HERE], what, who)
 
 
 def _forgive(store: BaseCache, what: str, who: str) -> bool:
-    """Subtract one use. Return False if the cache does not answer."""
+    """Take back one use. Return False if the cache does not answer."""
     try:
         began = store.get(_key(what, who))
         if began is not None:
@@ -94,8 +94,8 @@ def limited(
 ) -> Callable[[View[Rest]], View[Rest]]:
     """Return a decorator that limits a view's requests with these `methods`. Beyond the limit, the view answers E223.
 
-    With `failures_only`, a use that ends in a redirect does not count. `own` is the limit for a person who is logged
-    in, since many people may share a school's address.
+    With `failures_only`, a use that ends in a redirect does not count. `own` is the limit for logged-in users, since
+    many people may share a school's address.
     """
 
     def around(view: View[Rest]) -> View[Rest]:
@@ -103,7 +103,7 @@ def limited(
         def counted(request: HttpRequest, /, *rest: Rest.args, **named: Rest.kwargs) -> HttpResponseBase:
             if request.method not in methods:
                 return view(request, *rest, **named)
-            # Do this before the view, which may log the person in or out.
+            # Do this before the view, which may log the user in or out.
             counts, whom = (own, person(request)) if own and request.user.is_authenticated else (what, who(request))
             try:
                 spend(counts, whom)
@@ -132,7 +132,7 @@ def address_and_name(request: HttpRequest) -> str:
 
 
 def invitation_guess(request: HttpRequest) -> tuple[str, str]:
-    """Return the limit for wrong invitation links and the requester: the person or, without a login, the address."""
+    """Return the limit's name for wrong invitation links, and the requester: the user, else the address."""
     if request.user.is_authenticated:
         return "wrong invitations", person(request)
     return "wrong invitations of one address", address_of(request)

@@ -1,4 +1,4 @@
-"""The requester of a page: the person, their address, and the run they may see."""
+"""The requester of a page: the user, their address, and the run that they may see."""
 
 import ipaddress
 from typing import Any, cast
@@ -14,7 +14,7 @@ HOME_BITS = 64  # bits of an IPv6 address that name the network of one household
 
 
 def person_in(request: HttpRequest) -> Person:
-    """Return the person who is logged in. For views behind `login_required` only."""
+    """Return the logged-in user. Only for views behind `login_required`."""
     return cast("Person", request.user)
 
 
@@ -41,7 +41,7 @@ def site_of(request: HttpRequest) -> str:
 
 
 def run_or_404(access: Any, request: HttpRequest, slug: str) -> Run:
-    """Return the run that `access` finds. Raises Http404 if there is none or the viewer may not see it."""
+    """Return the run that `access` finds. Raises Http404 if it finds none, or the viewer may not see the run."""
     try:
         run: Run = access(slug=slug, viewer=request.user)
     except Problem as problem:
@@ -50,7 +50,7 @@ def run_or_404(access: Any, request: HttpRequest, slug: str) -> Run:
 
 
 def missing(fault: Fault) -> Http404:
-    """Return an Http404 that carries an error, which `web.http.error_responses` shows."""
+    """Return an Http404 with a numbered error, which `web.http.error_responses` shows."""
     nothing = Http404()
     nothing.fault = fault  # type: ignore[attr-defined]
     return nothing

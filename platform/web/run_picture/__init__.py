@@ -1,1 +1,1 @@
-"""The picture of a run: its page's content as plain values, such as the status sentence, curve, bars and people."""
+"""The content of a run's page as plain values, such as the status sentence, curve, bars and people."""

@@ -24,14 +24,14 @@ from web.run_picture.picture import Seen
 STALLED_TIMES = 5  # a step is late after this many times its usual duration …
 STALLED_S = 600.0  # … and after at least this many seconds
 FIRST_S = 1800.0  # for the first step, which has no usual duration
-FEW_S = 60.0  # time for a machine to reconnect
-BEFORE, LEAST_BEFORE = 30, 8  # steps with which a loss is compared, and the least number of them
+FEW_S = 60.0  # seconds for a machine to reconnect before it is missed
+BEFORE, LEAST_BEFORE = 30, 8  # number of earlier steps with which a loss is compared, and the least number needed
 SPREADS = 8  # a loss is a jump if it is this many median deviations above the median …
 RISE = 0.25  # … and at least this fraction of the median above it
 
 
 class Watch(NamedTuple):
-    """Facts that alerts need but the picture lacks: changes in the number of trainers, and the last resumption."""
+    """Facts that alerts need but `Seen` lacks: changes in the number of trainers, and when the run was last resumed."""
 
     crowd: Sequence[Crowd] = ()
     resumed_at: Callable[[], datetime | None] = lambda: None
@@ -62,14 +62,14 @@ def _stalled(seen: Seen, watch: Watch) -> Iterator[Fault]:
     since = max(mark for mark in marks if mark is not None)
     bound = timedelta(seconds=FIRST_S if pace_s is None else max(STALLED_S, STALLED_TIMES * pace_s))
     if seen.now - since > bound:
-        since = max(since, watch.resumed_at() or since)  # called only if it matters, because it takes a query
+        since = max(since, watch.resumed_at() or since)  # called only when it is needed, because it takes a query
     if seen.now - since > bound:
         usual = f"A step usually takes about {duration(pace_s)}. " if pace_s is not None else ""
         yield Fault.of("E421", since=since_words(since), machines=machines(watch.crowd[-1].trainers), usual=usual)
 
 
 def _few(seen: Seen, crowd: Sequence[Crowd]) -> Iterator[Fault]:
-    """Yield E422 if fewer machines train than the limit that the organizer set. Its time is that of the last change."""
+    """Yield E422 if fewer machines train than the organizer's limit. It states when their number last changed."""
     least = seen.run.run.least_machines or 0
     since = _since(crowd, lambda trainers: trainers < least)
     if since is not None and seen.now - since > timedelta(seconds=FEW_S):
@@ -109,8 +109,8 @@ def _jumped(points: Sequence[Point]) -> Iterator[Fault]:
 def run_troubles(
     seen: Seen, verification: Verification | None, publication: Publication | None, watch: Watch | None = None
 ) -> Sequence[Fault]:
-    """Return the errors to show, leaving out those caused by another one shown."""
-    with override("en"):  # numbered errors have no other language yet, and a mixed sentence would not help
+    """Return the errors to show, without those that another shown error causes."""
+    with override("en"):  # numbered errors exist only in English so far, and a mixed sentence would not help
         return first_causes((*_all(seen, verification, publication), *run_alerts(seen, watch or Watch())))
 
 
@@ -129,7 +129,7 @@ def _all(seen: Seen, verification: Verification | None, publication: Publication
 
 
 def _unpublished(publication: Publication, seen: Seen) -> Iterator[Fault]:
-    """Yield the error keeping the model off the Hub. After a while, also yield E383, which says when it began."""
+    """Yield the error that keeps the model off the Hub. After a while, also yield E383, which says when it began."""
     is_there = publication.state == Publication.State.PUBLISHED
     fault = "" if is_there else publication.fault
     if seen.run.run.state in LIVE and publication.checkpoint_fault:

@@ -1,7 +1,7 @@
-"""The last plan as a drawing: senders and averagers, their parts, planned and actual time, and limits. Pure functions.
+"""A drawing of the last plan: senders, averagers and their parts, planned and actual time, limits. Pure functions.
 
-Heights are in pixels; the template and the script draw the same lines. No bandwidth is shown, because everyone who
-sees the run sees the drawing.
+Heights are in pixels. The template and the script draw the same lines. No bandwidth is shown, because everyone who sees
+the run sees the drawing.
 """
 
 import hashlib
@@ -20,12 +20,12 @@ Line = dict[str, Any]
 
 ROW = 36  # height of a line in pixels, as in the style sheet
 THICKEST, THINNEST = 12.0, 1.5  # thickness in pixels of a link to the only averager, and to one with hardly any part
-ALONE = 0.75  # a limit with at least this part of the possible saving is named alone
-NAMED = 2  # limits that a sentence names
+ALONE = 0.75  # a limit that causes at least this part of the possible saving is named alone
+NAMED = 2  # most limits that a sentence names
 SHORTEST_S = 0.05  # shorter times are not shown exactly
 NO_BREAK = "\N{NO-BREAK SPACE}"
 HELPERS = frozenset({Role.AUXILIARY.value, Role.RELAY.value})
-AT_WORK = frozenset({"reduce", "commit"})  # the phases in which the last plan is carried out
+AT_WORK = frozenset({"reduce", "commit"})  # the phases in which machines carry out the last plan
 
 RELAY = "relay"  # the name that everyone sees for a relay
 NEVER = gettext_lazy("No step has been averaged yet. After the first step, this shows who sends what to whom.")
@@ -39,7 +39,7 @@ NOTE = gettext_lazy(
 
 
 def averaging_of(outline: Outline | None, *, phase: str, is_over: bool = False) -> dict[str, Any]:
-    """Return the picture's values about averaging. `phase` is the run's current phase; it is empty without a host."""
+    """Return the page's values about averaging. `phase` is the run's current phase, which is empty without a host."""
     if outline is None:
         return {"plan": None, "limit": str(NEVER), "limiting": [], "planned": ""}
     return {
@@ -237,6 +237,6 @@ def _part(part: float) -> Line:
 
 
 def _placed(lines: list[Line], height: int) -> list[Line]:
-    """Return the lines, each with the height of its middle. The shorter side is centred."""
+    """Return the lines, each with the `y` of its middle. If they do not fill the height, they are centred."""
     top = (height - ROW * len(lines)) // 2
     return [{**line, "y": top + ROW * place + ROW // 2} for place, line in enumerate(lines)]

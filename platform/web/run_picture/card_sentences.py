@@ -27,7 +27,7 @@ NOTHING = gettext_lazy("No activity yet.")
 
 
 def progress(picture: RunPicture, to_go: str) -> str:
-    """Return text such as “step 12 of 100 · about 88 min to go”. `to_go` is empty if the run makes no steps."""
+    """Return text such as “step 12 of 100 · about 88 min to go”. `to_go` is empty if the run is making no steps."""
     return " · ".join(filter(None, [step_of(picture.run, picture.step, picture.target_steps), to_go]))
 
 
@@ -39,12 +39,12 @@ def step_of(run: Run, step: int, target: int) -> str:
 
 
 def last_step(run: Run, step: int, target: int) -> int:
-    """Return the step at which a run's progress bar is full, which is its present step if it makes no more steps."""
+    """Return the step at which a run's progress bar is full. A run that makes no more steps is at that step."""
     return step if run.state in (Run.State.FINISHING, Run.State.FINISHED) else target
 
 
 def resting(picture: RunPicture) -> str:
-    """Return the text that replaces the step's bars while no machine is connected."""
+    """Return the text that is shown in place of the step's bars while no machine is connected."""
     if picture.run.state == Run.State.FINISHED:
         return _("Training finished after %(samples)s.") % {"samples": counts.samples(picture.samples)}
     if picture.run.state == Run.State.PAUSED:
@@ -74,7 +74,7 @@ def more_people(number: int) -> str:
 
 
 def given(people: int, machines: int, samples: int) -> str:
-    """Return text such as “1,204 samples from 3 people on 4 machines”, the last line of a leaderboard."""
+    """Return text such as “1,204 samples from 3 people on 4 machines”, for the last line of a leaderboard."""
     parts = {"samples": counts.samples(samples), "people": counts.people(people), "machines": counts.machines(machines)}
     return _("%(samples)s from %(people)s on %(machines)s") % parts
 

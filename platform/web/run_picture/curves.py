@@ -1,4 +1,4 @@
-"""The loss and other quantities over a run's steps, as charts and in sentences. Pure functions.
+"""Charts and sentences that show the loss and other quantities over a run's steps. Pure functions.
 
 `frontend/src/charts.ts` draws the same charts. A point of the picture has its values in the order of `QUANTITIES`.
 """
@@ -17,7 +17,7 @@ from runs.selectors import Measured, Point
 WIDE = Frame(720, 320)
 NARROW = Frame(340, 150)
 LOSS = "loss"  # the chart that is shown first
-WIDE_FURTHER = Frame(720, 320, left=60)  # labels are longer than those of losses
+WIDE_FURTHER = Frame(720, 320, left=60)  # its labels are longer than those of losses
 NARROW_FURTHER = Frame(340, 150, left=60)
 
 
@@ -52,7 +52,7 @@ def loss_chart(
 def summary(
     points: Sequence[Point], entropy: float | None, heldout: Sequence[Measured] = (), *, unit: str = "token"
 ) -> str:
-    """Return a description of the curve for readers who cannot see it. `unit` is what a loss is averaged over."""
+    """Return a description of the curve for readers who cannot see it. `unit` is that over which a loss is averaged."""
     if not points:
         return _("No steps yet.")
     text = _moved(points, unit)
@@ -94,7 +94,7 @@ def _judged(heldout: Sequence[Measured]) -> str:
 
 
 class Quantity(NamedTuple):
-    """A quantity that has a chart. `told` is its name for the start of a sentence."""
+    """A quantity that has a chart. `told` is its name at the start of a sentence."""
 
     key: str
     name: str
@@ -134,7 +134,7 @@ def values_of(points: Sequence[Point], quantity: Quantity) -> list[tuple[int, fl
 
 
 def _summary(quantity: Quantity, values: Sequence[tuple[int, float]]) -> str:
-    """Return a sentence with the newest and the highest value, for readers who cannot see the chart."""
+    """Return a sentence with a quantity's newest and highest values, for readers who cannot see the chart."""
     step, value = values[-1]
     highest_step, highest = max(values, key=lambda each: each[1])
     said = {"what": _(quantity.told), "step": f"{step:,}", "value": _amount(value, quantity)}

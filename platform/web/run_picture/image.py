@@ -20,15 +20,15 @@ HEAD, LEADING = 78, 1.16  # baseline of the first line, and line spacing of the 
 TWICE = 2  # images are drawn larger by this factor and reduced, for smooth lines
 DOT, GAP = 4, 14  # length and distance of the dots in a dotted line
 ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}  # Pillow's names for anchors
-SIZES = ((60, 1), (46, 2))  # height of a letter, and most lines at that height
-CHECKED = 20  # size at which the shapes of letters are compared
+SIZES = ((60, 1), (46, 2))  # font sizes, each with the most lines at that size
+CHECKED = 20  # font size at which shapes of letters are compared
 END = "…"
 
 
-# A person's text: which of it can be drawn, and how it fits
+# Text that people wrote: whether it can be drawn, and at what size
 
-# Pillow's own font has ASCII and a few more characters. A machine may lack other fonts, and Bengali or Arabic in a
-# wrong font is worse than none. A title that cannot be drawn is left out of the image; `og:title` has it.
+# Pillow's own font has ASCII and a few more characters. A machine may lack other fonts, and Bengali or Arabic text in
+# the wrong font is worse than none. A title that cannot be drawn is left out of the image; `og:title` has it.
 
 
 class Lines(NamedTuple):
@@ -66,7 +66,7 @@ def width_of(text: str, size: int) -> float:
 
 
 def fitted(text: str, room: float) -> Lines:
-    """Return the words at the largest size that fits, on at most two lines. Longer text is cut and ends in “…”."""
+    """Return the text at the largest size at which it fits, on at most two lines. Text that never fits ends in “…”."""
     for size, most in SIZES:
         lines = _broken(text, size, room)
         if len(lines) <= most:
@@ -171,7 +171,7 @@ def _saved(image: Image.Image) -> bytes:
 
 
 class Pen:
-    """A pen that draws in the card's units."""
+    """A pen that draws on the image in the units of `CARD`."""
 
     def __init__(self, draw: ImageDraw.ImageDraw) -> None:
         self.draw = draw
@@ -193,7 +193,7 @@ class Pen:
 
 
 def _title(pen: Pen, shown: Shown, title: Lines | None) -> int:
-    """Draw the site's name, the state and the title. Return how far the title pushes everything below it down."""
+    """Draw the site's name, the state and the title. Return the height that the title takes up."""
     right = CARD.width - EDGE
     pen.text((EDGE, HEAD), "Manyhands", 30, SOFT, "ls")
     width = pen.text((right, HEAD), shown.state, 32, INK if shown.is_alive else SOFT, "rs")
@@ -209,7 +209,7 @@ def _title(pen: Pen, shown: Shown, title: Lines | None) -> int:
 
 
 def _headline(pen: Pen, shown: Shown, down: int) -> None:
-    """Draw the page's main number: the newest held-out loss, else the training loss of the last steps."""
+    """Draw the main number: the newest held-out loss or, without one, the training loss of the last steps."""
     name, loss = "Held-out loss", shown.heldout[-1].loss if shown.heldout else None
     if loss is None:
         name, loss = "Training loss", typical_loss(shown.points)

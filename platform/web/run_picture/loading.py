@@ -54,7 +54,7 @@ def _seen(
 
 @cached(TTLCache(MOST_BOARDS, BOARDS_S), key=lambda run: run.pk, lock=Lock())
 def period_boards(run: Run) -> PeriodBoards:
-    """Return the first lines of this week's and today's boards. They may be `BOARDS_S` old, because summing is slow."""
+    """Return the first lines of this week's and today's boards. They may be `BOARDS_S` old, since summing is slow."""
     now = timezone.now()
     return {period: period_board(run, period, now, limit=LEADERBOARD_LINES) for period in PERIODS}
 

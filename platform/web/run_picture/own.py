@@ -1,4 +1,4 @@
-"""Parts of a run's page for its reader alone: their place, and the links and progress of their machines."""
+"""Parts of a run's page that only its reader sees: their place, and their machines' links and progress."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from web.run_picture.picture import OWN_BARS, bars_of, tint_of
 LINES = 50  # most lines on a page; the API has them all
 BITS = 8
 MEGA, GIGA = 1e6, 1e9
-# A person's first credit is news for `NEWS`, or for `ONLY_NEWS` while they have no other.
+# The page shows a person's first credit for `NEWS`, or for `ONLY_NEWS` if it is still their only one.
 NEWS, ONLY_NEWS = timedelta(minutes=2), timedelta(days=1)
 NOT_YET = gettext_lazy("not measured yet")
 EVERYBODYS = gettext_lazy("Measured connections")
@@ -99,7 +99,7 @@ def links_shown(
 
 
 def _row(own: OwnLink, limiting: Collection[str]) -> dict[str, Any]:
-    """Return a link as text. A direction without a measured speed, as after a restart, is not named as the limit."""
+    """Return a link as text. A direction whose speed is not measured (yet) is not marked as a limit."""
     return {
         "person": own.person,
         "machine": own.machine,
@@ -125,11 +125,11 @@ def rate(bytes_per_s: float) -> str:
     return f"{bits / MEGA:.0f} Mb/s" if bits >= 9.95 * MEGA else f"{max(bits / MEGA, 0.1):.1f} Mb/s"
 
 
-# The reader's place in a run, and the progress of the reader's machines in the step
+# The reader's place in a run, and the progress of their machines in the step
 
 
 class FirstCredit(NamedTuple):
-    """The first step in which a person has credit, the samples of their machines in it, and the person's team."""
+    """The first step for which a person has credit, the samples of their machines in it, and the person's team."""
 
     step: int
     samples: int
@@ -140,7 +140,7 @@ class FirstCredit(NamedTuple):
 
 @dataclass
 class Own:
-    """The viewer's contribution to a run. It is queried once, and only when needed."""
+    """The viewer's contribution to a run. It is read from the database once, when it is first needed."""
 
     run: Run
     viewer: Viewer
@@ -156,7 +156,7 @@ class Own:
 
     @property
     def first(self) -> FirstCredit | None:
-        """The viewer's first credit while it is news, and unless a rollback has undone it."""
+        """The viewer's first credit, or None if it is too long ago or a rollback has undone it."""
         facts = self._facts
         if facts.get("first_step") is None:
             return None
@@ -212,7 +212,7 @@ def own_machine_words(own: Own, peers: Sequence[OnlinePeer]) -> str:
 
 
 def first_credit_facts(own: Own) -> dict[str, Any] | None:
-    """Return the viewer's first credit and tint for the page, or None if it is not news."""
+    """Return the viewer's first credit and tint for the page, or None if it is no longer shown."""
     person, first = person_of(own.viewer), own.first
     return {**first._asdict(), "tint": tint_of(person.username)} if person is not None and first is not None else None
 
@@ -235,7 +235,7 @@ def _own_trainers(own: Own, peers: Sequence[OnlinePeer]) -> list[OnlinePeer]:
 
 
 def own_words(own: Own, shown: Collection[str]) -> str:
-    """Return text such as “you: 14th, 212 samples short of 13th”, or "" if the viewer is listed or has no samples."""
+    """Return text such as “you: 14th, 212 samples short of 13th”; "" if the viewer is in `shown` or has no samples."""
     person = person_of(own.viewer)
     if person is None or person.username in shown:
         return ""

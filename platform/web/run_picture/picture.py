@@ -1,4 +1,4 @@
-"""A run's page as plain values, which templates show. Pure functions."""
+"""The content of a run's page as plain values for templates. Pure functions."""
 
 import hashlib
 import math
@@ -27,12 +27,12 @@ from web.words import loss_unit_of_page
 
 Picture = dict[str, Any]
 
-LEADERBOARD_LINES = 10  # rows; `web.pages.runs.leaderboard` has them all
+LEADERBOARD_LINES = 10  # most rows; `web.pages.runs.leaderboard` shows all
 PERIODS = (Period.WEEK, Period.DAY)  # the periods that have their own board
 TALLEST = 16  # height of the tallest bar in the chart of recent work
-CHIPS = 12  # people whose samples in the step everyone sees; `web.pages.runs.swarm` has all machines
+CHIPS = 12  # most people whose samples in the step are shown; `web.pages.runs.swarm` shows all machines
 STANDING_ON = ("stage", "state", "release", "released_step", "text", "waiting_for")
-OWN_BARS = 5  # machines of the reader whose bars are shown to the reader
+OWN_BARS = 5  # most bars for the reader's own machines
 TINTS = 8  # classes tint-0 … tint-7 of the style sheet, each with a light and a dark shade
 WORDS = {
     "accumulate": gettext_lazy("gathering samples"),
@@ -43,7 +43,7 @@ WORDS = {
 
 
 class Seen(NamedTuple):
-    """Everything that was read about a run at one moment."""
+    """Everything about a run that was read at one moment."""
 
     run: RunPicture
     peers: Sequence[OnlinePeer]
@@ -57,7 +57,7 @@ class Seen(NamedTuple):
 
 
 def picture_of(seen: Seen) -> Picture:
-    """Return the picture. Rows of its lists have a unique `key`, by which a page recognizes them."""
+    """Return the page's content. Each row of a list has a unique `key`, by which the page recognizes it."""
     averaging = averaging_of(seen.outline, phase=seen.phase, is_over=seen.run.run.state not in LIVE)
     values = {**_words(seen), **_cards(seen), **_loss(seen), **_step(seen), **_totals(seen.run), **averaging}
     return {**values, **_lists(seen)}
@@ -88,7 +88,7 @@ def _words(seen: Seen) -> Picture:
 
 
 def _goal(seen: Seen) -> Picture | None:
-    """Return how many of the people that the organizer hopes for are training.
+    """Return a drawing and text that show how many of the people hoped for are training.
 
     Return None if that number is reached or no one can join.
     """
@@ -115,7 +115,7 @@ def stage_of(run: RunPicture, word: str) -> str:
 
 
 def _released_step(run: RunPicture) -> str:
-    """Return the step of the released model as text. The page compares it with the step that it shows."""
+    """Return the step of the released model as text, which the page compares with the step that it shows."""
     step = run.release.step if run.release else None
     return "" if step is None else str(step)
 
@@ -227,12 +227,12 @@ def _lists(seen: Seen) -> Picture:
 
 
 def _shares_shown(seen: Seen) -> Shares | None:
-    """Return the last steps' shares if steps are too short to watch and a machine is training, else None."""
+    """Return people's shares of the last steps if steps are too short to watch and a machine is training, else None."""
     return seen.run.shares if seen.run.shares and seen.run.shares.samples and _trainers(seen) else None
 
 
 def _leaderboard(run: RunPicture, here: Collection[str]) -> list[Picture]:
-    """Return people by samples, followed by people who only averaged and have no rank."""
+    """Return rows for people in order of samples, then for people who only averaged, who have no rank."""
     averaged = {line.name: in_words(line.bytes_averaged) for line in run.averaged}
     unranked = [LeaderboardLine(0, line.name, 0, 0, 0, 0) for line in run.averaged if not line.is_ranked]
     lines = [*run.leaderboard, *unranked[:LEADERBOARD_LINES]]
@@ -286,7 +286,7 @@ def _trainers(seen: Seen) -> list[OnlinePeer]:
     return status_sentence.training_in(seen.run.run, seen.peers)
 
 
-# The present step, as one thin bar per machine
+# The current step, as one thin bar per machine
 
 
 class StepSums(NamedTuple):
@@ -326,7 +326,7 @@ def bars_of(trainers: Iterable[OnlinePeer], *, target: int, most: int) -> list[d
 
 
 def board_facts(picture: Picture, board: str = "all") -> dict[str, Any]:
-    """Return the leaderboards of a run; `board` is the key of the one that is shown."""
+    """Return the leaderboards of a run. `board` is the key of the one to show."""
     boards = [
         {
             "key": str(period),
@@ -341,10 +341,10 @@ def board_facts(picture: Picture, board: str = "all") -> dict[str, Any]:
 
 
 def standing_of(picture: Picture) -> str:
-    """Return a text that changes when the page has to show other parts: a form, a button, files."""
+    """Return a text that changes whenever the page must show other parts, such as a form, a button or files."""
     return "|".join(picture[name] for name in STANDING_ON)
 
 
 def tint_of(name: str) -> int:
-    """Return the number of a person's colour, which is the same on all pages."""
+    """Return the number of a person's or a team's tint, which is the same on all pages."""
     return hashlib.sha256(name.encode()).digest()[0] % TINTS

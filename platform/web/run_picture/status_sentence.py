@@ -23,8 +23,8 @@ from web.words import reason_in_words_of_page
 
 RUNNING = "running"  # the state of a run that makes steps
 WITHOUT_PACE_S = 3600.0
-SOON_S = 3.0  # the page may be a second old, so a shorter wait cannot be told
-# If the last step is older than AGO, the trend is not about the last hour.
+SOON_S = 3.0  # shorter waits are not shown, because the page may be a second old
+# If the last step is older than AGO, the text does not say “in the last hour”.
 HOUR, AGO = timedelta(hours=1), timedelta(minutes=10)
 PERPLEXITY = "perplexity"  # the name of perplexity among a snapshot's figures
 STARTS = gettext_lazy("Starts {when}, {left}. {ready}")
@@ -76,7 +76,7 @@ def finishing_sentence(picture: RunPicture) -> str:
 
 def draft_sentence(picture: RunPicture) -> str:
     if picture.dataset.state == Dataset.State.FAILED:
-        return _("The dataset could not be prepared.")  # the page says why, and what to do
+        return _("The dataset could not be prepared.")  # the page shows the error, which says what to do
     if picture.run.waiting_for:
         return _("This run could not be published. %(reason)s") % {
             "reason": reason_in_words_of_page(picture.run.waiting_for)
@@ -95,7 +95,7 @@ def preparing_sentence(picture: RunPicture) -> str:
 
 
 def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer], now: datetime | None = None) -> str:
-    """Return a sentence on who is making which step, or what the run awaits."""
+    """Return a sentence that says who is making which step, or what the run is waiting for."""
     if picture.run.wanted == Run.Wanted.FINISHED:
         return ending_sentence(picture, trainers)
     if (start := start_of(picture.run, trainers, now)) is not None:
@@ -110,7 +110,7 @@ def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer], now: date
 
 
 class Start(NamedTuple):
-    """The start time of a run that waits for it, as text, how long that is from now, and how many people are there."""
+    """When a waiting run starts: the time, also as text, how long that is from now, and how many people are ready."""
 
     at: datetime
     when: str
@@ -119,7 +119,7 @@ class Start(NamedTuple):
 
 
 def start_of(run: Run, trainers: Sequence[OnlinePeer], now: datetime | None = None) -> Start | None:
-    """Return when an open run starts, or None if it need not wait."""
+    """Return the start of an open run that waits for its start time, or None for any other run."""
     now = now or timezone.now()
     at = run.later_start(now) if run.state == Run.State.OPEN and run.wanted != Run.Wanted.FINISHED else None
     if at is None:
@@ -143,7 +143,7 @@ def start_label(run: Run, now: datetime | None = None) -> str:
 
 
 def start_html(start: Start) -> SafeString:
-    """Return the sentence of a run that waits for its start, as HTML. A script shows the reader's time and counts."""
+    """Return the sentence about a run's start as HTML. A script uses the reader's time zone and counts down."""
     when = format_html('<time datetime="{}" data-start>{}</time>', f"{start.at:%Y-%m-%dT%H:%MZ}", start.when)
     left = format_html("<span data-left>{}</span>", start.left)
     return format_html(str(STARTS), when=when, left=left, ready=start.ready)
@@ -206,7 +206,7 @@ def sentence(text: str) -> str:
 
 
 def to_go(picture: RunPicture) -> str:
-    """Return text such as “about 2 h 5 min to go”, or "" if the run is making no steps."""
+    """Return text such as “about 2 h 5 min to go”, or "" if the run is not making steps."""
     left = picture.target_steps - picture.step
     if picture.run.wanted == Run.Wanted.FINISHED:
         return ""
@@ -216,7 +216,7 @@ def to_go(picture: RunPicture) -> str:
 
 
 def trend(points: Sequence[Point], now: datetime, steps: int = 100) -> str:
-    """Return text such as “↓ 0.11 in the last hour”. For a young or slow run, it covers the last steps instead."""
+    """Return text such as “↓ 0.11 in the last hour”. For a young or slow run, it is about the last steps instead."""
     if len(points) < 2:
         return ""
     last, places = points[-1], range(len(points) - 1, -1, -1)
@@ -262,7 +262,7 @@ def state_word(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
 
 
 def word_of(run: Run, dataset: Dataset, trainers: Sequence[OnlinePeer], *, release: Release | None = None) -> str:
-    """Return a run's state in one word, also its CSS class. A failed `release` makes a finishing run “failed”."""
+    """Return a run's state in one word, also its CSS class. A finishing run whose `release` failed is “failed”."""
     if run.state == Run.State.OPEN:
         return RUNNING if trainers and not run.waiting_for else "waiting"
     has_failed = release is not None and release.state == Release.State.FAILED and run.state == Run.State.FINISHING

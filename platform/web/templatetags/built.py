@@ -21,7 +21,7 @@ class Entry(NamedTuple):
 
     script: str
     styles: tuple[str, ...]
-    shared: tuple[str, ...] = ()  # files that scripts of several pages import: their texts
+    shared: tuple[str, ...] = ()  # files that the scripts of several pages import, such as their texts
 
 
 def built_entry(source: str, folder: Path = FOLDER) -> Entry | None:
@@ -59,7 +59,7 @@ def stylesheet() -> str:
 
 @register.simple_tag
 def font() -> SafeString:
-    """Return a tag that loads the text font together with the style sheet, so that no text changes its width later."""
+    """Return a tag that loads the text font along with the style sheet, so that text keeps its width."""
     path = FOLDER / "manifest.json"
     name = _text_font(path, path.stat().st_mtime_ns) if path.exists() else ""
     if not name:
@@ -76,7 +76,7 @@ def _text_font(path: Path, changed_ns: int) -> str:
 
 @register.simple_tag
 def built(source: str) -> SafeString:
-    """Return tags for the head of a page. Without them, the page is complete but does not update itself."""
+    """Return the tags of a built script for a page's head. Without them, the page is complete but does not update."""
     entry = built_entry(source)
     if entry is None:
         return SafeString()

@@ -1,4 +1,4 @@
-"""Reads leased units of data shards as an agent does, with a timer in place of computing. `experiments.streaming` runs
+"""Read leased units of data shards as an agent does, with a timer in place of computing. `experiments.streaming` runs
 this program.
 
 The coordinator's lease book grants the units to one machine. The agent's own cache fetches, stores and opens the

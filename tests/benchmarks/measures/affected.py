@@ -22,8 +22,8 @@ def chunks_by_reducer(plans: Collection[Plan]) -> Counter[PeerId]:
 def a_sender(names: Collection[str], up: Mapping[str, float], wire_bytes: float, plan_s: float) -> str | None:
     """Choose a peer to slow down from among `names`, the peers that do not reduce. Return None if there are none.
 
-    Of the peers that would be late with a tenth of their uplink, take the one with the widest uplink. If there is no
-    such peer, take the one with the narrowest.
+    Of the peers that would be late with a tenth of their uplink, choose the one with the widest uplink. If there is no
+    such peer, choose the one with the narrowest.
     """
     late = [name for name in names if wire_bytes / (TENTH * up[name]) > LATE * plan_s]
     if late:

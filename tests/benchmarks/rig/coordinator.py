@@ -47,7 +47,7 @@ class Timed(Struct):
     dropped: frozenset[PeerId] = frozenset()  # contributors that the round ended without
     whole: frozenset[PeerId] = frozenset()  # contributors that are in every chunk
     exact: bool = False
-    told: str = ""  # facts about the plan, for people
+    told: str = ""  # a readable summary of the plan
     number: int = 0  # number of the last round that was cut at this step
     asked: set[PeerId] = field(default_factory=set)
     left_out: set[PeerId] = field(default_factory=set)  # peers that were told that the plan leaves them out
@@ -254,7 +254,7 @@ class Coordinator:
     def _announce(self, command: e.Announce) -> None:
         plan, timed = command.plan, self.steps[command.plan.step]
         before = (timed.plan.round, timed.plan.attempt) if timed.plan is not None else (-1, -1)
-        if (plan.round, plan.attempt) > before:  # the same plan may come again
+        if (plan.round, plan.attempt) > before:  # the same plan may be announced again
             timed.planned_at, timed.planned_s, timed.plan = time.monotonic(), plan.duration_s, plan
             timed.codecs, timed.codec_down = {slot.peer: slot.codec for slot in plan.slots}, plan.codec_down
             timed.attempts += 1

@@ -24,7 +24,7 @@ from tests.runs.factories import data_folder, migrated_postgres
 
 __all__ = ["data_folder", "migrated_postgres", "postgresql", "redis"]
 
-AFTER_S = 8.0  # watched seconds after a fault, in which messages go over Redis again
+AFTER_S = 8.0  # seconds to watch after a fault, in which messages go over Redis again
 
 
 async def test_redis_restarts(redis: Redis, postgresql: str, settings: Any) -> None:

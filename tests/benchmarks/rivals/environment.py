@@ -19,7 +19,7 @@ LAST_LINES = 3
 
 
 class Unavailable(RuntimeError):
-    """This rival cannot run here. The text gives the reason."""
+    """Raised if a rival cannot run on this machine. The text gives the reason."""
 
 
 def interpreter(folder: Path = ROOT / "var" / "rivals" / "hivemind", requirements: Path = REQUIREMENTS) -> Path:

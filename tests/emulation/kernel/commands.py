@@ -1,4 +1,4 @@
-"""Runs `ip` and `tc` on many lines at a time, and finds out whether this machine permits this."""
+"""Run `ip` and `tc` on many lines at a time, and find out whether this machine permits this."""
 
 import functools
 import os
@@ -20,7 +20,7 @@ PROBE_QUEUES = (
 
 
 class Unavailable(RuntimeError):
-    """This machine cannot emulate a network. The text gives the reason and a remedy."""
+    """Raised if this machine cannot emulate a network. The text gives the reason and a remedy."""
 
 
 def batch(program: str, lines: Iterable[str], namespace: str = "") -> None:

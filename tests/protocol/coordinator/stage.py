@@ -97,13 +97,13 @@ class Stage:
         self.said: list[e.Command] = []  # all commands so far
         self.records: list[Record] = []
         self.gathers = True  # whether a trainer reports automatically when it has all averages
-        self.logs: dict[PeerId, int] = {}  # length of the log of each log keeper that lacks its end
+        self.logs: dict[PeerId, int] = {}  # log length of each log keeper whose log is incomplete
         self.lose: set[tuple[PeerId, type[m.Message]]] = set()  # messages that do not arrive
 
     # --- events
 
     def handle(self, event: e.Event) -> list[e.Command]:
-        """Handle an event, then play how the database and the peers respond to the commands."""
+        """Handle an event, then play the responses of the database and the peers to the commands."""
         commands = advance(self.state, event, self.now, seed=1)
         self.said += commands
         for command in commands:

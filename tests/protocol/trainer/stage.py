@@ -34,7 +34,7 @@ def unit(number: int) -> Unit:
 
 
 class Stage:
-    """A single trainer's core. `actions`: the actions after the last event. `said`: the messages since `hush`."""
+    """One trainer's core. `actions`: those after the last event. `said`: the messages since the last call of `hush`."""
 
     def __init__(self, staleness: Literal[0, 1] = 0) -> None:
         self.now, self.seeds = 100.0, 1

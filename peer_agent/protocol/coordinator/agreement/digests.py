@@ -65,7 +65,7 @@ def has_majority(state: RunState, ballot: Ballot, value: str) -> bool:
 
 
 def is_split(state: RunState, ballot: Ballot) -> bool:
-    """Return True if a ballot has had several values and no majority for too long. Must be called on clock ticks."""
+    """Return True if a ballot has had several values and no majority for too long. Call this on clock ticks."""
     if ballot.value or len(ballot.machines) < 2:
         ballot.split_since = None
     elif ballot.split_since is None:

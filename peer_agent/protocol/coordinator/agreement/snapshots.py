@@ -76,7 +76,7 @@ def look_at_hashes(state: RunState) -> list[Command]:
         return _admit(state, value)
     if not is_split(state, ballot):
         return []
-    ballot.split_since = state.now  # ask for a replay again after the same time, until it is done
+    ballot.split_since = state.now  # ask for a replay again after the same time if it is not done by then
     return [Replay(index, step), Note("replay", f"copies of the model differ at step {step}; the site makes its own")]
 
 

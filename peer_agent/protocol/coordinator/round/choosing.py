@@ -16,14 +16,14 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import PATIENCE, Candidate, Choice, Party, choose
 from peer_agent.protocol.recipe import LADDER, Codec
 
-GAIN = 0.1  # fraction of a step that fewer bits must save, or codecs would change with every measurement
+GAIN = 0.1  # fraction of a step that fewer bits must save; otherwise, codecs would change with every measurement
 ALIKE = 1.01  # use more bits again if a step then takes at most this many times as long
 
 Ladders = Mapping[PeerId, tuple[Codec, ...]]  # possible codecs of each possible contributor, preferred codec first
 
 
 def may_offer(member: Member) -> bool:
-    """Return True if a member may have work to offer. Starting a round without it makes that work one step old."""
+    """Return True if a member may have work to offer, which becomes one step old if a round starts without it."""
     return bool(member.done or member.carried or member.conduct.pace)
 
 
@@ -125,7 +125,7 @@ def _candidate(state: RunState, member: Member, ladder: tuple[Codec, ...]) -> Ca
 def _chosen(state: RunState, candidates: Sequence[Candidate], others: Sequence[Party], down_bytes: float) -> Choice:
     """Choose contributors, leaving out only peers whose own measured links are the bottleneck.
 
-    If the bottleneck is one reducer or a low estimate, every round would be faster with fewer contributors.
+    Otherwise, a slow reducer or a low estimate would make every round seem faster with fewer contributors.
     """
     batch, staleness = state.recipe.target_batch, state.recipe.staleness
     choice = choose(candidates, others, down_bytes, batch=batch, staleness=staleness)

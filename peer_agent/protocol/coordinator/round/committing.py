@@ -17,7 +17,7 @@ from peer_agent.protocol.log.records import Record, digest_of
 from peer_agent.protocol.sealed import SealedCommit
 
 PERSIST_PAUSE_S = 1.0  # seconds before sending the record to the database again; doubles each time
-PERSIST_PAUSES_S = 30.0  # the longest such pause
+PERSIST_PAUSES_S = 30.0  # the longest pause before sending the record again
 
 
 def commit(state: RunState) -> list[e.Command]:
@@ -74,7 +74,7 @@ def _committed(state: RunState, event: e.Persisted, seed: int) -> list[e.Command
     state.digest = digest_of(event.sealed)
     state.sealed, state.late_rounds, state.slow_rounds, state.amnesties = event.sealed, 0, 0, 0
     enter(state, Why.WRITTEN)
-    state.accumulated.append(round_.cut_at - state.batch_since)  # not for void rounds, whose work is only claimed
+    state.accumulated.append(round_.cut_at - state.batch_since)  # void rounds do not count: their work was only claimed
     state.batch_since = round_.cut_at if state.recipe.staleness else state.now
     await_replicas(state, round_)
     state.round, state.attempt, state.accumulating_since = None, 0, state.now

@@ -73,7 +73,7 @@ class _Share(Struct, frozen=True):
     peer: PeerId
     chunks: int
     tokens: int  # tokens summed over these chunks
-    bytes: float  # least bytes if no chunk was left out
+    bytes: float  # fewest bytes that arrive if no chunk was left out
 
 
 def take_lateness(state: RunState, member: Member, message: m.Arrivals) -> None:
@@ -120,9 +120,9 @@ def _shares(plan: m.Plan, reducer: PeerId) -> Iterator[_Share]:
 def _latenesses(
     plan: m.Plan, shares: Sequence[_Share], arrivals: Mapping[PeerId, m.Arrival]
 ) -> Iterator[tuple[PeerId, float]]:
-    """Yield each peer's lateness: the maximum for its first chunk, for its last chunk, and in the reducer's report.
+    """Yield each peer's lateness: the largest of its first chunk's, its last chunk's, and that in the reducer's report.
 
-    A peer that missed a deadline counts as somewhat later, because its arrival time is unknown.
+    A peer that missed a deadline counts as somewhat later than sigma, because its arrival time is unknown.
     """
     came = [arrivals.get(share.peer) for share in shares]
     whole_s, tokens = deadlines.coming_s(plan), [share.tokens for share in shares]

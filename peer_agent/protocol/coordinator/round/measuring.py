@@ -16,9 +16,9 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import Codec
 from peer_agent.protocol.wire import HEADER
 
-FRAME_BYTES = HEADER.size + 16  # most bytes of a frame besides the chunk's values
-WHOLE = 0.95  # fraction of a gradient: a sender of less was dropped or lost
-MOST_KNOWN = 20_000  # most directions to remember; those first seen longest ago are forgotten first
+FRAME_BYTES = HEADER.size + 16  # maximum number of bytes of a frame besides the chunk's values
+WHOLE = 0.95  # fraction of a gradient: the sender of a smaller fraction was dropped or lost
+MOST_KNOWN = 20_000  # maximum number of directions to remember; those first seen longest ago are forgotten first
 
 
 def take_arrivals(state: RunState, member: Member, message: m.Arrivals) -> None:
@@ -90,10 +90,11 @@ def learn_links(state: RunState) -> None:
 
 
 def _as_asked(measured: Measured, told: Mapping[PeerId, float]) -> Iterator[Flow]:
-    """Yield an attempt's flows with their planned seconds. `told`: upload limits of senders (bytes per second).
+    """Yield an attempt's flows with their planned durations. `told`: the senders' upload limits in bytes per second.
 
-    Gradients follow the plan's pace; a partial gradient gets a proportional share of the time. Averages get as long as
-    the gradients took to reach their reducer. If that reducer reported no gradients, its averages count as on time.
+    Gradients follow the plan's pace; a partial gradient gets a proportional share of the time. Averages are planned to
+    take as long as the gradients took to reach their reducer. If that reducer reported no gradients, its averages count
+    as on time.
     """
     size = Counter[PeerId]()
     for flow in (*measured.gradients, *measured.averages):

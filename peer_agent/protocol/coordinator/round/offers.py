@@ -1,4 +1,4 @@
-"""From the cut to the plan: which peers to ask, which offers to accept, and how long to wait for offers."""
+"""Collect offers, from the cut to the plan: which peers to ask, which offers to accept, and how long to wait."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ from peer_agent.protocol.recipe import Codec
 
 GROSS = 10.0
 
-LATE_ROUNDS = 5  # most doublings of the wait while rounds are void for lack of offers, as slow machines need more time
+LATE_ROUNDS = 5  # the wait doubles at most this often while rounds are void for lack of offers: slow machines need time
 
 
 def may_cut(state: RunState) -> bool:
@@ -65,7 +65,7 @@ def cut(state: RunState) -> list[Command]:
 
 
 def _leave_out(state: RunState, round_: Round, chosen: Chosen) -> list[Command]:
-    """Tell each peer that is left out why. Send one extra notice to a peer that can never keep up (rule 14)."""
+    """Tell each left-out peer the reason. Send one extra notice to a peer that can never keep up (rule 14)."""
     commands: list[Command] = []
     for peer, reason in round_.left_out.items():
         said = m.SitOut(

@@ -1,4 +1,4 @@
-"""The outline of the latest round, for display on pages. It is updated from the plan to the end of the round."""
+"""The outline of the latest round, for display on pages. It is updated from the round's plan until the round ends."""
 
 from peer_agent.protocol.coordinator.state import Round, RunState
 from peer_agent.protocol.identifiers import PeerId

@@ -22,12 +22,12 @@ from peer_agent.protocol.sealed import plan_of
 
 CHANGED = 0.02  # fraction of a member's rate: smaller changes are not sent
 
-LONGER = 1.02  # times the assumed time: a longer round has slower links than assumed
-STRAGGLES = 6.0  # times the median of the seconds that contributors' own links need
+LONGER = 1.02  # times the assumed time: if a round takes longer, its links are slower than assumed
+STRAGGLES = 6.0  # a straggler's own link needs more than this many times the contributors' median
 START_S = 0.2  # seconds from the plan to the first chunk
 FRAMING = 1.01  # factor on the time, for headers, leaves and TLS
 REDUCE_S = 20.0  # seconds beyond the planned time before a round without progress is void
-SLOW_ROUNDS = 5  # most doublings of these seconds while rounds are void because nothing moved
+SLOW_ROUNDS = 5  # these seconds double at most this often while rounds are void because nothing moved
 
 
 def plan(state: RunState) -> list[Command]:
@@ -128,7 +128,7 @@ def _parties(state: RunState, round_: Round, reducers: Sequence[Member], *, hope
     up = {slot.peer: encoded_size(slot.codec, state.elements) for slot in round_.slots}
     here = {member.peer: member for member in (*state.trainers(), *reducers)}
     gone = [Party(peer=peer, up_bytes=up[peer], is_volunteer=True) for peer in up.keys() - here.keys()]
-    dealt = {member.peer for member in reducers}  # others may still send and receive
+    dealt = {member.peer for member in reducers}  # members without a share may still send and receive
     parties = [
         replace(party_of(state, member, up.get(peer, 0), hopes=hopes), may_reduce=peer in dealt)
         for peer, member in here.items()
@@ -203,7 +203,7 @@ def upload_bps(state: RunState, member: Member, *, hope: float = 1.0) -> float:
 
 
 def tell_rates(state: RunState) -> Iterator[Command]:
-    """Send changed upload limits to members with a reserve, but never mere lower bounds, which would be permanent."""
+    """Send changed upload limits to members with a reserve. Skip mere lower bounds, because they would be permanent."""
     for member in state.members.values():
         known = state.capacities.get((member.peer, "up"))
         if not member.reserve or known is None or (known.is_floor and not known.is_tried):

@@ -24,8 +24,8 @@ from peer_agent.protocol.coordinator.workers.conduct import missed, struck, was_
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import root_over
 
-LOOKS = 64  # checks for a second copy: after each of so many reports, then as many more, evenly spaced
-COMING_S = 2.0  # seconds: a gradient that grew this recently is still arriving (reducers report each second)
+LOOKS = 64  # checks for a second copy: after each of this many reports, then this many more, evenly spaced
+COMING_S = 2.0  # seconds: a gradient that grew this recently is still arriving (reducers report every second)
 SECOND_COPY_S = 5.0  # seconds to wait for a second copy after the last span is on a disk
 
 
@@ -66,7 +66,7 @@ def take_gathered(state: RunState, member: Member, arrivals: m.Arrivals) -> list
     round_.gathered[member.peer] = arrivals.holds
     count, parts = len(round_.gathered), len(round_.persons) // LOOKS
     if count > LOOKS and parts and count % parts:
-        return []  # among thousands of reports, a later report or the clock makes the check
+        return []  # with thousands of reports, leave the check to a later report or to the clock
     return _commit_when_held(state, round_)
 
 
@@ -128,7 +128,7 @@ def gathered_root(round_: Round) -> bytes:
 
 
 def commit_in_time(state: RunState) -> list[Command]:
-    """Commit if no second copy can come in time. At the deadline, quarantine the reducers of spans most peers lack."""
+    """Commit if no second copy can come in time. At the deadline, quarantine reducers whose spans most peers lack."""
     round_ = state.round
     if state.phase is not Phase.REDUCE or round_ is None or round_.plan is None or round_.done_at is None:
         return []
@@ -228,7 +228,7 @@ def withdraw(state: RunState, peer: PeerId, why: str) -> list[Command]:
 
 
 def take_refusal(state: RunState, member: Member, refused: m.SlotRefused) -> list[Command]:
-    """Process a reducer's refusal of a slot. Continue without the slot, and make its sender start a new accumulator."""
+    """Process a reducer's refusal of a slot. Continue without the slot, and revoke its sender's accumulator."""
     round_ = open_round(state, refused)
     if round_ is None or refused.slot >= len(round_.slots) or member.peer not in chunks_of(round_):
         return []
@@ -260,7 +260,7 @@ def strike(state: RunState, peers: Iterable[PeerId]) -> None:
 
 
 def _leave_behind(state: RunState, round_: Round, done: m.SpanDone) -> list[Command]:
-    """Report each late slot once. Drop slots that missed too many consecutive chunks from this round (rule 8)."""
+    """Report each late slot once. Drop from the round any slots that missed too many consecutive chunks (rule 8)."""
     late, behind = left_out(round_, done), left_behind(state, round_, done)
     senders = [state.members.get(round_.slots[slot].peer) for slot in sorted(late - behind - round_.late)]
     round_.late |= late

@@ -22,7 +22,7 @@ def is_current(state: RunState, message: m.Attempted) -> bool:
 def void(state: RunState, why: Why, text: str, names: tuple[str, ...] = ()) -> list[Command]:
     """End the round without an update. Trainers keep their gradients. `names`: the people whom `text` names.
 
-    Note it in the timeline, unless all its trainers have left, because the timeline already shows that.
+    Add `text` to the timeline, unless all its trainers have left, because the timeline already shows that.
     """
     round_ = state.round
     assert round_ is not None

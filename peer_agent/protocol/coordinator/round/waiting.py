@@ -41,7 +41,7 @@ def await_replicas(state: RunState, round_: Round) -> None:
 
 
 def await_return(state: RunState) -> None:
-    """After a restart, wait for the trainers of the last update, so that those with a batch do not begin alone."""
+    """After a restart, wait for the trainers of the last update, so that no round begins with only some of them."""
     state.applying_until = state.now + FIRST_S if state.applying else 0.0
 
 

@@ -15,15 +15,15 @@ from peer_agent.protocol.coordinator.workers.conduct import remake_s, usual_s
 from peer_agent.protocol.deadlines import batch_chunks, coming_s, waiting_s
 from peer_agent.protocol.identifiers import PeerId
 
-STALL_S = 4.0  # least seconds without a new chunk before a slot is dropped or a reducer is replaced
-LEAST_STALL_S = 1.0  # least seconds without a new chunk before a slot is dropped, if rounds are short
+STALL_S = 4.0  # minimum seconds without a new chunk before a slot is dropped or a reducer is replaced
+LEAST_STALL_S = 1.0  # minimum seconds without a new chunk before a slot is dropped if rounds are short
 STALL_CHUNKS = 4.0  # a slot may also stop for the time in which faster slots get this many chunks
-WAIT = 4.0  # times the others' time: wait this long for a slow slot or reducer
-HEARD_S = 3.0  # least seconds without a report before a reducer counts as stopped (reports come each second)
-STILL_BATCHES = 2.0  # a reducer may get nothing for the planned time of this many batches of each slot
+WAIT = 4.0  # times the others' time: how long to wait for a slow slot or reducer
+HEARD_S = 3.0  # minimum seconds without a report before a reducer counts as stopped (reports come every second)
+STILL_BATCHES = 2.0  # a reducer may receive nothing for the planned time of this many batches of each slot
 REPORT_S = 1.0  # seconds between two reports of a reducer
-SILENT_REPORTS = 2  # missed reports after which the machine of a reducer counts as stopped altogether
-HANG_S = 3 * STALL_S  # least seconds without a chunk at any reducer before an unused reducer takes over
+SILENT_REPORTS = 2  # number of missed reports after which a reducer's whole machine counts as stopped
+HANG_S = 3 * STALL_S  # minimum seconds without a chunk at any reducer before an unused reducer takes over
 
 
 def take_progress(state: RunState, member: Member, progress: m.Progress) -> list[Command]:
@@ -124,7 +124,7 @@ def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[Pee
 
 
 def _silent(state: RunState, round_: Round, reducers: set[PeerId]) -> set[int]:
-    """Return silent reducers' own slots whose gradients stopped when the reports did. No more chunks will come."""
+    """Return slots of silent reducers whose own gradients stopped when their reports did. No more chunks will come."""
     silent = set()
     for slot in (number for number, entry in enumerate(round_.slots) if entry.peer in reducers):
         heard_at = round_.reported.get(round_.slots[slot].peer, round_.planned_at)
@@ -211,7 +211,7 @@ def _stalled(state: RunState, round_: Round) -> Iterator[tuple[PeerId, int]]:
 
 
 def _slow(state: RunState, round_: Round) -> Iterator[int]:
-    """Yield unfinished slots once the finished slots have waited four times as long as they took themselves.
+    """Yield unfinished slots once the finished slots have waited for four times their own sending time.
 
     If the finished slots lack a quorum, dropping the others would void the round, so wait until the finished slots
     could compute another batch.

@@ -1,6 +1,6 @@
 """Machine reliability, judged by deliveries rather than claims: pace, silence, quarantine.
 
-This module updates the sums in `RunState` one member at a time, so that no event has to visit every member.
+This module updates the totals in `RunState` one member at a time, so that no event has to visit every member.
 """
 
 import math
@@ -11,22 +11,22 @@ from peer_agent.protocol.coordinator.events import Command, Note
 from peer_agent.protocol.coordinator.state import Conduct, Member, Phase, Round, RunState
 from peer_agent.protocol.identifiers import PeerId
 
-SILENT_S = 30.0  # least seconds of work without a delivery before a machine is silent (or three usual unit times)
+SILENT_S = 30.0  # minimum seconds of work without a delivery before a machine is silent (or three usual unit times)
 NEWCOMER_S = 600.0  # seconds of work without a first delivery before a machine is silent: it may be compiling
 AMNESTY_S = 2.0  # seconds after a void round until quarantines may be suspended again; doubles each time
-PATIENCE = 3.0  # times the usual: patience for a machine's unit, and for a batch
+PATIENCE = 3.0  # a unit or a batch takes too long after this many times its usual time
 FIRST_LIFT_S = 30.0  # seconds until quotas are suspended, if no usual time is known
 LATE_UNITS = 2.0  # usual unit times without a delivery, after which a machine's share shrinks
-LATE_S = 1.0  # least seconds without a delivery after which a share shrinks: a report may be on its way
-DELIVERIES = 9  # number of last deliveries, whose median gives the pace
-FASTEST_S = 1e-3  # least seconds counted for a delivery
+LATE_S = 1.0  # a share never shrinks in fewer seconds without a delivery, because a report may be on its way
+DELIVERIES = 9  # the median of this many most recent deliveries gives the pace
+FASTEST_S = 1e-3  # minimum seconds to count for a delivery
 OUT = (1, 4, 16)  # rounds of quarantine after the first, second and any further refusal or failure
-OUT_S = (0.0, 16.0, 64.0)  # least seconds of quarantine after the first, second and any further failure
-CONDUCTS_KEPT = 10_000  # most machines to remember while they are away
+OUT_S = (0.0, 16.0, 64.0)  # minimum seconds of quarantine after the first, second and any further failure
+CONDUCTS_KEPT = 10_000  # maximum number of machines to remember while they are away
 
 
 def recount(state: RunState, member: Member) -> None:
-    """Update the run's sums and the member's work clock after the member has changed."""
+    """Update the run's totals and the member's work clock after the member has changed."""
     ready = member.trains and member.reconciled and member.step == state.step
     awake = ready and is_counted(state, member.conduct)
     _put(state, member, (ready, awake, member.done_samples if awake else 0))
@@ -34,13 +34,13 @@ def recount(state: RunState, member: Member) -> None:
 
 
 def discount(state: RunState, member: Member) -> None:
-    """Remove a departing member from the run's sums."""
+    """Subtract a departing member from the run's totals (ready machines, active machines, samples)."""
     _put(state, member, (False, False, 0))
     _pause(state, member.conduct)
 
 
 def recount_all(state: RunState) -> None:
-    """Recount all the trainers after a change that affects all of them: the start or end of a round."""
+    """Recount all trainers after the start or end of a round, which affects all of them."""
     for member in state.members.values():
         if member.trains:
             recount(state, member)
@@ -72,7 +72,7 @@ def _is_out(state: RunState, conduct: Conduct) -> bool:
 
 
 def _clock(state: RunState, member: Member) -> None:
-    """Run a machine's work clock while the machine has leased units, is below its quota and may compute."""
+    """Run a machine's work clock, but only while the machine has leased units, is below its quota and may compute."""
     conduct = member.conduct
     left = state.leases.outstanding(member.accumulator) - len(member.done)
     may_work = state.goal == "running" and _may_compute(state, member)
@@ -142,7 +142,7 @@ def pace_now(state: RunState, conduct: Conduct) -> float:
 
 
 def idle_s(state: RunState, conduct: Conduct) -> float:
-    """Return the seconds since the machine's last delivery in which it had leased units and could compute."""
+    """Return for how many seconds since its last delivery the machine had leased units and could compute."""
     running = state.now - conduct.working_since if conduct.working_since is not None else 0.0
     return conduct.worked_s + running
 
@@ -166,7 +166,7 @@ def hush(state: RunState, member: Member) -> list[Command]:
 def missed(state: RunState, conduct: Conduct) -> None:
     """Quarantine a machine that made no offer or was dropped: for one round, and until it delivers a unit.
 
-    A delivery is only a claim. Another failure before an update includes the machine's work extends the quarantine.
+    A delivery is only a claim. If the machine fails again before an update includes its work, the quarantine grows.
     """
     conduct.owes, conduct.proven, conduct.misses = True, 0, conduct.misses + 1
     _send_out(state, conduct, conduct.misses)
@@ -228,7 +228,7 @@ def is_close(state: RunState, member: Member) -> bool:
 
 
 def _takes_too_long(state: RunState, pace: float, whole: float) -> bool:
-    """Return True if a batch at this pace takes over three times the usual time (at first, that at pace `whole`)."""
+    """Return True if a batch at this pace takes over three times the usual time (before the first: pace `whole`)."""
     batch = state.recipe.target_batch
     usual = usual_s(state) or (batch / whole if whole else 0.0)
     return batch > pace * PATIENCE * usual

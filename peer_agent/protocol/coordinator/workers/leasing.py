@@ -1,4 +1,4 @@
-"""Leasing: batch shares proportional to pace, quotas, and units leased two rounds in advance (rule 22)."""
+"""Leasing: quotas, batch shares proportional to each machine's pace, and units leased two rounds ahead (rule 22)."""
 
 import math
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from peer_agent.protocol.coordinator.state import Member, RunState
 from peer_agent.protocol.coordinator.workers.conduct import for_later, is_asked, is_close, is_counted, pace_now, recount
 from peer_agent.protocol.log.records import Unit
 
-HEADROOM = 1.25  # times its share: a trainer rests when so much work lies in its accumulator
+HEADROOM = 1.25  # times its share: a trainer rests once its accumulator contains this much work
 AHEAD = 2.0  # rounds for which units are leased in advance
-GROWTH = 2.0  # most that is expected of a machine: times its largest part of an update, or times an equal share
-LOOKS = 4  # most checks of the marks that change nothing, per batch: each check visits all members
+GROWTH = 2.0  # a machine's share is at most this many times its largest part of an update, or an equal share
+LOOKS = 4  # maximum checks per batch of the marks that change nothing, because each check visits all members
 MARKED = 4  # rounds of units below the marks; at half of that, the marks are raised
-HELLO_S = 5.0  # seconds after a hello request in which the peer gets no leases
+HELLO_S = 5.0  # a peer gets no leases for this many seconds after a hello request
 
 
 def deal(state: RunState) -> None:
@@ -40,7 +40,7 @@ def deal(state: RunState) -> None:
 
 
 def _limited(state: RunState, paced: Sequence[Member], batch: float, equal: float) -> list[tuple[Member, float]]:
-    """Return shares proportional to pace, capped by what each machine has proven. The others take the excess."""
+    """Return shares proportional to pace, capped by what each machine has proven. Other machines take the excess."""
     limits = {member.peer: max(equal, GROWTH * member.conduct.proven) for member in paced}
     paces = {member.peer: pace_now(state, member.conduct) for member in paced}
     order = sorted(paced, key=lambda member: (limits[member.peer] / paces[member.peer], member.peer))
@@ -63,7 +63,7 @@ def top_up_all(state: RunState) -> list[Command]:
 
 
 def reserve(state: RunState) -> list[Command]:
-    """Request higher lease marks if the present ones cover less than half of the units that the trainers may need."""
+    """Request higher lease marks if the current ones cover less than half of the units that the trainers may need."""
     if state.reserving or not _may_lease(state):
         return []
     unit = state.recipe.micro_batch
@@ -80,12 +80,12 @@ def top_up(state: RunState, member: Member) -> list[Command]:
     if not is_asked(state, member.conduct):
         return []
     if member.hello_asked_at is not None and state.now - member.hello_asked_at < HELLO_S:
-        return []  # the coordinator could not tell if the answer includes a lease made after the request
+        return []  # otherwise, the coordinator could not tell whether the hello includes a lease made after the request
     unit, conduct = state.recipe.micro_batch, member.conduct
     is_known = conduct.pace and is_counted(state, conduct)
     share = member.share if is_known else unit
     quota = _quota(state, member, share, is_known=bool(is_known))
-    # A machine that claims more work than its quota gets no more leases for that.
+    # Claiming more work than its quota earns a machine no further leases.
     later = for_later(state, member)
     done = member.done_samples - later + min(later, quota)
     ahead = state.leases.held_samples.get(member.accumulator, 0) - done

@@ -25,8 +25,8 @@ def fail_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Uni
 def _ending(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit] | None) -> set[Unit]:
     """Return the leases that can end now. If the round has no plan yet, withdraw the offer that contains them.
 
-    An update may still include units that are in the open plan. Any that it leaves out return to the pool after the
-    round.
+    An update may still include units that are in the open plan. Units that the update leaves out return to the pool
+    after the round.
     """
     held = state.leases.held.get(accumulator, set())
     ending = set(held) if units is None else held.intersection(units)

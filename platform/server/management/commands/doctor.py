@@ -20,7 +20,7 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def handle(self, **_: Any) -> None:
-        """Make all checks, for the public address of the running site if there is one."""
+        """Run all checks, for the public address of the running site if a site is running."""
         for name, value in public_settings(announced_url() or settings.PUBLIC_URL).items():
             setattr(settings, name, value)
         found = health.look(health.CHECKS, patience_s=health.LIMIT_S)

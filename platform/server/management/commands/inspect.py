@@ -1,4 +1,4 @@
-"""`manage.py inspect FILE…`: what a run would learn from these files. Needs no run, no database and no site."""
+"""`manage.py inspect FILE…`: show what a run would learn from files. Needs no run, database or site."""
 
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,11 @@ from peer_agent.site_work.inspecting import inspect
 from peer_agent.site_work.intake.verdict import Pixels, Verdict, encode_verdict, shown
 
 SIGNS = {"note": "·", "question": "?", "refusal": "✗"}
-MOST = 12  # fields, classes and reasons that are printed
+MOST = 12  # most fields, classes and reasons that are printed
 
 
 class Command(BaseCommand):
-    """Print the verdict. The last line is one JSON object. Exit with 1 if there is a question or a refusal."""
+    """A command that prints the verdict, with JSON as its last line. It exits with 1 for a question or a refusal."""
 
     help = "say what a run would learn from these files, before anything is uploaded"
     requires_system_checks = ()

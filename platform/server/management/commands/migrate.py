@@ -1,4 +1,4 @@
-"""`manage.py migrate`: Django's command, without the time limit that PostgreSQL otherwise puts on statements."""
+"""`manage.py migrate`: Django's command, without the site's time limit on PostgreSQL statements."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ from django.db import connection
 
 
 class Command(migrate.Command):
-    """Django's command. A change of a large table may take longer than any other statement of a site is allowed to.
+    """Django's `migrate`, without a statement timeout, since altering a large table can exceed the usual limit.
 
-    The limit on waiting for locks stays, because everything else would queue behind a change that waits.
+    The lock timeout stays, because every other query would queue behind a blocked migration.
     """
 
     def handle(self, *arguments: Any, **options: Any) -> None:

@@ -56,7 +56,7 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         """Serve until a stop signal arrives. Raises Problem E334, E401, E404, E405, E418."""
         check_parts(options)
-        os.umask(0o077)  # tables, texts and logs are readable for this account only, as keys are
+        os.umask(0o077)  # only this account can read tables, texts and logs, as with keys
         data = Path(settings.DATA)
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
@@ -101,7 +101,7 @@ class Command(BaseCommand):
 
 
 class Announcement:
-    """The file that tells other programs the site's address. It exists while the site answers."""
+    """The file that tells other programs the site's address. It exists while the site is up."""
 
     def __init__(self, place: Place, url: str) -> None:
         self.place, self.url = place, url
@@ -122,7 +122,7 @@ def announced(place: Place, url: str) -> Iterator[Announcement]:
 
 
 def public_address(asked: str, inner: str) -> str:
-    """Return the public address from the command line, else the environment, else the socket. Raises Problem E405."""
+    """Return the public address: from the command line, else the environment, else the socket. Raises Problem E405."""
     return environment.address("--public-url", asked or environment.text("MANYHANDS_PUBLIC_URL") or inner, environ={})
 
 
@@ -148,7 +148,7 @@ class RelayPlace(NamedTuple):
 
 
 def relay_place(public: str, host: str, asked: int | None) -> RelayPlace:
-    """Return the relay's place. Systems that cannot pass connections to another process need a port of its own."""
+    """Return where the relay gets connections. If the system cannot pass them on, the relay needs its own port."""
     if asked is None and CAN_PASS:
         return RelayPlace("", 0, address_behind(public), Door())
     port = relay_port_for(public, host, asked or 0)
@@ -159,7 +159,7 @@ def relay_place(public: str, host: str, asked: int | None) -> RelayPlace:
 async def serve(
     bound: socket.socket, ready: Announcement, *, inner: str, relay: RelayPlace | None, attached: bool
 ) -> None:
-    """Run all parts until one ends or a stop is requested, then stop the others."""
+    """Run all parts of the site until one ends or a stop is requested, then stop the others."""
     from coordination.hosts.supervisor import run_hosts
     from server.asgi import application
 

@@ -1,4 +1,4 @@
-"""`manage.py worker`: run the background tasks of site processes that were started with `serve --no-worker`."""
+"""`manage.py worker`: do the background jobs of site processes that were started with `serve --no-worker`."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ class Command(BaseCommand):
         if not settings.REDIS_URL:
             reason = "it is empty, but the site's processes wake the worker through it"
             raise Problem.of("E405", name="REDIS_URL", reason=reason)
-        os.umask(0o077)  # files are readable for this account only, as with `serve`
+        os.umask(0o077)  # only this account can read new files, as with `serve`
         Path(settings.DATA).mkdir(mode=0o700, parents=True, exist_ok=True)
         with running_worker():
             request_after_start()

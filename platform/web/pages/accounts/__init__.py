@@ -1,1 +1,1 @@
-"""Pages about a person's own account: login, settings, machines."""
+"""Pages about the user's own account: login, settings, machines."""

@@ -1,4 +1,4 @@
-"""The account page: password, other sessions, external logins. Also the page that an operator's password link opens."""
+"""The account page: password, other sessions, external logins. Also the page that a password link opens."""
 
 from django.contrib.auth import login, update_session_auth_hash
 from django.contrib.auth.decorators import login_required

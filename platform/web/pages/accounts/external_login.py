@@ -30,11 +30,11 @@ from web.http.faults import answer
 from web.http.requester import address_of
 from web.pages.accounts.forms import NameForm
 
-CONNECT = "connect"  # allauth's word for adding a login to a person who is logged in
-MARK_S = 3600  # seconds for which a link works; an account page that is older must be loaded again
+CONNECT = "connect"  # allauth's name for adding a login to the account of a logged-in user
+MARK_S = 3600  # seconds for which a link works; an older account page must be reloaded
 PENDING = "outside"  # session key of a newcomer who still has to choose a name
 COUNTED = "log-ins by another site"
-MALFORMED = (AttributeError, KeyError, TypeError, ValueError)  # the other site's answer may have any shape
+MALFORMED = (AttributeError, KeyError, TypeError, ValueError)  # Any: the other site's answer may have any form
 
 
 class LoginProvider(NamedTuple):
@@ -43,7 +43,7 @@ class LoginProvider(NamedTuple):
 
 
 class Connection(NamedTuple):
-    """An external login on the account page. `start` is the address that connects it, or empty if connected."""
+    """An external login on the account page. `start` is the address that connects it; empty if it is connected."""
 
     provider: str
     name: str
@@ -65,7 +65,7 @@ def login_providers() -> list[LoginProvider]:
 
 
 def connections(person: Person) -> list[Connection]:
-    """Return the logins a person can connect, and those already connected, even if no longer offered."""
+    """Return the logins that a user can connect and those already connected, even if they are no longer offered."""
     names = {provider.provider: provider.name for provider in login_providers()}
     known = external_logins.connected(person)
     shown = {**names, **{provider: names.get(provider, provider) for provider in known}}
@@ -94,8 +94,8 @@ def providers_shown(_: HttpRequest) -> dict[str, Any]:
 class CheckedOpenID(OpenIDConnectOAuth2Adapter):  # type: ignore[misc] # allauth has no types
     """OpenID Connect with stricter checks than allauth's.
 
-    It verifies the ID token's signature, whereas allauth relies on TLS. Both of the other site's answers must be about
-    the same person.
+    It verifies the ID token's signature, whereas allauth relies on TLS. The other site's two answers must be about the
+    same person.
     """
 
     def complete_login(self, request: HttpRequest, app: Any, token: Any, **kwargs: Any) -> Any:
@@ -109,10 +109,10 @@ class CheckedOpenID(OpenIDConnectOAuth2Adapter):  # type: ignore[misc] # allauth
 
 
 class OutsideAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc] # allauth has no types
-    """The hook that replaces allauth's pages and tables once the other site has identified the person."""
+    """The hook that replaces allauth's pages and tables once the other site has identified the user."""
 
     def pre_social_login(self, request: HttpRequest, sociallogin: Any) -> None:
-        """Log the person in, or connect the login to an account. Always raises ImmediateHttpResponse."""
+        """Log the user in, or connect the login to their account. Always raises ImmediateHttpResponse."""
         account, wanted = sociallogin.account, sociallogin.state.get("next") or ""
         external_logins.forget_details(provider=account.provider, uid=account.uid)
         if sociallogin.state.get("process") == CONNECT:
@@ -169,7 +169,7 @@ def choose_name(request: HttpRequest) -> HttpResponse:
 
 
 def come_in(request: HttpRequest, newcomer: Newcomer) -> HttpResponse:
-    """Log in a person whom the other site has confirmed. If the person is new and needs another name, ask for it."""
+    """Log in a user whom the other site has confirmed. If they are new and need another name, ask for it."""
     person = external_logins.person_known_as(provider=newcomer.provider, uid=newcomer.uid)
     if person is None:
         try:
@@ -195,7 +195,7 @@ def join(newcomer: Newcomer) -> Person:
 
 
 def let_in(request: HttpRequest, person: Person, wanted: str) -> HttpResponse:
-    """Log the person in, unless the account is closed."""
+    """Log the user in, unless the account is closed."""
     request.session.pop(PENDING, None)
     if not person.is_active:
         return answer(request, Fault.of("E336"))

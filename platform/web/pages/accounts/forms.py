@@ -10,7 +10,7 @@ NEW = forms.PasswordInput(attrs={"autocomplete": "new-password"})
 
 
 class NewPasswordForm(forms.Form):
-    """A form for a new password, for a person identified in some other way."""
+    """A form for a new password, for a user who has been identified in another way."""
 
     password = forms.CharField(
         label=gettext_lazy("New password"), strip=False, help_text=gettext_lazy("At least 10 characters."), widget=NEW
@@ -38,7 +38,7 @@ class PasswordForm(NewPasswordForm):
 
     def __init__(self, *args: Any, has_password: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if not has_password:  # a person who came through another site has no password
+        if not has_password:  # a user who signed up through another site has no password
             self.fields["current"] = forms.CharField(required=False, widget=forms.HiddenInput)
 
 
@@ -72,7 +72,7 @@ class LoginForm(AuthenticationForm):
         self.fields["username"].label = gettext_lazy("Name")
 
     def get_invalid_login_error(self) -> forms.ValidationError:
-        """Return the closed-account error only if the person knows that account's password."""
+        """Return the error for a closed account only if the user knows that account's password."""
         closed = Person.objects.filter(username=self.cleaned_data["username"], is_active=False).first()
         if closed is not None and closed.check_password(self.cleaned_data["password"]):
             return forms.ValidationError(self.error_messages["inactive"], code="inactive")

@@ -37,12 +37,12 @@ MOST_IDLE = 24 * 60
 POWER = {"threads": "", "duty_percent": "%", "memory_gb": "GB", "disk_gb": "GB"}
 NETWORK = {"up_mbps": "Mb/s", "down_mbps": "Mb/s", "month_gb": "GB"}
 EVERY_DAY = ("from_all", "to_all")
-LAST_MINUTE = time(23, 59)  # a time field cannot say 24:00, so this stands for the end of the day
+LAST_MINUTE = time(23, 59)  # time fields do not accept 24:00, so this means the end of the day
 NO_LIMIT = gettext_lazy("no limit")
 
 
 def _number(label: Any, help_text: Any = "", *, most: float, least: float = 1, empty: Any = NO_LIMIT) -> forms.Field:
-    """Return an optional number field. It accepts fractions if `least` is a float, and shows `empty` while empty."""
+    """Return an optional number field, which accepts fractions if `least` is a float. Without a value, show `empty`."""
     kind = forms.FloatField if isinstance(least, float) else forms.IntegerField
     widget = forms.NumberInput(attrs={"placeholder": empty})
     return kind(label=label, help_text=help_text, min_value=least, max_value=most, required=False, widget=widget)
@@ -105,7 +105,7 @@ class LimitsForm(forms.Form):
         return (self[name] for name in EVERY_DAY)
 
     def differs(self) -> bool:
-        """Return True if a day has its own hours, or hours with an error."""
+        """Return True if any day has hours of its own, even invalid ones."""
         return any(end.value() or end.errors for _name, *ends in self.days() for end in ends)
 
     def days(self) -> Iterator[tuple[str, forms.BoundField, forms.BoundField]]:

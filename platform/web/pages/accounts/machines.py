@@ -1,4 +1,4 @@
-"""The page of a person's machines and tokens. A new secret is shown once, in the answer to the POST that created it."""
+"""The page of the user's machines and tokens. A new secret is shown once, in the response to its POST."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -41,7 +41,7 @@ from web.run_picture import counts
 from web.words import in_bytes, titled_in_words_of_page
 
 HOUR_S = 3600
-PAUSES = {"1h": HOUR_S, "2h": 2 * HOUR_S, "8h": 8 * HOUR_S}  # other values mean: until the owner resumes the machine
+PAUSES = {"1h": HOUR_S, "2h": 2 * HOUR_S, "8h": 8 * HOUR_S}  # any other value: until the owner resumes the machine
 PAUSE_CHOICES = (  # values of the form field, and their names
     ("1h", gettext_lazy("For 1 hour")),
     ("2h", gettext_lazy("For 2 hours")),
@@ -53,13 +53,13 @@ MOST_CHOICES = 50  # most runs offered for a machine to move to
 MOST_RUNS = 500  # most runs searched for a machine, newest first
 
 
-# Each machine's present work and past contributions
+# Each machine's current work and past contributions
 
 
 class OwnMachine(NamedTuple):
     """A machine's row on the page. `run` is the run it is in now. `samples` and `averaged` are sums over all runs.
 
-    `number` is greater than 1 if the person's earlier machines have the same name.
+    `number` is greater than 1 if the owner has earlier machines with the same name.
     """
 
     machine: Machine
@@ -79,7 +79,7 @@ class OwnMachine(NamedTuple):
 
     @property
     def asked(self) -> str:
-        """Text about the owner's request that the connected machine has not yet confirmed, or "" if there is none."""
+        """Text about an instruction from the owner that the connected machine has not yet confirmed, or ""."""
         control = self.control
         if control.report is None or control.is_heard:
             return ""
@@ -93,7 +93,7 @@ class OwnMachine(NamedTuple):
 
     @property
     def used(self) -> str:
-        """Text about the electricity and the upload that the machine reports for a run, or "" if that is little."""
+        """Text on how much electricity and upload the machine reports for its run, or "" if that is little."""
         report = self.control.report
         if report is None or not report.energy_wh:
             return ""
@@ -102,7 +102,7 @@ class OwnMachine(NamedTuple):
 
     @property
     def could_not(self) -> str:
-        """The error that prevented the machine from moving to another run, as text, or "" if there is none."""
+        """The error that kept the machine from moving to another run, as text, or ""."""
         code = self.control.report.could_not if self.control.report is not None else ""
         return f"{Fault(code, '').title} ({code})" if code else ""
 
@@ -130,12 +130,12 @@ def own_machines(person: Person) -> list[OwnMachine]:
 
 
 def _number_of(machine: Machine, machines: Iterable[Machine]) -> int:
-    """Return the machine's place among those of the same name, the oldest first."""
+    """Return the machine's number, counted from 1, among the machines with the same name, the oldest first."""
     return 1 + sum(other.name == machine.name and other.created_at < machine.created_at for other in machines)
 
 
 def runs_to_move_to(person: Person) -> list[Run]:
-    """Return the open runs to which the person's machines could move, newest first."""
+    """Return the open runs to which the user's machines could move, newest first."""
     open_ones = helped_runs(person).filter(pk__in=listed_runs(person).values("pk"), state__in=HOSTED)
     return list(open_ones.order_by("-created_at").only("slug", "title")[:MOST_CHOICES])
 
@@ -189,7 +189,7 @@ def machine_list(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def change_machine(request: HttpRequest, machine_id: UUID) -> HttpResponse:
-    """Rename, pause, move, revoke or restore one of the person's machines."""
+    """Rename, pause, move, revoke or restore one of the user's machines."""
     machine = selectors.machine_of(person_in(request), machine_id)
     if machine is None:
         raise Http404

@@ -157,7 +157,7 @@ def _test(request: HttpRequest, way: Way) -> HttpResponse:
 @never_cache
 @require_safe
 def for_browser(request: HttpRequest) -> HttpResponse:
-    """Return notices for a person's open pages. `wanted` is false if the person wants no notices in the browser."""
+    """Return notices for the user's open pages. `wanted` is false if the user wants no notices in the browser."""
     if not request.user.is_authenticated:
         return JsonResponse({"wanted": False, "notices": []})
     person = person_in(request)
@@ -175,7 +175,7 @@ def _told(notice: Notice) -> dict[str, Any]:
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
-    """Confirm an address through the link sent to it. A button must be pressed, since mail scanners follow links."""
+    """Confirm an address through the link sent to it. The user must press a button, since mail scanners open links."""
     try:
         mailbox = services.confirmable(token=token)
         if request.method == "POST":
@@ -191,7 +191,7 @@ def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def stop_mail(request: HttpRequest, token: str) -> HttpResponse:
-    """Stop e-mails through the link in each of them. Only a POST stops them."""
+    """Stop e-mails to an address, through the link in each of them. Only a POST does so."""
     try:
         if request.method == "POST":
             services.stop_mail(token=token)

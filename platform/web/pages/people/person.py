@@ -75,7 +75,7 @@ def person_page(request: HttpRequest, name: str) -> HttpResponse:
 @looks
 @require_safe
 def rounds_page(request: HttpRequest, name: str, slug: str) -> HttpResponse:
-    """Show each step of a run that averaged the person's work, and draw the newest ones."""
+    """List the steps of a run that include the person's work, and draw the newest ones."""
     person = person_or_404(request, name)
     run = get_object_or_404(runs_shown(person, request.user), slug=slug)
     found = rows_before(ledger_of(person, run), request, ROWS)
@@ -103,7 +103,7 @@ def rounds_page(request: HttpRequest, name: str, slug: str) -> HttpResponse:
 @looks
 @require_safe
 def certificate(request: HttpRequest, name: str) -> HttpResponse:
-    """Show a certificate of the work in the run `?run=`, by default the run with most samples. Also list other runs."""
+    """Show a certificate of the work in the run `?run=`, by default the one with the most samples. List other runs."""
     person = person_or_404(request, name)
     given = contributions(person, request.user)
     if not given.runs:
@@ -229,16 +229,16 @@ def drawn(figure: str, unit: str, below: str, name: str) -> bytes:
     return figure_png(figure, unit, below, name)
 
 
-# The last half year, day by day; or the first month
+# The last half year or, for a newcomer, the first month, day by day
 
 
 def per_day(by_day: Mapping[int, int], today: int) -> Sequence[int]:
-    """Return the samples of each day, oldest first. `by_day` maps days since 1970 to samples."""
+    """Return the samples of each day to draw, oldest first. `by_day` maps days since 1970 to samples."""
     return [by_day.get(day, 0) for day in range(first_day(by_day, today), today + 1)]
 
 
 def first_day(by_day: Mapping[int, int], today: int) -> int:
-    """Return the first day to draw: that of the first samples if they are new, otherwise a Monday half a year ago."""
+    """Return the first day to draw: the day of the first samples if it is recent, else a Monday half a year ago."""
     begun = min(by_day, default=0)
     return begun if today - strokes.FIRST_DAYS < begun <= today else _half_a_year_before(today)
 
@@ -261,7 +261,7 @@ def summary(by_day: Mapping[int, int], today: int) -> str:
 
 
 def _now_in(person: Person, given: Contributions) -> list[Run]:
-    """Return the runs that the person's machines are training now, in one query."""
+    """Return those of the person's runs that their machines are training now, in one query."""
     here = presence.online_in(each.run for each in given.runs)
     return [
         each.run

@@ -1,4 +1,4 @@
-"""Pages of teams: contributions, members, and the link for joining."""
+"""Pages of teams: contributions, members, and the invitation link."""
 
 from typing import Any
 
@@ -84,7 +84,7 @@ def new_team(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def new_link(request: HttpRequest, slug: str) -> HttpResponse:
-    """Create a new joining link and show it only in this response."""
+    """Create a new invitation link and show it only in this response."""
     team = _led(request, slug)
     secret = teams.new_link(team=team)
     return _page(request, team, link=request.build_absolute_uri(f"/teams/{team.slug}/join/{secret}/"))
@@ -105,7 +105,7 @@ def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
             return redirect("web:team", slug=slug)
     except rate_limits.TooOften as problem:
         return rate_limits.refusal(request, problem)
-    except ValidationError:  # the person joined two teams at once, and the other request was faster
+    except ValidationError:  # the user joined two teams at once, and the other request was faster
         return redirect("web:account")
     except Problem as problem:
         fault = problem.fault

@@ -1,4 +1,4 @@
-"""A run's activity by kind, as a page and as RSS. Also the trail of actions that people took in their roles."""
+"""A run's activity by kind, as a page and as RSS. Also the record of actions that people took in their roles."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -29,7 +29,7 @@ from web.pages.runs.milestones import KINDS, Milestone, milestones_of
 from web.run_picture import card_sentences
 
 PAGE, FEED = 100, 50  # lines
-MILESTONE, MILESTONES = "milestone", "milestones"  # the kind of a line, and the choice of all of them
+MILESTONE, MILESTONES = "milestone", "milestones"  # the kind of such lines, and the filter for them
 NAMES = {
     "": pgettext_lazy("activity", "All"),
     MILESTONES: pgettext_lazy("activity", "Milestones"),
@@ -41,11 +41,11 @@ NAMES = {
 # Characters that XML does not allow.
 UNPRINTED = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 TRAIL_PAGE = 50  # lines
-STEP_OF = re.compile(r"step ([\d,]+):")  # the beginning of a line about a step
+STEP_OF = re.compile(r"step ([\d,]+):")  # how a line about a step begins
 
 
 class Told(NamedTuple):
-    """A line of the page. `steps` has the lines of several steps that are shown as one, the newest first."""
+    """A line of the page. If it stands for several steps, `steps` has their lines, the newest first."""
 
     at: datetime
     kind: str
@@ -82,7 +82,7 @@ def activity_page(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def _on_page(reached: Sequence[Milestone], run: Run, request: HttpRequest, found: Older) -> list[Milestone]:
-    """Return the milestones that belong to this part of the timeline: not newer than it, and older only at its end."""
+    """Return the milestones from the time that this part of the timeline covers. The last part has all earlier ones."""
     said = request.GET.get("before", "")
     newer = run.activity.filter(pk=int(said)).values_list("at", flat=True).first() if BEFORE.fullmatch(said) else None
     if not found.rows and said:
@@ -106,7 +106,7 @@ def _drawing(run: Run, steps: Collection[int]) -> str:
 
 
 def _told(lines: Iterable[ActivityLine], milestones: Iterable[Milestone], *, folds: bool) -> list[Told]:
-    """Merge lines and milestones, the newest first, and fold consecutive steps of a day if `folds`."""
+    """Merge lines and milestones, the newest first. With `folds`, show consecutive steps of a day as one line."""
     told, waiting = list[Told](), list(milestones)
     for line in lines:
         while waiting and waiting[0].at >= line.at:
@@ -171,7 +171,7 @@ def _printed(text: str) -> str:
 
 
 class Line(NamedTuple):
-    """A line of the trail. If `is_subject`, the sentence is `who` and `what`; otherwise `what` is all of it."""
+    """A line of the record. With `is_subject`, the sentence is `who` followed by `what`; else it is just `what`."""
 
     at: datetime
     who: str
@@ -192,7 +192,7 @@ def trail_page(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def line_of(action: ActivityLine) -> Line:
-    """Return an action as a line of the trail, which names operators too."""
+    """Return an action as a line of the record. Unlike the timeline, it names operators."""
     who, role = _name_of(action.by), action.get_by_role_display()
     for name in (who, AN_OPERATOR):
         if action.text.lower().startswith(f"{name.lower()} "):

@@ -49,7 +49,7 @@ def stored_text(person: Person, form: NewRunForm, found: OnHub | None = None) ->
 
 
 def too_often(request: HttpRequest) -> HttpResponse | None:
-    """Count a form that contains a file or names a Hub repository. Return a refusal after too many, else None."""
+    """Count a form that contains a file or names a Hub repository. Return a refusal if these are too many."""
     if not request.FILES and not request.POST.get("hub"):
         return None
     try:
@@ -62,7 +62,7 @@ def too_often(request: HttpRequest) -> HttpResponse | None:
 def stored_beside(
     person: Person, form: SourceForm, run: Run, require: Callable[[Run, str, str], object], found: OnHub | None
 ) -> Dataset:
-    """Check another file for a draft with `require`, then store it. Raises the Problems of both steps."""
+    """Check with `require` that a draft may have another file, then store the file. Raises the Problems of both."""
     brought = _brought(person, form, found)
     require(run, brought.filename, found.kind if found else "")
     dataset = _kept(person, form, brought, title=run.title)
@@ -116,7 +116,7 @@ def upload_facts(person: Person, form: forms.Form) -> dict[str, Any]:
 
 
 def kept_upload(person: Person, form: forms.Form) -> Upload | None:
-    """Return the complete upload that a form named, so that the person need not send the file again."""
+    """Return the complete upload that a form names, so that the user need not send the file again."""
     upload_id = getattr(form, "cleaned_data", {}).get("upload")
     try:
         upload = upload_of(person, upload_id) if upload_id else None

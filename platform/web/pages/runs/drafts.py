@@ -26,7 +26,7 @@ from web.pages.runs.forms.recipe import LAPTOPS
 @rate_limits.limited("uploads", rate_limits.person)
 @require_http_methods(["GET", "POST"])
 def new_run(request: HttpRequest) -> HttpResponse:
-    """Create a draft from a form. The next page shows the verdict on its data, and publishes it."""
+    """Create a draft from a form. The next page shows the verdict on its data, and a button that publishes the run."""
     form = NewRunForm(
         request.POST or None,
         request.FILES or None,
@@ -48,7 +48,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_http_methods(["GET", "POST"])
 def edit_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """Edit any part of a draft. For any other run, edit only its title, purpose, prompts and visibility."""
+    """Edit all parts of a draft or, for any other run, only its title, purpose, prompts and visibility."""
     run = run_or_404(access_managed_run, request, slug)
     if run.state == Run.State.DRAFT:
         return _edit_draft(request, run)

@@ -52,7 +52,7 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
     found = _rows(run, of, period, offset=(page - 1) * PAGE)
     rows, totals = found[:PAGE], standings.totals(run)
     trainers = training_in(run, presence.online(run))
-    is_whole = period == Period.ALL  # the shown samples are shares of all samples; those of a week are weighed
+    is_whole = period == Period.ALL  # the page shows shares of all samples; the week's board weights them by age
     facts = {
         "run": run,
         "is_live": run.state in LIVE,
@@ -79,7 +79,7 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
 def _lines(
     request: HttpRequest, run: Run, rows: Sequence[Row], whole: int, trainers: Sequence[OnlinePeer]
 ) -> dict[str, Any]:
-    """Return the rows for the template. A person's row also has the heights of the bars of recent work."""
+    """Return the rows for the template. A person's row also has the heights of their bars for recent work."""
     here, own = _here(rows, trainers), _own(request, rows)
     names = [row.name for row in rows if isinstance(row, LeaderboardLine | PeriodLine)]
     recent = standings.recent(run, names) if names else standings.Recent(0, {})
@@ -150,7 +150,7 @@ def _shares(rows: Sequence[Row], whole: int) -> str:
 
 
 def _removal(request: HttpRequest, run: Run, of: str, names: Collection[str]) -> dict[str, Any]:
-    """Return whether the reader may remove people here, which names are protected, and who was just removed."""
+    """Return whether the reader may remove people, which names are protected, and who was just removed."""
     role = role_of(run, request.user)
     if of != "people" or run.state == Run.State.FINISHED or role is None:
         return {"removes": False}

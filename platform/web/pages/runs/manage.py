@@ -51,7 +51,7 @@ from web.words import (
     verdict_in_words_of_page,
 )
 
-MOST_DIGITS = 18  # most digits of a row's number in an address
+MOST_DIGITS = 18  # most digits of a row's id in an address
 ACTIONS: dict[str, Callable[..., object]] = {
     "pause": services.pause_run,
     "resume": services.resume_run,
@@ -95,7 +95,7 @@ def set_start(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def gather(request: HttpRequest, slug: str) -> HttpResponse:
-    """Set how many people the organizer hopes for, and where they talk."""
+    """Set how many people the organizer hopes for, and the address of their chat."""
     run, form = run_or_404(access_managed_run, request, slug), GatherForm(request.POST)
     return submitted(request, run, "gather_form", form, partial(drafts.gather, run=run))
 
@@ -174,7 +174,7 @@ def let_back(request: HttpRequest, slug: str, member_id: int) -> HttpResponse:
 
 
 def _place(request: HttpRequest, run: Run, removed: Member | None = None) -> str:
-    """Return the address of the page that a removal or restoration came from. The page offers to undo a removal."""
+    """Return the address of the page on which a person was removed or restored. That page can undo a removal."""
     name = "web:standings" if request.POST.get("back") == "leaderboard" else "web:manage"
     return reverse(name, args=[run.slug]) + (f"?undo={removed.pk}" if removed is not None else "")
 
@@ -223,7 +223,7 @@ def managed(request: HttpRequest, run: Run, action: Callable[[], object]) -> Htt
 def submitted(
     request: HttpRequest, run: Run, name: str, form: forms.Form, action: Callable[..., object]
 ) -> HttpResponse:
-    """Carry out an action with a valid form's fields. Show a wrong form on the manage page, which calls it `name`."""
+    """Carry out an action with a form's fields. If they are invalid, show the form as `name` on the manage page."""
     if not form.is_valid():
         return manage_page(request, run, wrong={name: form})
     return managed(request, run, lambda: action(**form.cleaned_data, by=person_in(request)))
@@ -232,7 +232,7 @@ def submitted(
 def named(
     request: HttpRequest, run: Run, form: MemberForm, action: Callable[..., Member], *, wrong: str
 ) -> HttpResponse:
-    """Perform an action on the person named in the form. Show a failure beside the name, in the form called `wrong`."""
+    """Carry out an action on the person named in a form. Show a failure beside the name, in the form called `wrong`."""
     if form.is_valid():
         try:
             member = action(run=run, name=form.cleaned_data["name"], by=person_in(request))
@@ -268,7 +268,7 @@ def manage_page(
     link: str = "",
     wrong: dict[str, forms.Form] | None = None,
 ) -> HttpResponse:
-    """Show the manage page. It may show a failure, forms to correct (`wrong`), or a link that is shown only once."""
+    """Show the manage page, with any failure, forms to correct (`wrong`), or link that is shown only once."""
     facts, page = head_facts(request, run, head_of(run), Own(run, request.user)), reverse("web:manage", args=[run.slug])
     own = role_of(run, request.user)
     facts |= {
@@ -307,7 +307,7 @@ def manage_page(
 
 
 class Section(NamedTuple):
-    """A section of the manage page. `name` names its template and its anchor. Without a title, it may appear later."""
+    """A section of the manage page. `name` is that of its template and anchor. An untitled one may appear later."""
 
     name: str
     title: str
@@ -318,13 +318,13 @@ class Section(NamedTuple):
 
 
 def groups_of(run: Run, own: Run.Role | None, facts: Mapping[str, Any]) -> list[tuple[str, str, list[Section]]]:
-    """Return the groups of the page's sections for a person with the role `own`: anchor, title, sections."""
+    """Return the groups of sections that a person with the role `own` sees: anchor, title and sections of each."""
     manages, is_draft, is_over = own in MANAGING, facts["is_draft"], run.state == Run.State.FINISHED
     verdict = Section("verdict", _("What the run learns from") if facts["verdict"] else "")
     is_asked = is_draft and bool(facts["verdict"] and facts["verdict"]["asked"])
     can_delete = is_draft and own == Run.Role.ORGANIZER
     training = [
-        (is_asked, verdict),  # what it asks is to be answered before publishing
+        (is_asked, verdict),  # its question must be answered before publishing
         (True, Section("now", _("Publish") if is_draft else _("Status"))),
         (not is_over, Section("alerts", _("Alerts"))),
         (bool(facts.get("targets") or facts.get("rolling_to")), Section("rollback", _("Roll back"))),
@@ -385,7 +385,7 @@ def fetched(dataset: Dataset) -> tuple[int, int] | None:
 
 
 def headline_for(run: Run) -> str:
-    """Return how long a draft's training will take with as many laptops as people are hoped for; empty otherwise."""
+    """Return a text on how long a draft's training will take with the people hoped for; "" for other runs."""
     recipe = run.parsed_recipe
     is_draft = run.state == Run.State.DRAFT
     return headline_of(estimate_of(recipe, run.people_goal or 0), recipe.target_steps) if is_draft else ""
@@ -415,7 +415,7 @@ MOST_FIELDS, MOST_CLASSES = 12, 40  # rows and tags that the card shows
 
 
 def verdict_facts(dataset: Dataset) -> dict[str, Any]:
-    """Return the verdict as the card shows it, and its mark. Empty until the data are prepared."""
+    """Return the verdict as the page's card shows it, with its mark. Empty until the data are prepared."""
     is_failed = dataset.state == Dataset.State.FAILED and bool(dataset.field)  # another field can still be chosen
     if dataset.verdict is None or not (dataset.state == Dataset.State.READY or is_failed):
         return {"mark": dataset.mark, "verdict": None}

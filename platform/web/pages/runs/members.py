@@ -70,7 +70,7 @@ def own_role(request: HttpRequest, slug: str) -> HttpResponse:
 @never_cache
 @require_http_methods(["GET", "POST"])
 def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
-    """Show an invitation and its run; a POST accepts it. Only invalid links count towards the rate limit."""
+    """Show an invitation and its run. A POST accepts the invitation. Only invalid links count for the rate limit."""
     guess = rate_limits.invitation_guess(request)
     try:
         rate_limits.spend(*guess)

@@ -1,4 +1,4 @@
-"""Milestones of a run: what its log shows that people will want to tell others."""
+"""Milestones of a run: events in its log that people will want to tell others about."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -12,9 +12,9 @@ from runs import selectors
 from runs.models import IN_MODEL, LedgerEntry, Run
 from web.run_picture import card_sentences
 
-NEWEST = 200  # people whose first samples are milestones
-NAMED = 4  # people named in one milestone
-KINDS = ("opened", "finished", "release", "published")  # lines of the timeline that are milestones too
+NEWEST = 200  # most people whose first samples are milestones
+NAMED = 4  # most people named in one milestone
+KINDS = ("opened", "finished", "release", "published")  # kinds of timeline lines that are milestones too
 
 
 class Milestone(NamedTuple):
@@ -42,7 +42,7 @@ def milestones_of(run: Run) -> list[Milestone]:
 
 
 def _parts_done(run: Run) -> dict[int, str]:
-    """Return texts about the first step, and about a quarter, a half, three quarters and all of the steps."""
+    """Return, by step, texts about the first step and about a quarter, half, three quarters and all of the steps."""
     target = run.parsed_recipe.target_steps
     facts = {"target": f"{target:,}"}
     texts = {
@@ -56,7 +56,7 @@ def _parts_done(run: Run) -> dict[int, str]:
 
 
 def _beginners(run: Run) -> dict[int, list[str]]:
-    """Return the steps that include people's first samples, and these people's names. Reads `NEWEST` people at most."""
+    """Return the names of people whose first samples are in a step, by step, for at most `NEWEST` people."""
     first = LedgerEntry.objects.filter(run=run, person=OuterRef("person")).order_by("step").values("step")[:1]
     people = run.totals.order_by().values("person").annotate(begin=Min("pk"), first=Subquery(first))
     found: dict[int, list[str]] = {}
@@ -72,7 +72,7 @@ def _first_samples(step: int, at: datetime, names: list[str]) -> Milestone:
 
 
 def _losses(run: Run) -> Iterator[Milestone]:
-    """Yield the best held-out loss, and the first one that is lower than the baseline."""
+    """Yield milestones about the best held-out loss, and about the first one below the baseline."""
     measured, baseline = selectors.heldout_points(run), run.dataset.unigram_entropy
     if len(measured) > 1:
         best = min(measured, key=lambda point: point.loss)

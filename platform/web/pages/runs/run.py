@@ -118,7 +118,7 @@ def own_facts(run: Run, own: Own, peers: Sequence[OnlinePeer]) -> dict[str, Any]
 def place_facts(
     run: Run, own: Own, links: Mapping[str, Any], outline: Outline | None, shown: Collection[str]
 ) -> dict[str, Any]:
-    """Return the reader's place, unless their name is among those `shown`, and the connections they may see."""
+    """Return the reader's place, unless the page shows their name (`shown`), and the connections that they may see."""
     limits = limiting(outline) if outline else ()
     return {
         "you": own_words(own, shown),
@@ -159,7 +159,7 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
 
 
 def stage_facts(picture: RunPicture, live: Picture) -> dict[str, Any]:
-    """Return the drawing of the whole run, the best text it wrote, and why it failed."""
+    """Return the drawing of the whole run, the best text that its model wrote, and the reason for a failure."""
     if live["stage"] == "live":
         return {}
     release = picture.release
@@ -225,7 +225,7 @@ def head_facts(request: HttpRequest, run: Run, seen: Seen, own: Own) -> dict[str
 
 
 def needs_words(recipe: Recipe) -> str:
-    """Return text about what a machine needs, to be read before any download."""
+    """Return text about what a machine needs, for people to read before they download anything."""
     takes = estimate_of(recipe)
     return _("You need about %(memory)s of memory, a %(snapshot)s first download and %(sent)s of upload per step.") % {
         "memory": in_bytes(takes.on_cpu.memory),
@@ -235,7 +235,7 @@ def needs_words(recipe: Recipe) -> str:
 
 
 def room_words(run: Run, peers: Sequence[OnlinePeer]) -> str:
-    """Return text saying whether one more machine would get work."""
+    """Return text that says whether another machine would get work."""
     if run.later_start() is not None:
         return _("A machine that joins now loads the model and waits for the start.")
     recipe, here = run.parsed_recipe, sum(peer.role == TRAINER for peer in peers)
@@ -267,7 +267,7 @@ def home_facts(request: HttpRequest, run: Run, own: Own, samples: int) -> dict[s
 
 
 def release_choice(run: Run) -> dict[str, Any]:
-    """Return how the release was checked, and whether its files are being remade.
+    """Return a text on how the release was checked, and whether its files are being remade.
 
     Also return the snapshot that could be released instead: the best one, or the last one if the best is already
     released.

@@ -1,4 +1,4 @@
-"""A run elsewhere: badge, frame, preview images (drawn one at a time), curve as CSV, notebook, poster, projector."""
+"""Ways to show a run elsewhere: badge, frame, preview image, curve as CSV, notebook, poster, projector."""
 
 import csv
 import io
@@ -41,10 +41,10 @@ from web.words import loss_unit_of_page
 
 BADGE_S = 60  # seconds for which a badge may be cached
 BOARD = 5  # rows of the leaderboard in a frame
-LETTER = 6.6  # width of a letter in pixels at size 11; `textLength` makes the text fit in every font
+LETTER = 6.6  # assumed width of a letter in pixels at size 11; `textLength` makes any font fit
 NAME = "manyhands"
 FRAMED = POLICY.replace("frame-ancestors 'none'", "frame-ancestors *")
-# Losses are in nats per token, times in seconds of UTC in ISO 8601, other columns as in the other charts.
+# Losses are in nats per token, times are UTC in ISO 8601 to the second, other columns are as in the other charts.
 COLUMNS = ("step", "loss", "heldout_loss", "at", "samples_per_s", "machines", "learning_rate", "bytes_averaged")
 KIND = "application/x-ipynb+json"
 MOST = 64  # most images kept, of about 20 kB each
@@ -57,7 +57,7 @@ Facts = TypeVar("Facts")
 def badge(request: HttpRequest, slug: str) -> HttpResponse:
     """Return the run's step and state as an SVG, or status 304 if the client already has it."""
     run = run_or_404(access_run, request, slug)
-    with override("en"):  # the badge is shown on pages of any language, and often fetched by programs
+    with override("en"):  # pages in any language show the badge, and programs often fetch it
         words = _words(run)
 
     @condition(etag_func=lambda _: f'"{words}"'.replace(" ", "-").replace("·", ""))
@@ -145,7 +145,7 @@ def qr_code(request: HttpRequest, slug: str) -> HttpResponse:
 
 @require_safe
 def projector(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the run on one screen without scrolling, to be read from afar. It is live by the run page's own feed."""
+    """Show the run on one screen without scrolling, readable from afar. The run page's feed keeps it up to date."""
     run = run_or_404(access_run, request, slug)
     seen = seen_of(run)
     live, unit, address = picture_of(seen), loss_unit_of_page(run.parsed_recipe)[0], run_address(request, run)
@@ -256,9 +256,9 @@ def _answered(request: HttpRequest, drawn: Drawn) -> HttpResponse:
 
 
 def _drawn(key: Hashable, look: Callable[[], Facts], draw: Callable[[Facts], bytes]) -> Drawn:
-    """Return the image for a key. Draw it first if it is missing or old.
+    """Return the image with this key. Draw it first if it is missing or old.
 
-    Only one image is drawn at a time. If another is being drawn, return the old image, or wait if there is none.
+    Only one image is drawn at a time. While another is being drawn, return the old image or, without one, wait.
     """
     known = _kept.get(key)
     if known is not None and (monotonic() - known.looked_at < FRESH_S or not _pen.acquire(blocking=False)):
@@ -307,7 +307,7 @@ def shown_of(run: Run) -> Shown:
 
 
 def _people(run: Run, trainers: list[OnlinePeer]) -> str:
-    """Return text such as “12 people on 19 machines now”. If no one is training, count everyone who has trained."""
+    """Return text such as “12 people on 19 machines now”. If no one is training, count everyone who ever did."""
     if trainers:
         return f"{given_by(len({peer.name for peer in trainers}), len(trainers))} now"
     sums = totals(run)
@@ -315,7 +315,7 @@ def _people(run: Run, trainers: list[OnlinePeer]) -> str:
 
 
 def who_trains() -> str:
-    """Return “12 people on 19 machines are training 3 models now” for listed runs, or "" if no one is training."""
+    """Return text such as “12 people on 19 machines are training 3 models now”, or "" if no one is training."""
     here = presence.online_in(selectors.hosted_runs(None))
     training = {run: [peer for peer in peers if peer.role == TRAINER] for run, peers in here.items()}
     peers = [peer for found in training.values() for peer in found]

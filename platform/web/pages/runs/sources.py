@@ -30,7 +30,7 @@ LONGEST_FIELD = 200  # characters of a field's name
 
 
 class Beside(NamedTuple):
-    """A page that adds a file to a draft besides its text. `lead` explains what the file is for."""
+    """A page that adds another file, besides the text, to a draft. `lead` explains what the file is for."""
 
     title: str
     lead: str
@@ -102,7 +102,7 @@ def set_base(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def bring(request: HttpRequest, run: Run, beside: Beside) -> HttpResponse:
-    """Show the form. On a valid POST, add its file to the draft."""
+    """Show the form of a page that adds a file. On a valid POST, add the file to the draft."""
     person = person_in(request)
     if (refusal := too_often(request)) is not None:
         return refusal
@@ -141,7 +141,7 @@ def remove_source(request: HttpRequest, slug: str, source: UUID) -> HttpResponse
 @login_required
 @require_POST
 def choose_field(request: HttpRequest, slug: str, source: UUID) -> HttpResponse:
-    """Let a draft read another field of its rows."""
+    """Choose another field of the rows in a draft's data."""
     run, person = run_or_404(access_managed_run, request, slug), person_in(request)
     field = request.POST.get("field", "")[:LONGEST_FIELD]
     return managed(request, run, lambda: drafts.choose_field(run=run, source=source, field=field, by=person))

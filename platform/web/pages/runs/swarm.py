@@ -40,7 +40,7 @@ from web.run_picture.own import in_words
 
 REFRESH_S = 15
 ROUNDS = 20  # steps whose durations are shown
-SINCE, MOST = timedelta(days=1), 1_000  # age and number of the timeline's lines in which reasons are counted
+SINCE, MOST = timedelta(days=1), 1_000  # period of the timeline, and most lines, for which reasons are counted
 ROLES = {
     TRAINER: gettext_lazy("trains"),
     AUXILIARY: gettext_lazy("averages"),
@@ -73,7 +73,7 @@ NOT_IN_A_STEP = (  # kind of a line, a part of its text, and the reason as text
 
 @require_safe
 def swarm_page(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the machines online, a hundred at a time, the last rounds, and the reasons why work was left out."""
+    """Show the machines online (a hundred per page), the last rounds, and the reasons why work was left out."""
     run = run_or_404(access_run, request, slug)
     here = presence.here(run, with_links=request.user.is_authenticated)
     shown, (averaged_step, parts) = part_of(here.peers, request, "machines", ""), _averaged(run)
@@ -130,7 +130,7 @@ def online_sentence(peers: Sequence[OnlinePeer], *, is_paused: bool = False) -> 
 
 
 class Asking(NamedTuple):
-    """The reader of the page. `manages` means that the reader may see the names and connections of all machines."""
+    """The reader of the page. With `manages`, they may see the names and connections of all machines."""
 
     run: Run
     person: Person | None
@@ -138,7 +138,7 @@ class Asking(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The facts that a row shows about a machine. `is_public` means that the leaderboard or the plan also names it."""
+    """The facts that a row shows about a machine. `is_public`: the leaderboard or the plan also names it."""
 
     name: str
     is_relay: bool
@@ -179,14 +179,14 @@ def _link_words(link: Link | None) -> dict[str, str]:
 
 
 def _name(asking: Asking, machine: Known) -> str:
-    """Return the machine's name, or "" if hidden. A relay's may name a site computer, so only its owner sees it."""
+    """Return the machine's name, or "" if hidden. A relay's may be that of a site computer: only its owner sees it."""
     if machine.is_relay:
         return machine.name if machine.is_own else ""
     return machine.name if machine.is_own or asking.manages or machine.is_public else ""
 
 
 def _known(asking: Asking, peers: Collection[str]) -> dict[str, Known]:
-    """Return facts about the machines by peer, in one query. A machine that has contributed nothing is not public."""
+    """Return facts about the machines, by peer, in one query. A machine that has contributed nothing is not public."""
     own = {"run": asking.run, "machine": OuterRef("pk")}
     totals, averaged = asking.run.totals.model.objects, asking.run.averaged.model.objects
     machines = Machine.objects.filter(pk__in=[UUID(peer) for peer in peers]).annotate(
@@ -200,7 +200,7 @@ def _known(asking: Asking, peers: Collection[str]) -> dict[str, Known]:
 
 
 def _averaged(run: Run) -> tuple[int, Mapping[PeerId, float]]:
-    """Return the last step and the fraction each reducer averaged, or 0 and an empty mapping before the first step."""
+    """Return the last step and the fraction that each reducer averaged, or (0, {}) before the first step."""
     try:
         head = last_head(run)
     except Problem:  # the audit reports an unreadable record

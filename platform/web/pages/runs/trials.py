@@ -88,7 +88,7 @@ def switch_facts(run: Run) -> dict[str, Any]:
 
 
 def _asker(request: HttpRequest) -> str:
-    """Return a digest of the person or, without a login, of the visitor's address."""
+    """Return a digest of the user or, without a login, of the visitor's address."""
     person = person_of(request.user)
     return trials.asker_digest(f"person {person.pk}" if person is not None else f"address {address_of(request)}")
 

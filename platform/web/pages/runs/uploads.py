@@ -29,7 +29,7 @@ RESUMABLE, OFFSET, LENGTH, METADATA = "Tus-Resumable", "Upload-Offset", "Upload-
 KIND = "application/offset+octet-stream"  # content type of a piece
 MOST_DIGITS = 18  # most digits of a number of bytes; int() accepts at most 4,300
 MOST_METADATA = 4096  # characters
-SHOWN = 20  # characters of a client's text that an error shows
+SHOWN = 20  # most characters of a client's text that an error shows
 
 
 def for_programs(view: View) -> View:
@@ -76,7 +76,7 @@ def begin(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["OPTIONS", "HEAD", "PATCH", "DELETE"])
 @for_programs
 def go_on(request: HttpRequest, upload_id: UUID) -> HttpResponse:
-    """Return an upload's offset (HEAD), append a piece (PATCH) or delete the upload (DELETE)."""
+    """For HEAD, return an upload's offset. For PATCH, append a piece. For DELETE, delete the upload."""
     upload = uploads.upload_of(person_in(request), upload_id)
     if request.method == "DELETE":
         uploads.forget_upload(upload)

@@ -29,7 +29,7 @@ from web.http.requester import ip_of, missing, person_in, site_of
 from web.pages.site.jobs import jobs_shown
 from web.run_picture.picture import TINTS
 
-COLOURS = (  # each colour's role, and its use
+COLOURS = (  # the role of each colour, and where it is used
     ("paper", "behind everything"),
     ("sheet", "menus, fields, the reader's own card"),
     ("wash", "a finished run's stage, the reader's own row"),
@@ -40,7 +40,7 @@ COLOURS = (  # each colour's role, and its use
     ("done", "what is done"),
     ("bad", "what is broken"),
 )
-TYPE = (  # each class of text, and its use
+TYPE = (  # each class of text, and where it is used
     ("opening", "the first words of the front page"),
     ("matter", "the sentence that says why"),
     ("large", "titles of sections"),
@@ -63,14 +63,14 @@ THEMES = {
     "dark": pgettext_lazy("theme", "Dark"),
 }
 YEAR_S = 365 * 86_400
-READY_KEPT_S, READY_PATIENCE_S = 3.0, 0.8  # load balancers ask often, and want an answer within a second
+READY_KEPT_S, READY_PATIENCE_S = 3.0, 0.8  # load balancers request this often, and expect an answer within a second
 
 
 class Topic(NamedTuple):
     slug: str
     readers: str | Promise
     question: str | Promise
-    answer: str | Promise  # in one or two sentences; the question's page begins with it
+    answer: str | Promise  # one or two sentences, with which the question's page begins
 
 
 VOLUNTEERS = gettext_lazy("For volunteers")
@@ -179,7 +179,7 @@ def _hero(stage: str) -> str:
 
 @require_safe
 def alive(request: HttpRequest) -> JsonResponse:
-    """Return 200 while this process answers. With a nonce, prove that the answer is this site's."""
+    """Return 200, since this process is up. For a nonce, return proof that the answer comes from this site."""
     nonce = request.GET.get("nonce", "")
     return JsonResponse({"status": "alive", **({"proof": health.proof_of(nonce)} if nonce else {})})
 
@@ -197,7 +197,7 @@ def ready(_: HttpRequest) -> JsonResponse:
 @login_required
 @require_safe
 def checklist(request: HttpRequest) -> HttpResponse:
-    """Show an operator all checks, first those that need attention. Wait for a slow check up to its limit."""
+    """Show an operator the results of all checks, those that need attention first. Wait for slow checks."""
     person = person_in(request)
     if not person.is_superuser:
         raise PermissionDenied("This page is for the operators of this site.")
@@ -253,13 +253,13 @@ def preferences(request: HttpRequest) -> dict[str, object]:
     }
 
 
-@csrf_exempt  # it only changes how pages look for this reader
+@csrf_exempt  # needs no token: it changes only how pages look for this reader
 @require_POST
 def choose_theme(request: HttpRequest) -> HttpResponse:
     return _kept(request, COOKIE, request.POST.get("theme", ""), THEMES)
 
 
-@csrf_exempt  # it only changes the language for this reader
+@csrf_exempt  # needs no token: it changes only this reader's language
 @require_POST
 def choose_language(request: HttpRequest) -> HttpResponse:
     return _kept(request, settings.LANGUAGE_COOKIE_NAME, request.POST.get("language", ""), dict(settings.LANGUAGES))

@@ -29,7 +29,7 @@ from web.run_picture.status_sentence import start_label, state_label, training_i
 
 ON_A_PAGE = 48  # runs on one page
 FINISHED = str(Run.State.FINISHED)
-NAMED = 2  # people who train now and are named
+NAMED = 2  # most people who are named among those training now
 WIDE, HIGH, EDGE = 160, 48, 2  # size of a small curve, and its margin above and below
 FROM = re.compile(r"[0-9]{1,9}")
 LONGEST = 100  # characters of a search
@@ -41,9 +41,9 @@ STATES = (
 
 
 class Card(NamedTuple):
-    """A run's row on the front page. `curve` is the SVG path of its losses; `loss_name` says which loss `loss` is.
+    """A run's row on the front page. `curve` is an SVG path of its losses; `loss_name` says what loss `loss` is.
 
-    `loss_step` is the step at which the held-out loss was measured, or None if that is the present step.
+    `loss_step` is the step at which the held-out loss was measured, or None if that is the current step.
     """
 
     run: Run
@@ -119,7 +119,7 @@ def _asked(search: selectors.Search) -> dict[str, str]:
 
 
 def _totals(public: Sequence[Run], here: Mapping[UUID, Sequence[OnlinePeer]]) -> dict[str, Any]:
-    """Return sums over all runs that everyone may see. Relays are not counted."""
+    """Return sums over all runs that everyone may see, and who is online there. Relays are not counted."""
     members = [peer for run in public for peer in here.get(run.pk, ()) if peer.role != RELAY]
     given = selectors.public_totals()
     here_now = {"people": len({peer.name for peer in members}), "machines": len({peer.peer for peer in members})}
@@ -185,7 +185,7 @@ def _by_need(card: Card) -> tuple[int, int]:
 def small_curve(points: Sequence[Point], last_step: int) -> str:
     """Return an SVG path in a box of `WIDE` x `HIGH`, scaled to the losses; "" for fewer than two points.
 
-    The box is as wide as the whole run or, before half of it, as twice its present step.
+    The width of the box stands for the whole run or, in its first half, for twice as many steps as it has made.
     """
     finite = [point for point in points if math.isfinite(point.loss)]
     if len(finite) < 2:

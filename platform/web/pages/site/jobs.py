@@ -46,7 +46,7 @@ class Shown(NamedTuple):
 
 
 def jobs_shown() -> list[Shown]:
-    """Return the jobs that operators should see first: those given up, those that failed, and those due longest."""
+    """Return the jobs that operators should see first: given up, then failed, then those due the longest."""
     rank = {Job.State.FAILED: 0, Job.State.RUNNING: 2, Job.State.QUEUED: 3}
     jobs = sorted(
         Job.objects.order_by("due")[: 4 * MOST_SHOWN],
@@ -63,7 +63,7 @@ def jobs_shown() -> list[Shown]:
 @login_required
 @require_POST
 def try_again(request: HttpRequest, number: int) -> HttpResponse:
-    """Queue a job now, for an operator. Do nothing if the job is done meanwhile."""
+    """Queue a job for immediate retry. Do nothing if the job has been done meanwhile."""
     if not person_in(request).is_superuser:
         raise PermissionDenied("This is for the operators of this site.")
     job = Job.objects.filter(pk=number).first()

@@ -1,6 +1,6 @@
 """Facts for the front page: the busiest run, and models that were trained here.
 
-Everything here is about runs that everyone may see, and the same for every reader.
+All facts are about runs that everyone may see, so they are the same for every reader.
 """
 
 import math
@@ -28,7 +28,7 @@ from web.words import in_bytes, loss_unit_of_page
 
 MADE = 3  # models shown
 CHIPS = 12  # people named
-SHARES = 48  # people whose strokes have their own tint; a stroke is about a hundredth of the work
+SHARES = 48  # people whose strokes have tints of their own; a stroke is about a hundredth of the work
 LINE = 180  # most characters of a text that a model wrote
 ENDS = re.compile(r"[.!?।…][”\"'’»)]*(?=\s|$)")
 
@@ -61,7 +61,7 @@ class Hero(NamedTuple):
     line: Line | None
     line_step: int
     chips: list[Chip]
-    more: int  # people who are not among the chips
+    more: int  # number of people who are not among the chips
     is_live: bool
 
 
@@ -90,7 +90,7 @@ def showcase(open_runs: Sequence[Run], here: Online) -> dict[str, Any]:
 
 
 def _busiest(open_runs: Sequence[Run], here: Online) -> Run | None:
-    """Return the run that most machines train now or, if none does, the newest one. Only its key is read before."""
+    """Return the run that the most machines are training now or, if none is trained, the newest one."""
     if not open_runs:
         return None
     busiest = max(open_runs, key=lambda run: len(training_in(run, here.get(run.pk, ()))))
@@ -154,7 +154,7 @@ def _by(people: int, begun: datetime | None, ended: datetime | None) -> str:
 
 
 def parts_of(given: Given | None) -> list[strokes.Part]:
-    """Return the samples of each tint. People beyond the largest contributors share the part “rest”."""
+    """Return the samples by tint. Everyone but the largest contributors shares the tint “rest”."""
     if given is None:
         return []
     by_tint: dict[int | str, float] = {}
@@ -170,7 +170,7 @@ def first_line(written: Sequence[Sequence[str]]) -> Line | None:
 
 
 def _cut(prompt: str, written: str) -> Line:
-    """Return the text in one line. Cut it after a sentence or, if none ends in time, after a word."""
+    """Return a text on one line, cut after a sentence or, if none ends early enough, after a word."""
     text = (" " if written[0].isspace() else "") + " ".join(written.split())
     room = max(LINE - len(prompt), LINE // 3)
     if len(text) <= room:

@@ -42,21 +42,21 @@ from web.words import in_bytes, material_in_words_of_page, titled_in_words_of_pa
 NO_FILE, NO_UPLOAD = gettext_lazy("Choose a file or name a Hub dataset."), gettext_lazy("Choose a file.")
 NO_LICENCE, NO_RIGHT = gettext_lazy("Enter the licence."), gettext_lazy("Confirm that you may share it.")
 
-AIMS = {  # what a kind of recipe is for, in a few plain words
+AIMS = {  # what each kind of recipe is for, in a few plain words
     "causal_lm": gettext_lazy("To write"),
     "finetune_lora": gettext_lazy("To write like you"),
     "image_classification": gettext_lazy("To sort pictures"),
     "image_ssl": gettext_lazy("To see by itself"),
     "masked_lm": gettext_lazy("To fill in blanks"),
 }
-LICENCES = ("CC0-1.0", "CC BY 4.0", "CC BY-SA 4.0", "MIT", "public domain")  # that the form suggests
+LICENCES = ("CC0-1.0", "CC BY 4.0", "CC BY-SA 4.0", "MIT", "public domain")  # datasets that the form suggests
 
 
 @dataclass(frozen=True)
 class OpenDataset:
     """A well-known dataset on the Hub that anyone may use under its licence. The form suggests some of them."""
 
-    name: str  # as the form takes it
+    name: str  # as typed into the form's field
     language: str | Promise
     about: str | Promise
     licence: str
@@ -86,7 +86,7 @@ OPEN_DATASETS = (
 class Size:
     """A model size to choose, with the resources it needs.
 
-    An empty name stands for the values that the form began with.
+    An empty name stands for the form's initial values.
     """
 
     name: str
@@ -160,7 +160,7 @@ class NewRunForm(forms.Form):
     )
 
     wants_text = True
-    began_with = gettext_lazy("Default size")  # the title of the values that are no preset
+    began_with = gettext_lazy("Default size")  # the name shown for the initial values if they match no preset
 
     def __init__(
         self, *args: Any, usual: Recipe, upload_limit_mb: int, automatic_steps: bool | None = None, **kwargs: Any
@@ -168,8 +168,8 @@ class NewRunForm(forms.Form):
         """Create the form for one kind of recipe.
 
         `usual` is a recipe with the initial values of the fields; its type determines the fields. With
-        `automatic_steps`, the number of steps follows from the size of the data. None means True for the default
-        recipe and False for a preset.
+        `automatic_steps`, the number of steps depends on the size of the data. None means True for the default recipe
+        and False for a preset.
         """
         self.usual, self.kind, self.recipe_fields = usual, type(usual), fields_of(type(usual))
         if automatic_steps is None:
@@ -210,7 +210,7 @@ class NewRunForm(forms.Form):
         return written_values(preset, automatic_steps=preset == self.kind()) if preset is not None else None
 
     def _of_chosen_size(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the form's data with the values of the chosen size. Values that a person has typed stay."""
+        """Return the form's data with the values of the chosen size. Values that the user has typed stay."""
         after = self._values_of_size(data["size"]) if "size" in data else None
         if after is None:
             return data
@@ -229,7 +229,7 @@ class NewRunForm(forms.Form):
         return short_lines(self.cleaned_data["prompts"])
 
     def clean(self) -> dict[str, Any]:
-        """Require data and a licence. For new data, also require confirmation that the person may share it."""
+        """Require data and a licence. For new data, also require confirmation that the user may share it."""
         values = super().clean() or self.cleaned_data
         brings_text = brings_one(self, values)
         if self.wants_text and not brings_text and "text" not in self.errors:
@@ -277,7 +277,7 @@ class NewRunForm(forms.Form):
 
     @property
     def preset(self) -> str:
-        """The name of the size that the form began with, or "" if it has other values."""
+        """The name of the size that has the form's initial values, or "" if no size does."""
         return next((name for name in self.kind.presets if self._values_of_size(name) == self.begun), "")
 
     @property
@@ -350,7 +350,7 @@ class NewRunForm(forms.Form):
         return shown_estimate(recipe, steps, self.size)
 
     def _field_of(self, problem: Problem) -> str | None:
-        """Return the field that an error is about, or None for the whole form."""
+        """Return the name of the field that an error is about, or None if it is about the whole form."""
         if isinstance(problem, OutOfBounds):
             found = (field.name for field in self.recipe_fields if ".".join(field.path) == problem.value)
             return next(found, None)
@@ -394,7 +394,7 @@ def brings_one(form: forms.Form, values: dict[str, Any]) -> bool:
 
 
 def field_about(form: forms.Form, problem: Problem) -> str | None:
-    """Return the data field that an error is about, or None for the whole form."""
+    """Return the name of the data field that an error is about, or None if it is about the whole form."""
     name = ABOUT.get(problem.fault.code)
     if name == "text" and form.cleaned_data.get("hub"):
         name = "hub"
@@ -429,7 +429,7 @@ def sentence(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-TEXTS = (".txt", ".md", "text/plain")  # the kinds of file that a browser offers when a person chooses a text
+TEXTS = (".txt", ".md", "text/plain")  # the kinds of file that a browser offers when the user chooses a text
 ABOUT = {  # errors about one field of the form
     "E366": "width",
     **dict.fromkeys(("E346", "E347", "E348", "E372", "E388", "E389", "E396", "E397", "E398"), "hub"),

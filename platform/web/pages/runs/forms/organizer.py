@@ -1,4 +1,4 @@
-"""Forms on the organizer's pages: descriptions, drafts and their files, members, roles, invitations."""
+"""The forms on an organizer's pages: descriptions, drafts and their files, members, roles, invitations."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -31,7 +31,7 @@ from web.pages.runs.forms.new_run import (
 from web.words import material_in_words_of_page, summary_of_page, titled_in_words_of_page
 
 DAY = 24 * 3600
-MINUTES = "%Y-%m-%dT%H:%M"  # how browsers send a time
+MINUTES = "%Y-%m-%dT%H:%M"  # the format in which browsers send a time
 FURTHEST_START = timedelta(days=366)
 MOST_MACHINES = 100_000  # the highest limit for an alert
 MOST_WEIGHT = 1e6
@@ -103,7 +103,7 @@ class AnnouncementForm(forms.Form):
 
 
 class StartForm(forms.Form):
-    """The start time of a run, in UTC. A script lets people read and type it in their own time zone."""
+    """A form for the start time of a run, in UTC. A script lets people read and type it in their own time zone."""
 
     starts_at = forms.DateTimeField(
         required=False,
@@ -278,7 +278,7 @@ def _told(release: Release) -> str:
 
 
 class WeightsForm(forms.Form):
-    """A weight for each text of a run, or no weights at all."""
+    """A form for the weights of a run's texts: one for each text, or none."""
 
     def __init__(self, *args: Any, lines: Sequence[SourceLine], mix: Sequence[float], **kwargs: Any) -> None:
         """Create the form. `mix` has the current weights; it is empty if the texts are mixed by size."""
@@ -295,7 +295,7 @@ class WeightsForm(forms.Form):
             )
 
     def clean(self) -> dict[str, Any]:
-        """Require a weight for each text, or none at all."""
+        """Require either a weight for every text or no weights."""
         values = super().clean() or self.cleaned_data
         left_out = [name for name in self.fields if values.get(name) is None and name not in self.errors]
         for name in left_out if len(left_out) < len(self.fields) else ():

@@ -1,4 +1,4 @@
-"""A recipe as form fields, and an estimate of its demands: memory per machine, and bytes and seconds per step.
+"""A recipe as form fields, and an estimate of what it needs: memory per machine, and bytes and seconds per step.
 
 The bounds, choices and defaults come from the recipe's types; the texts come from the kind of recipe and this module.
 """
@@ -25,21 +25,21 @@ from peer_agent.recipes import KINDS, recipe_of
 from web.words import in_bytes
 
 UPLINKS = (10, 30, 100)  # upload speeds of homes in Mb/s; download speeds are assumed to be no lower
-CROWD = 20  # machines that an estimate assumes unless a size says otherwise, with the middle one of these speeds …
+CROWD = 20  # machines that an estimate assumes unless a size states them, with the middle one of these speeds …
 SPEEDS = {"laptops": 5e10, "gaming PCs": 5e12}  # … and with this many operations a second, which is half of their peak
 SHORT_S = 1.0
 NOT_COUNTED = (
     gettext_lazy("Not included"),
     gettext_lazy("the base model itself: 4 bytes of memory per parameter, plus its file size on disk"),
 )
-ROUND_S = 0.4  # of each step, for messages between homes and the site, and for applying the update
-LAPTOPS = {  # that each size of a recipe is meant for
+ROUND_S = 0.4  # seconds of each step for messages between homes and the site, and for applying the update
+LAPTOPS = {  # the machines that each size of a recipe is meant for
     "Minutes on two laptops": 2,
     "An evening with ten laptops": 10,
     "A week with fifty laptops": 50,
     "A month with two hundred laptops": 200,
 }
-PER_STEPS = 1000  # an estimate covers this many steps if their number follows from the data
+PER_STEPS = 1000  # an estimate covers this many steps if their number depends on the data
 MODEL, STEPS, DETAILS = gettext_noop("Model"), gettext_noop("Steps"), gettext_noop("Advanced")
 SMALLEST_POSITIVE = 1e-12  # stands for an open lower bound of zero
 
@@ -151,7 +151,7 @@ SHOWN = {  # words for values that are names in a recipe
 
 
 def help_with(field: RecipeField, recipe: Recipe) -> str:
-    """Return the help for a field, or nothing if it does not apply to the values that the form begins with."""
+    """Return the help text for a field, or "" if it does not apply to the form's initial values."""
     optimizer = recipe.optimizer
     if field.name == "optimizer":
         return field.help if optimizer.name == "lamb" else ""
@@ -168,7 +168,7 @@ def fields_of(kind: type[Recipe]) -> tuple[RecipeField, ...]:
 
 
 def recipe_from(kind: type[Recipe], values: Mapping[str, Any]) -> Recipe:
-    """Return the recipe from a form's values, with defaults for empty fields. Raises Problem E301."""
+    """Return the recipe that a form's values describe, with defaults for empty fields. Raises Problem E301."""
     tree: dict[str, Any] = {"objective": kind().objective}
     for field in fields_of(kind):
         *parents, leaf = field.path
@@ -185,16 +185,16 @@ def values_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def written_values(recipe: Recipe, *, automatic_steps: bool) -> dict[str, str]:
-    """Return a recipe's values as a form shows them. Automatic steps are an empty field."""
+    """Return a recipe's values as a form shows them. If the steps are automatic, their field is empty."""
     written = {name: str(value) for name, value in values_of(recipe).items()}
     return written | ({"target_steps": ""} if automatic_steps else {})
 
 
 def resized(said: Mapping[str, str], before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of a form with another size chosen. Values that a person has typed stay.
+    """Return a form's values after the user has chosen another size. Values that the user has typed stay.
 
     `before` are the values that the form was shown with, `after` those of the chosen size. An empty field counts as
-    untouched, except that empty steps may be what the person wants.
+    untouched, except the number of steps, which the user may have emptied on purpose.
     """
     kept = {}
     for name, value in after.items():
@@ -211,7 +211,7 @@ def _at(struct: Any, path: tuple[str, ...]) -> Any:
 
 
 def _typed(field: RecipeField, value: Any) -> Any:
-    """Convert a choice, which a form gives as text, to the type of the recipe's value."""
+    """Convert a field's value to the recipe's type, since a form returns choices as text."""
     return type(field.default)(value) if field.choices else value
 
 
@@ -246,7 +246,7 @@ def _bounds(kind: inspect.Type) -> tuple[float, float]:
 
 
 class Estimate(NamedTuple):
-    """An estimate of what a machine needs, with and without a GPU. `up` and `down` are its bytes per step."""
+    """An estimate of what a machine needs, with and without a GPU. `up` and `down` are in bytes per step."""
 
     parameters: int
     on_cpu: Needs
@@ -255,14 +255,14 @@ class Estimate(NamedTuple):
     down: int
     snapshot: int
     seconds: dict[int, float]  # seconds of averaging, by upload speed in Mb/s
-    crowds: dict[str, float]  # seconds of a step by kind of machines; empty if the number of operations is unknown
+    crowds: dict[str, float]  # seconds per step, by kind of machine; empty if the number of operations is unknown
     lacks_base: bool = False  # the recipe adapts a model that is not known yet
     writes: bool = False  # the model is trained from scratch to continue texts
-    machines: int = CROWD  # how many compute in `crowds`
+    machines: int = CROWD  # number of machines that `crowds` assumes
 
 
 def estimate_of(recipe: Recipe, machines: int = 0) -> Estimate:
-    """Estimate what a recipe needs with so many machines. If the plan chooses the codecs, slow links send less."""
+    """Estimate what a recipe needs on this number of machines. If the plan chooses codecs, slow links send less."""
     machines = machines or CROWD
     parameters = recipe.parameters()
     on_cpu, on_gpu = (needs_of(recipe, parameters, at_once=recipe.micro_batch, on_gpu=gpu) for gpu in (False, True))
@@ -275,7 +275,7 @@ def estimate_of(recipe: Recipe, machines: int = 0) -> Estimate:
 
 
 def _crowds(recipe: Recipe, averaging_s: float, machines: int) -> dict[str, float]:
-    """Return the seconds per step: `ROUND_S`, and computing plus averaging or, if they overlap, the longer of both."""
+    """Return the seconds per step: `ROUND_S`, plus computing and averaging or, if they overlap, the longer one."""
     operations = recipe.operations(recipe.target_batch)
     computing = {who: operations / (machines * speed) for who, speed in SPEEDS.items()} if operations else {}
     both = max if recipe.staleness else lambda *parts: sum(parts)
@@ -283,7 +283,7 @@ def _crowds(recipe: Recipe, averaging_s: float, machines: int) -> dict[str, floa
 
 
 def seconds(up: int, down: int, mbit: int) -> float:
-    """Return the seconds a machine takes to send and receive a step, both at once. It averages nothing for others.
+    """Return the seconds in which a machine that averages nothing for others sends and receives a step, both at once.
 
     The share of upload speed that a household reserves for itself is left unused. Download is assumed to be as fast as
     upload.
@@ -351,7 +351,7 @@ def _who(crowd: str, machines: int) -> str:
 
 
 def _quality(parameters: int) -> str:
-    """Return the quality to expect of a model of this size, if it has enough text."""
+    """Return a text on the quality to expect of a model of this size, if it learns from enough text."""
     for most, words in (
         (3e6, _("words and short phrases")),
         (4e7, _("simple sentences")),
@@ -403,7 +403,7 @@ def recipe_in(values: Mapping[str, str]) -> Recipe | None:
 
 
 def steps_in(values: Mapping[str, str], recipe: Recipe) -> int | None:
-    """Return the number of steps given in a form, or None if it follows from the size of the data."""
+    """Return the number of steps given in a form, or None if it depends on the size of the data."""
     return recipe.target_steps if values.get("target_steps", "").strip() else None
 
 
