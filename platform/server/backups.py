@@ -14,6 +14,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import connection, connections
 from django.db.migrations.executor import MigrationExecutor
+from django.db.models import QuerySet
 from django.db.models.functions import Now
 from msgspec import Struct, to_builtins
 
@@ -35,6 +37,7 @@ from web.health import backup_mark
 
 KEPT = 5  # the newest copies of SQLite's file that are kept
 FACTS = "backup.json"
+CLAIM_S, LOOK_S = 12.0, 0.5  # seconds: longer than a host's claim; between two looks whether it has expired
 LEFT_OUT = frozenset({"work", "tentative"})  # folders whose files do not outlive the process that writes them
 UNFINISHED = (".new", ".part", ".tmp", ".lock")
 
@@ -207,10 +210,21 @@ def _refuse_data_in_use(*, replaces: bool) -> None:
     if "accounts_person" not in connection.introspection.table_names():
         return
     name = connection.settings_dict["NAME"]
-    if Head.objects.filter(claim_expires__gt=Now()).exists():
+    claimed = Head.objects.filter(claim_expires__gt=Now())
+    if connection.vendor != "sqlite" and not _is_over_within(CLAIM_S, claimed):
         raise Problem.of("E470", path=name, reason="a site is still using this database; stop it first")
     if Person.objects.exists() and not replaces:
         raise Problem.of("E470", path=name, reason="the database has accounts; --replace replaces it and keeps a copy")
+
+
+def _is_over_within(seconds: float, claimed: QuerySet[Head]) -> bool:
+    """Wait until the claims of a site that was just killed have expired. Return False if a site renews them."""
+    until = time.monotonic() + seconds
+    while claimed.exists():
+        if time.monotonic() > until:
+            return False
+        time.sleep(LOOK_S)
+    return True
 
 
 def _load(dump: Path, kept: Path) -> None:

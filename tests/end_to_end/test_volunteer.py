@@ -67,7 +67,7 @@ def sleep_until_missed(swarm: Swarm, agent: str) -> None:
     swarm.wait(lambda: len(swarm.online("trainer")) == 2, 30, "the site shows both")
     swarm.processes[agent].send_signal(signal.SIGSTOP)
     swarm.wait(lambda: len(swarm.online("trainer")) == 1, 120, f"{agent} is missed")
-    assert status(swarm, agent)["stale"] is True
+    swarm.wait(lambda: status(swarm, agent)["stale"], 30, "its own status says so")
     slept_through = swarm.head()
     swarm.processes[agent].send_signal(signal.SIGCONT)
     makes(swarm, agent, slept_through + 2, f"{agent} has caught up")

@@ -113,9 +113,12 @@ def test_an_owner_sets_a_limit_and_pauses(run: tuple[Swarm, Browser]) -> None:
     reader.page.tap("summary:text-is('Pause')")
     tap(reader, "button:text-is('Until I resume it')")
     swarm.wait(lambda: "Paused by you" in swarm.log("teo"), 30, "the machine rests")
-    reader.page.wait_for_timeout(2000)  # the site updates its row after the machine has acted
-    reader.page.goto(f"{swarm.url}/machines/")
-    assert "Paused by you" in reader.page.inner_text("#mine >> xpath=..")
+
+    def says_so() -> bool:
+        reader.page.goto(f"{swarm.url}/machines/")
+        return "Paused by you" in reader.page.inner_text("#mine >> xpath=..")
+
+    swarm.wait(says_so, 60, "the machine has left the run and reports from its own link")
     tap(reader, "button:text-is('Resume')")
     swarm.wait(lambda: "Working again" in swarm.log("teo"), 30, "the machine works again")
     reader.context.close()
