@@ -80,7 +80,7 @@ def test_steps_that_no_relay_has_are_told_and_made_again(tmp_path: Path, english
         (restored,) = swarm.rows("select step from runs_head")
         assert restored[0] < before[0]
         back_at_work(swarm, restored[0] + 1)
-        assert any("No relay has the later steps of 2 machines" in line for line in swarm.timeline())
+        assert any("no relay has the steps in between" in line for line in swarm.timeline())
         assert "E142" in swarm.log("a")
         whole(swarm)
 

@@ -8,8 +8,8 @@ import msgspec
 from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.credentials import Role
-from peer_agent.protocol.log.records import Included
+from peer_agent.protocol.credentials import Role, Signed
+from peer_agent.protocol.log.records import Entry, Included
 from tests.hostile.behaviours import Behaviour, Memory, Word, changed, times, without, written
 from tests.hostile.breaking import HUGE
 
@@ -51,6 +51,13 @@ def _drips(memory: Memory, message: m.Message) -> Iterable[Word]:
     if not isinstance(message, m.Progress):
         return () if isinstance(message, m.SpanDone) else (message,)
     return (replace(message, received=tuple((slot, memory.ticks % 8) for slot, _ in message.received)),)
+
+
+def _hands_in_forgeries(memory: Memory) -> Iterable[Word]:
+    """Claim a longer log, and hand in records that the site has not signed, for entries before and after the head."""
+    forged = Entry(Signed(b"{}", bytes(64)))
+    pages = [m.Records(run=memory.run, first=first, last=2**40, records=(forged,)) for first in range(1, 40)]
+    return [memory.hello(log_index=2**40), *pages] if memory.is_tick(4) else ()
 
 
 def _progress(memory: Memory) -> Word:
@@ -108,6 +115,13 @@ RELAYING = (
         "a budget of messages and bytes a link",
         adds=times(21_000, _progress, every=80),
         bites=("refused E370",),
+    ),
+    _relays(
+        "relay_that_hands_in_forged_records",
+        "only the site's signature makes a record; a run waits once for a relay",
+        adds=_hands_in_forgeries,
+        bites=("arrived Records", "arrived Hello"),
+        never=("note recovered", "note lost steps"),
     ),
     _relays(
         "relay_that_comes_and_goes",

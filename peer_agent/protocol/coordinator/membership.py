@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Joined, Note, Send
 from peer_agent.protocol.coordinator.facts import carried_of
-from peer_agent.protocol.coordinator.recovery import awaits_relay
+from peer_agent.protocol.coordinator.recovery import awaits_relay, tell_of_loss
 from peer_agent.protocol.coordinator.reports import resend
 from peer_agent.protocol.coordinator.round.offers import revoke, revoked
 from peer_agent.protocol.coordinator.round.reducing import withdraw
@@ -35,7 +35,7 @@ def join(state: RunState, event: Joined) -> list[Command]:
     member.heard_at, member.hello_asked_at = state.now, None
     if awaits_relay(state, member, hello):
         return []
-    commands = _listen(state, member, hello)
+    commands = tell_of_loss(state, member, hello) + _listen(state, member, hello)
     if member.trains:
         commands += _reconcile(state, member, hello)
         recount(state, member)

@@ -11,40 +11,72 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Abdicate, Adopt, Adopted, Branch, Command, Note
 from peer_agent.protocol.coordinator.phases import Why
 from peer_agent.protocol.coordinator.round.voiding import ask_for_hello, void
-from peer_agent.protocol.coordinator.state import Member, Phase, RunState
+from peer_agent.protocol.coordinator.state import KEEPING_ROLES, Member, Phase, RunState
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.log.records import RecordHead, open_head
 
 WINDOW_S = 10.0  # after its start, a host keeps trainers that are ahead waiting for this long, until a relay comes
 HAND_IN_S = 10.0  # seconds in which a relay that is ahead must hand in its records
-GONE = "The site was restored to step {step}. No relay has the later steps of {count} machines; they are lost."
+LOST = "The site was restored to step {step}. {name} was at step {further}; no relay has the steps in between."
 WHY = "the database is behind a relay's log"
 
 
 def awaits_relay(state: RunState, member: Member, hello: m.Hello) -> bool:
     """Note whether a peer is ahead of the database. Return True if its greeting must wait for a relay's records.
 
-    A trainer that is greeted while ahead discards its state and loads a snapshot.
+    A trainer that is greeted while ahead discards its state and loads a snapshot. Anyone can claim to be ahead. So the
+    run waits only once for each relay, and for trainers only in the first seconds of a host: until a relay comes, or
+    if two people say the same.
     """
     if hello.log_index <= state.index:
-        state.ahead.pop(member.peer, None)
+        if member.peer in state.ahead:
+            state.ahead[member.peer] = state.now
         return False
-    if not member.trains:
+    if member.role in KEEPING_ROLES:
         state.ahead.setdefault(member.peer, state.now + HAND_IN_S)
     elif state.now < state.recover_until:
-        state.ahead.setdefault(member.peer, state.recover_until)
+        state.ahead.setdefault(member.peer, state.now)
+        trainers = [other for other in state.members.values() if other.trains and other.peer in state.ahead]
+        has_relay = any(other.role in KEEPING_ROLES for other in state.listening.values())
+        if not has_relay or len({other.person for other in trainers}) > 1:
+            state.ahead |= {other.peer: state.recover_until for other in trainers}
     return member.trains and state.is_recovering
 
 
-def take_records(state: RunState, member: Member, handed_in: m.Records) -> list[Command]:
-    """Append the records of a relay that is ahead, or report the branch that a relay has deleted."""
-    if member.trains or not handed_in.records:
+def tell_of_loss(state: RunState, member: Member, hello: m.Hello) -> list[Command]:
+    """Say once for each host that a machine was further than the database, and that no relay has its steps."""
+    if not member.trains or hello.log_index <= state.index or state.has_told_of_loss:
         return []
-    if handed_in.first <= state.index:
+    state.has_told_of_loss = True
+    text = LOST.format(step=f"{state.step:,}", name=member.name, further=f"{hello.step:,}")
+    return [Note("lost steps", text, (member.person,))]
+
+
+def take_records(state: RunState, member: Member, handed_in: m.Records) -> list[Command]:
+    """Append the records of a relay that is ahead, or report the branch that a relay has deleted.
+
+    Only the site can have signed a record that follows the database's last one, so a peer cannot void a round at will.
+    """
+    head = _signed(state, handed_in)
+    if member.trains or head is None:
+        return []
+    if head.index <= state.index:
         return [Branch(handed_in.records)]
-    if handed_in.first != state.index + 1 or state.phase is Phase.COMMIT or state.rolling is not None:
+    is_next = (head.index, head.previous) == (state.index + 1, state.digest)
+    if not is_next or state.phase is Phase.COMMIT or state.rolling is not None:
         return []
     voided = void(state, Why.BEHIND, WHY) if state.round is not None else []
     state.ahead[member.peer] = state.now + HAND_IN_S
     return [*voided, Adopt(member.peer, handed_in.records)]
+
+
+def _signed(state: RunState, handed_in: m.Records) -> RecordHead | None:
+    """Return the head of the first record if the site has signed it for this run."""
+    try:
+        head = open_head(handed_in.records[0].head, state.site_key)
+    except (IndexError, Problem):
+        return None
+    return head if head.run == state.run else None
 
 
 def take_adopted(state: RunState, event: Adopted) -> list[Command]:
@@ -68,5 +100,4 @@ def look_at_recovery(state: RunState) -> list[Command]:
         return []
     for peer in waiting:
         del state.ahead[peer]
-    note = Note("lost steps", GONE.format(step=f"{state.step:,}", count=len(waiting)))
-    return [note, *(ask_for_hello(state, peer) for peer in waiting)]
+    return [ask_for_hello(state, peer) for peer in waiting]

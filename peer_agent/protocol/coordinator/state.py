@@ -279,6 +279,7 @@ class RunState(Struct, kw_only=True):
     started: bool = False
     finished: bool = False
     ahead: dict[PeerId, float] = field(default_factory=dict)  # peers ahead of the database -> how long to wait for them
+    has_told_of_loss: bool = False  # the timeline says that steps were lost
     recover_until: float = 0.0  # until then, trainers that are ahead wait for a relay's records
     sealed: Entry | None = None  # the last committed record
     # the round

@@ -12,8 +12,7 @@ from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator import phases
 from peer_agent.protocol.coordinator.phases import TRANSITIONS, Impossible, Why, enter
 from peer_agent.protocol.coordinator.state import Phase
-from peer_agent.protocol.credentials import Signed
-from peer_agent.protocol.log.records import Entry
+from peer_agent.protocol.log.records import Entry, seal
 from peer_agent.simulation.churn import inject
 from peer_agent.simulation.database import FailureRates
 from peer_agent.simulation.world import Setting, World
@@ -32,6 +31,14 @@ class Seen(Arrows):
     def get(self, arrow: tuple[Phase, Why]) -> Phase | None:  # type: ignore[override]
         self.taken.add(arrow)
         return super().get(arrow)
+
+
+def next_entry(world: World) -> Entry:
+    """Return the entry that the site has signed and lost: one more step."""
+    other = World(Setting(trainers=2, steps=2))
+    run_to(other, Phase.COMMIT)
+    other.run(lambda: other.database.index == 1, 2000)
+    return seal(world.database.key, other.database.records[0])
 
 
 def test_every_arrow_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +71,7 @@ def test_every_arrow_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         behind = World(Setting(trainers=2, steps=2))
         run_to(behind, phase)
         assert behind.host is not None
-        records = m.Records(run=behind.run_id, first=1, last=1, records=(Entry(Signed(b"", b"")),))
+        records = m.Records(run=behind.run_id, first=1, last=1, records=(next_entry(behind),))
         behind.host.handle(e.Received(relays(behind)[0].peer, records))
     assert seen.taken == set(TRANSITIONS)
 

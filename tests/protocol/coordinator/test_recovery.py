@@ -10,11 +10,11 @@ from peer_agent.protocol.coordinator.recovery import HAND_IN_S, WINDOW_S
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Entry
-from tests.protocol.coordinator.stage import RUN, Stage, notes, sealed, sent
+from tests.protocol.coordinator.stage import RUN, Stage, notes, peer_of, sealed, sent
 
 
 def handed_in(first: int, last: int) -> m.Records:
-    """Return records `first` to `last` of a run. The coordinator does not read them; the database does."""
+    """Return records `first` to `last` of a run. The coordinator reads only the first one's head."""
     stage = Stage(index=first - 1, step=first - 1)
     stage.relay()
     stage.trainer("ada")
@@ -61,14 +61,16 @@ def test_trainers_that_are_ahead_keep_their_state_until_a_relay_has_come() -> No
 
 def test_without_a_relay_that_is_ahead_they_are_greeted_after_a_while() -> None:
     stage = Stage(index=7, step=7)
-    relay, ada = stage.relay(), stage.trainer("ada")
+    ada = stage.trainer("ada")
     ada.step = ada.index = 9
     assert not sent(stage.hello(ada), m.Greeting)
+    relay = stage.relay()
     stage.logs[relay] = 7
-    said = stage.wait(WINDOW_S + 1.0)
-    assert sent(said, m.Rehello, ada.peer)
+    assert sent(stage.wait(WINDOW_S + 1.0), m.Rehello, ada.peer)
+    said = stage.hello(ada)
+    assert sent(said, m.Greeting, ada.peer)
     assert notes(said) == ["lost steps"]
-    assert sent(stage.hello(ada), m.Greeting, ada.peer)
+    assert not notes(stage.hello(ada)), "told once"
 
 
 def test_later_a_trainer_that_is_ahead_is_greeted_at_once() -> None:
@@ -133,6 +135,46 @@ def test_records_of_no_use_end_the_wait() -> None:
 def test_records_that_do_not_follow_the_log_are_not_appended() -> None:
     stage, relay = restored()
     assert not stage.say(relay, replace(RECORDS, first=9, records=RECORDS.records[1:]))
+    other, relay = Stage(index=7, step=7, digest="ab" * 32), peer_of("relay")
+    other.relay(log_index=9)
+    assert not other.say(relay, RECORDS), "it follows another entry 7"
+
+
+@pytest.mark.parametrize("forgery", ["signature", "none"])
+def test_forged_records_void_no_round(forgery: str) -> None:
+    stage = Stage(index=7, step=7)
+    relay = stage.relay(log_index=9)
+    stage.logs[relay] = 9
+    ada = stage.trainer("ada")
+    stage.wait(HAND_IN_S)
+    stage.accumulate(ada)
+    head = replace(RECORDS.records[0].head, signature=bytes(64))
+    records = (Entry(head, RECORDS.records[0].contributions),) if forgery == "signature" else ()
+    assert not stage.say(relay, replace(RECORDS, records=records))
+    assert stage.state.phase is Phase.OFFER
+
+
+def test_relay_cannot_make_a_run_wait_again_and_again() -> None:
+    stage, relay = restored()
+    ada = stage.trainer("ada")
+    stage.wait(HAND_IN_S + 1.0)
+    for log_index in (7, 9):
+        stage.relay(log_index=log_index)
+    stage.logs[relay] = 9
+    stage.accumulate(ada, limit_s=60.0)
+    assert stage.state.phase is Phase.OFFER
+
+
+def test_one_persons_word_does_not_hold_up_a_run_with_a_relay() -> None:
+    stage = Stage(index=7, step=7)
+    stage.relay()
+    ada, bob = stage.trainer("ada"), stage.trainer("bob")
+    for liar in (ada, stage.trainer("ada2", person="ada")):
+        liar.step = liar.index = 9
+        assert sent(stage.hello(liar), m.Greeting, liar.peer)
+    assert not stage.state.is_recovering
+    bob.step = bob.index = 9
+    assert not sent(stage.hello(bob), m.Greeting), "two people are worth waiting for a relay"
 
 
 def test_nobody_but_a_log_keeper_hands_records_in() -> None:
