@@ -44,7 +44,7 @@ Answer = e.Tell | e.GiveSpan | e.GiveRecords
 Check = e.KeepLeaves | e.AddChunk
 Write = e.WriteReceived | e.WriteSpan | e.Append | e.Discard | e.Forget | e.Scan
 Bound = e.Begin | e.End | e.Settle
-Doing = e.Say | e.Follow | Bound | Check | e.CloseChunk | e.CutLink | e.CopySpan | e.KeepAverage | Write
+Doing = e.Say | e.Follow | Bound | Check | e.CloseChunk | e.CutLink | e.CopySpan | e.HandIn | e.KeepAverage | Write
 Speak = Callable[[], Awaitable[Any]]
 
 

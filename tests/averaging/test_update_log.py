@@ -279,6 +279,19 @@ def test_what_a_snapshot_covers_is_forgotten_but_for_the_records(log: UpdateLog)
     assert log.records(RUN, 1, 10) == CHAIN
 
 
+def test_newest_of_them_are_kept_as_a_reserve(tmp_path: Path) -> None:
+    """A site that is restored from an old backup may need them once more."""
+    log = UpdateLog(tmp_path, SITE_KEY)
+    for step, record in enumerate(CHAIN, 1):
+        hold(log, SPANS[0], step=step)
+        log.append(record)
+    (size,) = {path.stat().st_size for path in (tmp_path / RUN / "spans").iterdir()}
+    for reserve, kept in ((10 * size, [1, 2, 3, 4]), (2 * size, [3, 4]), (2 * size - 1, [4])):
+        log._keep_bytes = reserve
+        log.forget(RUN, keep_after=3)
+        assert [index for index in (1, 2, 3, 4) if log.span(RUN, index, 0)] == kept
+
+
 def test_a_void_attempt_is_forgotten_and_no_other(log: UpdateLog, tmp_path: Path) -> None:
     hold(log, SPANS[0])
     hold(log, SPANS[0], attempt=2)

@@ -132,7 +132,7 @@ def approve_relays(swarm: Swarm, here: Here) -> None:
 
 def locked(url: str) -> str:
     """Give a Redis server a password. Return the URL with it."""
-    redis.from_url(url).config_set("requirepass", "word")
+    redis.Redis.from_url(url).config_set("requirepass", "word")
     return url.replace("redis://", "redis://:word@", 1)
 
 

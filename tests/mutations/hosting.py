@@ -87,9 +87,16 @@ HOSTING: tuple[Mutation, ...] = (
     fault(
         "two hosts have one fence",
         "hosts/claims",
-        'update(fence=F("fence") + 1,',
-        'update(fence=F("fence"),',
+        'Greatest(F("fence") + 1,',
+        'Greatest(F("fence"),',
         "hosts/test_claims.py::TestContract::test_a_claim_expires_and_the_fence_rises_by_one_each_time",
+    ),
+    fault(
+        "a restored database gives an old fence",
+        "hosts/claims",
+        "Value(int(time.time()) - EPOCH)",
+        "Value(0)",
+        "hosts/test_claims.py::TestContract::test_a_restored_database_gives_no_fence_a_second_time",
     ),
     fault(
         "any fence renews a claim",

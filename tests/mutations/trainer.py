@@ -178,8 +178,22 @@ TRAINER: tuple[Mutation, ...] = (
     fault(
         "records pile up",
         "following",
-        "    if len(state.pending) < PENDING or record.index == state.index + 1:",
+        "    if known is not None or len(state.pending) < PENDING or record.index == state.index + 1:",
         "    if True:",
+        "following",
+    ),
+    fault(
+        "a record of another branch is applied",
+        "following",
+        "    if not _follows(state) and state.phase is not Phase.APPLYING:",
+        "    if False:",
+        "following",
+    ),
+    fault(
+        "a replica of another branch stays as it is",
+        "following",
+        "    if state.index == greeting.index and state.log_digest != greeting.digest:",
+        "    if False:",
         "following",
     ),
     fault(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from peer_agent.averaging.update_log import write_span
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
 from peer_agent.protocol import messages as m
@@ -15,10 +16,12 @@ from peer_agent.protocol.recipe import ModelFile
 from peer_agent.recipes.finetune_lora import Base, FinetuneLoRA
 from peer_agent.site.credential import RunAccess
 from peer_agent.trainer import files as site_files
-from peer_agent.trainer.files import STRANGE_TRIES, fetch_model_files, fetch_snapshot, hand_in
+from peer_agent.trainer.files import STRANGE_TRIES, fetch_averages, fetch_model_files, fetch_snapshot, hand_in
 from peer_agent.training.replica import Replica
 from tests.agent.scripted_site import RECIPE, TRAINER, OwnAccess
+from tests.averaging.rounds import averaged, contributor, plan_of, record_of
 
+SENDINGS = [contributor(1, 700).offer("fp16"), contributor(2, 300).offer("int8")]
 SNAPSHOT = m.Snapshot(index=3, step=3, digest="", state_digest="", file="ab" * 32, size=10)
 
 
@@ -124,3 +127,38 @@ async def test_a_disk_that_is_too_full_for_a_copy_ends_nothing(home: Home, acces
     words = io.StringIO()
     await hand_in(home, access, Replica(RECIPE).copy_state(), View(words))
     assert "E106" in words.getvalue()
+
+
+class TestArchive:
+    """Averages that no relay has come from the site's archive."""
+
+    RECORD = record_of(plan_of(SENDINGS), averaged(plan_of(SENDINGS), SENDINGS)[0])
+
+    def answers(self, monkeypatch: pytest.MonkeyPatch, answer: bytes | Problem) -> list[tuple[str, int]]:
+        asked: list[tuple[str, int]] = []
+
+        async def get_bytes(url: str, *, limit: int, headers: Any) -> bytes:
+            assert "Authorization" in headers
+            asked.append((url.rpartition("/api/")[2], limit))
+            if isinstance(answer, Problem):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(site_files, "get_bytes", get_bytes)
+        return asked
+
+    async def test_span_is_fetched(self, access: RunAccess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        spans, payloads = averaged(plan_of(SENDINGS), SENDINGS)
+        write_span(tmp_path / "span", spans[0].leaves, spans[0].payloads)
+        data = (tmp_path / "span").read_bytes()
+        asked = self.answers(monkeypatch, data)
+        found = await fetch_averages(access, self.RECORD, self.RECORD.spans[0])
+        assert found == [payloads[chunk] for chunk in range(spans[0].first, spans[0].stop)]
+        assert asked == [(f"v1/files/averages/{self.RECORD.index}/0", len(data))]
+
+    @pytest.mark.parametrize("answer", [Problem.of("E110", url="", reason=""), b"", b"MHSPAN1\n\xff\xff\xff\xff"])
+    async def test_anything_else_is_none(
+        self, access: RunAccess, monkeypatch: pytest.MonkeyPatch, answer: bytes | Problem
+    ) -> None:
+        self.answers(monkeypatch, answer)
+        assert await fetch_averages(access, self.RECORD, self.RECORD.spans[0]) is None

@@ -280,7 +280,7 @@ AGENT: dict[str, Entry] = {
         means="This work is left out of this step.",
     ),
     "E142": Entry(
-        "The site was restored from a backup",
+        "Site restored from a backup",
         Severity.MEDIUM,
         "This machine is at step {step}, but the site's log went on without some of its steps.",
         "Loading the site's model now. The run's page says which steps were lost.",

@@ -238,6 +238,8 @@ class Coordinator:
                 self.notes.append(f"{command.kind}: {command.text}")
             case e.Abdicate():
                 raise AssertionError("there is no other host")
+            case e.Adopt() | e.Branch():
+                raise AssertionError("no relay is ahead of this coordinator")
             case e.LeftOut() | e.Agreed() | e.Waiting() | e.Finish() | e.Replay() | e.Elected() | e.Admitted():
                 pass  # these commands write rows and files of a site
             case _:

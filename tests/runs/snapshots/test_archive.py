@@ -11,6 +11,7 @@ from coordination.snapshots import news_of
 from jobs.models import Job
 from jobs.queue import Kind
 from jobs.runner import Later
+from peer_agent.averaging.update_log import span_path
 from peer_agent.protocol.coordinator.events import Archived as Reached
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.log.records import RecordHead
@@ -39,7 +40,7 @@ class Logs:
         for record in records:
             if record.index in self.lost:
                 return
-            path = copying.span_path(folder, record.index, 0)
+            path = span_path(folder, record.index, 0)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"a" * SIZE)
             yield Archived(record.index, SIZE)

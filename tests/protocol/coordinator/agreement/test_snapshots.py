@@ -1,5 +1,7 @@
 """Snapshots: electing the uploader, admission by hash, what relays may delete, and the end of a run."""
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
@@ -13,8 +15,10 @@ from tests.protocol.coordinator.stage import RUN, Stage, Trainer, sent
 ONE, TWO = "1" * 64, "2" * 64
 
 
-def at_a_snapshot(*owners: str, steps: int = 1000, every: int = 1) -> tuple[Stage, list[Trainer], e.Elected]:
-    stage = Stage(batch=8 * len(owners), steps=steps, snapshot_every=every)
+def at_a_snapshot(
+    *owners: str, steps: int = 1000, every: int = 1, **facts: Any
+) -> tuple[Stage, list[Trainer], e.Elected]:
+    stage = Stage(batch=8 * len(owners), steps=steps, snapshot_every=every, **facts)
     stage.relay()
     trainers = [stage.trainer(f"m{number}", owner) for number, owner in enumerate(owners)]
     stage.commit()
@@ -120,6 +124,29 @@ def test_relays_keep_bytes_until_the_site_has_verified_them() -> None:
     assert kept(stage.handle(e.Verified(1))) == []
     assert kept(stage.handle(e.Verified(2))) == [(2, 1)], "whoever loads the one before is still served"
     assert kept(stage.handle(e.SnapshotStored(snapshot(2)))) == []
+
+
+def test_relays_keep_bytes_until_the_site_has_archived_them() -> None:
+    stage, _, _ = at_a_snapshot("ann", "bob", archived=0)
+
+    def kept(commands: list[e.Command]) -> list[int]:
+        return [s.keep_after for s in sent(commands, m.Snapshotted) if isinstance(s, m.Snapshotted)]
+
+    for index in (1, 2):
+        stage.handle(e.SnapshotStored(snapshot(index)))
+    assert kept(stage.handle(e.Verified(2))) == [0]
+    assert kept(stage.handle(e.Archived(1, gap=False))) == [1]
+    assert kept(stage.handle(e.Archived(2, gap=False))) == [], "nothing new: the one before is still served"
+
+
+def test_lost_averages_make_a_snapshot_due_once() -> None:
+    stage, _, _ = at_a_snapshot("ann", "bob", archived=0)
+    stage.state.snapshot_due = False
+    stage.handle(e.Archived(1, gap=True))
+    assert stage.state.snapshot_due
+    stage.state.snapshot_due = False
+    stage.handle(e.Archived(1, gap=True))
+    assert not stage.state.snapshot_due
 
 
 def test_logs_own_snapshot_is_announced_and_drops_no_bytes() -> None:
