@@ -98,14 +98,15 @@ def one_moment() -> Iterator[None]:
             cursor.execute("SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0")
             yield
     else:
-        connection.ensure_connection()
+        sqlite: Any = connection
+        sqlite.ensure_connection()
         # Other transactions take SQLite's lock for writing at once.
-        usual, connection.transaction_mode = connection.transaction_mode, "DEFERRED"
+        usual, sqlite.transaction_mode = sqlite.transaction_mode, "DEFERRED"
         try:
             with transaction.atomic():
                 yield
         finally:
-            connection.transaction_mode = usual
+            sqlite.transaction_mode = usual
 
 
 def _audited(run: Run) -> Books:
