@@ -31,6 +31,7 @@ TITLES: dict[Kind, Promise] = {
     Kind.REMAKE_RELEASE: _("Make the release again"),
     Kind.THIN_SNAPSHOTS: _("Delete old snapshots"),
     Kind.VERIFY_SNAPSHOTS: _("Replay the log"),
+    Kind.WATCH_CHECKS: _("Tell operators of failing checks"),
     Kind.WRITE_TRIAL: _("Write a visitor's text"),
 }
 
@@ -45,10 +46,13 @@ class Shown(NamedTuple):
 
 
 def jobs_shown() -> list[Shown]:
-    """Return the jobs that operators should see first: those given up, those that failed, and those due longest."""
+    """Return the jobs that operators should see first: those given up, those that failed, and those due longest.
+
+    Leave out the job that runs each minute, unless it fails.
+    """
     rank = {Job.State.FAILED: 0, Job.State.RUNNING: 2, Job.State.QUEUED: 3}
     jobs = sorted(
-        Job.objects.order_by("due")[: 4 * MOST_SHOWN],
+        Job.objects.exclude(kind=Kind.WATCH_CHECKS, fault="").order_by("due")[: 4 * MOST_SHOWN],
         key=lambda job: (1 if job.fault and job.state != Job.State.FAILED else rank[Job.State(job.state)], job.due),
     )[:MOST_SHOWN]
     ids = [UUID(job.key) for job in jobs if len(job.key) == 32 and job.kind != Kind.FORGET_NAME]
