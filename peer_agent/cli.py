@@ -263,6 +263,7 @@ def relay(
     host: Annotated[str, typer.Option(help=_("Address to listen on."))] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help=_("Port to listen on; 0: any free one."))] = 0,
     advertise: Annotated[str, typer.Option(help=_("ws(s):// address where agents reach this relay."))] = "",
+    metrics_port: Annotated[int, typer.Option(min=0, max=65535, help=_("Port for Prometheus; 0: none."))] = 0,
     attached: Attached = False,
     handed_over: Annotated[int, typer.Option(hidden=True)] = -1,  # a file number, given by `manage.py serve`
 ) -> None:
@@ -272,25 +273,32 @@ def relay(
         raise Problem.of("E112", thing=_("The address where agents reach this relay (--advertise)"))
     secret, home = token_in(token_file), _home()
     with home.locked():
-        work = _relay(home, site, secret, host=host, port=port, advertise=advertise, handed_over=handed_over)
+        place: dict[str, Any] = {"host": host, "port": port, "advertise": advertise, "handed_over": handed_over}
+        work = _relay(home, site, secret, **place, metrics_port=metrics_port)
         _run(work, LeaveRequest(home), attached=attached)
 
 
 async def _relay(
-    home: "Home", site: str, token: str, *, host: str, port: int, advertise: str, handed_over: int
+    home: "Home", site: str, token: str, *, host: str, port: int, advertise: str, handed_over: int, metrics_port: int
 ) -> None:
+    import asyncio
     import socket
     from functools import partial
 
     from peer_agent.display.device_code import show_code
     from peer_agent.protocol.credentials import Role
+    from peer_agent.relay.metrics import serve_metrics
     from peer_agent.relay.process import Relay
     from peer_agent.site.enrolment import Enrolment, access_for
 
     show = partial(show_code, lead=_("To approve this machine as a relay, an operator of the site opens"))
     access = await access_for(home, site, Enrolment(show=show, say=_say, role=Role.RELAY, token=token))
     connections = socket.socket(fileno=handed_over) if handed_over >= 0 else None
-    await Relay(home, access, host=host, port=port, advertise=advertise, handed_over=connections).run()
+    relay = Relay(home, access, host=host, port=port, advertise=advertise, handed_over=connections)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(relay.run())
+        if metrics_port:
+            tasks.create_task(serve_metrics(relay, host, metrics_port))
 
 
 def _for_programs(json: bool) -> None:  # noqa: FBT001 (a flag of the command line)

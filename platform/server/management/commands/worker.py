@@ -7,6 +7,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
+from prometheus_client import start_http_server
 
 from peer_agent.protocol.errors import Problem
 from runs.background import request_after_start
@@ -29,6 +30,8 @@ class Command(BaseCommand):
             raise Problem.of("E405", name="REDIS_URL", reason=reason)
         os.umask(0o077)  # files are readable for this account only, as with `serve`
         Path(settings.DATA).mkdir(mode=0o700, parents=True, exist_ok=True)
+        if settings.METRICS_ADDRESS is not None:
+            show_metrics(*settings.METRICS_ADDRESS)
         with running_worker():
             request_after_start()
             asyncio.run(self._wait(attached=options["attached"]))
@@ -42,3 +45,11 @@ class Command(BaseCommand):
         if attached:
             stop_with_input(stop)
         await stop.wait()
+
+
+def show_metrics(host: str, port: int) -> None:
+    """Answer Prometheus at this address, in a thread. Raises Problem E405 if the address cannot be used."""
+    try:
+        start_http_server(port, host)
+    except OSError as error:
+        raise Problem.of("E405", name="MANYHANDS_METRICS_ADDRESS", reason=error.strerror or error) from error
