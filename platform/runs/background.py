@@ -122,7 +122,6 @@ def write_trial(job: Job) -> None:
 def request_after_start() -> None:
     """Delete stale uploads, and request what was due or what this version of the site makes differently."""
     forget_stale()
-    queue.put(Kind.WATCH_CHECKS)
     if outbox.next_due() is not None:
         queue.put(Kind.DELIVER_NOTICES)
     for release in Release.objects.filter(state=Release.State.READY):

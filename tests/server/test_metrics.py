@@ -57,6 +57,10 @@ def test_every_name_of_dashboard_and_alerts_is_in_a_scrape(site: str, tmp_path: 
     assert used - known == set()
 
 
+def test_a_started_site_watches_its_checks(site: str) -> None:
+    assert re.search(r'^manyhands_jobs{kind="watch checks",state="\w+"} 1', read(f"{site}/metrics"), re.MULTILINE)
+
+
 def test_prometheus_may_use_any_name_and_proxies_may_not_ask(site: str) -> None:
     assert "manyhands_loop_lag_seconds_bucket" in read(f"{site}/metrics", Host="site-1:8000")
     with pytest.raises(urllib.error.HTTPError, match="404"):

@@ -9,6 +9,8 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 from prometheus_client import start_http_server
 
+from jobs import queue
+from jobs.queue import Kind
 from peer_agent.protocol.errors import Problem
 from runs.background import request_after_start
 from server.http_server import stop_on_signals, stop_with_input
@@ -34,6 +36,7 @@ class Command(BaseCommand):
             show_metrics(*settings.METRICS_ADDRESS)
         with running_worker():
             request_after_start()
+            queue.put(Kind.WATCH_CHECKS)
             asyncio.run(self._wait(attached=options["attached"]))
 
     async def _wait(self, *, attached: bool) -> None:
