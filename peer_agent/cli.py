@@ -11,7 +11,7 @@ import typer
 
 from peer_agent.machine.language import ENGLISH, SanitizingFormatter, is_english, sanitize, speak
 from peer_agent.machine.language import gettext as _
-from peer_agent.machine.limits import DISK_GB, RESERVE_PERCENT
+from peer_agent.machine.limits import DISK_GB, GIGABYTE, RESERVE_PERCENT
 from peer_agent.network.addresses import ANYWHERE
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.messages.to_site import MOST_RESERVED
@@ -264,6 +264,7 @@ def relay(
     port: Annotated[int, typer.Option(min=0, max=65535, help=_("Port to listen on; 0: any free one."))] = 0,
     advertise: Annotated[str, typer.Option(help=_("ws(s):// address where agents reach this relay."))] = "",
     keep_gb: Annotated[int, typer.Option(min=0, help=_("GB of each run's averages to keep as a reserve."))] = 10,
+    metrics_port: Annotated[int, typer.Option(min=0, max=65535, help=_("Port for Prometheus; 0: none."))] = 0,
     attached: Attached = False,
     handed_over: Annotated[int, typer.Option(hidden=True)] = -1,  # a file number, given by `manage.py serve`
 ) -> None:
@@ -273,25 +274,32 @@ def relay(
         raise Problem.of("E112", thing=_("The address where agents reach this relay (--advertise)"))
     secret, home = token_in(token_file), _home()
     with home.locked():
-        place = {"host": host, "port": port, "advertise": advertise}
-        work = _relay(home, site, secret, place, keep_gb=keep_gb, handed_over=handed_over)
+        place: dict[str, Any] = {"host": host, "port": port, "advertise": advertise, "keep_bytes": keep_gb * GIGABYTE}
+        work = _relay(home, site, secret, place, metrics_port=metrics_port, handed_over=handed_over)
         _run(work, LeaveRequest(home), attached=attached)
 
 
-async def _relay(home: "Home", site: str, token: str, place: dict[str, Any], *, keep_gb: int, handed_over: int) -> None:
+async def _relay(
+    home: "Home", site: str, token: str, place: dict[str, Any], *, metrics_port: int, handed_over: int
+) -> None:
+    import asyncio
     import socket
     from functools import partial
 
     from peer_agent.display.device_code import show_code
-    from peer_agent.machine.limits import GIGABYTE
     from peer_agent.protocol.credentials import Role
+    from peer_agent.relay.metrics import serve_metrics
     from peer_agent.relay.process import Relay
     from peer_agent.site.enrolment import Enrolment, access_for
 
     show = partial(show_code, lead=_("To approve this machine as a relay, an operator of the site opens"))
     access = await access_for(home, site, Enrolment(show=show, say=_say, role=Role.RELAY, token=token))
     connections = socket.socket(fileno=handed_over) if handed_over >= 0 else None
-    await Relay(home, access, **place, keep_bytes=keep_gb * GIGABYTE, handed_over=connections).run()
+    relay = Relay(home, access, **place, handed_over=connections)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(relay.run())
+        if metrics_port:
+            tasks.create_task(serve_metrics(relay, place["host"], metrics_port))
 
 
 def _for_programs(json: bool) -> None:  # noqa: FBT001 (a flag of the command line)

@@ -128,6 +128,7 @@ class Session:
         self.nonce, self.server, self.version = nonce, server, version
         self.phase = SessionPhase.AWAITING_PROOF if side is Side.LISTENING else SessionPhase.AWAITING_CHALLENGE
         self.peer: Credential | None = None
+        self.peer_version = ""  # of the dialling peer's program, as it says
         self._offset_s = 0.0
         self._outgoing: list[bytes] = []
 
@@ -220,7 +221,7 @@ class Session:
         claim = self._claim(self.server, self.nonce, body.nonce)
         if not is_signed_by(credential.key, LINK, Signed(claim, body.proof)):
             return self.refuse(Fault.of("E209"))
-        self.peer = credential
+        self.peer, self.peer_version = credential, body.version
         proof = sign(self.identity.key, LINK, self._claim("welcome", self.nonce, body.nonce))
         self._outgoing.append(encode(m.Welcome(credential=self.identity.credential, proof=proof.signature)))
         self.phase = SessionPhase.OPEN

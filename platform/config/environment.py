@@ -4,7 +4,7 @@ import ipaddress
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -61,6 +61,23 @@ def flag(name: str, *, environ: Mapping[str, str] = os.environ) -> bool:
     if value not in ("", "0", "1"):
         raise Problem.of("E405", name=name, reason=f"“{value}” is neither 0 nor 1")
     return value == "1"
+
+
+def choice(name: str, known: Sequence[str], *, environ: Mapping[str, str] = os.environ) -> str:
+    """Return one of the known values, by default the first. Raises Problem E405 on any other value."""
+    value = text(name, environ=environ) or known[0]
+    if value not in known:
+        raise Problem.of("E405", name=name, reason=f"“{value}” is none of {', '.join(known)}")
+    return value
+
+
+def listening(name: str, *, environ: Mapping[str, str] = os.environ) -> tuple[str, int] | None:
+    """Return a host and a port to listen at, as in 127.0.0.1:9100, or None if unset. Raises Problem E405."""
+    value = text(name, environ=environ)
+    host, _, port = value.rpartition(":")
+    if value and not (host and port.isdecimal() and 0 < int(port) < 65_536):
+        raise Problem.of("E405", name=name, reason=f"“{value}” is not like 127.0.0.1:9100")
+    return (host.strip("[]"), int(port)) if value else None
 
 
 def folder(name: str, default: Path, *, environ: Mapping[str, str] = os.environ) -> Path:

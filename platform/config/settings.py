@@ -4,7 +4,7 @@ from pathlib import Path
 
 from django.utils.functional import lazy
 
-from config import environment
+from config import environment, logs
 from config.environment import kept_secret, login_providers, public_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +32,8 @@ REDIS_URL = environment.broker("REDIS_URL")  # if empty, one process has the cha
 DATABASES = {"default": environment.database("DATABASE_URL", DATA)}
 DOWNLOADS = environment.folder("MANYHANDS_DOWNLOADS", ROOT / "var" / "download")  # holds the wheel that setup has built
 DEBUG = environment.flag("MANYHANDS_DEBUG")
+METRICS_TOKEN = environment.text("MANYHANDS_METRICS_TOKEN")  # see config.metrics
+METRICS_ADDRESS = environment.listening("MANYHANDS_METRICS_ADDRESS")  # of the worker's own server
 # Evaluate lazily: a lint or a type check then leaves no key file behind.
 SECRET_KEY = lazy(
     lambda: environment.text("MANYHANDS_SECRET_KEY") or kept_secret(DATA / "keys" / "django").hex(), str
@@ -215,7 +217,7 @@ CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "{asctime} {levelname:7} {name}: {message}", "style": "{"}},
+    "formatters": {"line": logs.formatter(environment.choice("MANYHANDS_LOG", ("text", "json")))},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": "INFO"},
     "loggers": {

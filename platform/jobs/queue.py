@@ -62,6 +62,7 @@ class Kind(StrEnum):
     REMAKE_RELEASE = "remake release"
     THIN_SNAPSHOTS = "thin snapshots"
     VERIFY_SNAPSHOTS = "verify snapshots"
+    WATCH_CHECKS = "watch checks"
     WRITE_TRIAL = "write trial"
 
 
@@ -79,6 +80,7 @@ LANES: dict[Kind, Lane] = {
     Kind.REMAKE_RELEASE: Lane.PACK,
     Kind.THIN_SNAPSHOTS: Lane.SHORT,
     Kind.VERIFY_SNAPSHOTS: Lane.REPLAY,
+    Kind.WATCH_CHECKS: Lane.SHORT,
     Kind.WRITE_TRIAL: Lane.TRY,
 }
 

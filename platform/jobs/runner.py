@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from django.db import DatabaseError, close_old_connections
 from msgspec import Struct
 
+from config.logs import add_log_facts
+from config.metrics import JOB_S
 from jobs import queue
 from jobs.models import Job
 from jobs.queue import LEASE, Kind, Lane, awake
@@ -131,8 +133,12 @@ def do_next(lane: Lane, running: Running | None = None, stopped: threading.Event
     job = queue.claim(lane)
     if job is None:
         return False
+    began = time.monotonic()
+    add_log_facts(job=job.kind, key=job.key)
     with (running or Running()).contains(job):
         outcome = _done(job)
+    add_log_facts(job="", key="")
+    JOB_S.labels(job.kind, _word(outcome)).observe(time.monotonic() - began)
     if stopped is not None and stopped.is_set():
         queue.release(job)  # it may have been interrupted
     elif isinstance(outcome, Later):
@@ -151,6 +157,12 @@ def _done(job: Job) -> Outcome:
     except Exception as error:
         log.exception("job %s", job)
         return Later(fault=str(Fault.of("E468", job=job.kind, reason=type(error).__name__)))
+
+
+def _word(outcome: Outcome) -> str:
+    if isinstance(outcome, Later):
+        return "failed" if outcome.fault else "later"
+    return "done" if outcome is None else "given up"
 
 
 def backoff_s(failures: int) -> float:

@@ -12,7 +12,10 @@ LONGEST_ADDRESS = 500  # characters in a webhook's address
 
 
 class Event(models.TextChoices):
-    """Events about which the site notifies people. The last three are always sent and cannot be chosen."""
+    """Events about which the site notifies people. Only operators can choose `TROUBLE`.
+
+    The last three are always sent and cannot be chosen.
+    """
 
     NEEDED = "needed", gettext_lazy("A run you are in needs volunteers")
     FINISHED = "finished", gettext_lazy("A run you are in is finished")
@@ -20,6 +23,7 @@ class Event(models.TextChoices):
     REQUEST = "request", gettext_lazy("Someone asks to join a run you manage")
     ACCEPTED = "accepted", gettext_lazy("Your request to join a run is accepted")
     DECLINED = "declined", gettext_lazy("Your request to join a run is declined")
+    TROUBLE = "trouble", gettext_lazy("A check of this site fails, or passes again")
     TEST = "test", "A test"
     CONFIRM = "confirm", "Whether an address is theirs"
     SWITCHED_OFF = "off", "Their webhook was switched off"
@@ -32,6 +36,7 @@ class Way(models.TextChoices):
 
 
 CHOSEN = (Event.NEEDED, Event.FINISHED, Event.STOPPED, Event.REQUEST, Event.ACCEPTED, Event.DECLINED)
+OPERATORS_CHOOSE = (*CHOSEN, Event.TROUBLE)
 
 
 class Choice(models.Model):
@@ -121,3 +126,15 @@ class Notice(models.Model):
 
     def __str__(self) -> str:
         return f"{self.event} by {self.way}"
+
+
+class Trouble(models.Model):
+    """A check of the site that has failed, and what its operators were told about it."""
+
+    check_name = models.CharField(max_length=20, primary_key=True)
+    since = models.DateTimeField(null=True)  # None: the check passes
+    is_told = models.BooleanField(default=False)  # operators know that it fails
+    told_at = models.DateTimeField(null=True)  # when they were last told that it fails
+
+    def __str__(self) -> str:
+        return self.check_name

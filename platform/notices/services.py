@@ -14,7 +14,7 @@ from django.utils.translation import gettext
 from accounts.keys import seal
 from accounts.models import Person
 from notices import addresses, mail, outbox
-from notices.models import CHOSEN, Choice, Event, Mailbox, Notice, Way, Webhook
+from notices.models import OPERATORS_CHOOSE, Choice, Event, Mailbox, Notice, Way, Webhook
 from peer_agent.protocol.errors import Problem
 
 UNCONFIRMED = timedelta(days=7)  # an unconfirmed address is deleted after this time
@@ -24,7 +24,7 @@ SECRET_PREFIX = "mhs_"  # noqa: S105 (the prefix of secrets, for programs that l
 @transaction.atomic
 def choose(*, person: Person, wanted: Collection[tuple[Event, Way]]) -> None:
     Choice.objects.filter(person=person).delete()
-    chosen = sorted({(event, way) for event, way in wanted if event in CHOSEN})
+    chosen = sorted({(event, way) for event, way in wanted if event in OPERATORS_CHOOSE})
     Choice.objects.bulk_create(Choice(person=person, event=event, way=way) for event, way in chosen)
 
 

@@ -66,7 +66,10 @@ def quoted(name: str) -> str:
 
 
 def words_of(event: str, *, title: str = "", machine: str = "") -> Words:
-    """Return a notice's headline and text. `title` is the run's title, or for SWITCHED_OFF the last problem."""
+    """Return a notice's headline and text. `title` is the run's title, or for SWITCHED_OFF the last problem.
+
+    For TROUBLE, `machine` is the check's title, and `title` says what is wrong; it is empty if all is well again.
+    """
     run = quoted(title)
     match event:
         case Event.NEEDED:
@@ -93,6 +96,11 @@ def words_of(event: str, *, title: str = "", machine: str = "") -> Words:
             )
         case Event.DECLINED:
             return Words(_("%(run)s declined your request to join") % {"run": run}, _("You can ask again in a week."))
+        case Event.TROUBLE:
+            check = {"check": one_line(machine)}
+            if not title:
+                return Words(_("%(check)s is in order again") % check, _("Nothing needs to be done."))
+            return Words(_("%(check)s needs an operator") % check, one_line(title))
         case Event.CONFIRM:
             return Words(
                 _("Confirm your e-mail address"),
@@ -161,11 +169,12 @@ def for_slack(words: Words, address: str) -> dict[str, Any]:
 
 def generic(words: Words, facts: Facts) -> dict[str, Any]:
     """Return the notice as JSON for services other than Discord and Slack. `id` is the same on every try."""
+    is_of_run = facts.event != Event.TROUBLE
     return {
         "id": facts.id,
         "event": facts.event,
-        "run": one_line(facts.title) if facts.title else None,
-        "machine": one_line(facts.machine) if facts.machine else None,
+        "run": one_line(facts.title) if facts.title and is_of_run else None,
+        "machine": one_line(facts.machine) if facts.machine and is_of_run else None,
         "headline": words.headline,
         "text": words.text,
         "address": facts.address,

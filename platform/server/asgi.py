@@ -17,6 +17,8 @@ from server.body_limits import LengthGuard  # noqa: E402
 from server.websocket_connections import AGENTS  # noqa: E402
 from web.feed.consumer import WatcherConsumer  # noqa: E402
 
+METRICS = "/metrics"
+
 # whitenoise reads a whole style sheet before it sends one, which causes this warning. Our own downloads are streamed
 # (web.http.files).
 warnings.filterwarnings("ignore", message="StreamingHttpResponse must consume synchronous iterators")
@@ -28,10 +30,21 @@ async def nowhere(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "websocket.close"})
 
 
+async def http_by_any_name(scope: Any, receive: Any, send: Any) -> None:
+    """Answer HTTP. Prometheus may call this process by a name of its own network, such as `site-1:8000`.
+
+    Django refuses unknown names. `/metrics` answers no page or link, and decides by address or token who may read it.
+    """
+    if scope["path"] == METRICS:
+        headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
+        scope = {**scope, "headers": [*headers, (b"host", b"localhost")]}
+    await http(scope, receive, send)
+
+
 # The stubs of Channels expect Channels' own pattern and application types.
 sockets: list[Any] = [
     path(AGENTS.removeprefix("/"), AgentConsumer.as_asgi()),  # type: ignore[arg-type]
     path("ws/runs/<slug:slug>/", WatcherConsumer.as_asgi()),  # type: ignore[arg-type]
     re_path(r"", nowhere),  # type: ignore[arg-type]
 ]
-application = ProtocolTypeRouter({"http": LengthGuard(http), "websocket": URLRouter(sockets)})
+application = ProtocolTypeRouter({"http": LengthGuard(http_by_any_name), "websocket": URLRouter(sockets)})

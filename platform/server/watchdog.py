@@ -10,9 +10,11 @@ import logging
 import os
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 
+from config.metrics import LOOP_LAG_S
 from peer_agent.protocol.errors import Fault
 
 log = logging.getLogger(__name__)
@@ -29,8 +31,10 @@ async def watch_loop(stop: asyncio.Event, give_up: Callable[[], None] | None = N
     try:
         while not stop.is_set():
             beats.count += 1
+            due = time.monotonic() + BEAT_S
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), BEAT_S)
+            LOOP_LAG_S.observe(max(0.0, time.monotonic() - due))
     finally:
         beats.over.set()
 

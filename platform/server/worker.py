@@ -17,6 +17,7 @@ from django.conf import settings
 import coordination.background
 import notices.delivery
 import runs.background
+import web.operator_alerts
 from config import celery_app
 from jobs.runner import doing_jobs, undone
 from peer_agent.protocol.errors import Fault
@@ -25,7 +26,12 @@ from web.health import BEAT_S, worker_mark
 
 log = logging.getLogger(__name__)
 
-BACKGROUND = (coordination.background, notices.delivery, runs.background)  # importing these registers their jobs
+BACKGROUND = (
+    coordination.background,
+    notices.delivery,
+    runs.background,
+    web.operator_alerts,
+)  # importing these registers their jobs
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 STEADY_S = 60.0  # after this time a consumer counts as healthy
 PATIENCE_S = 4.0

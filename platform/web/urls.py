@@ -138,4 +138,5 @@ urlpatterns = [
     path("theme/", about.choose_theme, name="theme"),
     path("healthz", about.alive, name="healthz"),
     path("readyz", about.ready, name="readyz"),
+    path("metrics", about.figures, name="metrics"),
 ]

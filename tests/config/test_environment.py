@@ -158,3 +158,18 @@ def test_every_setting_stands_in_the_docs_for_operators() -> None:
     cells = [row.split("|")[1] for row in said.splitlines() if row.startswith("| `")]
     told = {name for cell in cells for name in re.findall(r"`([A-Z_]+)`", cell)}
     assert told == settings
+
+
+def test_a_choice_is_one_of_few() -> None:
+    assert environment.choice("LOG", ("text", "json"), environ={}) == "text"
+    assert environment.choice("LOG", ("text", "json"), environ={"LOG": "json"}) == "json"
+    with pytest.raises(Problem, match=r"E405.*LOG.*“xml” is none of text, json"):
+        environment.choice("LOG", ("text", "json"), environ={"LOG": "xml"})
+
+
+def test_a_place_to_listen_is_a_host_and_a_port() -> None:
+    named = {"": None, "127.0.0.1:9100": ("127.0.0.1", 9100), "[::1]:9100": ("::1", 9100)}
+    assert {value: environment.listening("AT", environ={"AT": value}) for value in named} == named
+    for wrong in ("9100", ":9100", "host:", "host:0", "host:70000"):
+        with pytest.raises(Problem, match=r"E405.*AT"):
+            environment.listening("AT", environ={"AT": wrong})

@@ -25,6 +25,7 @@ from peer_agent.protocol.messages import Snapshot as SnapshotMessage
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.text.recipe import samples_in
 from runs import timeline
+from runs.ledger import audit as auditing
 from runs.ledger.audit import audit
 from runs.ledger.records import sealed_of, settled_units
 from runs.lifecycle.services import pause_run, resume_run
@@ -521,3 +522,21 @@ BEFORE, REASON = START - timedelta(seconds=1), "the run starts on 2026-12-05 at 
 def test_a_run_rests_until_its_start_time(state: str, wanted: str, now: datetime, goal: tuple[str, str]) -> None:
     found = store.goal_of(Run(state=state, wanted=wanted, starts_at=START), now)
     assert (found["goal"], found["scheduled"]) == goal
+
+
+def test_commits_during_an_audit_are_no_fault(example: Example, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another connection commits a step while the audit runs, after it has read the log."""
+    steps(example, (UNIT,))
+    strays: Any = auditing._strays
+    outcomes = []
+
+    def commit_first(*arguments: Any) -> Any:
+        outcomes.append(in_other_thread(lambda: steps(example, (SECOND,))).outcome())
+        return strays(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(auditing, "_strays", commit_first)
+        found = audit(example.run)
+    assert (len(outcomes), found["faults"], found["steps"]) == (1, [], 1)
+    assert (audit(example.run)["steps"], Head.objects.get().step) == (2, 2)
+    require_equal_books(example.run)

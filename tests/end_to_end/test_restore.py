@@ -53,8 +53,12 @@ def whole(swarm: Swarm) -> None:
     """Require that a newcomer can join, that the run finishes with one state, that it is released and audited."""
     swarm.start_agent("c", token=swarm.token_of(swarm.sign_up("newcomer")))
     settled(swarm, ("a", "b", "c"))
-    assert "No fault found." in manage(swarm, "audit", swarm.slug)
     assert (swarm.released(swarm.folder / "model") / "model.safetensors").exists()
+    swarm.end("site")
+    shutil.rmtree(swarm.data / "relay")
+    said = manage(swarm, "audit", swarm.slug, "--replay")
+    assert f"replayed from step 0 to step {STEPS}: the same state" in said, "the site alone has all that it needs"
+    assert "No fault found." in said
 
 
 def test_steps_after_the_backup_come_back_from_the_relay(tmp_path: Path, english: str) -> None:

@@ -5,12 +5,18 @@ from uuid import UUID
 import coordination.background
 import notices.delivery
 import runs.background
+import web.operator_alerts
 from jobs import runner
 from jobs.models import Job
 from jobs.queue import Kind
 from jobs.runner import Outcome
 
-BACKGROUND = (coordination.background, notices.delivery, runs.background)  # importing them registers their jobs
+BACKGROUND = (
+    coordination.background,
+    notices.delivery,
+    runs.background,
+    web.operator_alerts,
+)  # importing them registers their jobs
 
 
 def requested() -> list[tuple[str, str]]:

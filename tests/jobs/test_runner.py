@@ -42,7 +42,7 @@ def wait_until(is_so: Callable[[], object]) -> None:
 def test_all_kinds_are_done_by_the_sites_worker() -> None:
     import server.worker
 
-    assert len(server.worker.BACKGROUND) == 3
+    assert len(server.worker.BACKGROUND) == 4
     assert undone() == set()
 
 

@@ -87,6 +87,15 @@ def test_what_stays_of_a_name(name: str, line: str) -> None:
     assert one_line(name) == line
 
 
+def test_words_about_a_check_name_no_run() -> None:
+    words = words_of(Event.TROUBLE, title="Only 3 GB are free.", machine="Disk")
+    assert words == ("Disk needs an operator", "Only 3 GB are free.")
+    assert words_of(Event.TROUBLE, machine="Disk").headline == "Disk is in order again"
+    facts = Facts(7, Event.TROUBLE, "Only 3 GB are free.", "Disk", "https://hands.example/operator/", datetime.now(UTC))
+    body = json.loads(payload(Webhook.Service.GENERIC, words, facts, secret="", now=facts.at).body)
+    assert (body["event"], body["run"], body["machine"]) == ("trouble", None, None)
+
+
 def test_every_event_has_words_of_its_own() -> None:
     assert len({words_of(event, title="Proverbs", machine="kitchen") for event in Event}) == len(Event)
 

@@ -348,6 +348,7 @@ GET   /help/                                         *         200    200      2
 GET   /help/<topic>/                                 *         200    200      200    200       200      200
 GET   /healthz                                       *         200    200      200    200       200      200
 GET   /readyz                                        *         200    200      200    200       200      200
+GET   /metrics                                       *         404    404      404    404       404      404
 
 ANY   /api/v1/                                       *         404    404      404    404       404      404
 ANY   /api/v1/openapi.json                           *         200    200      200    200       200      200

@@ -389,6 +389,15 @@ def fetch_of_run(requester: Requester, world: World, address: str) -> Any:
     return requester.client.get(address, headers=headers)
 
 
+def from_the_internet(method: str) -> Ask:
+    """Request as a visitor from another network, since this machine and its network may do more."""
+
+    def ask(requester: Requester, _: World, address: str) -> Any:
+        return requester.client.generic(method, address, headers=requester.headers, REMOTE_ADDR="93.184.216.34")
+
+    return ask
+
+
 def hand_in(requester: Requester, world: World, address: str) -> Any:
     """Upload a state with the credential of the elected machine."""
     if requester.machine is not None:
@@ -457,6 +466,8 @@ WAYS: dict[str, Ask] = {
     "POST /teams/<slug>/members/<name>/": posting(),
     "POST /account/page/": posting(public="0"),
     "POST /account/delete/": delete_account,
+    "GET /metrics": from_the_internet("GET"),
+    "HEAD /metrics": from_the_internet("HEAD"),
     "POST /password/<person_id>/<token>/": posting(password="eight quiet herons"),
     "POST /operator/jobs/<number>/again/": posting(),
     "POST /operator/<secret>/": posting(username="Newcomer", password=PASSWORD),

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
+from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
@@ -257,6 +258,23 @@ def test_redis_that_has_stopped_is_down(settings: Any, db: None) -> None:
         assert health.check_redis().state == State.OK
         assert "agrees with that of Redis" in health.check_clock().said
     assert health.check_redis().is_down
+
+
+@pytest.mark.usefixtures("db")
+@pytest.mark.parametrize("vendor", ["sqlite", "postgresql"])
+def test_only_a_site_without_a_bridge_stops_with_redis(
+    client: Client, settings: Any, data_folder: Path, monkeypatch: pytest.MonkeyPatch, vendor: str
+) -> None:
+    data_folder.mkdir()
+    health.worker_mark().touch()
+    settings.REDIS_URL = f"redis://127.0.0.1:{free_port()}/0"
+    monkeypatch.setattr(connection, "vendor", vendor, raising=False)
+    answer = client.get("/readyz")
+    if vendor == "postgresql":
+        assert (answer.status_code, answer.json()) == (200, {"status": "ready", "degraded": ["redis"]})
+        assert "goes on over PostgreSQL" in health.check_redis().said
+    else:
+        assert (answer.status_code, answer.json()) == (503, {"status": "not ready", "down": ["redis"]})
 
 
 class TestReaders:

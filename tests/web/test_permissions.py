@@ -154,7 +154,9 @@ def answers(person: Person, world: World, method: str, route: str) -> bool:
 
 
 def test_every_way_of_asking_is_of_a_row() -> None:
-    assert WAYS.keys() - {f"{row.method} {row.address}" for row in ROWS} == set()
+    known = {f"{row.method} {row.address}" for row in ROWS}
+    beside = {f"HEAD {row.address}" for row in ROWS if row.method == "GET"}
+    assert WAYS.keys() - known - beside == set()
 
 
 def test_further_requesters_name_known_ones_and_real_addresses() -> None:

@@ -24,6 +24,7 @@ LIMIT = 20  # exclusive
 PAGES = [
     "/",
     "/operator/",
+    "/metrics",
     "/machines/",
     "/account/",
     "/account/notifications/",

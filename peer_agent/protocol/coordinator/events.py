@@ -216,11 +216,15 @@ class Agreed(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True):
-    """Add a line to the run's public timeline. `names`: the people whom the text names."""
+    """Add a line to the run's public timeline. `names`: the people whom the text names.
+
+    `cause` is why a round is void, as one word for programs; few values exist.
+    """
 
     kind: str
     text: str
     names: tuple[str, ...] = ()
+    cause: str = ""
 
 
 class Waiting(Struct, frozen=True):

@@ -16,6 +16,8 @@ from typing import Any, assert_never, get_args
 from django.db import DatabaseError
 
 from accounts.keys import site_key
+from config.logs import add_log_facts
+from config.metrics import HOST_WAITING
 from coordination import snapshots
 from coordination.channel_layer.messages import (
     RELAYS,
@@ -91,6 +93,7 @@ class Host:
             self.writer.drain()
             await asyncio.wait([writing], timeout=DRAIN_S)
         finally:
+            HOST_WAITING.labels(self.state.slug).set(0)
             for task in (writing, looking):
                 task.cancel()
             await asyncio.wait([writing, looking])
@@ -120,6 +123,8 @@ class Host:
         if time.monotonic() >= self._tick_at:
             await self.handle(e.Ticked())
             self._note_lost_words()
+            HOST_WAITING.labels(self.state.slug).set(len(self.mailbox))
+            add_log_facts(step=self.state.step)
             self._tick_at = time.monotonic() + TICK_S
         if (message := await self._next(self._tick_at - time.monotonic())) is not None:
             await self._heard(message)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from django.db import DatabaseError
 
+from config.logs import add_log_facts
 from coordination import store
 from coordination.channel_layer.process import HOST, site_layer
 from coordination.hosts import claims
@@ -46,6 +47,7 @@ class Hosting:
 
     async def _host(self, run: Run) -> None:
         began = time.monotonic()
+        add_log_facts(run=run.slug, run_id=run.run_id)
         try:
             await self._hold(run)
         except Faulty as fault:

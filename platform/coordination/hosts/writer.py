@@ -6,11 +6,13 @@ ticks.
 
 import asyncio
 import logging
+import time
 from functools import partial
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Struct
 
+from config.metrics import COMMIT_S, ROUND_S, ROUNDS
 from coordination import snapshots, store
 from coordination.channel_layer.process import Channel
 from coordination.hosts.claims import RETRY_S, Holding
@@ -18,7 +20,7 @@ from coordination.threads import in_thread
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.log.records import read_record, seal
+from peer_agent.protocol.log.records import Entry, read_record, seal
 from peer_agent.protocol.messages import Hello
 from peer_agent.protocol.sealed import SealedCommit
 from peer_agent.protocol.wire import encode
@@ -79,6 +81,8 @@ class Writer:
 
     def ask(self, command: Write) -> None:
         """Queue a command for writing, unless it is a commit or a resend that is already queued."""
+        if isinstance(command, e.Note) and command.kind == timeline.VOID:
+            ROUNDS.labels(self.run.slug, "void", command.cause).inc()
         match command:
             case e.Persist(record=record):
                 if self._persisting == record.index:
@@ -138,13 +142,22 @@ class Writer:
         if command.record.kind == "rollback":
             outcome = await in_thread(store.roll_back)(self.run, sealed, command.record)
         else:
-            outcome = await in_thread(store.commit)(
-                self.run, sealed, command.record, duration_s=command.duration_s, attempts=command.attempts
-            )
+            outcome = await self._commit(sealed, command)
         if outcome == "failed":
             await asyncio.sleep(RETRY_S)
         self._persisting = None
         self._answer(e.Persisted(outcome, sealed))
+
+    async def _commit(self, sealed: Entry, command: e.Persist) -> store.Outcome:
+        began = time.monotonic()
+        outcome = await in_thread(store.commit)(
+            self.run, sealed, command.record, duration_s=command.duration_s, attempts=command.attempts
+        )
+        if outcome == "committed":
+            COMMIT_S.labels(self.run.slug).observe(time.monotonic() - began)
+            ROUND_S.labels(self.run.slug).observe(command.duration_s)
+            ROUNDS.labels(self.run.slug, outcome, "").inc()
+        return outcome
 
     async def _resend(self, command: e.Resend) -> None:
         page = await in_thread(page_of)(self.run, self.holding.fence, command)

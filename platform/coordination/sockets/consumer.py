@@ -5,6 +5,7 @@ import contextlib
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, assert_never
@@ -19,6 +20,7 @@ from django.db.models import Q
 from accounts.keys import site_key
 from accounts.machine_control import forget_report, take_report
 from accounts.selectors import working_machine
+from config.logs import add_log_facts
 from config.proxies import visitor_in
 from coordination.channel_layer.messages import (
     RELAYS,
@@ -65,6 +67,7 @@ TOO_LATE, REFUSED, REPLACED = 4000, 4001, 4002  # close codes
 ALLOWANCES = Allowances()
 STRANGERS: Strangers["AgentConsumer"] = Strangers()
 TAKEOVERS = Takeovers()
+LINKED: Counter[tuple[str, str]] = Counter()  # open links by the machine's role and the version of its program
 HOST_SEARCH = HostSearch()
 INSTRUCTING = Instructing()
 
@@ -76,6 +79,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
     credential: Credential | None = None
     patience: asyncio.TimerHandle | None = None
     person = machine = ""
+    linked_as: tuple[str, str] | None = None
     told_revision = -1
     reported_at: datetime | None = None
 
@@ -174,6 +178,9 @@ class AgentConsumer(AsyncWebsocketConsumer):
             await self._refuse(problem.fault, problem.retry_after_s if isinstance(problem, Preparing) else -1.0)
             return
         self.credential = credential
+        add_log_facts(run_id=credential.run, peer=credential.peer)
+        self.linked_as = credential.role.value, self.session.peer_version
+        LINKED[self.linked_as] += 1
         self.reports = Allowance(REPORTS, time.monotonic())
         self.allowance = ALLOWANCES.of(credential.peer, credential.run, credential.role, time.monotonic())
         await self._join(credential)
@@ -375,6 +382,10 @@ class AgentConsumer(AsyncWebsocketConsumer):
         self.is_over = True
         self._is_known()
         HOST_SEARCH.discard(self)
+        if self.linked_as is not None:
+            LINKED[self.linked_as] -= 1
+            if not LINKED[self.linked_as]:
+                del LINKED[self.linked_as]
         if self.credential is not None:
             INSTRUCTING.discard(self.credential.peer, self)
             for run in list(self.following.hosts):

@@ -1,80 +1,159 @@
 """An audit that compares a run's records, ledger, coverage, totals and snapshot files.
 
-Records must be signed and chained, and no sample may be used twice. The audit reads the whole log and all the files.
-Its running time grows with the number of steps, its memory use with the number of shards and machines.
+Records must be signed and chained, and no sample may be used twice. All queries see one moment of the database, so a
+run may go on meanwhile. An audit without a fault stores what it found (`AuditMark`), and the next one continues there.
+It then reads only newer entries and compares the sum of the whole ledger. If that shows a fault, it reads everything.
+Its memory use grows with the number of shards and machines.
 """
 
 import hashlib
+import zlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import msgspec
+from django.db import connection, transaction
 from django.db.models import Sum
+from msgspec import Struct, field
 from msgspec.structs import astuple
 
 from accounts.keys import site_key
+from accounts.models import Machine
 from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of, open_record
 from runs import storage
 from runs.ledger.records import AT_ONCE, Place, Ranges, add_units, overlaps, sealed_of, with_records
 from runs.ledger.totals import SUMS, count
-from runs.models import Head, LedgerEntry, LogEntry, MachineTotal, Run
+from runs.models import AuditMark, Head, LedgerEntry, LogEntry, MachineTotal, Run
 
 Line = tuple[str, int, int, int]  # machine, samples, tokens, credit
+REFUSED, BRIDGED = "refused", "not checked, because averages are lost"
+TOTAL = ("machine_id", "person_id", *SUMS)
+COLUMNS = ("entry_id", "pk", "machine_id", "person_id", "step", "samples", "tokens", "credit")
 
 
-@dataclass
-class Books:
+class Books(Struct, array_like=True):
+    """A run's records and ledger as an audit has read them, up to the entry `steps` with the digest `previous`."""
+
     previous: str = GENESIS
     steps: int = 0
     committed: int = 0
+    unknown: int = 0  # samples of machines that a restored database does not know, and which have no ledger row
+    last_row: int = 0  # of the ledger
     ranges: dict[Place, Ranges] = field(default_factory=dict)
     totals: dict[UUID, MachineTotal] = field(default_factory=dict)
+    files: dict[str, tuple[int, int]] = field(default_factory=dict)  # size and time of files with the right sha256
 
 
-REFUSED = "refused"
+def audit(run: Run, *, is_full: bool = False) -> dict[str, Any]:
+    """Return the totals, each read from a separate source, and one sentence for every fault found.
 
-
-def audit(run: Run) -> dict[str, Any]:
-    """Return the run's totals, each read from a separate source, with one sentence for every fault found."""
-    books = Books()
-    faults = [fault for entries in _in_parts(run) for fault in _read(run, books, entries)]
-    faults += _strays(run)
-    faults += _head_faults(run, books.steps, books.previous)
-    faults += _coverage_faults(run, books.ranges)
-    faults += _total_faults(run, books.totals)
-    faults += _file_faults(run)
+    `read` is the number of entries that were read. With `is_full`, that is all of them, whatever was audited before.
+    """
+    with one_moment():
+        books = Books() if is_full else _audited(run)
+        before, last_row = books.steps, books.last_row
+        faults = [fault for entries in _in_parts(run, before) for fault in _read(run, books, entries)]
+        faults += _strays(run, last_row)
+        faults += _head_faults(run, books.steps, books.previous)
+        faults += _coverage_faults(run, books.ranges)
+        faults += _total_faults(run, books.totals)
+        given = LedgerEntry.objects.filter(run=run).aggregate(given=Sum("samples", default=0))["given"]
+        files = dict(run.snapshots.filter(is_stored=True).order_by("index").values_list("file", "step"))
+        snapshots = _snapshots(run)
+    if before and (faults or given != books.committed - books.unknown):
+        return audit(run, is_full=True)
+    books.files = {file: known for file, known in books.files.items() if file in files}
+    faults += [fault for file, step in files.items() for fault in _file_faults(run, step, file, books.files)]
+    if not faults:
+        _store(run, books)
     return {
         "run": run.slug,
         "steps": books.steps,
+        "read": books.steps - before,
         "committed_samples": books.committed,
-        "ledger_samples": LedgerEntry.objects.filter(run=run).aggregate(given=Sum("samples", default=0))["given"],
-        "snapshots": _snapshots(run),
+        "ledger_samples": given,
+        "unknown_samples": books.unknown,
+        "snapshots": snapshots,
         "faults": faults,
     }
 
 
-def _in_parts(run: Run) -> Iterator[list[LogEntry]]:
-    first = 0
+@contextmanager
+def one_moment() -> Iterator[None]:
+    """Let all queries of a `with` block see the same moment of the database. Commits go on meanwhile.
+
+    Within a transaction of the caller, change nothing.
+    """
+    if connection.in_atomic_block:
+        yield
+    elif connection.vendor == "postgresql":
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            # It locks nothing that others wait for, so it may take longer than other transactions.
+            cursor.execute("SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0")
+            yield
+    else:
+        sqlite: Any = connection
+        sqlite.ensure_connection()
+        # Other transactions take SQLite's lock for writing at once.
+        usual, sqlite.transaction_mode = sqlite.transaction_mode, "DEFERRED"
+        try:
+            with transaction.atomic():
+                yield
+        finally:
+            sqlite.transaction_mode = usual
+
+
+def _audited(run: Run) -> Books:
+    """Return what earlier audits found to be right, or empty books if that is not part of this log."""
+    mark = AuditMark.objects.filter(run=run).first()
+    if mark is None or not LogEntry.objects.filter(run=run, index=mark.index, digest=mark.digest).exists():
+        return Books()
+    try:
+        return msgspec.msgpack.decode(zlib.decompress(bytes(mark.books)), type=Books, dec_hook=_total_of)
+    except (msgspec.MsgspecError, zlib.error, TypeError, ValueError):  # another version of this site wrote it
+        return Books()
+
+
+def _store(run: Run, books: Books) -> None:
+    packed = zlib.compress(msgspec.msgpack.encode(books, enc_hook=attrgetter(*TOTAL)))
+    facts = {"index": books.steps, "digest": books.previous, "books": packed}
+    AuditMark.objects.update_or_create(run=run, defaults=facts)
+
+
+def _total_of(_: type, stored: Any) -> MachineTotal:
+    """Return a machine's total as `_store` has packed it. Raises ValueError if another version has."""
+    machine, *rest = stored
+    return MachineTotal(machine_id=UUID(machine), **dict(zip(TOTAL[1:], rest, strict=True)))
+
+
+def _in_parts(run: Run, before: int) -> Iterator[list[LogEntry]]:
+    first = before + 1
     while entries := list(with_records(run, first=first)[:AT_ONCE]):
         yield entries
         first = entries[-1].index + 1
 
 
 def _read(run: Run, books: Books, entries: list[LogEntry]) -> Iterator[str]:
-    rows = LedgerEntry.objects.filter(entry__in=entries).order_by("entry", "pk")
-    ledger = {entry: list(group) for entry, group in groupby(rows, key=lambda row: row.entry_id)}
+    found: Any = LedgerEntry.objects.filter(entry__in=entries).order_by("entry", "pk")
+    rows = found.values_list(*COLUMNS, named=True)
+    ledger = {entry: list(group) for entry, group in groupby(rows, key=attrgetter("entry_id"))}
+    books.last_row = max([books.last_row, *(group[-1].pk for group in ledger.values())])
     for entry in entries:
         mine = ledger.get(entry.pk, [])
         count(run, books.totals, mine)
         yield from _read_entry(books, entry, Counter(map(_line, mine)))
 
 
-def _line(row: LedgerEntry) -> Line:
+def _line(row: Any) -> Line:
     return row.machine_id.hex, row.samples, row.tokens, row.credit
 
 
@@ -91,13 +170,13 @@ def _read_entry(books: Books, entry: LogEntry, rows: Counter[Line]) -> Iterator[
         return
     units = [unit for part in record.contributions for unit in part.units]
     books.committed += sum(part.samples for part in record.contributions)
-    yield from _faults_of(entry, record, sealed, books.previous, rows)
+    yield from _faults_of(books, entry, record, sealed, rows)
     yield from _used_again(books.ranges, units)
     books.previous = digest_of(sealed)
 
 
-def _faults_of(entry: LogEntry, record: Record, sealed: Entry, previous: str, rows: Counter[Line]) -> Iterator[str]:
-    if record.previous != previous:
+def _faults_of(books: Books, entry: LogEntry, record: Record, sealed: Entry, rows: Counter[Line]) -> Iterator[str]:
+    if record.previous != books.previous:
         yield f"entry {entry.index} does not follow the one before it"
     if (record.index, record.step, digest_of(sealed)) != (entry.index, entry.step, entry.digest):
         yield f"entry {entry.index} is not the record that its row describes"
@@ -105,15 +184,18 @@ def _faults_of(entry: LogEntry, record: Record, sealed: Entry, previous: str, ro
         (part.peer, part.samples, part.tokens, part.credit) for part in record.contributions
     )
     for line in (expected - rows).elements():
+        if not Machine.objects.filter(pk=UUID(line[0])).exists():
+            books.unknown += line[1]
+            continue
         yield f"step {record.step}: {line[1]} samples of machine {line[0][:8]} are not in the ledger"
     for line in (rows - expected).elements():
         yield f"step {record.step}: the ledger has {line[1]} samples of machine {line[0][:8]} that were not committed"
 
 
-def _strays(run: Run) -> Iterator[str]:
-    """Yield a fault for each ledger row whose entry is not in the run's log."""
+def _strays(run: Run, after: int) -> Iterator[str]:
+    """Yield a fault for each newer ledger row (by key) whose entry is not in the run's log."""
     inside = LogEntry.objects.filter(run=run).values("pk")
-    strays = LedgerEntry.objects.filter(run=run).exclude(entry__in=inside).order_by("entry")
+    strays = LedgerEntry.objects.filter(run=run, pk__gt=after).exclude(entry__in=inside).order_by("entry")
     for key in strays.values_list("entry", flat=True).distinct():
         yield f"ledger rows of an entry that is not in the log ({key})"
 
@@ -152,18 +234,24 @@ def _sums(total: MachineTotal | None) -> tuple[int, ...]:
 
 def _snapshots(run: Run) -> list[dict[str, Any]]:
     """Return each snapshot with its state: verified by a replay, admitted by most people, or refused."""
-    kept = [(row.index, row.step, str(row.state), row.file) for row in run.snapshots.order_by("index")]
+    rows = run.snapshots.order_by("index")
+    kept = [(row.index, row.step, BRIDGED if row.is_bridged else str(row.state), row.file) for row in rows]
     gone = [(row.index, row.step, REFUSED, row.file) for row in run.refused_snapshots.all()]
     return [{"step": step, "state": state, "file": file} for _, step, state, file in sorted(kept + gone)]
 
 
-def _file_faults(run: Run) -> Iterator[str]:
-    for snapshot in run.snapshots.filter(is_stored=True).order_by("index"):
-        try:
-            with storage.snapshot_path(run, snapshot.file).open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            yield f"step {snapshot.step}: the snapshot's file cannot be read ({error.strerror})"
-            continue
-        if found != snapshot.file:
-            yield f"step {snapshot.step}: the snapshot's file has another sha256 than its name"
+def _file_faults(run: Run, step: int, name: str, known: dict[str, tuple[int, int]]) -> Iterator[str]:
+    """Yield a fault if a snapshot's file is not what its name says. Skip `known` files that have not changed since."""
+    try:
+        with storage.snapshot_path(run, name).open("rb") as file:
+            facts = Path(file.name).stat()
+            state = facts.st_size, facts.st_mtime_ns
+            found = name if known.get(name) == state else hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        if run.snapshots.filter(file=name, is_stored=True).exists():  # it may have been deleted since the query
+            yield f"step {step}: the snapshot's file cannot be read ({error.strerror})"
+        return
+    if found == name:
+        known[name] = state
+    else:
+        yield f"step {step}: the snapshot's file has another sha256 than its name"

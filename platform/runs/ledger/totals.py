@@ -51,8 +51,9 @@ def count(run: Run, held: dict[UUID, MachineTotal], rows: Iterable[LedgerEntry])
     """Add an entry's rows to totals in memory. A round counts once per person, for the first of their machines."""
     counted: set[int] = set()
     for row in rows:
-        fresh = MachineTotal(run=run, machine_id=row.machine_id, person_id=row.person_id)
-        total = held.setdefault(row.machine_id, fresh)
+        total = held.get(row.machine_id)
+        if total is None:
+            total = held[row.machine_id] = MachineTotal(run=run, machine_id=row.machine_id, person_id=row.person_id)
         total.samples += row.samples
         total.tokens += row.tokens
         total.credit = min(MOST, total.credit + row.credit)

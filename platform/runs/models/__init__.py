@@ -3,6 +3,7 @@
 from runs.models.datasets import Dataset, Shard, Upload
 from runs.models.log import (
     IN_MODEL,
+    AuditMark,
     AveragedTotal,
     Coverage,
     DailyTotal,
@@ -20,6 +21,7 @@ from runs.models.snapshots import RefusedSnapshot, RelayAddress, ReplayRequest, 
 __all__ = [
     "IN_MODEL",
     "ActivityLine",
+    "AuditMark",
     "AveragedTotal",
     "Coverage",
     "DailyTotal",

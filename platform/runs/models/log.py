@@ -87,6 +87,19 @@ class SealedRecord(models.Model):
         return f"record of entry {self.entry_id}"
 
 
+class AuditMark(models.Model):
+    """The books of a run that an audit found to be right, up to an entry. Only `runs.ledger.audit` uses them."""
+
+    run = models.OneToOneField(Run, models.CASCADE, primary_key=True, related_name="audit_mark")
+    index = models.BigIntegerField()
+    digest = models.CharField(max_length=64)  # of the entry's record
+    books = models.BinaryField()
+    at = models.DateTimeField(auto_now=True)
+
+    def __str__(self) -> str:
+        return f"audited up to entry {self.index}"
+
+
 class LeaseMark(models.Model):
     """The mark below which samples of a shard have been leased in an epoch. It is raised before a lease (rule 11)."""
 

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -16,13 +17,14 @@ from django.conf import settings
 from accounts.keys import site_key
 from accounts.services import issue_reader
 from peer_agent.protocol.credentials import LIFETIME_S, public_bytes
+from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Entry, to_lines
 from peer_agent.protocol.messages import Listener
 from peer_agent.site_work.relay_logs import MOST_RELAYS, Reach, write_reach
 from runs import storage
 from runs.ledger.records import AT_ONCE, sealed_of, with_records
-from runs.models import RelayAddress, Run, Snapshot
+from runs.models import LogEntry, RelayAddress, Run, Snapshot
 from runs.processes import run_child
 from runs.storage import recipe_file
 
@@ -60,6 +62,30 @@ def replay_to(run: Run, start: Snapshot, index: int, work: Path, *, expected: st
     command += storage.model_files(run)
     made = run_child(["replay", *command], timeout_s=TIMEOUT_S, secret=reader.secret, beat=beat)
     return msgspec.convert(made, Made)
+
+
+def replay_all(run: Run) -> dict[str, Any]:
+    """Replay the log up to the newest verified snapshot, from the earliest state from which this is possible.
+
+    That is the run's first state, or the state after its last rollback or after averages that are lost. Return the
+    steps, and the fault if the replay is not possible or gives another state.
+    """
+    verified = run.snapshots.filter(state=Snapshot.State.VERIFIED, is_undone=False).order_by("index")
+    breaks = run.log.filter(kind=LogEntry.Kind.ROLLBACK).values_list("index", flat=True)
+    bridged = verified.filter(is_bridged=True).values_list("index", flat=True)
+    since = max([0, *breaks, *bridged])
+    start, end = verified.filter(index__gte=since, is_stored=True).first(), verified.last()
+    found: dict[str, Any] = {"replayed_from": start.step if start else 0, "replayed_to": 0, "replay_fault": ""}
+    if start is None or end is None or end.index <= start.index:
+        return found | {"replay_fault": "no verified snapshot can be replayed yet"}
+    try:
+        with storage.workspace() as work:
+            made = replay_to(run, start, end.index, work, expected=end.file, tell=lambda _: None)
+    except Problem as problem:
+        return found | {"replay_fault": str(problem)}
+    if made.file != end.file:
+        return found | {"replay_fault": f"step {end.step}: the replay gives another state than the snapshot"}
+    return found | {"replayed_to": end.step}
 
 
 def log_folders(run: Run) -> list[Path]:

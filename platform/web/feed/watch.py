@@ -13,6 +13,7 @@ from uuid import UUID
 from channels.layers import get_channel_layer
 from django.db import DatabaseError
 
+from config.metrics import FEED_LAG_S, WATCHERS
 from coordination.channel_layer.messages import watchers_of
 from coordination.threads import in_thread
 from web.feed.live import BEAT, Live, change_message, look, whole_message
@@ -74,6 +75,9 @@ class Watch:
         self.live: Live | None = None
         self._whole = ""  # the page as one message, made once a subscription needs it
         self._moved = asyncio.Event()
+        self._moved_at = (
+            0.0  # when the first step since the last load was announced, by the same clock as below; 0: none
+        )
         self._began = 0.0  # start of the last load, by the event loop's clock
         self._said = 0.0  # time of the last message or beat, by the same clock
 
@@ -102,6 +106,7 @@ class Watch:
         """Wait for announcements of steps. Cancelling this task during the watch would lose the channel."""
         while True:
             await layer.receive(channel)
+            self._moved_at = self._moved_at or asyncio.get_running_loop().time()
             self._moved.set()
 
     async def _rest(self, took_s: float) -> None:
@@ -117,15 +122,19 @@ class Watch:
         Without changes, send a beat now and then. While the database is down, send no beats, so that pages notice.
         """
         self._began = asyncio.get_running_loop().time()
+        moved_at, self._moved_at = self._moved_at, 0.0
         try:
             found = await in_thread(look)(self.run_id, self.language, self.live)
         except DatabaseError:
             log.warning("the feed waits for the database", exc_info=True)
+            self._moved_at = moved_at
             return True
         if found is None or (self.live and self.live.visibility != found.visibility):
             self._end()  # watchers reconnect, and their access is checked again
             return False
         self._show(found)
+        if moved_at:
+            FEED_LAG_S.observe(asyncio.get_running_loop().time() - moved_at)
         return True
 
     def _show(self, found: Live) -> None:
@@ -163,6 +172,7 @@ def subscribe(run_id: UUID, language: str = ENGLISH) -> Subscription:
         _watches[key] = watch, asyncio.create_task(watch.follow(), name=f"watch {run_id} {language}")
     subscription = Subscription(_watches[key][0])
     subscription.watch.subscriptions.add(subscription)
+    WATCHERS.inc()
     subscription.give_whole()
     return subscription
 
@@ -170,7 +180,9 @@ def subscribe(run_id: UUID, language: str = ENGLISH) -> Subscription:
 async def unsubscribe(subscription: Subscription) -> None:
     """Remove a subscription. Removing the last one ends the watch."""
     watch = subscription.watch
-    watch.subscriptions.discard(subscription)
+    if subscription in watch.subscriptions:
+        watch.subscriptions.discard(subscription)
+        WATCHERS.dec()
     key = watch.run_id, watch.language
     known = _watches.get(key)
     if not watch.subscriptions and known is not None and known[0] is watch:

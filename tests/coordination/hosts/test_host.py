@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError
+from prometheus_client import REGISTRY
 
 from coordination import snapshots, store
 from coordination.channel_layer.messages import LayerRestored, MachineRevoked, PeerLost, PeerSaid, RunMoved, group_of
@@ -253,6 +254,26 @@ class TestTheDatabase:
         finally:
             go_on.set()
         assert (len(asked), script.count(e.Persisted)) == (1, 1), "asked for twice meanwhile, done once"
+
+    async def test_rounds_are_counted_by_outcome_and_cause(
+        self, example: Example, driven: Host, script: Script, monkeypatch: Any
+    ) -> None:
+        record = await in_thread(next_record)(example.run, (example.teo, (UNIT,)))
+        outcomes = ["failed", "committed"]
+        monkeypatch.setattr(writer, "RETRY_S", 0.0)
+        monkeypatch.setattr(store, "commit", lambda *_, **__: outcomes.pop(0))
+        note = e.Note("void", "a step is retried", (), "stuck")
+
+        def answer(event: e.Event) -> list[e.Command]:
+            again = isinstance(event, e.Persisted) and event.outcome == "failed"
+            return [note, e.Persist(record, 2.0, 1)] if isinstance(event, e.Joined) or again else []
+
+        script.answer, before = answer, [counted(*labels) for labels in (("void", "stuck"), ("committed", ""))]
+        async with driving(driven):
+            await arrived(driven, TEO)
+            await until(lambda: script.count(e.Persisted) == 2)
+        after = [counted(*labels) for labels in (("void", "stuck"), ("committed", ""))]
+        assert [now - then for now, then in zip(after, before, strict=True)] == [2, 1]
 
     async def test_is_not_written_by_a_host_whose_claim_is_over(self, example: Example, driven: Host) -> None:
         """The column `waiting_for` is not protected by the fence, so a former host could overwrite the next host's
@@ -515,3 +536,13 @@ class TestSnapshots:
             await until(lambda: script.count(e.Joined) == 2)
         kept = await in_thread(lambda: list(RelayAddress.objects.values_list("peer", "url")))()
         assert kept == [(TEO, "ws://here:1/")]
+
+
+def counted(outcome: str, cause: str) -> float:
+    labels = {"outcome": outcome, "cause": cause}
+    return sum(
+        sample.value
+        for family in REGISTRY.collect()
+        for sample in family.samples
+        if sample.name == "manyhands_rounds_total" and labels.items() <= sample.labels.items()
+    )

@@ -1,5 +1,7 @@
 """The audit finds every planted fault, and finds none in correct books."""
 
+import hashlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,8 +22,9 @@ from peer_agent.protocol.log.records import (
     seal,
     whole,
 )
+from runs import storage
 from runs.ledger.audit import audit
-from runs.models import Head, Run
+from runs.models import AuditMark, Head, Run
 from tests.golden import golden, shape_of
 from tests.runs.factories import ELEMENTS, Owned
 
@@ -91,6 +94,7 @@ def test_honest_books_have_no_fault(audited: Run) -> None:
     assert found == {
         "run": audited.slug,
         "steps": 3,
+        "read": 3,
         "committed_samples": 12,
         "ledger_samples": 12,
         "snapshots": [{"step": 0, "state": "verified", "file": audited.snapshots.get().file}],
@@ -137,8 +141,6 @@ def test_a_planted_fault_is_found(audited: Run, fault: str) -> None:
     statements, expected = FAULTS[fault]
     for statement in statements.split(";"):
         execute(statement)
-    import re
-
     assert any(re.search(expected, line) for line in audit(audited)["faults"])
 
 
@@ -147,6 +149,59 @@ def test_samples_that_were_used_twice_are_found(audited: Run, laptop: Owned) -> 
     record = record_of(audited, laptop, 4, head.digest, start=10)
     store.commit(audited, seal(site_key(), record), record, duration_s=1.0, attempts=1)
     assert any("are in 2 updates" in line for line in audit(audited)["faults"])
+
+
+def one_more(run: Run, laptop: Owned) -> None:
+    head = Head.objects.get(run=run)
+    record = record_of(run, laptop, head.step + 1, head.digest, start=4 * (head.step + 1))
+    assert store.commit(run, seal(site_key(), record), record, duration_s=1.0, attempts=1) == "committed"
+
+
+class TestSecondAudit:
+    def test_it_reads_only_what_is_new(self, audited: Run, laptop: Owned) -> None:
+        assert audit(audited)["read"] == 3
+        one_more(audited, laptop)
+        found = audit(audited)
+        assert (found["read"], found["steps"], found["committed_samples"], found["faults"]) == (1, 4, 16, [])
+        assert (audit(audited)["read"], audit(audited, is_full=True)["read"]) == (0, 4)
+
+    @pytest.mark.parametrize(
+        "fault", sorted(set(FAULTS) - {"records exchanged", "a record that was changed", "a record that is gone"})
+    )
+    def test_it_names_a_fault_in_what_was_audited(self, audited: Run, fault: str) -> None:
+        assert audit(audited)["faults"] == []
+        statements, expected = FAULTS[fault]
+        for statement in statements.split(";"):
+            execute(statement)
+        assert any(re.search(expected, line) for line in audit(audited)["faults"])
+
+    def test_a_fault_is_found_again_and_again(self, audited: Run, laptop: Owned) -> None:
+        audit(audited)
+        one_more(audited, laptop)
+        execute("delete from runs_ledgerentry where step = 4")
+        assert [bool(audit(audited)["faults"]) for _ in range(3)] == [True] * 3
+
+    def test_what_another_log_or_version_left_is_not_used(self, audited: Run) -> None:
+        for change in ({"digest": "0" * 64}, {"books": b"other"}):
+            audit(audited)
+            AuditMark.objects.update(**change)
+            assert audit(audited)["read"] == 3
+
+    def test_a_file_is_read_once_and_when_it_changes(self, audited: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        reads: list[Any] = []
+        digest = hashlib.file_digest
+
+        def count(file: Any, name: str) -> Any:
+            reads.append(file)
+            return digest(file, name)
+
+        monkeypatch.setattr(hashlib, "file_digest", count)
+        audit(audited)
+        audit(audited)
+        assert len(reads) == 1
+        file = storage.snapshot_path(audited, audited.snapshots.get().file)
+        file.write_bytes(file.read_bytes() + b"0")
+        assert any("another sha256" in line for line in audit(audited)["faults"])
 
 
 def test_the_command_says_so_by_its_status(audited: Run, capsys: Any) -> None:

@@ -45,8 +45,8 @@ def void(state: RunState, why: Why, text: str, names: tuple[str, ...] = ()) -> l
     state.voided_again_at = state.now + REPEAT_S
     recount_all(state)
     is_of_interest = not round_.persons.keys().isdisjoint(state.members)
-    note = [Note("void", f"a step is retried: {text}; nothing was lost", names)] if is_of_interest else []
-    return [Send(state.everyone(), message), *note]
+    note = Note("void", f"a step is retried: {text}; nothing was lost", names, why.name.lower())
+    return [Send(state.everyone(), message), *([note] if is_of_interest else [])]
 
 
 def repeat_void(state: RunState) -> list[Command]:

@@ -10,15 +10,19 @@ from django.core.management.base import BaseCommand
 from peer_agent.protocol.errors import Problem
 from runs.ledger.audit import audit
 from runs.models import Run
+from runs.snapshots.replay import replay_all
 
 
 class Command(BaseCommand):
     """A command that prints an audit's findings. It exits with status 1 if there are faults, else with 0."""
 
-    help = "Check a run's log, ledger and head against one another."
+    help = "Check a run's log, ledger and head against one another. The run may be training meanwhile."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("run", help="the run's short name, as in its address")
+        parser.add_argument("--full", action="store_true", help="read again what earlier audits found to be right")
+        more = "also replay the log, from the earliest state that it reaches, and compare the newest checked snapshot"
+        parser.add_argument("--replay", action="store_true", help=more)
         parser.add_argument("--json", action="store_true", help="print one JSON object")
 
     def handle(self, **options: Any) -> None:
@@ -27,12 +31,22 @@ class Command(BaseCommand):
         if run is None:
             print(Problem.of("E305", address=options["run"]), file=sys.stderr)
             sys.exit(1)
-        found = audit(run)
+        found = audit(run, is_full=options["full"])
+        if options["replay"]:
+            found |= replay_all(run)
+            found["faults"] += [found["replay_fault"]] if found["replay_fault"] else []
         self.stdout.write(json.dumps(found, indent=2) if options["json"] else _words(found))
         sys.exit(1 if found["faults"] else 0)
 
 
 def _words(found: dict[str, Any]) -> str:
-    totals = "{steps} steps, {committed_samples} samples committed, {ledger_samples} in the ledger".format(**found)
-    snapshots = [f"snapshot of step {row['step']}: {row['state']}" for row in found["snapshots"]]
-    return "\n".join([totals, *snapshots, *(found["faults"] or ["No fault found."])])
+    known = found["steps"] - found["read"]
+    before = f" ({known} of them audited earlier; --full reads them again)" if known else ""
+    totals = "{steps} steps{before}, {committed_samples} samples committed, {ledger_samples} in the ledger"
+    lines = [totals.format(**found, before=before)]
+    if found["unknown_samples"]:
+        lines.append(f"{found['unknown_samples']} samples of machines that this database does not know")
+    lines += [f"snapshot of step {row['step']}: {row['state']}" for row in found["snapshots"]]
+    if found.get("replayed_to"):
+        lines.append(f"replayed from step {found['replayed_from']} to step {found['replayed_to']}: the same state")
+    return "\n".join([*lines, *(found["faults"] or ["No fault found."])])

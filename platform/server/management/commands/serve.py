@@ -19,7 +19,8 @@ from config import environment
 from config.environment import in_url, public_settings
 from coordination.hosts.claims import forget_the_dead
 from coordination.snapshots import expire_pending
-from jobs.queue import release_all
+from jobs import queue
+from jobs.queue import Kind
 from peer_agent.protocol.errors import Problem
 from runs.background import request_after_start
 from runs.storage import clear_workspaces
@@ -76,10 +77,11 @@ class Command(BaseCommand):
             ready = stack.enter_context(announced(place, public))
             if is_alone:
                 clear_workspaces()
-                release_all()
+                queue.release_all()
             if not options["no_worker"]:
                 stack.enter_context(running_worker())
                 request_after_start()
+                queue.put(Kind.WATCH_CHECKS)
             expire_pending()
             if is_alone:
                 forget_the_dead()

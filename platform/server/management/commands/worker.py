@@ -7,7 +7,10 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
+from prometheus_client import start_http_server
 
+from jobs import queue
+from jobs.queue import Kind
 from peer_agent.protocol.errors import Problem
 from runs.background import request_after_start
 from server.http_server import stop_on_signals, stop_with_input
@@ -29,8 +32,11 @@ class Command(BaseCommand):
             raise Problem.of("E405", name="REDIS_URL", reason=reason)
         os.umask(0o077)  # only this account can read new files, as with `serve`
         Path(settings.DATA).mkdir(mode=0o700, parents=True, exist_ok=True)
+        if settings.METRICS_ADDRESS is not None:
+            show_metrics(*settings.METRICS_ADDRESS)
         with running_worker():
             request_after_start()
+            queue.put(Kind.WATCH_CHECKS)
             asyncio.run(self._wait(attached=options["attached"]))
 
     async def _wait(self, *, attached: bool) -> None:
@@ -42,3 +48,11 @@ class Command(BaseCommand):
         if attached:
             stop_with_input(stop)
         await stop.wait()
+
+
+def show_metrics(host: str, port: int) -> None:
+    """Answer Prometheus at this address, in a thread. Raises Problem E405 if the address cannot be used."""
+    try:
+        start_http_server(port, host)
+    except OSError as error:
+        raise Problem.of("E405", name="MANYHANDS_METRICS_ADDRESS", reason=error.strerror or error) from error

@@ -14,6 +14,8 @@ from django.views.decorators.http import require_http_methods, require_POST
 from accounts import services
 from accounts.selectors import has_operator
 from config.environment import kept_secret
+from notices import services as notices
+from notices.models import Event, Way
 from web import strokes
 from web.http import rate_limits
 from web.http.requester import address_of
@@ -82,6 +84,7 @@ def first_operator(request: HttpRequest, secret: str) -> HttpResponse:
         except ValidationError as error:
             form.add_error(None, error)
         else:
+            notices.choose(person=person, wanted=[(Event.TROUBLE, way) for way in Way])
             login(request, person)
             return redirect("web:runs")
     return render(request, "web/accounts/first_operator.html", {"form": form})

@@ -20,7 +20,7 @@ from accounts.models import Person
 from notices import mail, outbox, selectors, services
 from notices.addresses import Refused
 from notices.mail import STOP, bearer
-from notices.models import CHOSEN, LONGEST_ADDRESS, Mailbox, Notice, Way, Webhook
+from notices.models import CHOSEN, LONGEST_ADDRESS, OPERATORS_CHOOSE, Event, Mailbox, Notice, Way, Webhook
 from notices.words import words_of
 from peer_agent.protocol.errors import Problem
 from web.http import rate_limits
@@ -76,7 +76,7 @@ def notifications(request: HttpRequest) -> HttpResponse:
     person = person_in(request)
     if request.method == "POST":
         offered = _offered(selectors.mailbox_of(person), selectors.webhook_of(person))
-        pairs = [(event, way) for event in CHOSEN for way in Way]
+        pairs = [(event, way) for event in _events_for(person) for way in Way]
         wanted = set(request.POST.getlist("wanted"))
         before = selectors.choices_of(person)
         chosen = [
@@ -235,6 +235,10 @@ def _page(
     return render(request, "web/accounts/notifications.html", facts, status=status)
 
 
+def _events_for(person: Person) -> tuple[Event, ...]:
+    return OPERATORS_CHOOSE if person.is_superuser else CHOSEN
+
+
 def _events(person: Person, offered: list[Way]) -> list[dict[str, Any]]:
     chosen = selectors.choices_of(person)
     return [
@@ -242,7 +246,7 @@ def _events(person: Person, offered: list[Way]) -> list[dict[str, Any]]:
             "label": event.label,
             "ways": [(f"{event}-{way}", way.label, (event, way) in chosen) for way in offered],
         }
-        for event in CHOSEN
+        for event in _events_for(person)
     ]
 
 

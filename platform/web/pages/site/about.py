@@ -16,12 +16,14 @@ from django.utils.translation import get_language, get_language_bidi, gettext_la
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST, require_safe
+from prometheus_client import CONTENT_TYPE_LATEST
 
+from config.metrics import may_read
 from config.proxies import parsed
 from notices.selectors import mailbox_of
 from peer_agent.protocol.errors import Fault
 from runs.models import Run
-from web import health, strokes
+from web import health, metrics, strokes
 from web.agent_package import current_bundles, current_wheel, install_lines
 from web.http.faults import status_of
 from web.http.files import send_file
@@ -186,11 +188,24 @@ def alive(request: HttpRequest) -> JsonResponse:
 
 @require_safe
 def ready(_: HttpRequest) -> JsonResponse:
-    """Return 200 if the site can do its work, else 503 with the names of the parts that cannot."""
+    """Return 200 if the site can do its work, else 503 with the names of the parts that cannot.
+
+    `degraded` names the parts that need an operator while the site goes on.
+    """
     found = health.look(health.OF_READINESS, kept_s=READY_KEPT_S, patience_s=READY_PATIENCE_S)
-    if down := [each.name for each in found if each.finding.is_down]:
-        return JsonResponse({"status": "not ready", "down": down}, status=503)
-    return JsonResponse({"status": "ready"})
+    down = [each.name for each in found if each.finding.is_down]
+    degraded = [each.name for each in found if each.finding.state == health.State.LOOK and each.name not in down]
+    answer = {"status": "not ready" if down else "ready", **({"down": down} if down else {})}
+    return JsonResponse(answer | ({"degraded": degraded} if degraded else {}), status=503 if down else 200)
+
+
+@never_cache
+@require_safe
+def figures(request: HttpRequest) -> HttpResponse:
+    """Return figures for Prometheus. Raises Http404 for requesters that may not read them."""
+    if not may_read(request.META.get("REMOTE_ADDR", ""), request.headers):
+        raise Http404
+    return HttpResponse(metrics.exposition(), content_type=CONTENT_TYPE_LATEST)
 
 
 @never_cache

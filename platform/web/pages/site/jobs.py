@@ -32,6 +32,7 @@ TITLES: dict[Kind, Promise] = {
     Kind.THIN_SNAPSHOTS: _("Delete old snapshots"),
     Kind.ARCHIVE_LOG: _("Archive the log"),
     Kind.VERIFY_SNAPSHOTS: _("Replay the log"),
+    Kind.WATCH_CHECKS: _("Tell operators of failing checks"),
     Kind.WRITE_TRIAL: _("Write a visitor's text"),
 }
 
@@ -46,10 +47,13 @@ class Shown(NamedTuple):
 
 
 def jobs_shown() -> list[Shown]:
-    """Return the jobs that operators should see first: given up, then failed, then those due the longest."""
+    """Return the jobs that operators should see first: given up, then failed, then those due the longest.
+
+    Leave out the job that runs each minute, unless it fails.
+    """
     rank = {Job.State.FAILED: 0, Job.State.RUNNING: 2, Job.State.QUEUED: 3}
     jobs = sorted(
-        Job.objects.order_by("due")[: 4 * MOST_SHOWN],
+        Job.objects.exclude(kind=Kind.WATCH_CHECKS, fault="").order_by("due")[: 4 * MOST_SHOWN],
         key=lambda job: (1 if job.fault and job.state != Job.State.FAILED else rank[Job.State(job.state)], job.due),
     )[:MOST_SHOWN]
     ids = [UUID(job.key) for job in jobs if len(job.key) == 32 and job.kind != Kind.FORGET_NAME]

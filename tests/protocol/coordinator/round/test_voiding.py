@@ -42,6 +42,7 @@ def test_a_void_round_is_told_to_everybody_and_counted() -> None:
     assert "too few machines were left" in void.reason
     assert all(sent(answer, m.Void, peer) for peer in (relay, *(trainer.peer for trainer in others)))
     assert "void" in notes(answer)
+    assert [command.cause for command in answer if isinstance(command, e.Note) and command.cause] == ["too_few"]
     assert (stage.state.phase, stage.state.round, stage.state.void_rounds) == (Phase.ACCUMULATE, None, 1)
 
 

@@ -2,9 +2,11 @@
 
 import re
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.core.cache import cache
 from django.test import Client
 from django.utils import timezone
@@ -15,6 +17,7 @@ from notices import mail, outbox, selectors, services
 from notices.mail import CONFIRM, STOP
 from notices.models import CHOSEN, Event, Mailbox, Notice, Way, Webhook
 from tests.web.browsing import as_, page
+from web.pages.accounts.login import operator_secret
 
 PAGE = "/account/notifications/"
 EMAIL, WEBHOOK, NEW = f"{PAGE}email/", f"{PAGE}webhook/", f"{PAGE}new.json"
@@ -65,6 +68,22 @@ class TestChoices:
         services.save_address(person=volunteer, address="else@example.org")
         as_(volunteer).post(PAGE, {"wanted": ["finished-browser"]})
         assert selectors.choices_of(volunteer) == {(Event.NEEDED, Way.EMAIL), (Event.FINISHED, Way.BROWSER)}
+
+    def test_operators_hear_of_failing_checks_unless_they_untick_it(self, volunteer: Person, settings: Any) -> None:
+        secret = operator_secret()
+        answer = Client().post(f"/operator/{secret}/", {"username": "Ines", "password": "seven calm otters"})
+        assert answer.status_code == 302
+        operator = Person.objects.get(username="Ines")
+        assert selectors.choices_of(operator) == {(Event.TROUBLE, way) for way in Way}
+        assert boxes(page(as_(operator).get(PAGE)))["trouble-browser"]
+        as_(operator).post(PAGE, {})
+        assert (Event.TROUBLE, Way.BROWSER) not in selectors.choices_of(operator)
+        assert "trouble-browser" not in boxes(page(as_(volunteer).get(PAGE)))
+
+    def test_operators_from_before_are_asked_to_be_told(self, operator: Person, volunteer: Person) -> None:
+        import_module("notices.migrations.0002_trouble").choose_for_operators(apps, None)
+        assert selectors.choices_of(operator) == {(Event.TROUBLE, way) for way in Way}
+        assert selectors.choices_of(volunteer) == set()
 
     def test_the_account_page_leads_there(self, volunteer: Person) -> None:
         assert f'href="{PAGE}"' in page(as_(volunteer).get("/account/"))

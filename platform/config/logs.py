@@ -1,0 +1,38 @@
+"""Log records as JSON objects, one a line, for programs that collect them (MANYHANDS_LOG=json)."""
+
+import json
+import logging
+from contextvars import ContextVar
+from datetime import UTC, datetime
+
+_facts: ContextVar[dict[str, object]] = ContextVar("log_facts", default={})  # noqa: B039 (never changed in place)
+LINE = {"format": "{asctime} {levelname:7} {name}: {message}", "style": "{"}
+LONGEST = 20_000  # characters of a message or a traceback
+
+
+def add_log_facts(**facts: object) -> None:
+    """Add facts to all further records of this task or thread and of those it starts. An empty text removes one."""
+    known = _facts.get()
+    if any(known.get(name) != value for name, value in facts.items()):
+        _facts.set({**known, **facts})
+
+
+class JsonFormatter(logging.Formatter):
+    """A formatter of JSON lines: `time` (UTC), `level`, `logger`, `message`, the facts, and `traceback` of an error."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage()[:LONGEST],
+            **{name: value for name, value in _facts.get().items() if value != ""},
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)[-LONGEST:]
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def formatter(kind: str) -> dict[str, str]:
+    """Return Django's description of the formatter: `text` for people, `json` for programs."""
+    return {"()": "config.logs.JsonFormatter"} if kind == "json" else LINE
