@@ -160,6 +160,7 @@ def test_relay_cannot_make_a_run_wait_again_and_again() -> None:
     stage.wait(HAND_IN_S + 1.0)
     for log_index in (7, 9):
         stage.relay(log_index=log_index)
+    assert not stage.state.is_recovering
     stage.logs[relay] = 9
     stage.accumulate(ada, limit_s=60.0)
     assert stage.state.phase is Phase.OFFER

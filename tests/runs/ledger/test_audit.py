@@ -97,6 +97,7 @@ def test_honest_books_have_no_fault(audited: Run) -> None:
         "read": 3,
         "committed_samples": 12,
         "ledger_samples": 12,
+        "unknown_samples": 0,
         "snapshots": [{"step": 0, "state": "verified", "file": audited.snapshots.get().file}],
         "faults": [],
     }
