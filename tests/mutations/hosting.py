@@ -87,8 +87,8 @@ HOSTING: tuple[Mutation, ...] = (
     fault(
         "two hosts have one fence",
         "hosts/claims",
-        'update(fence=F("fence") + 1,',
-        'update(fence=F("fence"),',
+        'Greatest(F("fence") + 1, ',
+        'Greatest(F("fence"), ',
         "hosts/test_claims.py::TestContract::test_a_claim_expires_and_the_fence_rises_by_one_each_time",
     ),
     fault(

@@ -42,8 +42,8 @@ RELAY: tuple[Mutation, ...] = (
     fault(
         "a record that was not written counts as held",
         "keeping",
-        "        keeper.appending = keeper.index\n    return []",
-        "        pass\n    return []",
+        "        keeper.appending = keeper.index\n    if not event.forks",
+        "        pass\n    if not event.forks",
         "keeping",
     ),
     fault(
@@ -67,12 +67,14 @@ RELAY: tuple[Mutation, ...] = (
     fault(
         "after a restart nothing is copied",
         "keeping",
-        "    keeper.scanned = max(keeper.covered, snapshot.index)\n",
+        "    keeper.scanned = max(keeper.covered, greeting.snapshot.index)\n",
         "",
         "keeping",
     ),
     log("a record need not follow the last one", "        if record.previous != head.digest:", "        if False:"),
-    log("two records of one index are the same", "            self._check_same(record, sealed)\n", ""),
+    log(
+        "two records of one index are the same", "            if self._is_same(record, sealed):", "            if True:"
+    ),
     log(
         "a tentative span needs no root",
         NAMED,
@@ -80,8 +82,8 @@ RELAY: tuple[Mutation, ...] = (
     ),
     log(
         "bytes go that no snapshot covers",
-        '            if int(path.stem.split("-")[0]) <= keep_after:',
-        "            if True:",
+        ' or int(path.stem.split("-")[0]) > keep_after:',
+        ":",
     ),
     log("a fetched span may hold anything", "        if leaves is None:", "        if False:"),
 )

@@ -10,7 +10,7 @@ def fault(name: str, file: str, before: str, after: str, *tests: str) -> Mutatio
 
 
 STORE, WRITING, HOLDING = "coordination/store", "coordination/hosts/writer", "coordination/hosts/claims"
-HEAD = "index=record.index - 1, digest=record.previous, fence=record.fence"
+HEAD = "index=record.index - 1, digest=record.previous, fence=fence"
 RAISED = "                await in_thread(store.raise_marks)(self.run, self.holding.fence, command.marks)"
 GRANTED = "                self._answer(e.Reserved(command.marks))"
 RANGE = "    first = bisect_left(ranges, start, key=lambda known: known[1])"
@@ -22,7 +22,7 @@ LEASES = f"{QUEUE}::TestLeases"
 CLAIM, WRITER = f"{HOST}TestTheClaim", f"{HOST}TestTheDatabase"
 
 STORED: tuple[Mutation, ...] = (
-    fault("a deposed host commits", STORE, HEAD, HEAD.replace(", fence=record.fence", ""), f"{ROWS}TestCommit"),
+    fault("a deposed host commits", STORE, HEAD, HEAD.replace(", fence=fence", ""), f"{ROWS}TestCommit"),
     fault(
         "a record need not follow the head",
         STORE,
@@ -33,8 +33,8 @@ STORED: tuple[Mutation, ...] = (
     fault(
         "a commit is many transactions",
         STORE,
-        "@transaction.atomic\ndef _write(",
-        "def _write(",
+        "@transaction.atomic\ndef _add_update(",
+        "def _add_update(",
         f"{ROWS}TestCommit",
     ),
     fault(
@@ -62,8 +62,8 @@ STORED: tuple[Mutation, ...] = (
     fault(
         "a mark is lowered",
         STORE,
-        "            if mark > held.get((epoch, shard), 0)",
-        "            if True",
+        "        if mark > held.get((epoch, shard), 0)",
+        "        if True",
         f"{ROWS}TestMarks",
     ),
     fault(

@@ -178,7 +178,7 @@ TRAINER: tuple[Mutation, ...] = (
     fault(
         "records pile up",
         "following",
-        "    if len(state.pending) < PENDING or record.index == state.index + 1:",
+        "    if known is not None or len(state.pending) < PENDING or record.index == state.index + 1:",
         "    if True:",
         "following",
     ),
