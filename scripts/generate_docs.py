@@ -117,22 +117,22 @@ same header, with only the run filled in.
 
 ERRORS = """# Errors
 
-Every error a person can meet has a number, a title, a cause and a remedy. Words in angle brackets are filled in.
+Every error that people can see has a number, a title, a cause and a remedy. Words in angle brackets are placeholders.
 
 {severities}
 
-An error that *follows from* another is hidden while that one is shown.
+An error that *follows from* another is hidden while the other is shown.
 
 {errors}"""
 
 SECTIONS: dict[str, dict[str, Entry]] = {
     "On a volunteer's machine": AGENT,
     "Credentials, links and messages": LINKS,
-    "What people give the site": SITE,
-    "What runs are made of": MATERIAL,
-    "Reading what people bring": INTAKE,
+    "Runs, uploads and accounts": SITE,
+    "Datasets, models and tokenizers": MATERIAL,
+    "Reading uploaded data": INTAKE,
     "Operating a site": OPERATING,
-    "Joining a run of members": JOINING,
+    "Joining a members-only run": JOINING,
 }
 OF_SETUP = "Setting up a checkout"
 
@@ -293,7 +293,7 @@ def errors_page() -> str:
     text += f"## {OF_SETUP}\n\n"
     for code, complaints in setup_errors().items():
         text += f"### {code}\n\n" + "\n\n".join(readable(complaint) for complaint in complaints) + "\n\n"
-    severities = table(("severity", "what it says"), [(f"*{name}*", words) for name, words in SAYS.items()])
+    severities = table(("severity", "meaning"), [(f"*{name}*", words) for name, words in SAYS.items()])
     return NOTE + ERRORS.format(severities=severities, errors=text).rstrip() + "\n"
 
 

@@ -68,14 +68,14 @@ def python_complaint(version: tuple[int, ...]) -> str:
         return ""
     newer = [name for name in ("python3.13", "python3.12", "python3.11") if shutil.which(name)]
     remedy = f"Run: make PYTHON={newer[0]} <verb>." if newer else "Install Python 3.11 to 3.13 and try again."
-    return f"E901 Python: this is {version[0]}.{version[1]} and 3.11 is the oldest that works. {remedy}"
+    return f"E901 Python: this is {version[0]}.{version[1]}, but 3.11 is the oldest version that works. {remedy}"
 
 
 def venv_complaint() -> str:
     # Debian has ensurepip in a separate package.
     if importlib.util.find_spec("ensurepip") and importlib.util.find_spec("venv"):
         return ""
-    return "E902 venv: this Python cannot make an environment. Run: sudo apt-get install -y python3-venv"
+    return "E902 venv: this Python cannot create an environment. Run: sudo apt-get install -y python3-venv"
 
 
 def machine_complaint(system: str, machine: str) -> str:
@@ -91,7 +91,7 @@ def disk_complaint() -> str:
     free_gb = shutil.disk_usage(ROOT).free / 1e9
     if PYTHON.exists() or free_gb >= FREE_GB:
         return ""
-    return f"E904 disk: {free_gb:.1f} GB are free here and {FREE_GB} are needed. Make room and run it again."
+    return f"E904 disk: {free_gb:.1f} GB is free here, but {FREE_GB} GB is needed. Free some space and run it again."
 
 
 def redis_complaint(profile: str) -> str:
@@ -101,7 +101,7 @@ def redis_complaint(profile: str) -> str:
     if wheel_fits:
         return ""
     remedy = "brew install redis" if platform.system() == "Darwin" else "sudo apt-get install -y redis-server"
-    return f"E908 Redis: the tests start a private redis-server and there is none on the path. Run: {remedy}"
+    return f"E908 Redis: the tests start a private redis-server and none was found on PATH. Run: {remedy}"
 
 
 # The stamp
@@ -159,7 +159,7 @@ def make_environment() -> None:
     if not python_runs():
         shutil.rmtree(VENV, ignore_errors=True)
         say(f"Making {VENV.name} with Python {platform.python_version()}")
-        run([sys.executable, "-m", "venv", VENV], "E902 venv: no environment could be made. See above.")
+        run([sys.executable, "-m", "venv", VENV], "E902 venv: the environment could not be created (see above).")
     forget_damaged(site_packages())
 
 
@@ -189,7 +189,7 @@ def pip(*arguments: str | Path) -> None:
     run(
         [PYTHON, "-m", "pip", "--disable-pip-version-check", *arguments],
         "E906 pip: a package could not be installed (see above). "
-        "Check the network, proxy and disk, and run the same command again: it goes on where it stopped.",
+        "Check the network, proxy and disk, and run the same command again: it resumes where it stopped.",
     )
 
 
@@ -210,7 +210,7 @@ def install_project() -> None:
 def compile_messages() -> None:
     run(
         [PYTHON, "-m", "scripts.messages", "--compile"],
-        "E912 messages: the translations could not be compiled (see above). Mend what is named there and run it again.",
+        "E912 messages: the translations could not be compiled (see above). Fix the error shown and run it again.",
     )
 
 
@@ -218,7 +218,7 @@ def build_wheel() -> None:
     run(
         [PYTHON, ROOT / "scripts" / "build_wheel.py"],
         "E910 wheel: the agent's package could not be built (see above). "
-        "Mend what is named there and run it again; the site works meanwhile, its download page is empty.",
+        "Fix the error shown and run it again. Until then the site works, but its download page is empty.",
     )
 
 
@@ -230,14 +230,14 @@ def chosen_torch_build() -> str:
     remembered = VENV / "torch-build"
     build = os.environ.get("TORCH") or (remembered.read_text().strip() if remembered.exists() else "cpu")
     if build not in {"cpu", "cuda"}:
-        raise SetupError(f"E909 TORCH: {build!r} is no build of torch. Say TORCH=cpu or TORCH=cuda.")
+        raise SetupError(f"E909 TORCH: {build!r} is not a torch build. Use TORCH=cpu or TORCH=cuda.")
     return build
 
 
 def pinned_version(package: str, requirements: str) -> str:
     found = re.search(rf"^{re.escape(package)}==([^\s;]+)", requirements, re.MULTILINE)
     if not found:
-        raise SetupError(f"E906 pip: requirements.txt does not pin {package}. Put the line back.")
+        raise SetupError(f"E906 pip: requirements.txt does not pin {package}. Restore that line.")
     return found[1]
 
 
@@ -300,7 +300,7 @@ def ensure_browser() -> None:
         subprocess.run(command, check=False)
     if not browser_starts():
         raise SetupError(
-            "E907 browser: the browser tests need Chromium, and it could not be installed without further rights. "
+            "E907 browser: the browser tests need Chromium, and it could not be installed without root privileges. "
             f"Run: {browser_remedy(is_debian=debian)}"
         )
 
@@ -473,7 +473,7 @@ def prepare_environment(profile: str, torch_build: str) -> None:
 def main(arguments: list[str]) -> int:
     profile = arguments[0] if arguments else "demo"
     if profile not in REQUIREMENTS:
-        print(f"E909 setup: {profile!r} is no profile. Say demo or test.", file=sys.stderr)
+        print(f"E909 setup: {profile!r} is not a profile. Use demo or test.", file=sys.stderr)
         return 2
     if complaints := missing_prerequisites(profile):
         print(*complaints, sep="\n", file=sys.stderr)

@@ -260,7 +260,7 @@ class UpdateLog:
     def forget(self, run: RunId, keep_after: int) -> None:
         """Delete spans of records up to index `keep_after`, the oldest first, until `keep_bytes` of the run are left.
 
-        Nobody needs these spans unless the site is restored from a backup that is older than they are.
+        These spans are needed only if the site is restored from a backup that is older than they are.
         """
         paths = sorted(self._at(run, "spans").glob("*.span"))
         size = sum(path.stat().st_size for path in paths) if self._keep_bytes else 0

@@ -107,7 +107,10 @@ class Silence:
         self._system, self._since = system, now
 
     def is_too_long(self, now: float) -> bool:
-        """Return True if the peer has acknowledged nothing for `SILENT_S`. Call this every `LOOK_S`. Linux only."""
+        """Return True if the peer has left sent data unacknowledged for `SILENT_S`.
+
+        Call this every `LOOK_S`. Linux only.
+        """
         waits, silent_s = self._unacknowledged()
         if not waits or silent_s < now - self._since:
             self._since = now

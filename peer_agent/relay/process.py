@@ -73,7 +73,7 @@ class Relay:
     ) -> None:
         """Prepare the process. `reserve_percent`: the percentage of upload bandwidth to leave free; 0 for a relay.
 
-        `keep_bytes`: how many bytes of averages to keep of each run although nobody needs them (`UpdateLog.forget`).
+        `keep_bytes`: the bytes of each run's averages to keep after they are no longer needed (`UpdateLog.forget`).
         `handed_over`: the socket through which the site sends connections. The process then listens at no port.
         """
         self.handed_over = handed_over

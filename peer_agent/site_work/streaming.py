@@ -55,7 +55,10 @@ def fetch_sample(wanted: Wanted, commit: str, folder: Path, *, most: int) -> Fet
 
 
 def _listed(wanted: Wanted, commit: str, parts: Path) -> list[RemoteFile]:
-    """Return the row groups of each file. Store finished lists for a retry, because there may be a thousand files."""
+    """Return the row groups of each file.
+
+    Save each file's list, so that a retry need not read up to a thousand files again.
+    """
     held: Mapping[str, Any] = chosen_files(wanted, commit)
     found, read = list[RemoteFile](), 0
     for number, (name, file) in enumerate(held.items()):

@@ -79,7 +79,7 @@ class Follower:
 
     async def gather(self, record: RecordHead, assembly: Assembly, *, patient: bool) -> Floats | None:
         """Return the record's averages [P], fetching missing spans from relays' logs, or else from the site's archive.
-        Return None if nobody has them.
+        Return None if neither has them.
         """
         for attempt in range(FETCH_TRIES if patient else 1):
             for entry in assembly.missing(record):

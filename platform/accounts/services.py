@@ -192,7 +192,10 @@ def issue_credential(*, machine: Machine, run: RunId, role: Role, now: int) -> S
 
 
 def issue_reader(*, key: bytes, peer: PeerId, run: RunId, now: int) -> Signed:
-    """Return a signed one-hour credential that lets the holder of `key` read a run's log on relays, for the site."""
+    """Return a signed one-hour credential.
+
+    With it the site, as the holder of `key`, can read a run's log on relays.
+    """
     credential = Credential(
         person=RELAY_KEEPER,
         machine=peer,

@@ -171,9 +171,10 @@ def done(job: Job) -> None:
 
 
 def later(job: Job, after_s: float, fault: str = "") -> None:
-    """Queue a job again after `after_s` seconds. A `fault` counts as a failure, whose wait only people can shorten.
+    """Queue a job again after `after_s` seconds.
 
-    If the job was requested again meanwhile and has not failed, it is due at once.
+    If `fault` is set, count a failure: only a person can then make the retry come sooner. If there is no fault and the
+    job was requested again meanwhile, make it due at once.
     """
     due = _in_seconds(after_s)
     if fault:

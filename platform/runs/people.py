@@ -36,8 +36,9 @@ class Reached(NamedTuple):
 
 
 def reached(by_day: Mapping[int, int], *, bytes_averaged: int, finished: Sequence[int]) -> Reached:
-    """Return the milestones reached. `by_day` maps days (UTC, since 1970) to the samples contributed then.
+    """Return the milestones reached.
 
+    `by_day` maps each day (a UTC day number, counted from 1970-01-01) to the samples contributed that day.
     `finished` has the days on which runs with the person's contributions finished, in order.
     """
     days = sorted(by_day)
@@ -76,7 +77,10 @@ class Given(NamedTuple):
 
 
 class Contributions(NamedTuple):
-    """All contributions of a person. `by_day` has the samples by day (UTC, since 1970)."""
+    """All contributions of a person.
+
+    `by_day` maps each day (a UTC day number, counted from 1970-01-01) to the samples contributed that day.
+    """
 
     runs: list[Given]
     samples: int
@@ -86,7 +90,7 @@ class Contributions(NamedTuple):
 
 
 def contributions(person: Person, viewer: Viewer) -> Contributions:
-    """Return the person's contributions to the runs that the viewer may see, the most samples first."""
+    """Return the person's contributions to the runs that the viewer may see, most samples first."""
     seen = runs_shown(person, viewer)
     sums = MachineTotal.objects.filter(person=person, run__in=seen).order_by().values("run")
     rows = {row["run"]: row for row in sums.annotate(given=Sum("samples"), made=Sum("person_rounds"))}

@@ -43,7 +43,7 @@ UNFINISHED = (".new", ".part", ".tmp", ".lock")
 
 
 class Backup(Struct, frozen=True):
-    """What is known of a backup: its time, its database's file and that file's sha256, files and bytes in `data`."""
+    """Facts about a backup: its time, its database's file and that file's sha256, files and bytes in `data`."""
 
     at: str
     database: str

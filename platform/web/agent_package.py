@@ -149,7 +149,7 @@ def is_near(request: HttpRequest) -> bool:
 
 
 def likely_system(agent: str) -> str:
-    """Return the operating system that the browser reports, which the page shows first."""
+    """Guess the visitor's operating system from the user agent; the page shows its instructions first."""
     if "Windows" in agent:
         return "Windows"
     return "macOS" if "Macintosh" in agent else "Linux"

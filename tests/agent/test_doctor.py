@@ -83,7 +83,7 @@ OFFERS = {"status": "alive", "protocol": PROTOCOL, "upgrade_pip": "pip install t
         ({"version": __version__}, "ok", f"{__version__}, up to date"),
         ({"version": "0.0.9"}, "ok", "up to date"),
         ({"version": "9.10.0"}, "warn", f"The site offers agent 9.10.0; this machine runs {__version__}."),
-        ({"version": "9.10.0", "protocol": PROTOCOL + 1}, "fail", f"This agent speaks protocol {PROTOCOL}, the other"),
+        ({"version": "9.10.0", "protocol": PROTOCOL + 1}, "fail", f"This agent uses protocol {PROTOCOL}; the other"),
         ({"version": "9.10.0", "upgrade_pip": None}, "warn", "see the site's download page"),
         ({"version": 7}, "ok", "the site doesn't say which version it offers"),
     ],

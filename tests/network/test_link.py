@@ -122,7 +122,7 @@ async def test_another_protocol_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         await socket.wait_closed()
 
     async with raw_server(newer) as port:
-        words = f"E205: This agent speaks protocol {PROTOCOL}, the other side speaks {PROTOCOL + 1}"
+        words = f"E205: This agent uses protocol {PROTOCOL}; the other side uses {PROTOCOL + 1}"
         with pytest.raises(Refused, match=words):
             await dial_relay(port)
 

@@ -48,7 +48,7 @@ def test_each_error_has_a_cause_and_a_remedy_to_fill_in(code: str) -> None:
 
 def test_the_parts_are_kept_apart_and_read_as_one() -> None:
     fault = Fault.of("E106", path="/a", reason="full")
-    assert (fault.cause, fault.means) == ("The disk that holds /a is full or cannot be written (full).", STAYS)
+    assert (fault.cause, fault.means) == ("The disk that holds /a is full or cannot be written to (full).", STAYS)
     assert fault.text == f"{fault.cause} {fault.means} {fault.remedy}"
     assert (fault.title, fault.severity) == ("Disk full or not writable", Severity.HIGH)
     assert msgspec.json.decode(msgspec.json.encode(fault), type=Fault) == fault

@@ -45,7 +45,7 @@ NONE = [b"", b"\n", b"\nmh_second line", b"\xff\xfe", b"the-quiet-one", b"mh_", 
 @pytest.mark.parametrize("content", NONE)
 def test_a_file_without_one_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "token").write_bytes(content)
-    with pytest.raises(Problem, match=r"E133: The file .*token holds no token \("):
+    with pytest.raises(Problem, match=r"E133: The file .*token contains no token \("):
         login_token.token_in(str(tmp_path / "token"))
 
 
@@ -53,7 +53,7 @@ def test_so_is_an_environment_without_one(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv(login_token.VARIABLE, f"\ufeff{SECRET}\n")
     assert login_token.token_of_environment() == SECRET
     monkeypatch.setenv(login_token.VARIABLE, f"“{SECRET}”")
-    with pytest.raises(Problem, match=r"E133: MANYHANDS_TOKEN holds no token") as refused:
+    with pytest.raises(Problem, match=r"E133: MANYHANDS_TOKEN contains no token") as refused:
         login_token.token_of_environment()
     assert SECRET not in str(refused.value)
 

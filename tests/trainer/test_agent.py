@@ -264,7 +264,7 @@ async def test_a_refused_gradient_is_told_with_a_number_of_ours(tmp_path: Path, 
         await scene.join()
         refused = m.SlotRefused(run=RUN, step=0, fence=1, attempt=1, slot=0, chunk=3, code=code)
         await scene.agent._hear_relay(TRAINER, refused)
-        told = f"E141: A relay refused chunk 3 of this machine's gradient. It says: {code}. This work"
+        told = f"E141: A relay refused chunk 3 of this machine's gradient. The relay says: {code}. This work"
         assert told in scene.words.getvalue()
         assert scene.agent.view.events[-1].code == "E141"
 

@@ -159,7 +159,10 @@ class Send(Struct, frozen=True):
 
 
 class Announce(Struct, frozen=True):
-    """Sign the plan. Send all slots to `keepers`, which may reduce or keep the log, and to `peers` only their own."""
+    """Sign the plan.
+
+    Send all slots to `keepers` (reducers and peers that keep the log). Send each of `peers` only its own slot.
+    """
 
     keepers: tuple[PeerId, ...]
     peers: tuple[PeerId, ...]

@@ -20,9 +20,9 @@ class Severity(StrEnum):
 
 
 SAYS = {
-    Severity.LOW: "work goes on, and nothing has to be done at once",
-    Severity.MEDIUM: "work goes on less well or may stop, or one request was refused and nothing else",
-    Severity.HIGH: "nothing can be done until it is mended",
+    Severity.LOW: "Work continues; no immediate action is needed.",
+    Severity.MEDIUM: "Work is degraded or may stop, or a single request was refused.",
+    Severity.HIGH: "Work stops until this is fixed.",
 }
 
 

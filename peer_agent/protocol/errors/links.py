@@ -34,7 +34,7 @@ LINKS: dict[str, Entry] = {
     "E205": Entry(
         "Agent and site versions differ",
         Severity.HIGH,
-        "This agent speaks protocol {theirs}, the other side speaks {ours}.",
+        "This agent uses protocol {theirs}; the other side uses {ours}.",
         "Install the agent from the site; its download page shows the command.",
         means=STAYS,
     ),
@@ -69,7 +69,7 @@ LINKS: dict[str, Entry] = {
     "E210": Entry(
         "Message too long",
         Severity.MEDIUM,
-        "A message of {size} bytes is longer than {limit}.",
+        "A message has {size} bytes; the limit is {limit}.",
         "Update the agent; if it happens again, report it.",
         means=NOTHING_LOST,
     ),
@@ -91,7 +91,7 @@ LINKS: dict[str, Entry] = {
         "Credential for another run",
         Severity.HIGH,
         "The credential is for another run or role.",
-        "Join this run by its own address.",
+        "Join this run using its own address.",
         means=NOTHING_LOST,
     ),
     "E214": Entry(
@@ -118,7 +118,7 @@ LINKS: dict[str, Entry] = {
     "E217": Entry(
         "Identity not proved",
         Severity.HIGH,
-        "The other side is not the machine it says it is.",
+        "The other side is not the machine that it claims to be.",
         "Join again; if it happens again, tell the organizer.",
         means="Nothing was sent to it.",
     ),
@@ -127,7 +127,7 @@ LINKS: dict[str, Entry] = {
         Severity.HIGH,
         "A commit record was not signed by this site.",
         "Join again; if it happens again, tell the organizer.",
-        means="It was not applied, and nothing was lost.",
+        means="The update was not applied, and nothing was lost.",
     ),
     "E219": Entry(
         "Offer exceeds the lease",
@@ -208,20 +208,20 @@ LINKS: dict[str, Entry] = {
         Severity.MEDIUM,
         "The update of step {step} could not be saved ({reason}).",
         "The step is retried; if it happens again, tell the operator.",
-        means="It was not applied, and nothing was lost.",
+        means="The update was not applied, and nothing was lost.",
     ),
     "E231": Entry(
         "Connection too slow for this run",
         Severity.MEDIUM,
-        "This machine receives averages more slowly than steps are made (one in {step_s} seconds), so it falls behind.",
+        "The run makes a step every {step_s} seconds. This machine receives averages more slowly, so it falls behind.",
         "Use a faster connection, or leave and help as an auxiliary: `manyhands join ADDRESS --auxiliary` "
-        "averages\nfor the others as fast as its connection allows, and computes nothing.",
-        means="It catches up from the log when it can, and its work counts whenever it has caught up.",
+        "averages for the others as fast as its connection allows, and does no training.",
+        means="It catches up from the log when it can. Its work counts once it has caught up.",
     ),
     "E232": Entry(
         "Connection not forwarded",
         Severity.LOW,
-        "The relay does not forward to the machine {to} ({reason}).",
+        "The relay does not forward connections to the machine {to} ({reason}).",
         "No action needed: the agent tries another relay and the direct connection.",
         means=NOTHING_LOST,
     ),

@@ -7,7 +7,7 @@ MATERIAL: dict[str, Entry] = {
         "Tokenizer does not fit",
         Severity.MEDIUM,
         "The tokenizer cannot be used here: {reason}.",
-        "Upload another tokenizer.json, name a model on the Hub, or let a tokenizer learn from the text.",
+        "Upload another tokenizer.json, name a model on the Hub, or have the site learn a tokenizer from the text.",
     ),
     "E377": Entry(
         "Wrong kind of file",
@@ -19,13 +19,13 @@ MATERIAL: dict[str, Entry] = {
         "Packed file not readable",
         Severity.MEDIUM,
         "{name} cannot be unpacked ({reason}).",
-        "It may be cut short or damaged: compare its size with yours, pack it again, and upload the new file.",
+        "It may be incomplete or damaged. Compare its size with your copy, pack it again, and upload the new file.",
     ),
     "E380": Entry(
         "Too few images",
         Severity.MEDIUM,
         "The archive has {images} in {folders} (other files: {others}).",
-        "Pack one folder per class with its images (PNG, JPEG, WebP, GIF, BMP or TIFF), and upload that.",
+        "Pack one folder of images per class (PNG, JPEG, WebP, GIF, BMP or TIFF), and upload the archive.",
     ),
     "E381": Entry(
         "Parquet not readable",
@@ -36,7 +36,7 @@ MATERIAL: dict[str, Entry] = {
     "E382": Entry(
         "Rows without text",
         Severity.MEDIUM,
-        "None of {rows} rows has text (fields: {fields}).",
+        "None of the {rows} rows has text (fields: {fields}).",
         "Give each row a field with text, ideally called “text”, and upload the new file.",
     ),
     "E385": Entry(
@@ -55,8 +55,8 @@ MATERIAL: dict[str, Entry] = {
     "E387": Entry(
         "No model to adapt",
         Severity.MEDIUM,
-        "This recipe adapts an existing model, and none was given.",
-        "Add the model: a zip of its folder, like a release from this site or a model on the Hub.",
+        "This recipe adapts an existing model, but no model was given.",
+        "Upload a zip of the model's folder, such as a release from this site, or name a model on the Hub.",
     ),
     "E388": Entry(
         "No model found",
@@ -93,7 +93,7 @@ MATERIAL: dict[str, Entry] = {
         "No chat template",
         Severity.MEDIUM,
         "The dataset has conversations, but the model to adapt has no chat template.",
-        "Choose a chat model, or write out each conversation in a field called “text”.",
+        "Choose a chat model, or write each conversation as plain text in a field called “text”.",
     ),
     "E394": Entry(
         "Chat template unusable",
@@ -102,10 +102,10 @@ MATERIAL: dict[str, Entry] = {
         "Check that `tokenizer.apply_chat_template` accepts them, and fix the data or the template.",
     ),
     "E395": Entry(
-        "Texts unpack to too much",
+        "Text too large when unpacked",
         Severity.MEDIUM,
-        "Unpacked, the texts in this file take more than {most} MB, 32 times its size.",
-        "Upload the texts with less compression, or check what the chat template repeats.",
+        "When unpacked, this file takes more than {most} MB, the limit for a file of its size.",
+        "Upload the text with less compression, or check whether the chat template repeats text.",
     ),
     "E396": Entry(
         "Several parts on the Hub",
@@ -123,24 +123,24 @@ MATERIAL: dict[str, Entry] = {
         means=NOTHING_BEGUN,
     ),
     "E398": Entry(
-        "No texts on the Hub",
+        "No usable text on the Hub",
         Severity.MEDIUM,
-        "{repository} has no files with texts ({looked_for}).",
+        "{repository} has no files with text that a run can learn from ({looked_for}).",
         "Choose a dataset with Parquet, JSON Lines or text files, or upload your own file.",
         means=NOTHING_BEGUN,
     ),
     "E399": Entry(
         "File on the Hub differs",
         Severity.MEDIUM,
-        "{name} in {repository} is not what the Hub said it was.",
+        "{name} in {repository} is not the file that the Hub listed.",
         "Choose “Try again” on the manage page to download it again. If that fails too, upload it yourself.",
         means=NOTHING_LOST,
     ),
     "E414": Entry(
         "Dataset on the Hub has changed",
         Severity.MEDIUM,
-        "{name} in {repository} is no longer as it was when the run began ({reason}).",
-        "Tell the organizer, who can let the run learn only from its other texts. If only one machine is "
+        "{name} in {repository} has changed since the run began ({reason}).",
+        "Tell the organizer, who can limit the run to its other datasets. If only one machine is "
         "affected, check for a proxy between it and the Hub.",
         means=NOTHING_LOST,
     ),
@@ -149,7 +149,7 @@ MATERIAL: dict[str, Entry] = {
         Severity.LOW,
         "{repository} is too large for this site to download, and its rows are conversations, which machines "
         "cannot stream from the Hub.",
-        "Name a part of it (owner/name/folder), or a dataset whose rows are texts.",
+        "Name a part of it (owner/name/folder), or a dataset whose rows are plain text.",
         means=NOTHING_LOST,
     ),
     "E416": Entry(

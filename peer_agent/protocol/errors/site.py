@@ -34,19 +34,19 @@ SITE: dict[str, Entry] = {
         Severity.MEDIUM,
         "The run is finished.",
         "You can download the model from the run's page.",
-        means="Everyone's work is in the model.",
+        means="The model includes everyone's work.",
     ),
     "E307": Entry(
         "Too few samples",
         Severity.MEDIUM,
-        "The dataset makes only {samples} samples, and a step needs {needed}.",
+        "The dataset yields only {samples} samples, and a step needs {needed}.",
         "Upload more data, or lower the target batch.",
     ),
     "E308": Entry(
         "Run isn't accepting machines",
         Severity.MEDIUM,
         "This run isn't open to machines: it is a draft, or still being prepared.",
-        "Run the same command again once it is published; then it waits until the data are prepared.",
+        "Run the same command again once the run is published; the agent then waits until the data are prepared.",
         means=NOTHING_LOST,
     ),
     "E309": Entry(
@@ -115,7 +115,7 @@ SITE: dict[str, Entry] = {
         "Upload offset differs",
         Severity.LOW,
         "The site has {offset} bytes of this upload, not {given}.",
-        "Continue from the offset that the site names.",
+        "Continue from the site's offset.",
     ),
     "E320": Entry(
         "No model yet",
@@ -128,7 +128,7 @@ SITE: dict[str, Entry] = {
         "Agent package not built",
         Severity.MEDIUM,
         "The agent's package is not built on this site yet.",
-        "Its operator can build it with `make setup` in the site's folder; then this page offers it.",
+        "Its operator can build it with `make setup` in the site's folder; this page will then offer it.",
     ),
     "E322": Entry(
         "Package was replaced",
@@ -151,7 +151,7 @@ SITE: dict[str, Entry] = {
         means="Your credit is kept.",
     ),
     "E325": Entry(
-        "Role protects from removal",
+        "This person cannot be removed",
         Severity.MEDIUM,
         "{name} is {role} of the run, so you cannot remove them.",
         "Choose someone else, or ask the run's organizer.",
@@ -164,25 +164,25 @@ SITE: dict[str, Entry] = {
         "The agent loads a newer one automatically.",
     ),
     "E327": Entry(
-        "Program of the site failed",
+        "Site process failed",
         Severity.MEDIUM,
-        "A program of this site failed ({reason}).",
+        "One of the site's processes failed ({reason}).",
         "Try again; if it happens again, tell the operator.",
         means=NOTHING_LOST,
     ),
     "E469": Entry(
         "Not enough memory on the site",
         Severity.MEDIUM,
-        "This needs more than the {limit} of memory that one program of this site may use.",
-        "Bring smaller data, or ask the operator to raise MANYHANDS_CHILD_MEMORY_MB.",
+        "This needs more than the {limit} of memory that one of this site's processes may use.",
+        "Use a smaller dataset, or ask the operator to raise MANYHANDS_CHILD_MEMORY_MB.",
         means=NOTHING_LOST,
     ),
     "E328": Entry(
         "Site's disk is full",
         Severity.HIGH,
-        "The disk of this site is full or cannot be written.",
+        "The disk of this site is full or cannot be written to.",
         "The operator must free some space; then try again.",
-        means="Existing data is safe.",
+        means="Existing data are safe.",
     ),
     "E331": Entry(
         "Account not found",
@@ -191,7 +191,7 @@ SITE: dict[str, Entry] = {
         "Check the spelling; the admin pages list everyone.",
     ),
     "E332": Entry(
-        "Account is closed", Severity.MEDIUM, "The account {name} is closed.", "Open it on the admin pages first."
+        "Account is closed", Severity.MEDIUM, "The account {name} is closed.", "Reopen it on the admin pages first."
     ),
     "E333": Entry(
         "Password link not valid",
@@ -203,7 +203,7 @@ SITE: dict[str, Entry] = {
         "Address needs encryption",
         Severity.HIGH,
         "{url} is on the public internet, where encryption is required.",
-        "Put a TLS proxy in front and give its address: --public-url https://…",
+        "Put a TLS proxy in front of the site and give its address: --public-url https://…",
     ),
     "E335": Entry(
         "Login not confirmed",
@@ -294,14 +294,14 @@ SITE: dict[str, Entry] = {
     "E452": Entry(
         "Repository renamed on the Hub",
         Severity.MEDIUM,
-        "{repository} has another name on the Hub now ({to}).",
+        "{repository} now has another name on the Hub ({to}).",
         "Enter the new name.",
         means=NOTHING_LOST,
     ),
     "E453": Entry(
         "Access to the repository is restricted",
         Severity.MEDIUM,
-        "Reading {repository} needs the consent of its owner.",
+        "Reading {repository} requires its owner's consent.",
         "Open {endpoint}/{repository}, accept its terms, and save your token on a run's publish page.",
         means=NOTHING_LOST,
     ),
@@ -316,7 +316,7 @@ SITE: dict[str, Entry] = {
         "Repository keeps changing",
         Severity.MEDIUM,
         "Someone else changed {repository} each time the site was about to write to it.",
-        "Wait until they are done, then publish again.",
+        "Wait until that person is done, then publish again.",
         means="None of your files were written.",
     ),
     "E350": Entry(
@@ -356,7 +356,7 @@ SITE: dict[str, Entry] = {
     "E356": Entry(
         "Copy differs from the majority",
         Severity.LOW,
-        "This copy differs from most people's copies at step {step}.",
+        "At step {step}, this copy differs from the one that most people have.",
         "No action needed: another machine uploads it, and the agent reloads its copy if it differs.",
         means=NOTHING_LOST,
     ),
@@ -370,7 +370,7 @@ SITE: dict[str, Entry] = {
     "E358": Entry(
         "Link no longer works",
         Severity.LOW,
-        "This link from an e-mail no longer works or was copied incompletely.",
+        "This e-mail link no longer works or was copied incompletely.",
         "Log in and open Notifications in your account; you can change everything there.",
     ),
     "E360": Entry(
@@ -378,7 +378,7 @@ SITE: dict[str, Entry] = {
         Severity.LOW,
         "The held-out loss could not be measured ({reason}).",
         "The next snapshot will be measured.",
-        means="Nothing else is missing.",
+        means="Nothing else is affected.",
     ),
     "E361": Entry(
         "Model has diverged",
@@ -405,33 +405,34 @@ SITE: dict[str, Entry] = {
         "Too many drafts",
         Severity.MEDIUM,
         "You have {count} drafts; the limit is {most}.",
-        "Publish or delete one, or ask an operator of the site.",
+        "Publish or delete one, or ask an operator of the site for a higher limit.",
         means=NOTHING_CHANGED,
     ),
     "E365": Entry(
         "Storage limit reached",
         Severity.MEDIUM,
-        "With this dataset, yours would take {size} MB; the limit is {most} MB.",
-        "Delete a draft and its dataset, or ask an operator of the site.",
+        "With this dataset, your datasets would take {size} MB; the limit is {most} MB.",
+        "Delete a draft and its dataset, or ask an operator of the site for a higher limit.",
         means=NOTHING_KEPT,
     ),
     "E366": Entry(
         "Model too large",
         Severity.MEDIUM,
         "The model would have about {parameters} parameters; the limit here is {most}.",
-        "Choose a smaller width, fewer layers or a smaller vocabulary, or ask an operator of the site.",
+        "Choose a smaller width, fewer layers or a smaller vocabulary, or ask an operator of the site for a higher "
+        "limit.",
     ),
     "E367": Entry(
         "Too many active runs",
         Severity.MEDIUM,
         "You have {count} active runs; the limit is {most}.",
-        "End one first, or ask an operator of the site.",
+        "End one first, or ask an operator of the site for a higher limit.",
         means=NOTHING_CHANGED,
     ),
     "E368": Entry(
-        "Upload of another version",
+        "Unsupported upload protocol version",
         Severity.MEDIUM,
-        "The upload speaks tus {given}; this site speaks tus {version}.",
+        "The upload uses tus {given}; this site supports tus {version}.",
         "Send the header Tus-Resumable: {version}.",
     ),
     "E369": Entry(
@@ -447,11 +448,11 @@ SITE: dict[str, Entry] = {
         shown_after_s=3.0,
     ),
     "E371": Entry(
-        "Message stopped the host",
+        "Message crashed the host",
         Severity.HIGH,
-        "A message of this machine stopped the run's host.",
+        "A message from this machine crashed the run's host.",
         "Update the agent. The machine retries automatically after a while.",
-        means="The run continued without it. Work it had not delivered is repeated.",
+        means="The run continued without this machine. Other machines repeat the work that it had not delivered.",
     ),
     "E373": Entry(
         "Agent does not read messages",
@@ -499,14 +500,14 @@ SITE: dict[str, Entry] = {
     "E330": Entry(
         "Team link no longer works",
         Severity.LOW,
-        "This invitation link to a team no longer works.",
+        "This team invitation link no longer works.",
         "Ask the team's leader for a new one.",
     ),
     "E340": Entry(
         "Team is full",
         Severity.LOW,
         "This team has {most} members, the most a team can have.",
-        "Create your own team, or ask its leader to make room.",
+        "Create your own team, or ask this team's leader to make room.",
     ),
     "E383": Entry(
         "Nothing reaches the Hub",

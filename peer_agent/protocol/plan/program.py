@@ -158,7 +158,7 @@ def _columns(entries: Sequence[Entry]) -> tuple[Indices, Indices, Vector]:
 
 
 def _between(table: Table, down_bytes: float, share_of: dict[int, int], pair: Pair) -> list[tuple[int, float]]:
-    """Return the traffic of a pair's link as (share, bytes if that share were the whole vector)."""
+    """Return the traffic on a pair's link as (share, bytes if that share were the whole vector)."""
     sender, receiver = (table.place.get(peer) for peer in pair)
     if sender is None or receiver is None or sender == receiver:
         return []

@@ -33,7 +33,7 @@ def reaches(state: TrainerState) -> list[Action]:
 
 
 def take_reached(state: TrainerState, listeners: tuple[PeerId, ...]) -> list[Action]:
-    """Report to the site any change in the data links, even if none is left."""
+    """Tell the site which listeners this trainer's data links reach, if that has changed. The list may be empty."""
     if listeners == state.reached:
         return []
     state.reached, state.reaches_at = listeners, state.now

@@ -150,7 +150,7 @@ def _encoding_of(path: Path, name: str, verdict: Verdict) -> tuple[str, int]:
     controls = len(sample) - len(sample.translate(None, CONTROLS))
     if controls * NO_TEXT > len(sample):
         if (wide := _wide_of_a_script(sample)) is None:
-            raise Problem.of("E424", name=shown(name), what="not a text", advice="Choose a file of texts")
+            raise Problem.of("E424", name=shown(name), what="not a text file", advice="Choose a text file")
         verdict.note("E434", name=shown(name), encoding=wide.upper())
         return wide, 0
     wrong = _first_wrong_byte(path)

@@ -273,7 +273,10 @@ def _value_at(buffer: str, at: int) -> tuple[Any, int]:
 
 
 def _list_in(values: Mapping[str, Any], name: str) -> list[dict[str, Any]] | None:
-    """Return the rows in a file's only object: its longest list of objects, as in `{"data": [...]}`, or its values."""
+    """Return the rows of a JSON file that is a single object.
+
+    These are its longest list of objects, as in `{"data": [...]}`, or its values.
+    """
     lists = [value for value in values.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
     named = [key for key, value in values.items() if value in lists and split_in(key)] if len(lists) > 1 else []
     if len(named) > 1:

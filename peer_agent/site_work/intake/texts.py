@@ -162,8 +162,8 @@ def _files_of(source: Source, folder: Path, verdict: Verdict) -> Iterator[_File]
     if refused is not None and not opened:
         raise refused
     if (closed_files := verdict.examples.get("not opened")) and not opened:
-        what = f"an archive of files that are not opened (the first is {closed_files[0]})"
-        raise Problem.of("E424", name=shown(source.name), what=what, advice="Save the texts as plain text files")
+        what = f"an archive of files in unsupported formats (the first is {closed_files[0]})"
+        raise Problem.of("E424", name=shown(source.name), what=what, advice="Save them as plain text files")
     if (closed := verdict.left_out.get("not opened", 0)) > MANY_LEFT_OUT * (closed + opened):
         verdict.ask("E444", left=f"{closed:,}", reasons="not opened")
 

@@ -56,7 +56,7 @@ def how_checked() -> str:
 
 
 def facts_at(run: Run, step: int) -> CardFacts:
-    """Return facts about the model after a step, without digests. Only people who agreed are named."""
+    """Return facts about the model after a step, without digests. They name only people who agreed to be named."""
     people = people_of(run, step)
     agreed = set(NamedVolunteer.objects.filter(run=run).values_list("person__username", flat=True))
     named = tuple(person for person in people if person.name in agreed)

@@ -33,7 +33,7 @@ def archive_next(run_id: UUID) -> Fault | Literal["more", "done"]:
     """Copy the averages of entries that are not in the archive yet.
 
     Return "more" if the time of one turn was not enough. Return Problem E341's fault if no relay has an entry's
-    averages; the coordinator then asks for a snapshot, since nobody can follow the log there. Raises Problem E106.
+    averages; the coordinator then asks for a snapshot, since no machine can follow the log there. Raises Problem E106.
     """
     run = Run.objects.select_related("head").filter(pk=run_id).first()
     if run is None or run.head.archived >= run.head.index:

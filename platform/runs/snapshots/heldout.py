@@ -28,7 +28,7 @@ def unmeasured() -> QuerySet[Snapshot]:
 
 
 def is_release_first() -> bool:
-    """Return True while a release is being made, since people wait for it. Do not count one whose job has failed."""
+    """Return True if a release must go first: people are waiting for it, and its job has not failed."""
     making = Job.objects.filter(kind=Kind.MAKE_RELEASE, failures=0).exclude(state=Job.State.FAILED)
     runs = [UUID(key) for key in making.values_list("key", flat=True)]
     waiting = Release.objects.filter(state=Release.State.PREPARING, run__in=runs)

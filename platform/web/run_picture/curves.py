@@ -52,7 +52,10 @@ def loss_chart(
 def summary(
     points: Sequence[Point], entropy: float | None, heldout: Sequence[Measured] = (), *, unit: str = "token"
 ) -> str:
-    """Return a description of the curve for readers who cannot see it. `unit` is that over which a loss is averaged."""
+    """Return a description of the curve for readers who cannot see it.
+
+    `unit` names what the loss is averaged over, such as a token.
+    """
     if not points:
         return _("No steps yet.")
     text = _moved(points, unit)

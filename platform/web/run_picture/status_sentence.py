@@ -110,7 +110,7 @@ def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer], now: date
 
 
 class Start(NamedTuple):
-    """When a waiting run starts: the time, also as text, how long that is from now, and how many people are ready."""
+    """The start of a waiting run: its time, that time as text, the time left until then, and who is ready, as text."""
 
     at: datetime
     when: str

@@ -20,7 +20,7 @@ Table = tuple[Cells, Callable[[list[Figures]], Iterable[Cells]]]  # (headings, a
 NOT_MEASURED = "not measured yet"
 MARKED = re.compile(r"(<!-- (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 RIVALS = {
-    "hivemind_default": "hivemind 1.1.12, as it comes",
+    "hivemind_default": "hivemind 1.1.12, default",
     "hivemind_best": "hivemind 1.1.12, tuned",
     "gloo": "gloo",
     "butterfly": "equal butterfly",
@@ -28,10 +28,10 @@ RIVALS = {
 }
 
 FORWARDERS = {
-    "ours": "Manyhands, behind a proxy that ends TLS",
-    "ours_tls": "Manyhands, with TLS of its own",
+    "ours": "Manyhands, behind a TLS proxy",
+    "ours_tls": "Manyhands, with its own TLS",
     "haproxy": "HAProxy",
-    "haproxy_tls": "HAProxy, with TLS of its own",
+    "haproxy_tls": "HAProxy, with its own TLS",
 }
 
 
@@ -258,18 +258,18 @@ def mark_rows(runs: list[Figures]) -> Iterable[Cells]:
             yield [form, f"`{path}`", *marks, *cells(found, "largest_paint_ms")]
 
 
-SENDERS, RELAYS = "who reduces nothing, P up / down", "relays, nP up / down"
-TIMES = ["set-up", "scale", "codec", "round, s", "floor, s", "ratio", "to raw rates", "cpu_busy", "valid"]
+SENDERS, RELAYS = "busiest non-reducer, up / down (P)", "all relays, up / down (nP)"
+TIMES = ["set-up", "scale", "codec", "round, s", "floor, s", "ratio", "ratio at nominal rates", "cpu_busy", "valid"]
 FREEDOM = ["set-up", "round, s", "floor, s", "ratio", "codecs up", "codecs down", "left out", "error"]
-OVERLAP = ["set-up", "contributors", "fp16 floor, s", "samples/s", "without the slowest", "ratio", "absent"]
-BEHIND = ["round with all, s", "without some, s", "steps behind at the end", "ten rounds after", "valid"]
+OVERLAP = ["set-up", "contributors", "fp16 floor, s", "samples/s", "samples/s without the slowest", "ratio", "absent"]
+BEHIND = ["round with all, s", "round without some, s", "steps behind at the end", "ten rounds later", "valid"]
 TABLES: dict[str, Table] = {
     "round-times": (TIMES, time_rows),
     "household": (
         [
             "set-up",
-            "kept, percent",
-            "most in a second, of the uplink",
+            "reserve, %",
+            "peak second",
             "round, s",
             "floor, s",
             "ratio",
@@ -277,23 +277,26 @@ TABLES: dict[str, Table] = {
         ],
         reserve_rows,
     ),
-    "bandwidths": (["set-up", "links", "largest error", "of"], bandwidth_rows),
-    "rivals": (["set-up", "ours, s", "beside", "s", "times ours", "rounds partly averaged"], rival_rows),
-    "freedom": ([*FREEDOM, "times hivemind, tuned", "times gloo", "valid"], freedom_rows),
-    "held-out-losses": (["codec", "held-out loss, of fp16's"], loss_rows),
+    "bandwidths": (["set-up", "links", "largest error", "on link"], bandwidth_rows),
+    "rivals": (
+        ["set-up", "ours, s", "compared with", "time, s", "ratio to ours", "rounds partly averaged"],
+        rival_rows,
+    ),
+    "freedom": ([*FREEDOM, "tuned hivemind, ratio to ours", "gloo, ratio to ours", "valid"], freedom_rows),
+    "held-out-losses": (["codec", "held-out loss relative to fp16"], loss_rows),
     "overlap": ([*OVERLAP, *BEHIND], overlap_rows),
-    "costs": (["set-up", "who", "processor s per GB sent", "peak memory of a peer, MB"], cost_rows),
+    "costs": (["set-up", "software", "CPU s per GB sent", "peak memory of a peer, MB"], cost_rows),
     "bytes": (
-        ["set-up", "rounds ok", "void", "in and holding", "payload and framing", "kernel", SENDERS, RELAYS],
+        ["set-up", "rounds ok", "void", "complete", "payload and framing", "kernel", SENDERS, RELAYS],
         bytes_rows,
     ),
     "troubles": (
         [
-            *("set-up", "scale", "trouble", "of a", "who", "usual, s", "without it, s", "first, s", "first to usual"),
+            *("set-up", "scale", "trouble", "role", "peer", "usual, s", "without it, s", "first, s", "first / usual"),
             *(
-                "worst to usual",
-                "first to without",
-                "worst to without",
+                "worst / usual",
+                "first / without",
+                "worst / without",
                 "times dropped",
                 "digests",
                 "steps behind",
@@ -302,31 +305,40 @@ TABLES: dict[str, Table] = {
         ],
         trouble_rows,
     ),
-    "memory": (["who", "rounds", "void", "peak, MB", "allowed, MB", "MB per 100 rounds"], memory_rows),
-    "forwarding": (["who", "processor s per GB", "peak memory, MB", "MB/s"], forwarding_rows),
-    "plan-times": (["peers", "closed form, ms", "every pair limited, ms", "choosing contributors, ms"], plan_rows),
+    "memory": (["process", "rounds", "void", "peak, MB", "limit, MB", "growth per 100 rounds, MB"], memory_rows),
+    "forwarding": (["forwarder", "CPU s per GB", "peak memory, MB", "MB/s"], forwarding_rows),
+    "plan-times": (["peers", "closed form, ms", "limit on every pair, ms", "choosing contributors, ms"], plan_rows),
     "round-trips": (TIMES, delayed_rows),
     "presets": (
-        ["preset", "parameters", "told / there", "memory told, MB", "memory taken, MB", "told / taken"],
+        ["preset", "parameters", "predicted / actual", "memory predicted, MB", "memory used, MB", "predicted / used"],
         preset_rows,
     ),
     "preset-steps": (
         [
             "preset",
             "uplink, Mb/s",
-            "told each way, MB",
-            "told / sent",
-            "told / received",
-            "averaging told, s",
-            "averaging, s",
-            "told / there",
+            "predicted each way, MB",
+            "predicted / sent",
+            "predicted / received",
+            "averaging predicted, s",
+            "averaging measured, s",
+            "predicted / measured",
             "valid",
         ],
         step_rows,
     ),
-    "pages": (["page", "queries", "processor, ms", "median, ms", "p95, ms", "kB", "kB as sent"], page_rows),
+    "pages": (["page", "queries", "CPU, ms", "median, ms", "p95, ms", "kB", "kB sent (compressed)"], page_rows),
     "lighthouse": (
-        ["form", "page", "performance", "accessibility", "best practices", "SEO", "layout shift", "largest paint, ms"],
+        [
+            "device",
+            "page",
+            "performance",
+            "accessibility",
+            "best practices",
+            "SEO",
+            "layout shift",
+            "largest paint, ms",
+        ],
         mark_rows,
     ),
     "inner-loop": (
@@ -334,7 +346,7 @@ TABLES: dict[str, Table] = {
         loop_rows,
     ),
     "attention": (
-        ["model", "fp32, samples/s", "bf16, samples/s", "bf16, attention fp32", "beside fp32", "beside bf16"],
+        ["model", "fp32, samples/s", "bf16, samples/s", "bf16 with fp32 attention", "ratio to fp32", "ratio to bf16"],
         attention_rows,
     ),
 }

@@ -71,7 +71,7 @@ def test_who_forwards_stands_beside_us_or_why_not() -> None:
     ours = {"cpu_s_per_gb": 3.0, "peak_mb": 50.0, "mb_per_s": 100.0}
     run = {"benchmark": "forwarding", "forwarders": {"ours": ours}, "left_out": {"haproxy": "it is not installed"}}
     assert rows("forwarding", run) == [
-        ["Manyhands, behind a proxy that ends TLS", "3", "50", "100"],
+        ["Manyhands, behind a TLS proxy", "3", "50", "100"],
         ["haproxy", "it is not installed", "–", "–"],
     ]
 

@@ -149,7 +149,7 @@ class TestHandshake:
         assert teo.credential is not None
         signed = {"payload": teo.credential.payload, "signature": teo.credential.signature}
         own = {"type": "Authenticate", "protocol": 1, "version": "0.1.0", "credential": signed}
-        refuses = {"type": "Refusal", "code": "E205", "text": "This agent speaks protocol 1.", "retry_after_s": -1.0}
+        refuses = {"type": "Refusal", "code": "E205", "text": "This agent uses protocol 1.", "retry_after_s": -1.0}
         said = [own | {"proof": bytes(64), "nonce": bytes(32)}, refuses]
         for words, answered in zip(said, (True, False), strict=True):
             async with connecting(teo) as link:
@@ -160,7 +160,7 @@ class TestHandshake:
                 if answered:
                     refusal = decode(await link.bytes_from_site())
                     assert isinstance(refusal, m.Refusal)
-                    assert (refusal.code, "speaks protocol 1, the other side speaks 2" in refusal.text) == (
+                    assert (refusal.code, "uses protocol 1; the other side uses 2" in refusal.text) == (
                         "E205",
                         True,
                     )

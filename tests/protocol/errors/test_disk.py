@@ -12,7 +12,9 @@ from peer_agent.protocol.errors import Problem, disk_errors, disk_fault
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES])
 def test_the_systems_words_are_the_reason(number: int) -> None:
     error = OSError(number, os.strerror(number), "/a/file")
-    assert disk_fault("/a", error).cause == f"The disk that holds /a is full or cannot be written ({error.strerror})."
+    assert (
+        disk_fault("/a", error).cause == f"The disk that holds /a is full or cannot be written to ({error.strerror})."
+    )
 
 
 def test_an_error_without_words_of_the_system_has_its_own() -> None:

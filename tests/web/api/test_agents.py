@@ -116,7 +116,7 @@ class TestCredentials:
         answer = Client().post(f"{API}runs/proverbs/credential", raw, "application/json", headers=headers)
         assert self.refused(answer, "E205")
         said, line = answer.json()["text"].split("\n")
-        assert f"speaks protocol 1, the other side speaks {PROTOCOL}" in said
+        assert f"uses protocol 1; the other side uses {PROTOCOL}" in said
         assert line.startswith("pip install --force-reinstall")
         assert "http://testserver/download/manyhands-0.2.0-py3-none-any.whl#sha256=" in line
 

@@ -246,7 +246,10 @@ def take_refusal(state: RunState, member: Member, refused: m.SlotRefused) -> lis
 
 
 def _asks_another(state: RunState, accuser: Member) -> bool:
-    """Quarantine the accuser. Return True if another reducer can take over, so that one accuser cannot void rounds."""
+    """Quarantine a reducer that refused a slot, because it may be lying to void the round.
+
+    Return True if another reducer can take over.
+    """
     struck(state, accuser.conduct)
     assert state.round is not None
     state.round.hung.add(accuser.peer)

@@ -150,7 +150,11 @@ class RelayPlace(NamedTuple):
 
 
 def relay_place(public: str, host: str, asked: int | None) -> RelayPlace:
-    """Return where the relay gets connections. If the system cannot pass them on, the relay needs its own port."""
+    """Return where the relay accepts connections.
+
+    This is the site's own port, or a separate port if one was requested or the operating system cannot pass sockets
+    between processes.
+    """
     if asked is None and CAN_PASS:
         return RelayPlace("", 0, address_behind(public), Door())
     port = relay_port_for(public, host, asked or 0)

@@ -233,7 +233,10 @@ def drawn(figure: str, unit: str, below: str, name: str) -> bytes:
 
 
 def per_day(by_day: Mapping[int, int], today: int) -> Sequence[int]:
-    """Return the samples of each day to draw, oldest first. `by_day` maps days since 1970 to samples."""
+    """Return the samples of each day to draw, oldest first.
+
+    `by_day` maps each day (a UTC day number, counted from 1970-01-01) to the samples contributed that day.
+    """
     return [by_day.get(day, 0) for day in range(first_day(by_day, today), today + 1)]
 
 

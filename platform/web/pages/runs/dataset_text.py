@@ -49,7 +49,10 @@ def stored_text(person: Person, form: NewRunForm, found: OnHub | None = None) ->
 
 
 def too_often(request: HttpRequest) -> HttpResponse | None:
-    """Count a form that contains a file or names a Hub repository. Return a refusal if these are too many."""
+    """Count forms that upload a file or name a Hub repository.
+
+    If the person has sent too many, return the refusal; otherwise return None.
+    """
     if not request.FILES and not request.POST.get("hub"):
         return None
     try:

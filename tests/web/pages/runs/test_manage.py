@@ -189,7 +189,7 @@ class TestDrafts:
     def test_error_stands_beside_its_field_and_changes_nothing(self, organizer: Person, data_folder: Any) -> None:
         draft(organizer)
         answer = as_(organizer).post("/runs/proverbs/edit/", filled(target_batch="100000", title="Riddles"))
-        assert "(E307). The dataset makes" in page(answer)
+        assert "(E307). The dataset yields" in page(answer)
         assert Run.objects.get().title == "A model of proverbs"
         assert Dataset.objects.count() == 1
 

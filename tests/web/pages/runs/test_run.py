@@ -194,7 +194,7 @@ class TestNewRun:
                 {"objective": "image_ssl"},
                 "(E377). proverbs.txt does not fit this recipe, which needs a zip or tar of images",
             ),
-            ("text", {"target_batch": "100000"}, "(E307). The dataset makes"),
+            ("text", {"target_batch": "100000"}, "(E307). The dataset yields"),
             ("layers", {"layers": "65"}, "(E301). The recipe is out of bounds: layers must be between 1 and 64."),
             ("width", {"width": "65"}, "(E301). The recipe is out of bounds: width 65 is not a multiple of heads 4."),
             ("micro_batch", {"micro_batch": "8"}, "(E301). The recipe is out of bounds: micro batch 8"),
@@ -500,7 +500,7 @@ class TestManaging:
         run.dataset.shards.update(tokens=8)
         seen = understood(run.dataset)
         answer = as_(organizer).post("/runs/proverbs/manage/", {"action": "open", "seen": seen})
-        assert "(E307). The dataset makes only 1 samples, and a step needs 4." in page(answer)
+        assert "(E307). The dataset yields only 1 samples, and a step needs 4." in page(answer)
 
     def test_an_action_that_does_not_exist(self, run: Run, organizer: Person) -> None:
         assert as_(organizer).post("/runs/proverbs/manage/", {"action": "delete"}).status_code == 404

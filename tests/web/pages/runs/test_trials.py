@@ -138,5 +138,7 @@ def test_a_text_of_another_run_or_of_nobody_is_not_there(released: Run, client: 
 
 def test_what_went_wrong_is_told(released: Run, client: Client) -> None:
     client.post(ADDRESS, {"prompt": "one"})
-    Trial.objects.update(slot=None, fault="E327: A program of this site failed (it took longer than 90 s). Try again.")
+    Trial.objects.update(
+        slot=None, fault="E327: One of the site's processes failed (it took longer than 90 s). Try again."
+    )
     assert "it took longer than 90 s" in page(client.get(f"{ADDRESS}{Trial.objects.get().pk}/"))

@@ -119,7 +119,7 @@ def test_it_waits_for_the_network_and_goes_on(form: Page, text: Path) -> None:
     ("status", "words"),
     [
         (429, "Too many uploads in a short time. Nothing was lost. Wait 15 minutes."),
-        (507, "The disk of this site is full or cannot be written."),
+        (507, "The disk of this site is full or cannot be written to."),
     ],
 )
 def test_who_has_to_wait_is_told_why(form: Page, text: Path, status: int, words: str) -> None:
