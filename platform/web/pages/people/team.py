@@ -23,7 +23,6 @@ from peer_agent.protocol.errors import Fault, Problem, codes
 from runs.access import listed_runs
 from runs.ledger.standings import given_by_day, given_by_member, given_by_run
 from runs.selectors import hosted_runs
-from web import strokes
 from web.http import rate_limits
 from web.http.parts import part_of
 from web.http.requester import address_of, missing, person_in

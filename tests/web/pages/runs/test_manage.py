@@ -630,7 +630,7 @@ def trained(run: Run, laptop: Owned) -> Run:
 def test_snapshots_stand_there_with_the_best_one_marked() -> None:
     text = page(as_("Amina").get(ROLLED))
     assert text.index("/runs/proverbs/rollback/4/") < text.index(ASK) < text.index("/runs/proverbs/rollback/0/")
-    best = text[text.index('<td><span>2') :].split("</td>")[0]
+    best = text[text.index("<td><span>2") :].split("</td>")[0]
     assert "best" in best
     assert text.count(">best<") == 1
     assert "4.000" in text
