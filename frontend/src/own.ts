@@ -9,7 +9,7 @@ export class Own {
   private wasSeen: boolean | null = null;
 
   constructor(
-    private readonly ask: () => Promise<void>,
+    private readonly ask: () => Promise<unknown>,
     private readonly now: () => number,
     /** Whether the page shows the reader as somebody who takes part. */
     private readonly takesPart: () => boolean,

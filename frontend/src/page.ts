@@ -7,11 +7,16 @@ import { followCopyButtons, prepare, renew } from "./parts";
 
 const everyMs = Number(document.querySelector<HTMLMetaElement>("meta[name=renew-ms]")?.content ?? 0);
 
-/** Renew the page's parts every so often, spread by a third so that a crowd does not ask all at once. */
-async function follow(): Promise<never> {
+/**
+ * Renew the page's parts every so often, spread by a third so that a crowd does not ask all at once. Stop once the page
+ * no longer asks for it.
+ */
+async function follow(): Promise<void> {
   for (;;) {
     await new Promise((resolve) => setTimeout(resolve, everyMs * (1 + Math.random() / 3)));
-    if (!document.hidden) await renew(location.href, "").catch(() => undefined); // a site that is away is asked again
+    if (document.hidden) continue;
+    const page = await renew(location.href, "").catch(() => null); // a site that is away is asked again
+    if (page && !page.querySelector("meta[name=renew-ms]")) return;
   }
 }
 

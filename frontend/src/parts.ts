@@ -48,13 +48,14 @@ export function elementOf(html: string): Element | null {
   return template.content.firstElementChild;
 }
 
-/** Request a page, or some of its parts, and show all parts that came. */
-export async function renew(address: string, me: string): Promise<void> {
+/** Request a page, or some of its parts, and show all parts that came. Return what came. */
+export async function renew(address: string, me: string): Promise<Document> {
   const answer = await fetch(address, { headers: { Accept: "text/html" }, cache: "no-store", signal: AbortSignal.timeout(10_000) });
   if (!answer.ok || answer.redirected) throw new Error(String(answer.status));
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const parts = [...page.querySelectorAll(`[id^=${PART}]`)];
   for (const part of parts) if (!document.getElementById(part.id)?.hasAttribute("data-keep")) showPart(part, me);
+  return page;
 }
 
 function morph(shown: Element, fresh: Element): void {
@@ -139,13 +140,24 @@ function addCopyButtons(root: ParentNode): void {
   for (const code of root.querySelectorAll<HTMLElement>("pre:not(.copyrow > pre)")) {
     const button = document.createElement("button");
     button.type = "button";
-    button.className = code.matches(".stage .mine-card pre, [aria-labelledby=uv] > pre") ? "main copy" : "second copy";
+    button.className = code.matches(".stage .mine-card pre, [aria-labelledby=uv] > pre, pre.first") ? "main copy" : "second copy";
     button.textContent = say("Copy");
     const row = document.createElement("div");
     row.className = "copyrow";
-    code.tabIndex = 0; // a long line is scrolled by keyboard too
+    breakAddresses(code);
     code.replaceWith(row);
     row.append(code, button);
+  }
+}
+
+/** Let a long address break after a slash and before its digest, rather than within a word. */
+function breakAddresses(element: Element): void {
+  for (const node of [...element.childNodes]) {
+    if (node instanceof Element) breakAddresses(node);
+    else {
+      const parts = (node.textContent ?? "").match(/#?(?:[^/#]|\/\/)+\/?|./gs) ?? [];
+      (node as Text).replaceWith(...parts.flatMap((part, place) => (place ? [document.createElement("wbr"), part] : [part])));
+    }
   }
 }
 

@@ -1,6 +1,6 @@
 """Alerts to operators by the channels that they use: a check of the site fails, or passes again.
 
-A job looks each minute. If the worker itself is dead, nobody is told, so a monitor should ask `/readyz` too.
+A job looks each minute. If the worker itself is dead, no alert is sent, so a monitor should ask `/readyz` too.
 """
 
 from collections.abc import Iterable

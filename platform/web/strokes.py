@@ -104,7 +104,7 @@ def _curves(points: Sequence[Point], last: int, width: int, height: int, state: 
         return f'<path class="{name}" d="M{ends}"/>'
 
     through = line(points[0][0], done, "broken" if state == "failed" else "through", y) if len(points) > 1 else ""
-    is_coming = done < last and state in ("running", "waiting", "paused")
+    is_coming = done < last and state in ("running", "waiting")
     return through + (line(done, last, "coming", ahead) if is_coming else "")
 
 

@@ -1,4 +1,4 @@
-"""Who may read a process's figures."""
+"""Access to the figures of a process."""
 
 from typing import Any
 

@@ -23,7 +23,7 @@ BAD, GOOD = Finding(State.LOOK, "Only 3 GB are free."), Finding(State.OK, "9 GB 
 
 @pytest.fixture
 def told(operator: Person, volunteer: Person) -> None:
-    """Let an operator and somebody else hear of failing checks in the browser."""
+    """Let an operator and another person hear of failing checks in the browser."""
     for person in (operator, volunteer):
         services.choose(person=person, wanted=[(Event.TROUBLE, Way.BROWSER)])
 

@@ -51,7 +51,7 @@ def lines_of(verdict: Verdict) -> list[str]:
     if verdict.rows:
         lines.append(f"Rows         {verdict.rows:,}, {verdict.repeats:,} of them repeats")
         lines.append(f"Size         {verdict.tokens:,}")
-        lines.append(f"Held out     {100 * verdict.heldout_overlap:.1f} % of it also occurs in the training part")
+        lines.append(f"Held out     {100 * verdict.heldout_overlap:.1f}% of it also occurs in the training part")
     for reason, count in [*verdict.left_out.items()][:MOST]:
         lines.append(f"Left out     {count:,} {reason}, as {'; '.join(verdict.examples.get(reason, [])[:1])}")
     for name, count in [*verdict.classes.items()][:MOST]:

@@ -53,7 +53,6 @@ def person_page(request: HttpRequest, name: str) -> HttpResponse:
     """Show a person's contributions. The person sees more runs on this page than others do."""
     person = person_or_404(request, name)
     given, today = contributions(person, request.user), day_of(timezone.now())
-    calendar = summary(given.by_day, today)
     facts = {
         "person": person,
         "sentence": sentence_of(given),
@@ -62,8 +61,7 @@ def person_page(request: HttpRequest, name: str) -> HttpResponse:
         "milestones": [(each.name, date_of(each.day) if each.day else None) for each in given.reached.milestones],
         "next_one": given.reached.next_one,
         "now_in": _now_in(person, given),
-        "days": strokes.days(per_day(given.by_day, today), tint_of(person.username), calendar),
-        "calendar": calendar,
+        "days": days_of(given.by_day, today, tint_of(person.username)),
         "is_me": person == request.user,
         "team": team_of(person),
         "address": request.build_absolute_uri(f"/people/{person.username}/"),
@@ -230,6 +228,14 @@ def drawn(figure: str, unit: str, below: str, name: str) -> bytes:
 
 
 # The last half year or, for a newcomer, the first month, day by day
+
+
+def days_of(by_day: Mapping[int, int], today: int, tint: int) -> dict[str, Any]:
+    """Return the drawing of the days, the dates at its ends, and a sentence about it."""
+    given, words, first = per_day(by_day, today), summary(by_day, today), first_day(by_day, today)
+    last = first + max(len(given), strokes.FIRST_DAYS) - 1
+    drawing = strokes.days(given, tint, words)
+    return {"drawing": drawing, "first": date_of(first), "last": date_of(last), "words": words}
 
 
 def per_day(by_day: Mapping[int, int], today: int) -> Sequence[int]:

@@ -23,11 +23,10 @@ from peer_agent.protocol.errors import Fault, Problem, codes
 from runs.access import listed_runs
 from runs.ledger.standings import given_by_day, given_by_member, given_by_run
 from runs.selectors import hosted_runs
-from web import strokes
 from web.http import rate_limits
 from web.http.parts import part_of
 from web.http.requester import address_of, missing, person_in
-from web.pages.people.person import drawn, per_day, summary
+from web.pages.people.person import days_of, drawn
 from web.run_picture import counts
 from web.run_picture.image import CARD as PREVIEW
 from web.run_picture.picture import tint_of
@@ -150,7 +149,6 @@ def _page(request: HttpRequest, team: Team, *, link: str = "") -> HttpResponse:
     shown = part_of(ranked, request, "members", f"/teams/{team.slug}/")
     former = sum(samples for name, samples in given.items() if name not in names)
     by_run, by_day, today = given_by_run(team, runs), given_by_day(team, runs), day_of(timezone.now())
-    calendar = summary(by_day, today)
     facts: dict[str, Any] = {
         "team": team,
         "members": [(name, given.get(name, 0)) for name in shown.rows],
@@ -159,8 +157,7 @@ def _page(request: HttpRequest, team: Team, *, link: str = "") -> HttpResponse:
         "runs": by_run,
         "with_page": names_with_page(shown.rows),
         "here": _training_now(request),
-        "days": strokes.days(per_day(by_day, today), tint_of(team.name), calendar) if by_day else "",
-        "calendar": calendar,
+        "days": days_of(by_day, today, tint_of(team.name)) if by_day else None,
         "preview": PREVIEW,
         "sentence": _sentence(sum(given.values()), len(by_run), len(names)),
         "is_leader": team.leader == request.user,

@@ -326,7 +326,7 @@ def groups_of(run: Run, own: Run.Role | None, facts: Mapping[str, Any]) -> list[
     training = [
         (is_asked, verdict),  # its question must be answered before publishing
         (True, Section("now", _("Publish") if is_draft else _("Status"))),
-        (not is_over, Section("alerts", _("Alerts"))),
+        (not is_over and not is_draft, Section("alerts", _("Alerts"))),
         (bool(facts.get("targets") or facts.get("rolling_to")), Section("rollback", _("Roll back"))),
         (facts["can_end"] or can_delete, Section("danger", _("Delete draft") if is_draft else _("End run"))),
     ]
@@ -337,12 +337,13 @@ def groups_of(run: Run, own: Run.Role | None, facts: Mapping[str, Any]) -> list[
         (not is_draft, Section("announce", _("Announcement"))),
     ]
     model = [
+        (is_over, Section("publish", _("The model"))),
         (not is_asked, verdict),
         (True, Section("text", _("Dataset"))),
-        (True, Section("publish", _("The model"))),
+        (not is_over, Section("publish", _("The model"))),
     ]
     groups = [("training", _("Training"), training), ("everyone", _("People"), people)]
-    groups.insert(1 if is_draft else 2, ("material", _("Model and data"), model))
+    groups.insert(0 if is_over else 1 if is_draft else 2, ("material", _("Model and data"), model))
     shown = groups if manages else [each for each in groups if each[0] == "everyone"]
     return [(name, title, [section for is_there, section in rows if is_there]) for name, title, rows in shown]
 

@@ -17,7 +17,7 @@ from coordination.models import Presence
 from runs.models import Run
 from tests.runs.factories import Owned, committed, opened, owned
 from tests.web.browsing import as_, page
-from web.pages.people.person import WEEKS, first_day, per_day, summary
+from web.pages.people.person import WEEKS, days_of, first_day, per_day, summary
 from web.run_picture.image import figure_png
 from web.run_picture.picture import tint_of
 
@@ -183,6 +183,12 @@ def test_it_ends_today_and_begins_on_a_monday() -> None:
     assert len(shown) == 7 * (WEEKS - 1) + 6, "a Saturday"
     assert list(shown[-3:]) == [50, 0, 100]
     assert sum(shown) == 150
+
+
+@pytest.mark.parametrize(("begun", "ends"), [(0, ("2025-11-29", "2025-12-28")), (200, ("2025-06-02", "2025-11-29"))])
+def test_the_drawing_has_a_date_at_each_end(begun: int, ends: tuple[str, str]) -> None:
+    shown = days_of({TODAY: 1, TODAY - begun: 5}, TODAY, 1)
+    assert (shown["first"].isoformat(), shown["last"].isoformat()) == ends
 
 
 def test_a_sentence_says_it_too() -> None:

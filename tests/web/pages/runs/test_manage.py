@@ -95,10 +95,10 @@ class TestMembers:
     def test_added_listed_removed(self, closed: Run, organizer: Person, volunteer: Person) -> None:
         client = as_(organizer)
         client.post("/runs/proverbs/members/", {"name": "teo"})
-        assert 'data-label="Member">Teo' in page(client.get(MANAGE))
+        assert "<tr><td>Teo" in page(client.get(MANAGE))
         assert as_(volunteer).get("/runs/proverbs/").status_code == 200
         client.post(f"/runs/proverbs/members/{Member.objects.get().pk}/")
-        assert 'data-label="Member">Teo' not in page(client.get(MANAGE))
+        assert "<tr><td>Teo" not in page(client.get(MANAGE))
         answer = as_(volunteer).get("/runs/proverbs/")
         assert answer.status_code == 404
         assert "E305" in page(answer)
@@ -501,10 +501,10 @@ class TestAnnouncement:
         assert Run.objects.get().announcement == ""
 
     def test_whose_run_has_no_machine_reads_how_to_add_one(self, run: Run, organizer: Person, laptop: Owned) -> None:
-        line = "Now add your own machine: <code>manyhands join http://testserver/runs/proverbs/</code>"
+        line = '<pre class="first"><code>manyhands join http://testserver/runs/proverbs/</code></pre>'
         assert line in page(as_(organizer).get("/runs/proverbs/manage/"))
         committed(run, (laptop.machine, 4))
-        assert "Now add your own machine" not in page(as_(organizer).get("/runs/proverbs/manage/"))
+        assert "manyhands join" not in page(as_(organizer).get("/runs/proverbs/manage/"))
 
     def test_a_hundred_are_listed_at_a_time(self, closed: Run, organizer: Person) -> None:
         people = Person.objects.bulk_create(Person(username=f"guest-{place:03}") for place in range(102))
@@ -527,7 +527,7 @@ class TestAnnouncement:
             Run.State.DRAFT,
             None,
             {
-                "Training": ["now", "alerts", "danger"],
+                "Training": ["now", "danger"],
                 "Model and data": ["text", "publish"],
                 "People": ["people", "gather", "roles"],
             },
@@ -545,7 +545,7 @@ class TestAnnouncement:
         (
             Run.State.FINISHED,
             None,
-            {"Training": ["now"], "People": ["roles", "announce"], "Model and data": ["text", "publish"]},
+            {"Model and data": ["publish", "text"], "Training": ["now"], "People": ["roles", "announce"]},
         ),
     ],
 )
@@ -559,7 +559,8 @@ def test_sections_are_grouped_and_listed(
     shown = re.findall(r'<section class="group" aria-labelledby="(\w+)"> <h2 id="\1">([^<]*)</h2>', text)
     assert [title for _, title in shown] == [*groups]
     names = [name for group in groups.values() for name in group]
-    assert re.findall(r'<li><a href="#(\w+)">', text.split("data-sections")[1].split("</nav>")[0]) == names
+    listed = re.findall(r'<li><a href="#(\w+)">', text.partition("data-sections")[2].partition("</nav>")[0])
+    assert listed == (names if len(groups) > 1 else []), "a single group needs no list"
     for name in names:
         assert text.count(f' id="{name}"') == 1
 
@@ -629,7 +630,7 @@ def trained(run: Run, laptop: Owned) -> Run:
 def test_snapshots_stand_there_with_the_best_one_marked() -> None:
     text = page(as_("Amina").get(ROLLED))
     assert text.index("/runs/proverbs/rollback/4/") < text.index(ASK) < text.index("/runs/proverbs/rollback/0/")
-    best = text[text.index('<td data-label="Step"><span>2') :].split("</td>")[0]
+    best = text[text.index("<td><span>2") :].split("</td>")[0]
     assert "best" in best
     assert text.count(">best<") == 1
     assert "4.000" in text

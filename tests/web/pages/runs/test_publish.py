@@ -98,6 +98,19 @@ def test_a_finished_model_has_no_checkpoints(hub: Hub, run: Run, organizer: Pers
     assert Publication.objects.get().checkpoint_every == 0
 
 
+def test_the_page_follows_an_upload_until_it_ends(hub: Hub, run: Run, organizer: Person) -> None:
+    Release.objects.create(run=run, state=Release.State.READY, folder="x", archive="proverbs.zip")
+    client = as_(organizer)
+    client.post(PAGE, {"action": "save", "token": TOKEN})
+    client.post(PAGE, {"action": "publish", "repository": "amina/proverbs"})
+    text = page(client.get(PAGE))
+    assert '<meta name="renew-ms" content="3000">' in text
+    assert "refresh" not in text.replace('<noscript><meta http-equiv="refresh" content="3"></noscript>', "")
+    assert 'id="part-publication"' in text
+    Publication.objects.update(state=Publication.State.PUBLISHED)
+    assert "renew-ms" not in page(client.get(PAGE))
+
+
 @pytest.mark.parametrize("name", ["proverbs", "a/b/c", "../x", "a b/c", "a/" + "x" * 200])
 def test_a_name_that_is_none_is_told(hub: Hub, run: Run, organizer: Person, name: str) -> None:
     client = as_(organizer)

@@ -37,7 +37,7 @@ def test_another_file_is_uploaded_and_publishable(
         run = Run.objects.get()
         prepare_dataset(run.dataset_id)
         shown = page(client.get(MANAGE.format(run.slug)))
-        assert (f"({code})" in shown) == ("Publish run" not in shown) == (given is content)
+        assert (f"({code})" in shown) == ("disabled" in shown) == (given is content)
         if link := re.search(r'href="([^"]+)">Choose another file<', shown):
             client.post(link[1], filled(content=mended))
 

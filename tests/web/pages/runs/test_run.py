@@ -307,7 +307,9 @@ class TestRunPage:
         for reader, may in ((run.organizer, True), (laptop.machine.person, False)):
             text = page(as_(reader).get(f"/runs/{run.slug}/"))
             assert '<blockquote class="said" dir="auto">We go on at nine.</blockquote>' in text
-            assert 'class="strokes hero-curve fine"' in text
+            assert "hero-curve" not in text
+            assert text.count('id="part-loss"') == 1, "the loss is drawn once"
+            assert text.index('id="part-loss"') < text.index('id="part-result"'), "on the stage"
             assert (resume in text) is may
 
     def test_a_running_run_shows_curve_people_and_step(self, client: Client, run: Run, laptop: Owned) -> None:

@@ -88,7 +88,7 @@ class TestCard:
         Dataset.objects.update(state="preparing")
         text = page(as_(proverbs.organizer).get(MANAGE))
         assert 'id="verdict"' not in text
-        assert "Publish run" not in text
+        assert 'disabled aria-describedby="not-yet">Publish run' in text
 
     def test_an_open_run_shows_it_and_offers_no_other_field(self, run: Run) -> None:
         understood(run.dataset, format="CSV", field="body", fields=FIELDS)
