@@ -2,6 +2,7 @@
 Chunks are tentative: only bytes whose hashes match the roots in a commit record leave this module (rule 6).
 """
 
+import math
 from collections.abc import Sequence
 from threading import Lock
 
@@ -12,7 +13,7 @@ from peer_agent.averaging.memory import MEMORY, SCRATCH
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid
-from peer_agent.protocol.log.merkle import Leaf, root_of, root_over
+from peer_agent.protocol.log.merkle import SUM_TOLERANCE, Leaf, root_of, span_leaf
 from peer_agent.protocol.log.records import RecordHead, SpanEntry
 from peer_agent.protocol.messages import PlanHead, PlannedSpan
 from peer_agent.protocol.recipe import Codec
@@ -20,14 +21,21 @@ from peer_agent.protocol.wire import Frame, Kind
 
 
 def spans_match(entry: SpanEntry, leaves: Sequence[Leaf]) -> bool:
-    """Return True if these leaves hash to the root in the span's record entry."""
-    return len(leaves) == entry.stop - entry.first and root_of(leaves).hex() == entry.root
+    """Return True if these leaves hash to the root in the span's record entry and add up to its sum of squares.
+
+    A false sum would give the update a false clip factor.
+    """
+    if len(leaves) != entry.stop - entry.first:
+        return False
+    whole = span_leaf(leaves)
+    is_sum = math.isclose(whole.sum_squares, entry.sum_squares, rel_tol=SUM_TOLERANCE)
+    return whole.digest.hex() == entry.root and is_sum
 
 
 def leaves_of_span(
     codec: Codec, grid: Grid, entry: SpanEntry, payloads: Sequence[bytes | memoryview]
 ) -> list[Leaf] | None:
-    """Return each chunk's leaf, or None if the payloads do not match the root in the record."""
+    """Return each chunk's leaf, or None if the payloads do not match the root and sum of squares in the record."""
     lengths = [grid.length(chunk) for chunk in range(entry.first, entry.stop)]
     if [len(payload) for payload in payloads] != [encoded_size(codec, length) for length in lengths]:
         return None
@@ -90,11 +98,11 @@ class Assembly:
                 self._matched.clear()
 
     def holds(self) -> bytes | None:
-        """Return the Merkle root over the roots of the plan's spans, or None while a chunk is missing."""
+        """Return the Merkle root over the leaves of the plan's spans, or None while a chunk is missing."""
         if self._plan is None or None in self._leaves:
             return None
         spans = sorted(self._spans.values(), key=lambda span: span.first)
-        return root_over([root_of([leaf for leaf in self._leaves[s.first : s.stop] if leaf]) for s in spans])
+        return root_of([span_leaf([leaf for leaf in self._leaves[s.first : s.stop] if leaf]) for s in spans])
 
     def missing(self, record: RecordHead) -> list[SpanEntry]:
         """Return the record's spans that this assembly lacks or that differ. Raises ValueError if the grids differ."""

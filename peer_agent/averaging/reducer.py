@@ -13,7 +13,7 @@ from peer_agent.averaging.codecs import Encoded, Floats, decode_into, decode_wit
 from peer_agent.averaging.memory import SCRATCH, Payloads
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Fault
-from peer_agent.protocol.log.merkle import LEAF, Leaf, root_of, unpack_leaves
+from peer_agent.protocol.log.merkle import LEAF, Leaf, root_of, span_leaf, unpack_leaves
 from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.messages import PlannedSpan, Weight
 from peer_agent.protocol.recipe import Codec
@@ -90,9 +90,16 @@ def received_span(plan: OpenPlan, span: PlannedSpan, payloads: Sequence[bytes]) 
     lengths = [plan.grid.length(chunk) for chunk in range(span.first, span.stop)]
     pairs = zip(payloads, lengths, strict=True)
     leaves = tuple(decode_with_leaf(codec, payload, values[:length]) for payload, length in pairs)
-    total = sum(leaf.sum_squares for leaf in leaves)
     views = tuple(memoryview(payload) for payload in payloads)
-    return ClosedSpan(span.span, span.first, span.stop, root_of(leaves), total, (), leaves, views)
+    return _closed(span, leaves, (), views)
+
+
+def _closed(
+    span: PlannedSpan, leaves: tuple[Leaf, ...], included: Iterable[Included], payloads: Iterable[memoryview]
+) -> ClosedSpan:
+    whole = span_leaf(leaves)
+    place = span.span, span.first, span.stop
+    return ClosedSpan(*place, whole.digest, whole.sum_squares, tuple(included), leaves, tuple(payloads))
 
 
 class Reduction:
@@ -168,10 +175,7 @@ class Reduction:
         """Return a span whose chunks are all closed, and remove it from this reduction."""
         payloads, leaves = zip(*(self._averages.pop(chunk) for chunk in range(span.first, span.stop)), strict=True)
         del self._payloads[span.span]
-        total = sum(leaf.sum_squares for leaf in leaves)
-        return ClosedSpan(
-            span.span, span.first, span.stop, root_of(leaves), total, tuple(included), tuple(leaves), tuple(payloads)
-        )
+        return _closed(span, tuple(leaves), included, payloads)
 
     def _payloads_of(self, chunk: int) -> Payloads:
         span = self._spans[bisect_right(self._spans, chunk, key=lambda span: span.first) - 1]

@@ -11,6 +11,16 @@ INT4_BLOCK = 128
 EXPONENT_BYTES = 2  # bytes of the shared exponent that precedes the fp16 values
 
 
+# Most of a chunk's norm that encoding can change: half a step for each value, where the largest value of a block is so
+# many steps.
+ERROR: dict[Codec, float] = {
+    "fp32": 0.0,
+    "fp16": 2**-10,
+    "int8": BLOCK**0.5 / (2 * 127),
+    "int4": INT4_BLOCK**0.5 / (2 * 7),
+}
+
+
 def encoded_size(codec: Codec, length: int) -> int:
     match codec:
         case "fp32":

@@ -378,7 +378,7 @@ class RelayedRun:
                 plan, payloads = taken
                 closed = received_span(plan, action.span, payloads)
                 self.log.hold(self.run, plan.place.step, plan.place.fence, plan.place.attempt, closed)
-                return e.SpanReceived(plan.place, closed.span, closed.root)
+                return e.SpanReceived(plan.place, closed.span, closed.root, closed.sum_squares)
             case e.Append():
                 return self._append(action)
             case e.Discard(place=place):

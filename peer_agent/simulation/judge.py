@@ -160,11 +160,12 @@ class Judge:
         return averaged
 
     def _included_elements(self, grid: Grid, planned: Planned) -> dict[int, int]:
-        """Return each slot's sum of tokens times elements over its averaged chunks."""
+        """Return each slot's sum of offered tokens times elements over its averaged chunks."""
         sums: dict[int, int] = {}
         for first, stop, slots in _joined(planned.included):
             for number in slots:
-                for weight in planned.plan.slots[number].weights:
+                offer = planned.offers.get(planned.plan.slots[number].peer)
+                for weight in offer.weights if offer is not None else ():
                     begin, end = max(first, weight.first), min(stop, weight.stop)
                     if begin < end:
                         sums[number] = sums.get(number, 0) + weight.tokens * _elements(grid, begin, end)

@@ -7,6 +7,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import codes
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.log.merkle import Leaf
 from peer_agent.protocol.log.records import Entry
 from peer_agent.protocol.messages import Message
 from peer_agent.protocol.relay import events as e
@@ -111,15 +112,17 @@ class Relay(Peer):
             return
         plan, place = attempt.plan.plan, attempt.place
         parts = (plan.step, action.span, [slot.root for slot in plan.slots], list(action.included))
-        root = hashlib.sha256(repr(parts).encode()).digest()
-        self.after(DISK_S, lambda: self._written(place, action.span, root))
+        part = (action.span.stop - action.span.first) / attempt.plan.grid.chunks
+        norm = min(slot.scale * slot.norm for slot in plan.slots)  # no mean of the slots is smaller
+        leaf = Leaf(hashlib.sha256(repr(parts).encode()).digest(), part * norm**2)
+        self.after(DISK_S, lambda: self._written(place, action.span, leaf))
 
-    def _written(self, place: Place, span: m.PlannedSpan, root: bytes) -> None:
+    def _written(self, place: Place, span: m.PlannedSpan, leaf: Leaf) -> None:
         """Report a written span, and deliver its averages to the trainers. A real relay sends them during the write."""
-        self._take(e.SpanWritten(place, span.span, root, 0.5))
+        self._take(e.SpanWritten(place, span.span, leaf.digest, leaf.sum_squares))
         for trainer in self.trainers.values():
             if self.world.reaches(trainer.peer, self.peer):
-                trainer.after(self.latency_s, lambda trainer=trainer: trainer.gather(place, span, root))  # type: ignore[misc]
+                trainer.after(self.latency_s, lambda trainer=trainer: trainer.gather(place, span, leaf))  # type: ignore[misc]
 
     def _attempt(self) -> Attempt | None:
         return self.core.reducer.attempt if self.core.reducer is not None else None

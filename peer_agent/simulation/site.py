@@ -101,6 +101,7 @@ class Surroundings(ABC):
     shards: tuple[int, ...]
     sources: tuple[int, ...]
     goal: e.Goal
+    trusted: frozenset[str] | None
     non_finite: float
     layer_back_at: float
     unreachable: set[tuple[PeerId, PeerId]]
@@ -433,7 +434,7 @@ class Host:
     def _look(self) -> None:
         """Pass the organizer's rollback request to the coordinator. Repeating the request is harmless."""
         if self.alive and self.world.database.back_to is not None:
-            self.handle(e.Directed(self.world.goal, back_to=self.world.database.back_to))
+            self.handle(e.Directed(self.world.goal, back_to=self.world.database.back_to, trusted=self.world.trusted))
 
     def _stand_back(self) -> None:
         """End this host but not its sockets, because another host has the run or the run no longer needs a host."""
@@ -574,5 +575,6 @@ def state_of(world: Surroundings, fence: int) -> RunState:
         digest=database.digest,
         last=database.log[-RECORDS_WALKED:],
         goal=world.goal,
+        trusted=world.trusted,
     )
     return restored(facts)

@@ -7,7 +7,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
-from peer_agent.protocol.log.merkle import root_over
+from peer_agent.protocol.log.merkle import Leaf, root_of
 from peer_agent.protocol.log.records import Unit, digest_of
 from peer_agent.protocol.messages import Message, Plan
 from peer_agent.protocol.recipe import Codec
@@ -45,7 +45,7 @@ class Trainer(Peer):
         self.corrupt = False  # True if this trainer's replica differs from the log
         self.offer_delay_s = ENCODE_S
         self._seeds = 0
-        self.averages: dict[tuple[int, int, int], bytes] = {}  # roots by step, span and attempt
+        self.averages: dict[tuple[int, int, int], Leaf] = {}  # leaves of spans by step, span and attempt
         self.running = 0  # units that the computing thread works on, even if they were cancelled
         self.held_up: list[Callable[[], None]] = []  # jobs that wait for the computing thread
         self.forget()
@@ -107,18 +107,18 @@ class Trainer(Peer):
         ours = round_.plan.plan
         return (ours.step, ours.fence, ours.attempt) == (plan.step, plan.fence, plan.attempt)
 
-    def gather(self, place: Place, span: m.PlannedSpan, root: bytes) -> None:
-        """Store the root of a span's averages in the current plan. After the last root, report to the state machine."""
+    def gather(self, place: Place, span: m.PlannedSpan, leaf: Leaf) -> None:
+        """Store the leaf of a span's averages in the current plan. After the last one, report to the state machine."""
         round_ = self.core.round
         if not self.alive or round_ is None or round_.plan is None:
             return
         plan = round_.plan.plan
         if (plan.fence, plan.step) != (place.fence, place.step) or span not in plan.spans:
             return
-        self.averages[place.step, span.span, span.attempt] = root
+        self.averages[place.step, span.span, span.attempt] = leaf
         held = [self.averages.get((plan.step, each.span, each.attempt)) for each in _in_order(plan)]
         if None not in held:
-            self.handle(e.Gathered(plan.attempt, root_over([root for root in held if root]), ()))
+            self.handle(e.Gathered(plan.attempt, root_of([leaf for leaf in held if leaf]), ()))
 
     # --- events from outside
 

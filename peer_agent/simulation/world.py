@@ -56,6 +56,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     slow_links: int = 0  # how many trainers, counted from the first, have links ten times slower
     contributors: Literal["all", "fast"] = "all"
     codecs: Literal["stated", "plan"] = "stated"
+    trusted: frozenset[str] | None = None  # people with looser limits; None: everybody
 
     def recipe(self) -> CausalLM:
         return CausalLM(
@@ -86,6 +87,7 @@ class World(Surroundings):
         self.shards, self.sources = setting.shards, setting.sources
         self.non_finite = setting.non_finite
         self.goal: e.Goal = "running"
+        self.trusted = setting.trusted
         self.run_id = RunId(name_of(setting.seed, "run"))
         self.database = Database(self.run_id, setting.seed, setting.failure_rates, self.faults)
         self.sockets: dict[int, Socket] = {}  # open sockets, by number
@@ -206,7 +208,7 @@ class World(Surroundings):
         self.goal = goal
         self.recipe = replace(self.recipe, mix=mix or self.recipe.mix)
         if self.host is not None:
-            self.host.handle(e.Directed(goal, target_steps, mix))
+            self.host.handle(e.Directed(goal, target_steps, mix, trusted=self.trusted))
 
     def roll_back(self, index: int) -> None:
         """Request a rollback to the state of a log entry, as an organizer would. The host carries it out."""

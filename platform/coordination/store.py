@@ -29,7 +29,7 @@ from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.log.records import Entry, Record, Unit, digest_of, open_record
 from peer_agent.recipes import parse_recipe
 from runs import storage
-from runs.access import shut_out
+from runs.access import shut_out, trusted_in
 from runs.ledger.records import (
     add_committed,
     keep_sealed,
@@ -93,6 +93,7 @@ def load(run: Run, fence: int) -> RunState:
         step=head.step,
         digest=head.digest,
         **goal_of(run),
+        trusted=trusted_in(run),
         last=[sealed_of(entry) for entry in reversed(newest)],
     )
     return restored(facts)
@@ -259,9 +260,10 @@ def goal_of(run: Run, now: datetime | None = None) -> Wanted:
 
 def directed(run: Run) -> Directed:
     """Return the organizer's requests as an event for the coordinator."""
-    now = Run.objects.only("state", "wanted", "starts_at", "recipe", "rollback_index").get(pk=run.pk)
-    asked = parse_recipe(now.recipe)
-    return Directed(target_steps=asked.target_steps, mix=asked.mix, back_to=target_of(now), **goal_of(now))
+    facts = ("state", "wanted", "starts_at", "recipe", "rollback_index", "visibility", "organizer")
+    now = Run.objects.only(*facts).get(pk=run.pk)
+    asked, back_to, trusted = parse_recipe(now.recipe), target_of(now), trusted_in(now)
+    return Directed(target_steps=asked.target_steps, mix=asked.mix, back_to=back_to, trusted=trusted, **goal_of(now))
 
 
 def revoked(peers: Iterable[PeerId]) -> list[PeerId]:

@@ -110,6 +110,18 @@ def participants(run: Run) -> QuerySet[Person]:
     return Person.objects.filter(taking_part, is_active=True).exclude(pk__in=removed)
 
 
+def trusted_in(run: Run) -> frozenset[str] | None:
+    """Return the names of the organizer and the members, whose work is limited less (rule 12). None means everybody.
+
+    Only a run that strangers may join makes the difference. The organizer vouches for a person by an invitation.
+    """
+    if run.members_only:
+        return None
+    members = Member.objects.filter(run=run, removed_at=None).values("person")
+    vouched = Person.objects.filter(Q(pk=run.organizer_id) | Q(pk__in=members))
+    return frozenset(vouched.values_list("username", flat=True))
+
+
 def takes_part(run: Run, person: Person) -> bool:
     return helped_runs(person).filter(pk=run.pk).exists()
 

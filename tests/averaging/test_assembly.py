@@ -12,6 +12,7 @@ from peer_agent.averaging.codecs import Floats, decode
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.log.merkle import Leaf, root_of
 from peer_agent.protocol.log.records import SpanEntry
 from peer_agent.protocol.messages import Plan
 from peer_agent.protocol.wire import Frame, Kind
@@ -124,6 +125,26 @@ def test_leaves_match_their_own_span_only() -> None:
     assert spans_match(RECORD.spans[0], SPANS[0].leaves)
     assert not spans_match(RECORD.spans[1], SPANS[0].leaves)
     assert not spans_match(RECORD.spans[0], SPANS[0].leaves[:1])
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5, 1 + 1e-6, 1e60])
+def test_record_with_a_false_sum_of_squares_is_not_applied(factor: float) -> None:
+    """A regression: replicas applied whatever clip factor followed from a reducer's false sum."""
+    first, *rest = RECORD.spans
+    false = replace(first, sum_squares=factor * first.sum_squares)
+    assembly = following()
+    for each in frames():
+        assembly.keep_chunk(each)
+    assert assembly.gradient(replace(RECORD, spans=(false, *rest))) == [false]
+    with pytest.raises(Problem, match="E111"):
+        assembly.fill(false, payloads_of(0))
+
+
+def test_what_it_holds_names_sums_beside_roots() -> None:
+    assembly = following()
+    for each in frames():
+        assembly.keep_chunk(each)
+    assert assembly.holds() == root_of([Leaf(span.root, span.sum_squares) for span in SPANS])
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from peer_agent.averaging.codecs import (
     encode_with_leaves,
     sum_squares,
 )
-from peer_agent.protocol.codec_sizes import encoded_size
+from peer_agent.protocol.codec_sizes import ERROR, encoded_size
 from peer_agent.protocol.log.merkle import leaf_of
 from peer_agent.protocol.recipe import Codec
 from tests.averaging import definition
@@ -69,6 +69,14 @@ def test_decoded_values_are_as_near_as_the_codec_promises(codec: Codec, values: 
     decoded = decode(codec, encode(codec, values), values.size)
     assert decoded.dtype == np.float32
     assert (np.abs(decoded.astype(np.float64) - values) <= bound(codec, values)).all()
+
+
+@given(codecs, chunks)
+def test_encoding_changes_the_norm_no_more_than_is_allowed(codec: Codec, values: Floats) -> None:
+    wide = values.astype(np.float64)
+    lost = decode(codec, encode(codec, values), values.size).astype(np.float64) - wide
+    smallest = values.size**0.5 * 2.0**-126  # scales are never subnormal
+    assert np.linalg.norm(lost) <= ERROR[codec] * np.linalg.norm(wide) * (1 + 1e-6) + smallest
 
 
 @given(codecs, chunks)

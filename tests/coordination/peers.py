@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
-from peer_agent.protocol.log.merkle import root_over
+from peer_agent.protocol.log.merkle import Leaf, root_of
 from peer_agent.protocol.log.records import RecordHead, read_head
 from peer_agent.protocol.relay import advance as relay
 from peer_agent.protocol.relay import events as relays
@@ -26,6 +26,7 @@ from peer_agent.protocol.trainer.state import new_trainer
 from tests.coordination.peer_link import Closed, PeerLink, linked
 
 TICK_S = 0.5
+SQUARES = 1e-3  # sum of squares of every span, where each gradient has norm 1
 
 
 def record_in(commit: m.Commit) -> RecordHead:
@@ -121,7 +122,7 @@ class Reducer(Peer):
             case relays.WriteSpan(span=span):
                 assert self.core.reducer is not None
                 newest = self.core.reducer.newest
-                await self._happens(relays.SpanWritten(newest, span.span, _root(newest.step, span.span), 1.0))
+                await self._happens(relays.SpanWritten(newest, span.span, _root(newest.step, span.span), SQUARES))
             case relays.Append():
                 record = read_head(action.sealed.head)
                 if record.index == len(self.records) + 1:
@@ -199,7 +200,7 @@ class Contributor(Peer):
                 plan = action.plan.plan
                 spans = sorted(plan.spans, key=lambda span: span.first)
                 roots = [span.root or _root(plan.step, span.span) for span in spans]
-                return (e.Gathered(plan.attempt, root_over(roots), ()),)
+                return (e.Gathered(plan.attempt, root_of([Leaf(root, SQUARES) for root in roots]), ()),)
             case _:
                 pass  # these actions need tensors, threads or a display
         return ()

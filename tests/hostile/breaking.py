@@ -61,7 +61,7 @@ def relays_words(memory: Memory, plan: m.PlanHead) -> list[Word]:
     for span in plan.spans:
         included = (Included(span.first, span.stop, everybody),)
         words.append(m.SpanDone(**place, span=span.span, root=bytes(32), sum_squares=1.0, included=included))
-        words.append(m.Have(**place, span=span.span, root=bytes(32)))
+        words.append(m.Have(**place, span=span.span, root=bytes(32), sum_squares=1.0))
     return words
 
 
@@ -163,6 +163,19 @@ BREAKING = (
         machines=3,
         says=changed(m.Offer, loss_sum=1e15, norm=1e45),
         bites=("changed", "arrived Offer"),
+    ),
+    Behaviour(
+        name="four_that_offer_next_to_no_norm",
+        fault="norms are bounded by the median over people (rule 12)",
+        machines=4,
+        says=changed(m.Offer, norm=1e-30),
+        bites=("changed", "arrived Offer"),
+    ),
+    Behaviour(
+        name="says_that_its_loss_is_nothing",
+        fault="the curve is a mean over people whose loss is near the median",
+        says=changed(m.Offer, loss_sum=1.0),
+        bites=("changed", "note refused"),
     ),
     Behaviour(
         name="offers_more_than_it_was_leased",

@@ -1,6 +1,4 @@
-"""Attacks by a lying relay, alongside an honest one. The site does not yet check a relay's averages
-(docs/threat-model.md).
-"""
+"""Attacks by a lying relay, alongside an honest one."""
 
 from collections.abc import Iterable
 
@@ -34,8 +32,8 @@ def _accuses(memory: Memory, message: m.Message | m.PlanHead) -> Iterable[Word]:
 
 def _has_what_it_lacks(memory: Memory) -> Iterable[Word]:
     place = memory.place()
-    made_up = [m.Have(**place, span=span, root=bytes(32)) for span in range(4)]
-    return [*made_up, *(m.Have(**place, span=span, root=root) for span, root in memory.roots.items())]
+    made_up = [m.Have(**place, span=span, root=bytes(32), sum_squares=1.0) for span in range(4)]
+    return [*made_up, *(m.Have(**place, span=span, root=root, sum_squares=1.0) for span, root in memory.roots.items())]
 
 
 def _one_slot_alone(memory: Memory, message: m.Message) -> Iterable[Word]:
@@ -90,9 +88,15 @@ RELAYING = (
     ),
     _relays(
         "relay_with_the_greatest_sums_allowed",
-        "a record survives decode(encode()) before it is persisted",
+        "an average is no larger than the mean of the offered norms (rule 12)",
         says=changed(m.SpanDone, sum_squares=1e90),
-        bites=("changed", "arrived SpanDone"),
+        bites=("changed", "note refused"),
+    ),
+    _relays(
+        "relay_that_averages_twenty_times_too_much",
+        "an average is no larger than the mean of the offered norms (rule 12)",
+        says=changed(m.SpanDone, sum_squares=400.0),
+        bites=("changed", "note refused"),
     ),
     _relays(
         "relay_that_accuses_everybody",

@@ -1,5 +1,6 @@
 """Three honest trainers and a relay in virtual time, alone or with a puppet."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
@@ -14,7 +15,7 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.simulation.database import state_digest
 from peer_agent.simulation.judge import Judge
 from peer_agent.simulation.site import Host, Peer, name_of
-from peer_agent.simulation.trainer import Trainer
+from peer_agent.simulation.trainer import NATS, Trainer
 from peer_agent.simulation.world import Setting, World
 from tests.hostile.behaviours import Behaviour
 from tests.hostile.puppet import PuppetRelay, PuppetTrainer
@@ -121,7 +122,7 @@ def complaints(outcome: Outcome) -> list[str]:
             found.append(f"{peer.peer[:6]} is gone")
         elif host is not None and peer.peer not in host.state.members:
             found.append(f"{peer.peer[:6]} is no member any more")
-    return found + _replicas(outcome) + _credit(outcome) + _hashes(outcome) + _leases(outcome)
+    return found + _replicas(outcome) + _credit(outcome) + _updates(outcome) + _hashes(outcome) + _leases(outcome)
 
 
 def _replicas(outcome: Outcome) -> list[str]:
@@ -136,6 +137,18 @@ def _replicas(outcome: Outcome) -> list[str]:
 def _credit(outcome: Outcome) -> list[str]:
     names = [f"uncredited: {peer.peer[:6]}" for peer in outcome.honest]
     return [fault for fault in outcome.judge.faults if any(fault.startswith(name) for name in names)]
+
+
+def _updates(outcome: Outcome) -> list[str]:
+    """Check that updates contain honest gradients as they were offered, and that the curve shows the honest loss."""
+    honest, found = {peer.peer for peer in outcome.honest}, []
+    for record in outcome.world.database.records:
+        found += [f"clipped: {part.peer[:6]}" for part in record.contributions if part.clipped and part.peer in honest]
+        found += [f"loss {record.loss:.3g} at step {record.step}"] if not math.isclose(record.loss, NATS) else []
+        found += (
+            [f"averages of step {record.step} are too large"] if sum(s.sum_squares for s in record.spans) > 2 else []
+        )
+    return found
 
 
 def _hashes(outcome: Outcome) -> list[str]:

@@ -12,7 +12,7 @@ from accounts.models import Person
 from peer_agent.network.site import sign_request
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.messages import PROTOCOL
-from runs.access import access_joinable_run, access_managed_run, access_run, listed_runs, participants
+from runs.access import access_joinable_run, access_managed_run, access_run, listed_runs, participants, trusted_in
 from runs.lifecycle import membership
 from runs.models import Run
 from tests.runs.factories import Owned, committed
@@ -119,6 +119,21 @@ def test_members_are_in_a_run_until_they_are_removed(run: Run, volunteer: Person
     assert volunteer in participants(run)
     membership.remove_member(member=member)
     assert volunteer not in participants(run)
+
+
+@pytest.mark.parametrize(
+    ("visibility", "names"),
+    [(PUBLIC, {"Amina", "Teo"}), (UNLISTED, {"Amina", "Teo"}), (PRIVATE, None), (Run.Visibility.REQUEST, None)],
+)
+def test_organizer_and_members_are_trusted_or_everybody(
+    run: Run, volunteer: Person, stranger: Person, visibility: Run.Visibility, names: set[str] | None
+) -> None:
+    member = membership.add_member(run=run, name="Teo")
+    make(run, visibility)
+    run.refresh_from_db()
+    assert trusted_in(run) == names
+    membership.remove_member(member=member)
+    assert volunteer.username not in (trusted_in(run) or ())
 
 
 def test_whose_account_is_closed_is_in_no_run(run: Run, organizer: Person) -> None:

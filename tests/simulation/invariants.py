@@ -148,7 +148,13 @@ class Invariants:
         require(tiles(covers, self._world.grid.chunks), f"{covers} do not tile the grid")
         require(len({span.span for span in plan.spans}) == len(plan.spans), "a span number twice")
         for slot in plan.slots:
-            require(slot.weights == self.offers[slot.root].weights, "a weight is not the offered one")
+            offered = self.offers[slot.root].weights
+            is_same, is_open = slot.weights == offered, self._world.trusted is not None
+            require(is_same or is_open, "a weight is not the offered one")
+            pairs = zip(slot.weights, offered, strict=True)
+            require(
+                all(bool(w.tokens) == bool(o.tokens) and w.tokens <= o.tokens for w, o in pairs), "a weight is wrong"
+            )
 
     def _record(self, state: RunState, record: Record) -> None:
         require(record.previous == state.digest, "the record does not follow the head")
@@ -185,7 +191,8 @@ class Invariants:
             for part in self.done[plan.step, plan.fence, span.attempt, span.span].included:
                 for chunk in range(part.first, part.stop):
                     for slot in part.slots:
-                        weight = next(w for w in plan.slots[slot].weights if w.first <= chunk < w.stop)
+                        offered = self.offers[plan.slots[slot].root].weights
+                        weight = next(w for w in offered if w.first <= chunk < w.stop)
                         expected[slot] = expected.get(slot, 0) + grid.length(chunk) * weight.tokens
                         inclusion.setdefault(slot, set()).add(chunk)
         stated = {entry.slot: entry.credit for entry in record.contributions}
@@ -208,6 +215,8 @@ class Invariants:
             samples = sum(unit.samples for entry in record.contributions for unit in entry.units)
             require(record.samples == samples, f"{record.samples} samples are credited for {samples}")
         require(not record.exact or whole, "called exact without full coverage")
+        as_offered = all(slot.weights == self.offers[slot.root].weights for slot in plan.slots)
+        require(not record.exact or as_offered, "called exact with other weights than offered")
 
     # --- leases
 

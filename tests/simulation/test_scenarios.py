@@ -25,6 +25,19 @@ def test_few_trainers_commit_exact_steps_through_one_relay(count: int) -> None:
     assert "void" not in world.tally.notes
 
 
+def test_fast_stranger_in_an_open_run_weighs_less_and_is_credited_in_full() -> None:
+    """The invariants check the credit of each step."""
+    world, _ = checked_world(trainers=4, steps=10, even=True, samples_each=32, trusted=frozenset())
+    fast = trainers(world)[0]
+    fast.samples_per_s *= 8
+    assert world.run(lambda: world.tally.finished)
+    last = world.database.records[-1]
+    parts = {entry.peer: entry for entry in last.contributions}
+    assert parts[fast.peer].samples > 2 * max(part.samples for peer, part in parts.items() if peer != fast.peer)
+    assert [peer for peer, part in parts.items() if part.clipped] == [fast.peer]
+    assert not last.exact
+
+
 def test_run_without_a_relay_says_why_it_waits_and_then_resumes() -> None:
     world, _ = checked_world(trainers=2, steps=3)
     relays(world)[0].kill()

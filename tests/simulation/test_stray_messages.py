@@ -54,7 +54,7 @@ def _say_all(host: Host, place: dict[str, Any]) -> None:
         m.SpanDone(**place, span=0, root=bytes(32), sum_squares=0.0, included=()),
         m.Progress(**place, received=((0, 1), (99, 1))),
         m.SlotRefused(**place, slot=0, chunk=0, code="E211"),
-        m.Have(**place, span=0, root=bytes(32)),
+        m.Have(**place, span=0, root=bytes(32), sum_squares=0.0),
     ]
     for message in messages:
         before = repr((now.round, now.phase, now.leases, now.departed, now.step, now.index))

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from peer_agent.averaging.assembly import Assembly
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.log.merkle import leaf_of, root_of, root_over
+from peer_agent.protocol.log.merkle import leaf_of, root_of, span_leaf
 from peer_agent.protocol.wire import HEADER, Frame, Kind
 from peer_agent.trainer import round as trainer_round
 from peer_agent.trainer.round import OpenRound, contribute
@@ -153,7 +153,7 @@ def test_complete_averages_report_their_root_and_arrivals() -> None:
     assert gathered is not None
     spans = sorted(plan.spans, key=lambda span: span.first)
     leaves = [leaf_of(bytes(4 * GRID.length(chunk)), 0.0) for chunk in GRID]
-    assert gathered.holds == root_over([root_of(leaves[span.first : span.stop]) for span in spans])
+    assert gathered.holds == root_of([span_leaf(leaves[span.first : span.stop]) for span in spans])
     sizes = {arrival.sender: arrival.size for arrival in gathered.arrivals}
     assert sizes == {
         peer: sum(

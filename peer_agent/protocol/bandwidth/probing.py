@@ -13,6 +13,7 @@ HALF_S = (PROBE_S - LEAD_S) / 2
 EXPECTED_S = 6.0  # seconds from the coordinator's message to the last frame
 FRAME_BYTES = 32 * 1024  # bytes of a frame's payload
 MOST_BYTES = 256 * 1024 * 1024  # maximum number of bytes that one end sends
+PROBE_BPS = MOST_BYTES / PROBE_S  # maximum bytes per second that one end sends
 MOST_OPEN = 4  # maximum number of probes expected at once
 LAST = 1  # the slot number of the last frame
 

@@ -171,6 +171,7 @@ def _lose(state: RunState, peer: PeerId, *, final: bool) -> list[e.Command]:
 def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
     """Apply the organizer's settings. Peers need no new step target, because each record states the learning rate."""
     before, state.goal, state.scheduled = state.goal, event.goal, event.scheduled
+    state.trusted = event.trusted
     if event.target_steps and event.target_steps != state.recipe.target_steps:
         state.recipe = replace(state.recipe, target_steps=event.target_steps)
         state.recipe_bytes = encode_recipe(state.recipe)

@@ -69,7 +69,8 @@ class Target(Struct, frozen=True):
 class Directed(Struct, frozen=True):
     """The organizer's settings. A `target_steps` of 0 or an empty `mix` (source weights) changes nothing.
 
-    `scheduled` is the reason to show while the run is paused until its start time; it states that time.
+    `scheduled` is the reason to show while the run is paused until its start time; it states that time. `trusted`:
+    the people with looser limits in a run that strangers may join (rule 12), or None for everybody.
     """
 
     goal: Goal
@@ -77,6 +78,7 @@ class Directed(Struct, frozen=True):
     mix: tuple[float, ...] = ()
     back_to: Target | None = None
     scheduled: str = ""
+    trusted: frozenset[str] | None = None
 
 
 class Verified(Struct, frozen=True):

@@ -1,9 +1,11 @@
 """Restore a run's state from facts in the database, for both the site and the simulator."""
 
+import math
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
+from peer_agent.protocol.codec_sizes import ERROR
 from peer_agent.protocol.coordinator import leases
 from peer_agent.protocol.coordinator.events import Goal, Mark
 from peer_agent.protocol.coordinator.state import RECORDS_WALKED, Inclusion, RunState
@@ -34,6 +36,7 @@ class StoredFacts(Struct, frozen=True, kw_only=True):
     digest: str = GENESIS
     goal: Goal = "running"
     scheduled: str = ""
+    trusted: frozenset[str] | None = None
     snapshot: Snapshot  # the newest admitted snapshot
     verified: int = 0  # index of the newest snapshot that the site has replayed
     archived: int | None = None  # the site's archive has the averages up to this index; None: it keeps none
@@ -69,6 +72,7 @@ def restored(facts: StoredFacts) -> RunState:
         digest=facts.digest,
         goal=facts.goal,
         scheduled=facts.scheduled,
+        trusted=facts.trusted,
         started=facts.step > 0,
         orphans_until=facts.step + GRACE_ROUNDS,
     )
@@ -95,7 +99,9 @@ def _remember(state: RunState, sealed: Entry) -> None:
     for entry in record.contributions:
         state.recent[entry.person] = record.index
     if digest_of(sealed) == state.digest:
-        state.sealed = sealed
+        state.sealed, state.loss = sealed, record.loss if record.kind == "update" else None
+        error = ERROR[record.codec]
+        state.feedback_norm = error / (1 - error) * math.sqrt(sum(span.sum_squares for span in record.spans))
         state.applying = {entry.peer for entry in record.contributions} if state.recipe.staleness else set()
 
 

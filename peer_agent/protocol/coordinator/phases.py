@@ -15,6 +15,7 @@ class Why(StrEnum):
     DROPPED = "a trainer is lost, stuck or refused: its slot is dropped"
     TOO_FEW = "too few trainers are left"
     STUCK = "nothing moves until the deadline"
+    UNTRUE = "the only reducer's report is false"
     HELD = "every span is held"
     WRITTEN = "the database has it"
     UNWRITTEN = "nothing was written: persist again"
@@ -31,6 +32,7 @@ TRANSITIONS: dict[tuple[Phase, Why], Phase] = {
     (Phase.REDUCE, Why.DROPPED): Phase.REDUCE,
     (Phase.REDUCE, Why.TOO_FEW): Phase.ACCUMULATE,
     (Phase.REDUCE, Why.STUCK): Phase.ACCUMULATE,
+    (Phase.REDUCE, Why.UNTRUE): Phase.ACCUMULATE,
     (Phase.OFFER, Why.ROLLED_BACK): Phase.ACCUMULATE,
     (Phase.REDUCE, Why.ROLLED_BACK): Phase.ACCUMULATE,
     (Phase.OFFER, Why.BEHIND): Phase.ACCUMULATE,

@@ -7,7 +7,7 @@ from functools import partial
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.flows import FASTER, WAYS, Flow
 from peer_agent.protocol.bandwidth.learning import learn_probe
-from peer_agent.protocol.bandwidth.probing import EXPECTED_S, LEAST_S
+from peer_agent.protocol.bandwidth.probing import EXPECTED_S, LEAST_S, PROBE_BPS
 from peer_agent.protocol.coordinator.events import Command, Send
 from peer_agent.protocol.coordinator.state import LinkProbe, Member, Phase, RunState
 from peer_agent.protocol.credentials import Role
@@ -92,7 +92,8 @@ def take_probed(state: RunState, member: Member, probed: m.Probed) -> list[Comma
         other = found.listener if member.peer == found.member else found.member
         _remember(state, member.peer, other)
         _remember(state, other, member.peer)
-        learn_probe(state.capacities, Flow(other, member.peer, probed.size, 0.0, probed.seconds), state.rounds)
+        size = min(probed.size, int(PROBE_BPS * probed.seconds))  # the other end sends no faster
+        learn_probe(state.capacities, Flow(other, member.peer, size, 0.0, probed.seconds), state.rounds)
     if len(found.told) == 2:
         del state.probes[probed.number]
     return []

@@ -155,6 +155,7 @@ class Round(Struct):
     repeat_at: float = 0.0  # when to repeat messages that may have been lost
     offers: dict[PeerId, Offer] = field(default_factory=dict)
     slots: tuple[Slot, ...] = ()
+    norm: float = 0.0  # most that the norm of the average over all slots can be
     dropped: set[int] = field(default_factory=set)
     late: set[int] = field(default_factory=set)  # slots missing in closed chunks, except dropped slots
     plan: Plan | None = None
@@ -275,6 +276,7 @@ class RunState(Struct, kw_only=True):
     rolling: Record | None = None  # the record of a rollback, while the database writes it
     goal: Goal = "running"
     scheduled: str = ""  # the reason of a pause that ends at the run's start time
+    trusted: frozenset[str] | None = None  # people with looser limits (rule 12); None: everybody, as in a closed run
     ending_since: float = 0.0  # when the organizer ended the run early
     started: bool = False
     finished: bool = False
@@ -282,6 +284,8 @@ class RunState(Struct, kw_only=True):
     has_told_of_loss: bool = False  # the timeline says that steps were lost
     recover_until: float = 0.0  # until then, trainers that are ahead wait for a relay's records
     sealed: Entry | None = None  # the last committed record
+    loss: float | None = None  # of the last update
+    feedback_norm: float = 0.0  # most that the norm of the reducers' error feedback from the last update can be
     # the round
     phase: Phase = Phase.ACCUMULATE
     round: Round | None = None

@@ -5,16 +5,18 @@ its leaf before adding the chunk, because it could not subtract the values later
 """
 
 import hashlib
+import math
 import struct
 from collections.abc import Sequence
 
 from msgspec import Struct
 
 LEAF = struct.Struct(">32sd")
+SUM_TOLERANCE = 1e-9  # relative; two machines that add the same float64 squares differ by about 1e-15
 
 
 class Leaf(Struct, frozen=True):
-    """The leaf of one chunk: the `digest` of its encoded bytes, the `sum_squares` of its values (float64)."""
+    """The leaf of a chunk or span: the `digest` of its encoded bytes, the `sum_squares` of its values (float64)."""
 
     digest: bytes
     sum_squares: float
@@ -43,9 +45,12 @@ def root_of(leaves: Sequence[Leaf]) -> bytes:
     return tree_of([leaf.pack() for leaf in leaves])[-1][0]
 
 
-def root_over(roots: Sequence[bytes]) -> bytes:
-    """Return the Merkle root over the roots of all the spans, in order. It identifies a whole vector."""
-    return tree_of(roots)[-1][0]
+def span_leaf(leaves: Sequence[Leaf]) -> Leaf:
+    """Return the leaf of a span: the root over its chunks' leaves, and the sum of their sums of squares.
+
+    The root over the leaves of all spans, in order, identifies a whole vector.
+    """
+    return Leaf(root_of(leaves), math.fsum(leaf.sum_squares for leaf in leaves))
 
 
 def tree_of(entries: Sequence[bytes]) -> list[list[bytes]]:

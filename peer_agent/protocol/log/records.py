@@ -26,7 +26,8 @@ MAX_SPANS = 65_536
 
 Hex = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Credit = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # token-elements
-Squares = Annotated[float, Meta(ge=0, le=1e90)]  # sum over at most 2^31 float32 values
+MOST_SQUARES = 1e90  # above the sum over 2^31 float32 values
+Squares = Annotated[float, Meta(ge=0, le=MOST_SQUARES)]
 Scalar = Annotated[float, Meta(ge=-3.5e38, le=3.5e38)]  # an exact float32
 Nats = Annotated[float, Meta(ge=0, le=1e15)]
 

@@ -13,7 +13,7 @@ from peer_agent.protocol.identifiers import (
 )
 from peer_agent.protocol.log.records import Unit
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAX_HANDSHAKE = 8 * 1024  # bytes of a message before a link is open: an unknown peer must not fill our memory
 MAX_MESSAGE = 8 * 1024 * 1024  # bytes of a message or frame
 
@@ -25,7 +25,6 @@ Index = Annotated[int, Meta(ge=-1, le=2**53)]  # index of a log entry, or a step
 # The bounds keep these numbers, and sums of a thousand of them, within float64.
 Nats = Annotated[float, Meta(ge=0, le=1e15)]  # a summed loss
 Norm = Annotated[float, Meta(ge=0, le=1e45)]  # the norm of 2^31 float32 values is below this
-Squares = Annotated[float, Meta(ge=0, le=1e90)]
 Clock = Annotated[float, Meta(ge=0, le=1e12)]  # seconds of UTC
 Seconds = Annotated[float, Meta(ge=0, le=1e6)]  # seconds since a plan arrived
 Wait = Annotated[float, Meta(ge=-1, le=1e9)]  # seconds; below 0 means none

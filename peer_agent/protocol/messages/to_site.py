@@ -14,7 +14,7 @@ from peer_agent.protocol.identifiers import (
     Short,
     Small,
 )
-from peer_agent.protocol.log.records import Included, Unit
+from peer_agent.protocol.log.records import Included, Squares, Unit
 from peer_agent.protocol.messages.base import (
     Attempted,
     Hex,
@@ -23,7 +23,6 @@ from peer_agent.protocol.messages.base import (
     Nats,
     Norm,
     Seconds,
-    Squares,
     StateDigest,
     Units,
 )
@@ -152,10 +151,11 @@ class SpanDone(Attempted, frozen=True, kw_only=True):
 
 
 class Have(Attempted, frozen=True, kw_only=True):
-    """A peer's report that it has stored an averaged span on its disk (rule 5)."""
+    """A peer's report that it has stored an averaged span (rule 5). It computed root and sum from the span's bytes."""
 
     span: Small
     root: Digest
+    sum_squares: Squares
 
 
 class Progress(Attempted, frozen=True, kw_only=True):
@@ -189,7 +189,7 @@ class Departure(Struct, frozen=True, array_like=True, gc=False):
 class Arrivals(Attempted, frozen=True, kw_only=True):
     """A reducer's report once its last span is averaged, or a contributor's once it has all the averages (rule 31).
 
-    `holds`: the Merkle root over the roots of all the spans, from a peer that has all the averages (rule 5).
+    `holds`: the Merkle root over the leaves of all the spans, from a peer that has all the averages (rule 5).
     `departures`: how fast a contributor could send its own gradient.
     """
 

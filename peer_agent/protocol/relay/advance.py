@@ -9,6 +9,7 @@ from typing import assert_never
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.log.records import MOST_SQUARES
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay import keeping, reducing
 from peer_agent.protocol.relay.opened import OpenCommit, Opened, OpenPlan, Place
@@ -274,6 +275,7 @@ def span_received(attempt: Attempt | None, event: e.SpanReceived, now: float) ->
     """Report to the coordinator, until the attempt ends, that another reducer's span is on disk."""
     if attempt is None or attempt.place != event.place or event.span in attempt.received:
         return []
-    message = m.Have(**named(attempt), span=event.span, root=event.root)
+    squares = min(MOST_SQUARES, event.sum_squares)  # bytes may say inf or nan
+    message = m.Have(**named(attempt), span=event.span, root=event.root, sum_squares=squares)
     attempt.received[event.span] = Said(message, now)
     return [e.Say(message)]

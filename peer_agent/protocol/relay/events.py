@@ -94,11 +94,12 @@ class AverageCame(Struct, frozen=True):
 
 
 class SpanReceived(Struct, frozen=True):
-    """Another reducer's span is on disk. `root`: the Merkle root of the received bytes."""
+    """Another reducer's span is on disk. `root`, `sum_squares`: computed from the received bytes."""
 
     place: Place
     span: int
     root: bytes
+    sum_squares: float
 
 
 class Appended(Struct, frozen=True):

@@ -160,7 +160,7 @@ class TestHandshake:
                 if answered:
                     refusal = decode(await link.bytes_from_site())
                     assert isinstance(refusal, m.Refusal)
-                    assert (refusal.code, "uses protocol 1; the other side uses 2" in refusal.text) == (
+                    assert (refusal.code, f"uses protocol 1; the other side uses {m.PROTOCOL}" in refusal.text) == (
                         "E205",
                         True,
                     )

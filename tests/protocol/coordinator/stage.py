@@ -255,10 +255,20 @@ class Stage:
         fields: dict[str, Any] = {
             "span": span.span,
             "root": bytes([span.span % 256]) * 32,
-            "sum_squares": 1.0,
+            "sum_squares": self.squares(span),
             "included": (Included(span.first, span.stop, slots),),
         }
         return self.say(span.reducer, m.SpanDone(**self.place(), **{**fields, **said})) + self._gather()
+
+    def squares(self, span: m.PlannedSpan) -> float:
+        """Return the sum of squares of a span of an average whose norm is 1, as all gradients' norms are."""
+        return (span.stop - span.first) / self.state.grid.chunks
+
+    def have(self, peer: PeerId, span: m.PlannedSpan, **said: Any) -> list[e.Command]:
+        """Let a peer report that it has a span on disk, with what the span's reducer reported of it."""
+        done = self.round.done[span.span]
+        fields: dict[str, Any] = {"span": span.span, "root": done.root, "sum_squares": done.sum_squares}
+        return self.say(peer, m.Have(**self.place(), **{**fields, **said}))
 
     def _gather(self) -> list[e.Command]:
         """Let the first trainer report, once all spans are done, that it has all the averages."""

@@ -19,6 +19,15 @@ def test_a_message_of_somebody_who_is_no_member_is_answered() -> None:
     assert sent(answer, m.Rehello, stranger) == [m.Rehello(run=RUN, fence=1)]
 
 
+def test_whom_the_organizer_trusts_may_change() -> None:
+    stage = Stage(trusted=frozenset({"ann"}))
+    assert stage.state.trusted == frozenset({"ann"})
+    stage.handle(e.Directed("running", trusted=frozenset({"ann", "bob"})))
+    assert stage.state.trusted == frozenset({"ann", "bob"})
+    stage.handle(e.Directed("running"))
+    assert stage.state.trusted is None
+
+
 def test_a_pause_is_not_what_a_batch_usually_takes() -> None:
     """A pause counted as computing time would raise the median, and then nothing would count as late."""
     stage = Stage(batch=16)

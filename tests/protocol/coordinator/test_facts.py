@@ -52,6 +52,16 @@ def test_the_last_record_is_there_to_be_said_again() -> None:
     assert (after.state.phase, after.state.started) == (Phase.ACCUMULATE, True)
 
 
+def test_last_loss_and_error_feedback_survive_a_restart() -> None:
+    stage = Stage(batch=16, values={"codec_down": "int8"})
+    stage.relay()
+    stage.trainer("ann")
+    stage.commit()
+    after = restarted(stage, recipe=stage.state.recipe).state
+    assert after.loss == stage.state.loss == 2.5
+    assert 0 < stage.state.feedback_norm <= after.feedback_norm < 0.2
+
+
 # --- many epochs
 
 

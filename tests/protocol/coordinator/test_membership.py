@@ -241,7 +241,7 @@ def test_two_trainers_keep_the_log_without_relays() -> None:
     for span in stage.spans():
         stage.span_done(span)
         for peer in kept:
-            stage.say(peer, m.Have(**stage.place(), span=span.span, root=stage.round.done[span.span].root))
+            stage.have(peer, span)
     for trainer in trainers:
         stage.gathered(trainer.peer)
     stage.persist()

@@ -3,6 +3,7 @@
 import ast
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from peer_agent.simulation.churn import inject
 from peer_agent.simulation.database import FailureRates
 from peer_agent.simulation.world import Setting, World
 from tests.protocol.coordinator.stage import Stage
-from tests.simulation.checked_world import relays, run_to
+from tests.simulation.checked_world import relays, run_to, state
 from tests.simulation.conditions import restless
 
 Arrows = dict[tuple[Phase, Why], Phase]
@@ -59,6 +60,16 @@ def test_every_arrow_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     run_to(still, Phase.REDUCE)
     relays(still)[0].freeze()
     still.wait(60)
+    untrue = World(Setting(trainers=2, steps=2))
+    run_to(untrue, Phase.REDUCE)
+    round_ = state(untrue).round
+    assert round_ is not None
+    assert round_.plan is not None
+    plan = round_.plan
+    place: dict[str, Any] = {"run": plan.run, "step": plan.step, "fence": plan.fence, "attempt": plan.attempt}
+    false = m.SpanDone(**place, span=plan.spans[0].span, root=bytes(32), sum_squares=1.0, included=())
+    assert untrue.host is not None
+    untrue.host.handle(e.Received(relays(untrue)[0].peer, false))
     unwritable = World(Setting(trainers=2, steps=2))
     run_to(unwritable, Phase.COMMIT)
     assert unwritable.host is not None

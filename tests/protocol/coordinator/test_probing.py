@@ -2,14 +2,17 @@
 
 import math
 
+import pytest
+
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.flows import WAYS, Capacity, Direction, Flow
 from peer_agent.protocol.bandwidth.learning import learn_probe
-from peer_agent.protocol.bandwidth.probing import EXPECTED_S
+from peer_agent.protocol.bandwidth.probing import EXPECTED_S, PROBE_BPS
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.events import Send
 from peer_agent.protocol.coordinator.probing import IDLE_UNTIL, MOST_PROBES, probe, take_probed
 from peer_agent.protocol.coordinator.state import Phase
+from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from tests.protocol.coordinator.stage import RUN, Stage, peer_of, sent
 
@@ -76,6 +79,30 @@ def test_what_both_ends_say_is_learned_and_nobody_elses_word() -> None:
     stage.say(RELAY, m.Probed(run=RUN, number=number, size=2_000_000, seconds=1.0))
     known = {direction: capacity.bps for direction, capacity in stage.state.capacities.items()}
     assert known == {(peer, "down"): 4e6, (RELAY, "up"): 4e6, (peer, "up"): 2e6, (RELAY, "down"): 2e6}
+
+
+def test_a_probe_shows_no_more_than_its_sender_may_send() -> None:
+    """A regression: two accomplices said that 2^53 bytes came, and the one that averages got 91 % of the vector."""
+    stage = speaking("ann", "eve")
+    auxiliary = stage.relay("nas", Role.AUXILIARY)
+    stage.say(auxiliary, m.Reaches(run=RUN, listeners=()))
+    stage.say(RELAY, m.Reaches(run=RUN, listeners=(auxiliary,)))
+    stage.say(peer_of("ann"), m.Reaches(run=RUN, listeners=(RELAY, auxiliary)))
+    stage.say(peer_of("eve"), m.Reaches(run=RUN, listeners=(auxiliary,)))
+    stage.wait(2)
+    for _ in range(8):
+        for number, begun in list(stage.state.probes.items()):
+            is_honest = auxiliary not in (begun.member, begun.listener)
+            for each in (begun.member, begun.listener):
+                size, took_s = (100_000_000, 1.0) if is_honest else (2**53, 0.25)
+                stage.say(each, m.Probed(run=RUN, number=number, size=size, seconds=took_s))
+        stage.wait(8)
+    assert stage.state.capacities[RELAY, "up"].bps == pytest.approx(1e8)
+    assert stage.state.capacities[auxiliary, "up"].bps == pytest.approx(PROBE_BPS)
+    stage.accumulate()
+    stage.offers(*stage.trainers.values())
+    chunks = sum(span.stop - span.first for span in stage.spans() if span.reducer == auxiliary)
+    assert chunks / stage.state.grid.chunks < 0.75
 
 
 def test_more_seconds_than_passed_or_too_few_are_no_measure() -> None:

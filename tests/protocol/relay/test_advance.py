@@ -182,7 +182,7 @@ def events() -> list[e.Event]:
         every += [e.ChunkRefused(place, slot, 0, "E211") for slot in (2, 7)]
         every += [e.LeavesKept(place, slot) for slot in (0, 1, 7)]
         every += [e.SpanWritten(place, span, bytes(32), 0.5) for span in (0, 1, 7)]
-        every += [e.SpanReceived(place, span, bytes(32)) for span in (0, 1, 7)]
+        every += [e.SpanReceived(place, span, bytes(32), 0.5) for span in (0, 1, 7)]
     for plan in plans:
         every += [e.FrameCame(SENDERS[s], frame(plan, t, 1)) for s, t in ((0, 0), (0, 1), (2, 2))]
         every += [e.AverageCame(peer, average(plan, chunk)) for peer in (OTHER, SENDERS[0]) for chunk in (0, 1)]

@@ -1,6 +1,6 @@
 """Facts about the open attempt: which reducer averages which chunks, what has arrived, and whether a quorum exists."""
 
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.round.voiding import is_current
@@ -56,7 +56,30 @@ def has_quorum(slots: Sequence[m.Slot], part: Included) -> bool:
         return True
     edges = sorted({w.first for slot in slots for w in slot.weights if part.first < w.first < part.stop} | {part.first})
     for chunk in edges:
-        planned = [next((w.tokens for w in slot.weights if w.first <= chunk < w.stop), 0) for slot in slots]
+        planned = _tokens_at(slots, chunk)
         if 100 * sum(planned[slot] for slot in part.slots) < QUORUM_PERCENT * sum(planned):
             return False
     return True
+
+
+def norm_limit(round_: Round, included: Iterable[Included]) -> float:
+    """Return the most that the norm of averages with these contributors can be, before they are encoded.
+
+    An average is the mean of gradients whose norms the offers state and the reducers check (rule 12). For each slot,
+    its largest share of any chunk counts.
+    """
+    slots, among = round_.slots, {part.slots for part in included}
+    if round_.norm and all(len(those) == len(slots) for those in among):
+        return round_.norm
+    shares = [0.0] * len(slots)
+    for chunk in {weight.first for slot in slots for weight in slot.weights}:
+        planned = _tokens_at(slots, chunk)
+        for those in among:
+            total = sum(planned[slot] for slot in those) or 1
+            for slot in those:
+                shares[slot] = max(shares[slot], planned[slot] / total)
+    return sum(share * slot.scale * slot.norm for share, slot in zip(shares, slots, strict=True))
+
+
+def _tokens_at(slots: Sequence[m.Slot], chunk: int) -> list[int]:
+    return [next((w.tokens for w in slot.weights if w.first <= chunk < w.stop), 0) for slot in slots]

@@ -1,9 +1,11 @@
 """Finish a round: request the record, process the database's answer, and send the commit message."""
 
+from peer_agent.protocol.codec_sizes import ERROR
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.agreement.digests import call_voters
 from peer_agent.protocol.coordinator.agreement.snapshots import elect, is_due
 from peer_agent.protocol.coordinator.phases import Why, enter
+from peer_agent.protocol.coordinator.round.attempt import norm_limit
 from peer_agent.protocol.coordinator.round.choosing import settle_choice
 from peer_agent.protocol.coordinator.round.outlining import end_outline
 from peer_agent.protocol.coordinator.round.recording import record_of
@@ -67,12 +69,15 @@ def _committed(state: RunState, event: e.Persisted, seed: int) -> list[e.Command
     assert event.sealed is not None
     record = round_.record
     before = state.index
-    settle_leases(state, record, round_.slots)
+    settle_leases(state, record, round_.offers)
     close_round(state, round_)
+    limit = norm_limit(round_, (part for done in round_.done.values() for part in done.included))
+    state.feedback_norm = ERROR[record.codec] * (limit + state.feedback_norm)
     settle_choice(state, round_)
     state.index, state.step = record.index, record.step
     state.digest = digest_of(event.sealed)
     state.sealed, state.late_rounds, state.slow_rounds, state.amnesties = event.sealed, 0, 0, 0
+    state.loss = record.loss
     enter(state, Why.WRITTEN)
     state.accumulated.append(round_.cut_at - state.batch_since)  # void rounds do not count: their work was only claimed
     state.batch_since = round_.cut_at if state.recipe.staleness else state.now

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from statistics import median
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Note, Send
 from peer_agent.protocol.coordinator.phases import Why, enter
+from peer_agent.protocol.coordinator.round.attempt import norm_limit
 from peer_agent.protocol.coordinator.round.choosing import contributed, may_offer
 from peer_agent.protocol.coordinator.round.planning import patience_s, plan
+from peer_agent.protocol.coordinator.round.screening import doubt_losses, slots_of
 from peer_agent.protocol.coordinator.round.voiding import is_current, void
 from peer_agent.protocol.coordinator.round.waiting import awaits_replicas, leave_behind, usual_wait_s
 from peer_agent.protocol.coordinator.state import NO_ACCUMULATOR, Chosen, Member, Phase, Round, RunState, stated
@@ -16,10 +17,9 @@ from peer_agent.protocol.coordinator.workers.conduct import is_asked, missed, re
 from peer_agent.protocol.coordinator.workers.settlement import end_leases
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
+from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.plan import QUORUM_PERCENT
 from peer_agent.protocol.recipe import Codec
-
-GROSS = 10.0
 
 LATE_ROUNDS = 5  # the wait doubles at most this often while rounds are void for lack of offers: slow machines need time
 
@@ -183,27 +183,17 @@ def close_offers(state: RunState) -> list[Command]:
     for peer in sorted(round_.waiting.intersection(state.members)):
         missed(state, state.members[peer].conduct)
     returned = _return_of_slow(state, round_)
-    offers = [(peer, offer) for peer, offer in sorted(round_.offers.items()) if offer.loss_tokens]
-    if not offers or not _is_enough(state, (offer for _, offer in offers)):
+    offers = [offer for offer in round_.offers.values() if offer.loss_tokens]
+    if not offers or not _is_enough(state, offers):
         state.late_rounds += bool(round_.waiting)
         _miss_less(state, round_)
         return returned + void(state, Why.TOO_LITTLE, "too few machines answered in time")
     state.arrivals.extend([round_.deadline - round_.cut_at] * len(round_.waiting))  # a lower bound
-    scales = scales_of([offer.norm for _, offer in offers], [offer.loss_tokens for _, offer in offers])
-    round_.slots = tuple(
-        m.Slot(
-            peer=peer,
-            weights=offer.weights,
-            root=offer.root,
-            norm=offer.norm,
-            codec=round_.codecs[peer],
-            scale=scale,
-        )
-        for (peer, offer), scale in zip(offers, scales, strict=True)
-    )
+    round_.slots = slots_of(state, round_)
+    round_.norm = norm_limit(round_, [Included(0, state.grid.chunks, tuple(range(len(round_.slots))))])
     enter(state, Why.OFFERED)
     state.moved_at, round_.deadline = state.now, state.now + patience_s(state)
-    return returned + plan(state)
+    return returned + doubt_losses(state, round_) + plan(state)
 
 
 def _is_enough(state: RunState, offers: Iterable[m.Offer]) -> bool:
@@ -254,10 +244,3 @@ def revoke(state: RunState, member: Member, reason: str) -> list[Command]:
 
 def revoked(state: RunState, accumulator: AccumulatorId, reason: str) -> m.AccumulatorRevoked:
     return m.AccumulatorRevoked(run=state.run, accumulator=accumulator, reason=reason)
-
-
-def scales_of(norms: Sequence[float], tokens: Sequence[int]) -> list[float]:
-    """Return each offer's scale, limiting its norm to 10 x median norm x max(1, sqrt(median tokens / tokens))."""
-    typical, usual = median(norms), median(tokens)
-    bounds = [GROSS * typical * max(1.0, math.sqrt(usual / own)) for own in tokens]
-    return [bound / norm if norm > bound else 1.0 for norm, bound in zip(norms, bounds, strict=True)]

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.round.screening import loss_of
 from peer_agent.protocol.coordinator.state import Member, Round, RunState
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.log.records import ChunkRange, Contribution, Included, Record, SpanEntry, Unit, joined, whole
-from peer_agent.protocol.messages import Slot
+from peer_agent.protocol.messages import Offer, Slot
 from peer_agent.protocol.schedule import scalars_of
 
 
@@ -34,7 +35,7 @@ def record_of(state: RunState, round_: Round) -> Record:
             state.recipe, step=state.step + 1, sum_squares=sum(span.sum_squares for span in spans), tokens=tokens
         ),
         contributions=contributions,
-        loss=sum(offer.loss_sum for offer in offers) / tokens,
+        loss=loss_of(state, round_),
         tokens=sum(entry.tokens for entry in contributions),
         samples=sum(entry.samples for entry in contributions),
         exact=_is_exact(state, round_, included),
@@ -66,7 +67,7 @@ def _joined(parts: Sequence[Included]) -> list[Included]:
 
 
 def _contributions(state: RunState, round_: Round, included: Sequence[Included]) -> tuple[Contribution, ...]:
-    credit = credit_of(round_.slots, included, state.grid)
+    credit = credit_of([round_.offers[slot.peer] for slot in round_.slots], included, state.grid)
     ranges = ranges_of(included)
     members = [state.members.get(slot.peer) for slot in round_.slots]
     tokens = rounded({slot: Fraction(credit[slot], state.elements) for slot in credit})
@@ -85,7 +86,7 @@ def _contributions(state: RunState, round_: Round, included: Sequence[Included])
             samples=samples[slot],
             tokens=tokens[slot],
             included=ranges[slot],
-            clipped=entry.scale != 1.0,
+            clipped=_is_limited(round_, entry),
             stale=_stale(state, round_.offers[entry.peer]),
             codec=entry.codec,
         )
@@ -111,20 +112,25 @@ def _samples_per_token(round_: Round, slot: int, member: Member | None) -> Fract
 
 
 def _is_exact(state: RunState, round_: Round, included: Sequence[Included]) -> bool:
-    """Return True if all units are fresh, included in every chunk and not clipped (rule 10)."""
+    """Return True if all units are fresh, included in every chunk, and nothing is limited (rule 10)."""
     complete = all(len(part.slots) == len(round_.slots) for part in included)
     fresh = all(done.base == state.step for offer in round_.offers.values() for done in offer.units)
     uniform = all(len(slot.weights) == 1 for slot in round_.slots)
-    untouched = all(slot.scale == 1.0 for slot in round_.slots)
+    untouched = not any(_is_limited(round_, slot) for slot in round_.slots)
     return complete and fresh and uniform and untouched
 
 
-def credit_of(slots: Sequence[Slot], included: Iterable[Included], grid: Grid) -> dict[int, int]:
-    """Return each slot's credit in token-elements: the sum of elements x tokens over its included chunks."""
-    credit = dict.fromkeys(range(len(slots)), 0)
+def _is_limited(round_: Round, slot: Slot) -> bool:
+    """Return True if the gradient is averaged with a smaller norm or weight than offered (rule 12)."""
+    return slot.scale != 1.0 or slot.weights != round_.offers[slot.peer].weights
+
+
+def credit_of(offers: Sequence[Slot | Offer], included: Iterable[Included], grid: Grid) -> dict[int, int]:
+    """Return each slot's credit in token-elements: the sum of elements x offered tokens over its included chunks."""
+    credit = dict.fromkeys(range(len(offers)), 0)
     for part in included:
         for slot in part.slots:
-            for weight in slots[slot].weights:
+            for weight in offers[slot].weights:
                 first, stop = max(part.first, weight.first), min(part.stop, weight.stop)
                 if first < stop:
                     credit[slot] += weight.tokens * (grid.bounds(stop - 1)[1] - grid.bounds(first)[0])

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.codec_sizes import ERROR
 from peer_agent.protocol.coordinator.events import Command, Note
 from peer_agent.protocol.coordinator.phases import Why, enter
 from peer_agent.protocol.coordinator.round.attempt import (
@@ -11,6 +12,7 @@ from peer_agent.protocol.coordinator.round.attempt import (
     has_delivered,
     has_quorum,
     has_quorum_without,
+    norm_limit,
     open_round,
 )
 from peer_agent.protocol.coordinator.round.committing import commit
@@ -20,17 +22,21 @@ from peer_agent.protocol.coordinator.round.planning import drop_message, holders
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.standing import name_all
 from peer_agent.protocol.coordinator.state import KEEPING_ROLES, Member, Phase, Round, RunState
-from peer_agent.protocol.coordinator.workers.conduct import missed, struck, was_late
+from peer_agent.protocol.coordinator.workers.conduct import lied, missed, struck, was_late
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.log.merkle import root_over
+from peer_agent.protocol.log.merkle import SUM_TOLERANCE, Leaf, root_of
 
 LOOKS = 64  # checks for a second copy: after each of this many reports, then this many more, evenly spaced
 COMING_S = 2.0  # seconds: a gradient that grew this recently is still arriving (reducers report every second)
+ROUNDING = 1.01  # factor for float32 sums of up to 2^16 slots
 SECOND_COPY_S = 5.0  # seconds to wait for a second copy after the last span is on a disk
 
 
 def take_span(state: RunState, member: Member, done: m.SpanDone) -> list[Command]:
-    """Record that a reducer has averaged a span. Write the commit record once all spans are stored."""
+    """Record that a reducer has averaged a span. Write the commit record once all spans are stored.
+
+    Refuse a report that cannot be true, and give the reducer's spans to others.
+    """
     round_ = open_round(state, done)
     planned = _planned(round_, done.span)
     if round_ is None or planned is None or planned.reducer != member.peer or planned.root:
@@ -39,14 +45,16 @@ def take_span(state: RunState, member: Member, done: m.SpanDone) -> list[Command
     if done.span in round_.done:
         return []
     if not _is_sound(round_, planned, done):
-        return [Note("refused", f"{member.name} reported a span that does not fit the plan", (member.person,))]
+        return _distrust(state, round_, member.peer, "reported a span that does not fit the plan")
+    if not _is_possible(state, round_, member.peer, done):
+        return _distrust(state, round_, member.peer, "reported a span larger than the gradients in it")
     round_.done[done.span] = done
     move_on(state, round_)
     return _leave_behind(state, round_, done) + _commit_when_held(state, round_)
 
 
 def take_have(state: RunState, member: Member, have: m.Have) -> list[Command]:
-    """Record that a log keeper has a span's averages on its disk (rule 5)."""
+    """Record that a log keeper has a span's averages on its disk (rule 5), and what it found in them."""
     round_ = open_round(state, have)
     planned = _planned(round_, have.span)
     if round_ is None or planned is None or not member.keeps_log:
@@ -54,6 +62,10 @@ def take_have(state: RunState, member: Member, have: m.Have) -> list[Command]:
     done = round_.done.get(have.span)
     if done is None or done.root != have.root:
         return []
+    if not math.isclose(done.sum_squares, have.sum_squares, rel_tol=SUM_TOLERANCE):
+        is_proof = planned.reducer != member.peer and _is_relay(state, member.peer)
+        why = "reported a span whose sum of squares is false"
+        return _distrust(state, round_, planned.reducer, why) if is_proof else []
     round_.kept.setdefault(have.span, set()).add(member.peer)
     return _commit_when_held(state, round_)
 
@@ -121,10 +133,10 @@ def _gatherers(round_: Round) -> set[PeerId]:
 
 
 def gathered_root(round_: Round) -> bytes:
-    """Return the Merkle root over the roots of all spans, in the order of the spans in the vector."""
+    """Return the Merkle root over what reducers reported of all spans, in the order of the spans in the vector."""
     assert round_.plan is not None
     spans = sorted(round_.plan.spans, key=lambda span: span.first)
-    return root_over([round_.done[span.span].root for span in spans])
+    return root_of([Leaf(round_.done[span.span].root, round_.done[span.span].sum_squares) for span in spans])
 
 
 def commit_in_time(state: RunState) -> list[Command]:
@@ -158,6 +170,41 @@ def _is_sound(round_: Round, planned: m.PlannedSpan, done: m.SpanDone) -> bool:
     if position != planned.stop or not all(has_quorum(round_.slots, part) for part in done.included):
         return False
     return math.isfinite(done.sum_squares) and done.sum_squares >= 0
+
+
+def _is_possible(state: RunState, round_: Round, reducer: PeerId, done: m.SpanDone) -> bool:
+    """Return True if all that a reducer averaged is no larger than the mean of the offered norms allows (rule 12).
+
+    Encoding adds at most `ERROR` of the norm, now and in the error feedback from the last update.
+    """
+    assert round_.plan is not None
+    mine = [round_.done[s.span] for s in round_.plan.spans if s.reducer == reducer and s.span in round_.done]
+    norm, error = math.sqrt(sum(each.sum_squares for each in (*mine, done))), ERROR[round_.codec_down]
+    for parts in (done.included, [part for each in (*mine, done) for part in each.included]):
+        if norm <= ROUNDING * (1 + error) * (norm_limit(round_, parts) + state.feedback_norm):
+            return True
+    return False
+
+
+def _distrust(state: RunState, round_: Round, reducer: PeerId, why: str) -> list[Command]:
+    """Quarantine a reducer whose report is false, and average all its spans anew without it.
+
+    Void the round if no other reducer is left.
+    """
+    assert round_.plan is not None
+    round_.hung.add(reducer)
+    for span in round_.plan.spans:
+        if span.reducer == reducer:
+            round_.done.pop(span.span, None)
+            round_.kept.pop(span.span, None)
+    member = state.members.get(reducer)
+    if member is not None:
+        lied(state, member.conduct)
+    name, persons = (member.name, (member.person,)) if member is not None else ("a lost machine", ())
+    note = Note("refused", f"{name} {why}; its part is averaged again without it", persons)
+    if _has_another(state, reducer):
+        return [note, *replan(state)]
+    return [note, *void(state, Why.UNTRUE, "no other machine could average")]
 
 
 # --- lost and dropped peers
@@ -253,7 +300,12 @@ def _asks_another(state: RunState, accuser: Member) -> bool:
     struck(state, accuser.conduct)
     assert state.round is not None
     state.round.hung.add(accuser.peer)
-    return any(reducer is not accuser and not state.sits_out(reducer.conduct) for reducer in state.reducers())
+    return _has_another(state, accuser.peer)
+
+
+def _has_another(state: RunState, peer: PeerId) -> bool:
+    """Return True if a reducer other than `peer` is not quarantined."""
+    return any(other.peer != peer and not state.sits_out(other.conduct) for other in state.reducers())
 
 
 def strike(state: RunState, peers: Iterable[PeerId]) -> None:

@@ -184,6 +184,12 @@ def struck(state: RunState, conduct: Conduct) -> None:
     _send_out(state, conduct, conduct.strikes)
 
 
+def lied(state: RunState, conduct: Conduct) -> None:
+    """Quarantine a machine for the longest time, because its report about averages is proven false."""
+    conduct.strikes = max(conduct.strikes, len(OUT) - 1)
+    struck(state, conduct)
+
+
 def did_well(conduct: Conduct, samples: int) -> None:
     conduct.strikes, conduct.misses, conduct.is_slow = max(0, conduct.strikes - 1), 0, False
     conduct.proven = max(samples, conduct.proven * 9 // 10)

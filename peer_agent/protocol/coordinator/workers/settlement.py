@@ -1,6 +1,6 @@
 """End leases when an update includes their units, when units are returned, or when a round is decided (rule 11)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from peer_agent.protocol.coordinator.events import Command, LeftOut, Note
 from peer_agent.protocol.coordinator.facts import GRACE_ROUNDS, inclusions_of
@@ -8,7 +8,7 @@ from peer_agent.protocol.coordinator.state import Departed, Member, Phase, Round
 from peer_agent.protocol.coordinator.workers.conduct import did_well
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
 from peer_agent.protocol.log.records import Contribution, Record, Unit
-from peer_agent.protocol.messages import Slot
+from peer_agent.protocol.messages import Offer
 
 
 def end_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit] | None = None) -> int:
@@ -55,7 +55,7 @@ def close_round(state: RunState, round_: Round) -> None:
         state.leases.take_back(accumulator, units)
 
 
-def settle_leases(state: RunState, record: Record, slots: tuple[Slot, ...]) -> None:
+def settle_leases(state: RunState, record: Record, offers: Mapping[PeerId, Offer]) -> None:
     """End the leases of an update's units. Tokens in chunks that the update left out are carried over (rule 9)."""
     inclusions = inclusions_of(record)
     state.inclusions.append(inclusions)
@@ -63,17 +63,15 @@ def settle_leases(state: RunState, record: Record, slots: tuple[Slot, ...]) -> N
         state.leases.mark_used(entry.accumulator, entry.units)
         state.recent[entry.person] = record.index
         peer = state.holders.get(entry.accumulator, entry.peer)
-        _settle_holder(state, peer, entry, slots, is_whole=inclusions[entry.accumulator].is_whole)
+        _settle_holder(state, peer, entry, offers[entry.peer], is_whole=inclusions[entry.accumulator].is_whole)
 
 
-def _settle_holder(
-    state: RunState, peer: PeerId, entry: Contribution, slots: tuple[Slot, ...], *, is_whole: bool
-) -> None:
+def _settle_holder(state: RunState, peer: PeerId, entry: Contribution, offer: Offer, *, is_whole: bool) -> None:
     member = state.members.get(peer)
     holder: Member | Departed | None = member or state.departed.get(peer)
     if holder is None or holder.accumulator != entry.accumulator:
         return
-    holder.carried = 0 if is_whole else max((w.tokens for w in slots[entry.slot].weights), default=0)
+    holder.carried = 0 if is_whole else max((w.tokens for w in offer.weights), default=0)
     if entry.units:
         holder.samples_per_token = sum(unit.samples for unit in entry.units) / entry.weight
     if member is not None:

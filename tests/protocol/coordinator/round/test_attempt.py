@@ -15,7 +15,7 @@ from tests.protocol.coordinator.stage import Stage, notes, peer_of
 
 
 def have(stage: Stage, **changes: int) -> m.Have:
-    return m.Have(**{**stage.place(), **changes}, span=0, root=bytes(32))
+    return m.Have(**{**stage.place(), **changes}, span=0, root=bytes(32), sum_squares=0.0)
 
 
 def test_a_word_on_the_attempt_that_is_open_is_heeded() -> None:

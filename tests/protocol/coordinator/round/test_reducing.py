@@ -13,8 +13,9 @@ from peer_agent.protocol.coordinator.round.reducing import SECOND_COPY_S
 from peer_agent.protocol.coordinator.state import Round, RunState
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.log.merkle import root_over
+from peer_agent.protocol.log.merkle import Leaf, root_of
 from peer_agent.protocol.log.records import Included
+from peer_agent.protocol.plan import spans
 from tests.protocol.coordinator.scenes import CHUNKS, progress, reducing
 from tests.protocol.coordinator.stage import RUN, Stage, Trainer, notes, peer_of
 
@@ -29,11 +30,11 @@ def test_a_reducer_that_keeps_no_log_needs_a_keeper() -> None:
     stage.wait(11)
     assert stage.state.waiting == "waiting for a relay to save the averages"
     for span in stage.spans():
-        stage.say(reducer, m.Have(**stage.place(), span=span.span, root=stage.round.done[span.span].root))
-        stage.say(keeper, m.Have(**stage.place(), span=span.span, root=b"other" * 6 + b"!!"))
+        stage.have(reducer, span)
+        stage.have(keeper, span, root=b"other" * 6 + b"!!")
     assert stage.round.record is None, "who keeps no log has nothing, and another root is another span"
     for span in stage.spans():
-        stage.say(keeper, m.Have(**stage.place(), span=span.span, root=stage.round.done[span.span].root))
+        stage.have(keeper, span)
     assert stage.round.record is not None
 
 
@@ -41,7 +42,7 @@ def test_what_a_dead_keeper_had_is_averaged_again() -> None:
     stage, _, (reducer, keeper) = reducing({"keeps_log": False}, {"reduces": False})
     first = stage.spans()[0]
     stage.span_done(first)
-    stage.say(keeper, m.Have(**stage.place(), span=first.span, root=stage.round.done[first.span].root))
+    stage.have(keeper, first)
     stage.handle(e.Lost(keeper))
     assert not any(span.root for span in stage.spans())
     assert reducer in stage.state.members
@@ -78,8 +79,8 @@ def test_who_has_it_before_the_last_span_is_reported_counts() -> None:
     stage.gathers = False
     (span,) = stage.spans()
     root = bytes([span.span]) * 32
-    stage.gathered(trainers[0].peer, holds=root_over([root]))
-    stage.span_done(span, root=root)
+    stage.gathered(trainers[0].peer, holds=root_of([Leaf(root, 0.5)]))
+    stage.span_done(span, root=root, sum_squares=0.5)
     assert stage.round.record is not None
 
 
@@ -89,7 +90,7 @@ def test_two_relays_that_keep_it_are_two_copies() -> None:
     stage.reduce()
     assert {span.reducer for span in stage.spans()} == {reducer}
     for span in stage.spans():
-        stage.say(keeper, m.Have(**stage.place(), span=span.span, root=stage.round.done[span.span].root))
+        stage.have(keeper, span)
     assert stage.round.record is not None
 
 
@@ -123,7 +124,7 @@ def done_by_members(*others: dict[str, Any], people: int = 4) -> tuple[Stage, li
     stage.reduce()
     for span in stage.spans():
         for peer in reducers:
-            stage.say(peer, m.Have(**stage.place(), span=span.span, root=stage.round.done[span.span].root))
+            stage.have(peer, span)
     return stage, trainers, reducers
 
 
@@ -213,10 +214,10 @@ def test_members_span_counts_as_held_once_a_relay_has_it_on_disk() -> None:
     assert {span.reducer for span in stage.spans()} == {auxiliary}
     stage.wait(SECOND_COPY_S)
     for span in stage.spans():
-        stage.say(auxiliary, m.Have(**stage.place(), span=span.span, root=stage.round.done[span.span].root))
+        stage.have(auxiliary, span)
     assert stage.round.record is None, "its own word does not count beside a relay"
     for span in stage.spans():
-        stage.say(relay, m.Have(**stage.place(), span=span.span, root=stage.round.done[span.span].root))
+        stage.have(relay, span)
     assert stage.round.record is not None
 
 
@@ -270,8 +271,8 @@ ALL = (0, 1, 2, 3)
 def test_a_span_that_does_not_fit_the_plan_is_refused(said: dict[str, Any]) -> None:
     stage, *_ = reducing()
     (span,) = stage.spans()
-    assert notes(stage.span_done(span, **said)) == ["refused"]
-    assert stage.round.done == {}
+    assert notes(stage.span_done(span, **said)) == ["refused", "void"]
+    assert (stage.round.done, stage.state.void_rounds) == ({}, 1)
 
 
 def test_refused_slot_is_dropped_once_and_its_sender_starts_over() -> None:
@@ -295,3 +296,107 @@ def test_a_new_attempt_does_without_those_who_are_gone() -> None:
     stage.handle(e.Lost(trainers[0].peer))
     stage.handle(e.Lost(relays[0]))
     assert (stage.round.attempt, stage.round.dropped) == (2, {0})
+
+
+# --- reducers that lie
+
+
+def two_reducers(*, squares: float, **said: Any) -> tuple[Stage, list[e.Command], PeerId, PeerId]:
+    """Return what follows if an auxiliary, in a round beside a relay, reports this sum of squares of each span."""
+    stage, _, (auxiliary, relay) = reducing(AUXILIARY, {}, bps=(10**8, 10**8), **said)
+    mine = [span for span in stage.spans() if span.reducer == auxiliary]
+    assert 0 < len(mine) < len(stage.spans())
+    answer = stage.span_done(mine[0], sum_squares=squares)
+    return stage, answer, auxiliary, relay
+
+
+@pytest.mark.parametrize("squares", [400.0, 1e60], ids=["averages x -20", "no more clipping"])
+def test_average_larger_than_its_gradients_is_refused(squares: float) -> None:
+    """A regression: a stranger's auxiliary had its averages and its clip factors committed in exact steps."""
+    stage, answer, _, relay = two_reducers(squares=squares)
+    assert notes(answer)[0] == "refused"
+    assert {span.reducer for span in stage.spans()} == {relay}
+    stage.reduce()
+    record = stage.persist()
+    assert math.fsum(span.sum_squares for span in record.spans) <= 1.0
+    assert record.scalars.clip > 0.9
+    for _ in range(3):
+        stage.accumulate()
+        stage.offers(*stage.trainers.values())
+        assert {span.reducer for span in stage.spans()} == {relay}, "it is not chosen again soon"
+        stage.reduce()
+        stage.persist()
+
+
+@pytest.fixture
+def one_chunk_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spans, "SPAN_BYTES", 64 * 1024)
+
+
+@pytest.mark.usefixtures("one_chunk_spans")
+def test_all_spans_of_a_liar_are_averaged_again() -> None:
+    stage, _, (auxiliary, relay) = reducing(AUXILIARY, {}, bps=(10**8, 10**8))
+    *honest, last = [span for span in stage.spans() if span.reducer == auxiliary]
+    assert honest
+    for span in honest:
+        stage.span_done(span)
+        stage.have(relay, span)
+    stage.span_done(last, sum_squares=400.0)
+    assert {span.reducer for span in stage.spans()} == {relay}
+    assert not any(span.root for span in stage.spans())
+
+
+@pytest.mark.usefixtures("one_chunk_spans")
+def test_spans_of_a_reducer_together_exceed_no_gradient() -> None:
+    stage, _, (auxiliary, _) = reducing(AUXILIARY, {}, bps=(10**8, 10**8))
+    first, second, *_ = [span for span in stage.spans() if span.reducer == auxiliary]
+    assert not notes(stage.span_done(first, sum_squares=0.8))
+    assert notes(stage.span_done(second, sum_squares=0.8))[0] == "refused"
+
+
+def test_only_reducer_is_refused_too_and_nothing_is_committed() -> None:
+    stage, _, (relay,) = reducing()
+    (span,) = stage.spans()
+    assert notes(stage.span_done(span, sum_squares=400.0)) == ["refused", "void"]
+    assert (stage.state.step, stage.state.members[relay].conduct.strikes) == (0, 3)
+
+
+@pytest.mark.parametrize("squares", [0.0, 1e-3, 0.9])
+def test_sum_that_a_relay_does_not_find_in_bytes_is_refused(squares: float) -> None:
+    """A false sum within the bound would still change how far the update is clipped."""
+    stage, answer, auxiliary, relay = two_reducers(squares=squares)
+    assert not notes(answer)
+    first = next(span for span in stage.spans() if span.reducer == auxiliary)
+    answer = stage.have(relay, first, sum_squares=0.1)
+    assert notes(answer)[0] == "refused"
+    assert {span.reducer for span in stage.spans()} == {relay}
+
+
+def test_member_that_contradicts_a_sum_convicts_nobody() -> None:
+    stage, *_ = two_reducers(squares=0.01)
+    (auxiliary,) = {peer for peer, member in stage.state.members.items() if member.role is Role.AUXILIARY}
+    other = stage.relay("nas", Role.AUXILIARY)
+    first = next(span for span in stage.spans() if span.reducer == auxiliary)
+    assert stage.have(other, first, sum_squares=0.1) == []
+    assert stage.state.members[auxiliary].conduct.strikes == 0
+
+
+def test_false_sums_get_no_majority_where_there_is_no_relay() -> None:
+    stage, trainers, (auxiliary,) = reducing(AUXILIARY)
+    stage.gathers = False
+    stage.reduce()
+    leaves = [Leaf(stage.round.done[span.span].root, 2 * stage.squares(span)) for span in stage.spans()]
+    for trainer in trainers:
+        stage.gathered(trainer.peer, holds=root_of(leaves))
+    assert stage.round.record is None
+    stage.wait(60)
+    assert stage.state.step == 0
+    assert stage.state.members[auxiliary].conduct.strikes == 1
+
+
+def test_who_is_left_out_of_a_chunk_makes_its_average_larger() -> None:
+    """Without a slot of small norm, the mean of the others is larger than the mean of all."""
+    stage, *_ = reducing(norm=0.01)
+    (span,) = stage.spans()
+    stage.span_done(span, without=(3,), sum_squares=0.99)
+    assert stage.round.record is not None

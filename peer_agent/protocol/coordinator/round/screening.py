@@ -1,0 +1,135 @@
+"""Limit how much one person's claims can move an update: norms, weights (rule 12) and losses.
+
+A typical value is a median over people, so that many machines of one person count once. A run that strangers may join
+lists the people whom it trusts: its organizer and members. Everyone else gets tighter limits.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from statistics import median
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.events import Command, Note
+from peer_agent.protocol.coordinator.state import Round, RunState
+
+GROSS = 10.0  # times the typical norm: a larger one is a gross error
+STRANGER = 2.0  # times the typical norm, and times the typical weight, in place of GROSS for people not trusted
+NEAR = 2.0  # times the typical loss, or less than one half of it: such a loss does not count in the update's loss
+FAR = 4.0  # the same factor for a loss that people are told of
+
+Trusted = Collection[str] | None  # None: everybody
+
+
+def slots_of(state: RunState, round_: Round) -> tuple[m.Slot, ...]:
+    """Return the plan's slots: the offers that contain work, each with its norm and its weight limited."""
+    offers = [(peer, offer) for peer, offer in sorted(round_.offers.items()) if offer.loss_tokens]
+    persons = [round_.persons[peer][0] for peer, _ in offers]
+    norms, tokens = [offer.norm for _, offer in offers], [offer.loss_tokens for _, offer in offers]
+    scales = scales_of(persons, norms, tokens, state.trusted)
+    weights = weights_of(persons, [offer.weights for _, offer in offers], state.trusted)
+    return tuple(
+        m.Slot(
+            peer=peer,
+            weights=limited,
+            root=offer.root,
+            norm=offer.norm,
+            codec=round_.codecs[peer],
+            scale=scale,
+        )
+        for (peer, offer), scale, limited in zip(offers, scales, weights, strict=True)
+    )
+
+
+def scales_of(
+    persons: Sequence[str], norms: Sequence[float], tokens: Sequence[int], trusted: Trusted = None
+) -> list[float]:
+    """Return each offer's scale, limiting its norm to a multiple of the typical norm.
+
+    An offer with fewer tokens than typical may exceed that by the square root of the ratio, because it is noisier.
+    """
+    norm, usual = _typical(persons, norms), _typical(persons, tokens)
+    bounds = [
+        (GROSS if _is_trusted(person, trusted) else STRANGER) * norm * max(1.0, math.sqrt(usual / own))
+        for person, own in zip(persons, tokens, strict=True)
+    ]
+    return [bound / norm if norm > bound else 1.0 for norm, bound in zip(norms, bounds, strict=True)]
+
+
+def weights_of(
+    persons: Sequence[str], offered: Sequence[tuple[m.Weight, ...]], trusted: Trusted = None
+) -> list[tuple[m.Weight, ...]]:
+    """Return each offer's weights in the average. All offers of a stranger together weigh at most twice the typical."""
+    total = Counter[str]()
+    for person, weights in zip(persons, offered, strict=True):
+        total[person] += max(weight.tokens for weight in weights)
+    most = int(STRANGER * median(total.values()))
+    return [
+        weights
+        if _is_trusted(person, trusted) or total[person] <= most
+        else tuple(m.Weight(w.first, w.stop, _part(w.tokens, most, total[person])) for w in weights)
+        for person, weights in zip(persons, offered, strict=True)
+    ]
+
+
+def _part(tokens: int, most: int, total: int) -> int:
+    return max(tokens * most // total, min(tokens, 1))  # at least one, since a slot without weight sends nothing
+
+
+def _is_trusted(person: str, trusted: Trusted) -> bool:
+    return trusted is None or person in trusted
+
+
+def _typical(persons: Iterable[str], values: Iterable[float]) -> float:
+    """Return the median over people of each person's own median."""
+    own = defaultdict[str, list[float]](list)
+    for person, value in zip(persons, values, strict=True):
+        own[person].append(value)
+    return median(median(each) for each in own.values())
+
+
+# --- losses
+
+
+def loss_of(state: RunState, round_: Round) -> float:
+    """Return the mean loss over the round's loss tokens, without people whose loss is far from typical."""
+    said = _said(round_)
+    typical = _typical_loss(state, said)
+    near = [(loss, tokens) for loss, tokens in said.values() if _is_within(loss / tokens, typical, NEAR)]
+    return sum(loss for loss, _ in near) / sum(tokens for _, tokens in near) if near else typical
+
+
+def doubt_losses(state: RunState, round_: Round) -> list[Command]:
+    """Tell people whose loss is impossible beside the others'."""
+    said = _said(round_)
+    if len(said) < 3:
+        return []  # nobody can tell which of two is wrong
+    typical = _typical_loss(state, said)
+    text = "{} says a loss of {:.3g} where {:.3g} is typical; it does not count in the curve"
+    return [
+        Note("refused", text.format(person, loss / tokens, typical), (person,))
+        for person, (loss, tokens) in said.items()
+        if not _is_within(loss / tokens, typical, FAR)
+    ]
+
+
+def _said(round_: Round) -> dict[str, tuple[float, int]]:
+    """Return the loss and the loss tokens that each person's machines state together."""
+    said = dict[str, tuple[float, int]]()
+    for slot in round_.slots:
+        person, offer = round_.persons[slot.peer][0], round_.offers[slot.peer]
+        loss, tokens = said.get(person, (0.0, 0))
+        said[person] = loss + offer.loss_sum, tokens + offer.loss_tokens
+    return said
+
+
+def _typical_loss(state: RunState, said: Mapping[str, tuple[float, int]]) -> float:
+    """Return the median over people of the mean loss. Between two people, the last update's loss decides."""
+    means = [loss / tokens for loss, tokens in said.values()]
+    if len(means) == 2 and state.loss is not None:
+        means.append(state.loss)
+    return median(means)
+
+
+def _is_within(loss: float, typical: float, factor: float) -> bool:
+    return typical <= factor * loss and loss <= factor * typical
