@@ -250,7 +250,9 @@ def test_nothing_stands_in_anybodys_way(site: Site, readers: dict[str, Reader], 
         stands_in_nobodys_way(reader, scheme, WIDTHS[scheme][-1])
         reader.page.evaluate("document.documentElement.dir = 'ltr'")
         reader.page.evaluate("document.documentElement.style.fontSize = '200%'")
-        assert reader.page.evaluate("document.documentElement.scrollWidth") <= WIDTHS[scheme][-1], "text of twice its size"
+        assert reader.page.evaluate("document.documentElement.scrollWidth") <= WIDTHS[scheme][-1], (
+            "text of twice its size"
+        )
 
 
 def stands_in_nobodys_way(reader: Reader, scheme: Scheme, width: int) -> None:
