@@ -239,8 +239,18 @@ def _coverage(crew: Crew, steps: int) -> None:
 def _pages(crew: Crew, steps: int) -> None:
     run, places = crew.run, range(SNAPSHOTS_EVERY, steps + 1, SNAPSHOTS_EVERY)
     measured = {"heldout_loss": 3.5, "is_stored": False}
+    digests = dict(LogEntry.objects.filter(run=run, index__in=places).values_list("index", "digest"))
     Snapshot.objects.bulk_create(
-        Snapshot(run=run, index=at, step=at, state_digest=f"{at:016x}", file=f"{at:064x}", size=1, **measured)
+        Snapshot(
+            run=run,
+            index=at,
+            step=at,
+            digest=digests[at],
+            state_digest=f"{at:016x}",
+            file=f"{at:064x}",
+            size=1,
+            **measured,
+        )
         for at in places
     )
     kinds = ((JOINED, "joined"), (VOIDED, "void"), (1, "step"))

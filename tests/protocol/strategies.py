@@ -62,7 +62,7 @@ def _strings(kind: Any) -> st.SearchStrategy[str]:
         return st.binary(min_size=DIGITS[kind.pattern], max_size=DIGITS[kind.pattern]).map(bytes.hex)
     if kind.pattern is not None:
         return st.from_regex(kind.pattern, fullmatch=True).filter(lambda text: not text.endswith("\n"))
-    return st.text(max_size=20)
+    return st.text(min_size=kind.min_length or 0, max_size=20)
 
 
 DIGITS = {"^[0-9a-f]{32}$": 16, "^[0-9a-f]{64}$": 32}  # patterns of hexadecimal digits, with the number of bytes

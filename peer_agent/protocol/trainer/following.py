@@ -59,7 +59,7 @@ def take_greeting(state: TrainerState, greeting: m.Greeting, seed: int) -> list[
         state.head = greeting.index
         return [*actions, *_change_branch(state, seed)]
     state.head, state.vouched = max(state.head, greeting.index), greeting.fence
-    if state.index == greeting.index and state.log_digest != greeting.digest:
+    if state.index == greeting.index and state.log_digest not in (greeting.digest, greeting.snapshot.digest):
         return [*actions, *_change_branch(state, seed)]
     if _is_undone(state):
         return [*actions, *_go_back(state, seed)]

@@ -353,9 +353,18 @@ def test_a_replica_of_another_branch_loads_a_snapshot() -> None:
 
 def test_also_if_it_has_as_many_entries_as_the_site() -> None:
     stage = ready(0, index=3)
-    stage.hears(m.Rehello(run=RUN, fence=2), greeting(fence=2, index=3, step=3, digest="1" * 64, reconciled=False))
+    newer = replace(SNAPSHOT, digest="2" * 64)
+    known = {"index": 3, "step": 3, "digest": "1" * 64, "snapshot": newer}
+    stage.hears(m.Rehello(run=RUN, fence=2), greeting(fence=2, reconciled=False, **known))
     assert stage.last(e.Began).fault.code == "E142"
     assert stage.did(e.Load)
+
+
+def test_snapshot_that_the_site_names_is_not_loaded_again() -> None:
+    """Otherwise a replica would load it for ever if the site's rows disagreed."""
+    stage = ready(0, index=0)
+    stage.hears(m.Rehello(run=RUN, fence=2), greeting(fence=2, digest="1" * 64, reconciled=False))
+    assert not stage.did(e.Load)
 
 
 def test_a_record_of_a_newer_branch_takes_the_place_of_a_pending_one() -> None:
