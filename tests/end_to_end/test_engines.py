@@ -46,8 +46,7 @@ def test_the_hosting_process_is_killed_and_the_other_goes_on(tmp_path: Path, eng
             swarm.kill(victim)
             swarm.wait_finished()
             ((first_step, first_fence),), ((step, fence),) = hosted(swarm, victim), hosted(swarm, heir)
-            assert (first_step, first_fence) == (0, 1)
-            assert (fence, step >= KILLED_AFTER) == (2, True)
+            assert (first_step, step >= KILLED_AFTER, fence > first_fence) == (0, True, True)
             settled(swarm, heir)
 
 
@@ -57,7 +56,7 @@ def settled(swarm: Swarm, heir: str) -> None:
     assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
     records = swarm.records(relay_of(swarm, heir))
     assert [record["step"] for record in records] == list(range(1, STEPS + 1))
-    assert {record["fence"] for record in records} == {1, 2}
+    assert len({record["fence"] for record in records}) == 2
     ledger, committed = swarm.books(relay_of(swarm, heir))
     assert ledger == committed == sum(step["samples"] for step in steps)
     ours, theirs = swarm.digests("a"), swarm.digests("b")

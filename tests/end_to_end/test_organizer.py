@@ -11,7 +11,7 @@ from demo.visitor import Refused, Visitor
 from tests.end_to_end.rig.swarm import Swarm
 
 LINK = re.compile(r"http://[^/]+(/runs/[\w-]+/join/[\w-]+/)")
-REMOVE = re.compile(r'<td data-label="Member">(\w+).*?action="(/runs/[\w-]+/members/\d+/)"', re.DOTALL)
+REMOVE = re.compile(r'<tr><td>(\w+).*?action="(/runs/[\w-]+/members/\d+/)"', re.DOTALL)
 LONG = 5000  # steps: more than the test waits for
 
 

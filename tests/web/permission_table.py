@@ -76,7 +76,13 @@ BY_REQUEST: dict[str, dict[str, str]] = {  # answers of a run joined by request 
     "PUT /api/v1/runs/<slug>/snapshots/<step>": {"stranger": "403", "operator": "403"},
     **{
         f"GET /api/v1/files/{place}": {"stranger": "404", "operator": "404"}
-        for place in ("shards/<digest>", "snapshots/<digest>", "tokenizer", "tokenizer/<name>")
+        for place in (
+            "averages/<entry>/<span>",
+            "shards/<digest>",
+            "snapshots/<digest>",
+            "tokenizer",
+            "tokenizer/<name>",
+        )
     },
 }
 

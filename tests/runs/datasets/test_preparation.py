@@ -281,7 +281,7 @@ class TestRelease:
     def test_it_finishes_the_run(self, run: Run, laptop: Owned, children: list[str]) -> None:
         committed(run, (laptop.machine, 4))
         services.finish_run(run=run)
-        assert requested() == [(Kind.MAKE_RELEASE, run.pk.hex)]
+        assert requested() == [(kind, run.pk.hex) for kind in (Kind.ARCHIVE_LOG, Kind.MAKE_RELEASE)]
         assert do(Kind.MAKE_RELEASE, run.pk) is None
         run.refresh_from_db()
         release = Release.objects.get()

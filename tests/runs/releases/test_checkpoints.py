@@ -148,7 +148,7 @@ def test_a_checkpoint_that_was_sent_is_not_sent_again(hub: Hub, training: Run, t
 
 
 def test_a_snapshot_that_is_verified_has_its_turn(training: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verification, "verify_next", lambda _: verification.Outcome.MORE)
+    monkeypatch.setattr(verification, "verify_next", lambda *_, **__: verification.Outcome.MORE)
     assert do(Kind.VERIFY_SNAPSHOTS, training.pk) == Later(0.0)
     assert Kind.PUBLISH_CHECKPOINT in requested_kinds()
 
