@@ -215,10 +215,13 @@ def test_a_real_child_writes_with_a_real_model(released: Run, tmp_path: Path, fa
     storage.root().mkdir(parents=True, exist_ok=True)
     folder.rename(storage.root() / "released")
     for prompt, is_whole in (("<b>\u05e9", True), ("a\0\u202e&", True), ("", True), (RTL_AND_MARKUP * 3, False)):
-        trial = trials.ask(run=released, asker="a", prompt=prompt)
-        trials.write(trial.pk)
-        trial.refresh_from_db()
-        assert (trial.fault, trial.slot, trial.is_whole) == ("", None, is_whole)
+        for _ in range(4):  # an untrained model's text may end before it begins
+            trial = trials.ask(run=released, asker="a", prompt=prompt)
+            trials.write(trial.pk)
+            trial.refresh_from_db()
+            assert (trial.fault, trial.slot, trial.is_whole) == ("", None, is_whole)
+            if trial.text:
+                break
         assert trial.text, prompt
         assert not trial.text.startswith("<b>"), "what comes after the prompt"
 
