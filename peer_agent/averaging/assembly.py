@@ -32,6 +32,12 @@ def spans_match(entry: SpanEntry, leaves: Sequence[Leaf]) -> bool:
     return whole.digest.hex() == entry.root and is_sum
 
 
+def span_sizes(record: RecordHead, entry: SpanEntry) -> list[int]:
+    """Return the size in bytes of each encoded chunk of a record's span."""
+    grid = Grid(record.elements, record.chunk_elements)
+    return [encoded_size(record.codec, grid.length(chunk)) for chunk in range(entry.first, entry.stop)]
+
+
 def leaves_of_span(
     codec: Codec, grid: Grid, entry: SpanEntry, payloads: Sequence[bytes | memoryview]
 ) -> list[Leaf] | None:

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from peer_agent.averaging.assembly import leaves_of_span, spans_match
+from peer_agent.averaging.assembly import leaves_of_span, span_sizes, spans_match
 from peer_agent.averaging.update_log import read_span, span_path, write_span
-from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import disk_errors
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.log.records import RecordHead, SpanEntry
@@ -77,7 +76,6 @@ def _is_linked(record: RecordHead, entry: SpanEntry, target: Path, logs: Sequenc
 def _is_fetched(record: RecordHead, entry: SpanEntry, target: Path, relays: RelayLogs | None) -> bool:
     """Fetch a span from a relay over the network."""
     grid = Grid(record.elements, record.chunk_elements)
-    sizes = [encoded_size(record.codec, grid.length(chunk)) for chunk in range(entry.first, entry.stop)]
 
     def take(payloads: Sequence[bytes]) -> bool:
         leaves = leaves_of_span(record.codec, grid, entry, payloads)
@@ -86,4 +84,4 @@ def _is_fetched(record: RecordHead, entry: SpanEntry, target: Path, relays: Rela
         write_span(target, leaves, payloads)
         return True
 
-    return relays is not None and relays.fetch(record.index, entry.span, entry.first, sizes, take)
+    return relays is not None and relays.fetch(record.index, entry.span, entry.first, span_sizes(record, entry), take)

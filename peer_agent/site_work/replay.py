@@ -8,9 +8,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from peer_agent.averaging.assembly import Assembly
+from peer_agent.averaging.assembly import Assembly, span_sizes
 from peer_agent.averaging.update_log import read_span
-from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.log.records import Entry, RecordHead, SpanEntry, digest_of, from_lines, open_head
@@ -128,8 +127,6 @@ def _is_on_disk(assembly: Assembly, record: RecordHead, entry: SpanEntry, folder
 def _is_fetched(assembly: Assembly, record: RecordHead, entry: SpanEntry, logs: Logs) -> bool:
     if logs.relays is None:
         return False
-    lengths = [assembly.grid.length(chunk) for chunk in range(entry.first, entry.stop)]
-    sizes = [encoded_size(record.codec, length) for length in lengths]
 
     def take(payloads: Sequence[bytes]) -> bool:
         with contextlib.suppress(Problem):
@@ -137,7 +134,7 @@ def _is_fetched(assembly: Assembly, record: RecordHead, entry: SpanEntry, logs: 
             return True
         return False
 
-    return logs.relays.fetch(record.index, entry.span, entry.first, sizes, take)
+    return logs.relays.fetch(record.index, entry.span, entry.first, span_sizes(record, entry), take)
 
 
 def _is_filled(assembly: Assembly, entry: SpanEntry, path: Path) -> bool:

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from peer_agent.averaging.assembly import span_sizes
 from peer_agent.averaging.update_log import largest_file, parse_span
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
@@ -15,9 +16,7 @@ from peer_agent.machine.language import gettext as _
 from peer_agent.network.link import PASSING
 from peer_agent.network.site import download, get_bytes, upload
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem, codes, disk_errors
-from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.log.records import RecordHead, SpanEntry
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.site.credential import RunAccess
@@ -88,12 +87,10 @@ async def fetch_averages(access: RunAccess, record: RecordHead, entry: SpanEntry
 
     The caller compares the bytes with the root in the record.
     """
-    grid = Grid(record.elements, record.chunk_elements)
-    sizes = [encoded_size(record.codec, grid.length(chunk)) for chunk in range(entry.first, entry.stop)]
     url = f"{access.site.url}/api/v1/files/averages/{record.index}/{entry.span}"
     try:
         await access.renew()
-        data = await get_bytes(url, limit=largest_file(sizes), headers=access.headers())
+        data = await get_bytes(url, limit=largest_file(span_sizes(record, entry)), headers=access.headers())
         return [bytes(payload) for payload in parse_span(memoryview(data)).payloads]
     except (Problem, ValueError, struct.error) as error:
         log.info("span %s of entry %s is not in the site's archive: %s", entry.span, record.index, error)

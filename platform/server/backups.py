@@ -177,11 +177,11 @@ def restore(source: Path, *, replaces: bool, only_files: bool = False) -> Backup
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         with own_place(data, alone=True):
             _refuse_data_in_use(replaces=replaces or only_files)
-            for path in sorted((source / "data").rglob("*")):
-                copy = data / path.relative_to(source / "data")
-                if path.is_file() and (not copy.exists() or "keys" in path.relative_to(source / "data").parts[:1]):
-                    copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                    shutil.copy2(path, copy)
+            for path in (path for path in (source / "data").rglob("*") if path.is_file()):
+                name = path.relative_to(source / "data")
+                if name.parts[0] == "keys" or not (data / name).exists():
+                    (data / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    shutil.copy2(path, data / name)
             if not only_files:
                 _load(source / made.database, data / "backups")
                 call_command("migrate", verbosity=0, interactive=False)

@@ -109,6 +109,7 @@ def test_database_with_accounts_is_replaced_only_if_asked(site: Site) -> None:
     leave(site.data, "after")
     newer = site.data / "storage" / "newer"
     newer.write_text("made after the backup")
+    (site.data / "keys" / "site").write_text("of another site")
     status, said = site.asks("restore", str(made))
     assert (status, "E470" in said, left(site.data / "db.sqlite3")) == (1, True, "after")
     status, said = site.asks("restore", str(made), "--replace")
@@ -116,6 +117,7 @@ def test_database_with_accounts_is_replaced_only_if_asked(site: Site) -> None:
     assert left(site.data / "db.sqlite3") == "before"
     (kept,) = (site.data / "backups").iterdir()
     assert left(kept) == "after"
+    assert (site.data / "keys" / "site").read_text() == "secret", "the keys belong to the database"
     assert newer.exists(), "files are never deleted: they may be newer than the backup"
 
 

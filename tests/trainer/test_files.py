@@ -2,21 +2,27 @@
 
 import io
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from peer_agent.averaging.assembly import Assembly
 from peer_agent.averaging.update_log import write_span
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.grid import Grid
+from peer_agent.protocol.log.records import SpanEntry
 from peer_agent.protocol.recipe import ModelFile
 from peer_agent.recipes.finetune_lora import Base, FinetuneLoRA
 from peer_agent.site.credential import RunAccess
 from peer_agent.trainer import files as site_files
+from peer_agent.trainer import jobs
 from peer_agent.trainer.files import STRANGE_TRIES, fetch_averages, fetch_model_files, fetch_snapshot, hand_in
+from peer_agent.trainer.jobs import Follower
 from peer_agent.training.replica import Replica
 from tests.agent.scripted_site import RECIPE, TRAINER, OwnAccess
 from tests.averaging.rounds import averaged, contributor, plan_of, record_of
@@ -162,3 +168,25 @@ class TestArchive:
     ) -> None:
         self.answers(monkeypatch, answer)
         assert await fetch_averages(access, self.RECORD, self.RECORD.spans[0]) is None
+
+    async def test_follower_asks_it_after_the_relays(self, access: RunAccess, monkeypatch: pytest.MonkeyPatch) -> None:
+        spans, payloads = averaged(plan_of(SENDINGS), SENDINGS)
+        asked: list[str] = []
+
+        async def relays(*_: Any) -> bool:
+            asked.append("relays")
+            return False
+
+        async def archive(_: RunAccess, record: Any, entry: SpanEntry) -> list[bytes]:
+            asked.append("archive")
+            assert record is self.RECORD
+            return [payloads[chunk] for chunk in range(entry.first, entry.stop)]
+
+        monkeypatch.setattr(jobs, "fetch_averages", archive)
+        follower = Follower(access.home, access, cast("Any", SimpleNamespace(fetch=relays)), cast("Any", None))
+        assembly = Assembly(Grid(self.RECORD.elements, self.RECORD.chunk_elements), self.RECORD.codec)
+        assert await follower.gather(self.RECORD, assembly, patient=False) is None
+        assert asked == ["relays"] * len(spans), "a newer snapshot is better than the archive"
+        asked.clear()
+        assert await follower.gather(self.RECORD, assembly, patient=True) is not None
+        assert asked == ["relays"] * len(spans) + ["relays", "archive"] * len(spans)

@@ -22,7 +22,7 @@ from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.log.records import RecordHead, read_head
 from runs import storage
 from runs.ledger.records import AT_ONCE, sealed_of, with_records
-from runs.models import Head, LogEntry, Run
+from runs.models import Head, Run
 from runs.snapshots.replay import Reader, log_folders
 from runs.snapshots.verification import verified_up_to
 
@@ -98,15 +98,3 @@ def _thin(run: Run) -> None:
 
 def archived_span(run: Run, index: int, span: int) -> Path:
     return storage.archive_folder(run) / "spans" / f"{index:08d}-{span}.span"
-
-
-def first_kept(run: Run) -> int:
-    """Return the first index from which on the archive has the averages of all entries up to `archived`."""
-    first = run.head.archived + 1
-    entries = LogEntry.objects.filter(run=run, index__lte=run.head.archived).order_by("-index")
-    kept = {int(path.name.split("-")[0]) for path in (storage.archive_folder(run) / "spans").glob("*.span")}
-    for index, kind in entries.values_list("index", "kind").iterator():
-        if index not in kept and kind == LogEntry.Kind.UPDATE:
-            break
-        first = index
-    return first

@@ -187,7 +187,7 @@ def _is_possible(state: RunState, round_: Round, reducer: PeerId, done: m.SpanDo
 
 
 def _distrust(state: RunState, round_: Round, reducer: PeerId, why: str) -> list[Command]:
-    """Quarantine a reducer whose report is false, and average all its spans anew without it.
+    """Quarantine a reducer whose report is false, and average all its spans again without it.
 
     Void the round if no other reducer is left.
     """
