@@ -1,47 +1,92 @@
-"""Handover of connections from the site's port to its relay.
+"""Handover of connections from the site's port to the relays of this machine.
 
 A connection for /relay/ is passed to the relay's process as a file descriptor (SCM_RIGHTS), together with the head of
-its request. From then on, its bytes do not pass through the site's process.
+its request. From then on, its bytes do not pass through the site's process. Several site processes may share a port or
+an address, each with its own relay. Every relay has a path of its own, and a socket in the data folder at which each of
+these processes reaches it.
 """
 
 import asyncio
 import logging
+import os
+import re
 import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from server.lock import Place
 
 log = logging.getLogger(__name__)
 
-RELAY = "/relay/"
+RELAY = re.compile(rb"/relay(?:-([1-9][0-9]{0,3}))?/")
 CAN_PASS = hasattr(socket, "send_fds")  # False on Windows
+SHORT = 100  # bytes; the system limits a socket's path to 104 or 108
 
 
-class Door:
-    """The site's end of the socket through which connections reach the relay. Each start of the relay opens it anew."""
+def can_pass(place: Place) -> bool:
+    """Return True if connections can be passed to this place's relay.
 
-    def __init__(self) -> None:
-        self._ours: socket.socket | None = None
+    Systems other than Linux also need a short path to the data folder.
+    """
+    return CAN_PASS and (sys.platform == "linux" or len(os.fsencode(_door(place))) <= SHORT)
 
-    def open(self) -> socket.socket:
-        """Return the relay's end of a new pair of sockets. The caller closes it once the relay has started."""
-        self.close()
-        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._ours.settimeout(0.0)
-        return theirs
 
-    def close(self) -> None:
-        if self._ours is not None:
-            self._ours.close()
-            self._ours = None
+def relay_path(place: Place) -> str:
+    """Return the path at the site's address that leads to this place's relay."""
+    return "/relay/" if place.number == 1 else f"/relay-{place.number}/"
 
-    def hand_over(self, transport: asyncio.BaseTransport, head: bytes, visitor: str) -> None:
-        """Pass a connection to the relay, and close this process's end of it.
 
-        If no relay runs or its queue is full, the connection ends. Agents then try again.
-        """
-        system: socket.socket = transport.get_extra_info("socket")
-        try:
-            if self._ours is not None:
-                socket.send_fds(self._ours, [f"{visitor}\n".encode() + head], [system.fileno()])
-        except OSError as error:
-            log.warning("the relay takes no connection: %s", error)
-        assert isinstance(transport, asyncio.Transport)
-        transport.abort()  # only closes this process's descriptor
+def place_in(folder: Path, url: bytes) -> Place | None:
+    """Return the place whose relay a request's path names, or None if the path names no relay."""
+    found = RELAY.match(url)
+    return Place(folder, int(found[1] or 1)) if found else None
+
+
+def open_door(place: Place) -> socket.socket:
+    """Return the socket at which this place's relay will receive connections. The caller passes it to the relay."""
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    _door(place).unlink(missing_ok=True)
+    with _name_of(place) as name:
+        door.bind(name)
+    return door
+
+
+def close_door(place: Place) -> None:
+    """Delete the socket's name, because copies of the data folder cannot contain a socket."""
+    _door(place).unlink(missing_ok=True)
+
+
+def hand_over(place: Place, transport: asyncio.BaseTransport, head: bytes, visitor: str) -> None:
+    """Pass a connection to this place's relay, and close this process's end of it.
+
+    If no relay runs or its queue is full, the connection ends. Agents then try again.
+    """
+    system: socket.socket = transport.get_extra_info("socket")
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ours, _name_of(place) as name:
+            ours.settimeout(0.0)
+            ours.connect(name)
+            socket.send_fds(ours, [f"{visitor}\n".encode() + head], [system.fileno()])
+    except OSError as error:
+        log.warning("relay %d takes no connection: %s", place.number, error)
+    assert isinstance(transport, asyncio.Transport)
+    transport.abort()  # only closes this process's descriptor
+
+
+def _door(place: Place) -> Path:
+    return place.path("relay", ".sock")
+
+
+@contextmanager
+def _name_of(place: Place) -> Iterator[str]:
+    """Yield a name of the socket that is short enough, however long the path of the data folder is."""
+    if sys.platform != "linux":
+        yield str(_door(place))
+        return
+    folder = os.open(place.folder, os.O_RDONLY)
+    try:
+        yield f"/proc/self/fd/{folder}/{_door(place).name}"
+    finally:
+        os.close(folder)

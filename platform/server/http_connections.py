@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from config.proxies import visitor_of
-from server.door import RELAY, Door
+from server.door import hand_over, place_in
 from server.stranger_limits import HEAD_BYTES, MOST_PIPELINED, STRANGER_BYTES, Limits, Owners, Strangers
 
 REASON = f"The head of a request has up to {HEAD_BYTES} bytes here.\n".encode()
@@ -23,7 +24,7 @@ class Config(uvicorn.Config):
     limits: Limits
     strangers: Strangers
     owners: Owners
-    door: Door | None = None  # leads to the site's relay
+    relays: Path | None = None  # the data folder with the sockets of relays, if connections can be passed to them
 
 
 class TooManyRequests(Exception):
@@ -104,14 +105,15 @@ class Requests(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         """Pass a connection for the relay to its process. Make any other connection a WebSocket of the site."""
         self._forget()
-        if self.config.door is None or not self.url.startswith(RELAY.encode()):
+        place = place_in(self.config.relays, self.url) if self.config.relays is not None else None
+        if place is None:
             super().handle_websocket_upgrade()
             return
         self.connections.discard(self)
         forwarded = b",".join(value for name, value in self.headers if name == b"x-forwarded-for")
         visitor = visitor_of(self.client[0] if self.client else "", forwarded.decode("latin-1"))
         head = b"".join(b"%b: %b\r\n" % pair for pair in self.headers)
-        self.config.door.hand_over(self.transport, b"GET %b HTTP/1.1\r\n%b\r\n" % (self.url, head), visitor)
+        hand_over(place, self.transport, b"GET %b HTTP/1.1\r\n%b\r\n" % (self.url, head), visitor)
 
     def pause_writing(self) -> None:
         """Start a time limit, because the client is not reading the response."""

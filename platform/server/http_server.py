@@ -5,11 +5,11 @@ import contextlib
 import signal
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import uvicorn
 
 from peer_agent.machine.leave_request import on_end_of_input
-from server.door import Door
 from server.http_connections import Config, Requests
 from server.stranger_limits import Limits, Owners, Strangers, usual_limits
 from server.websocket_connections import Sockets
@@ -40,9 +40,12 @@ async def serve_http(
     started: asyncio.Event,
     *,
     limits: Limits | None = None,
-    door: Door | None = None,
+    relays: Path | None = None,
 ) -> None:
-    """Serve HTTP until `stop`. Set `started` once the server accepts requests. `door` leads to the relay."""
+    """Serve HTTP until `stop`. Set `started` once the server accepts requests.
+
+    `relays` is the data folder with the sockets of the relays to which connections are passed.
+    """
     limits = limits or usual_limits()
     config = Config(
         application,  # type: ignore[arg-type] # uvicorn's own description of ASGI is narrower
@@ -56,7 +59,7 @@ async def serve_http(
         proxy_headers=False,
         server_header=False,
     )
-    config.limits, config.strangers, config.owners, config.door = limits, Strangers(limits), Owners(), door
+    config.limits, config.strangers, config.owners, config.relays = limits, Strangers(limits), Owners(), relays
     server = Server(config, started)
     serving = asyncio.create_task(server.serve(sockets=[bound]))
     stopping = asyncio.create_task(stop.wait())

@@ -1,6 +1,6 @@
 """The site's own relay: a child process, which the site restarts whenever it dies.
 
-Unless it has a port of its own, it serves connections that arrive at the site's port under /relay/ (`server.door`).
+Unless it has a port of its own, it serves connections that arrive at the site's port under its path (`server.door`).
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from config.environment import in_url
 from peer_agent.protocol.errors import Fault
 from peer_agent.site.login_token import VARIABLE
 from runs.processes import child_environment
-from server.door import RELAY, Door
+from server.door import close_door, open_door, relay_path
 from server.lock import Place
 
 logger = logging.getLogger(__name__)
@@ -30,16 +30,16 @@ PATIENCE_S = 2.0
 
 
 async def keep_relay(
-    site: str, place: Place, *, host: str, port: int, advertise: str, stop: asyncio.Event, door: Door | None = None
+    site: str, place: Place, *, host: str, port: int, advertise: str, stop: asyncio.Event, at_door: bool = False
 ) -> None:
     """Run the relay until `stop`. Restart it whenever it dies, with increasing delays.
 
-    With a `door`, the relay gets its connections from the site and ignores `host` and `port`.
+    `at_door` means that site processes pass connections to the relay, which then ignores `host` and `port`.
     """
     pause_s = FIRST_PAUSE_S
     while not stop.is_set():
         began = time.monotonic()
-        status = await _run_once(_command(site, host, port, advertise), place, stop, door)
+        status = await _run_once(_command(site, host, port, advertise), place, stop, at_door=at_door)
         if stop.is_set():
             return
         pause_s = FIRST_PAUSE_S if time.monotonic() - began > STEADY_S else min(2 * pause_s, LONGEST_PAUSE_S)
@@ -59,10 +59,10 @@ def enrolment() -> dict[str, str]:
     return {VARIABLE: create_machine_token(person=keeper).secret}
 
 
-def address_behind(public_url: str) -> str:
-    """Return the address at which the site's own port leads to the relay."""
+def address_behind(public_url: str, place: Place) -> str:
+    """Return the address at which the site's own port leads to this place's relay."""
     parts = urlsplit(public_url)
-    return f"{'wss' if parts.scheme == 'https' else 'ws'}://{parts.netloc}{RELAY}"
+    return f"{'wss' if parts.scheme == 'https' else 'ws'}://{parts.netloc}{relay_path(place)}"
 
 
 def advertised(public_url: str, port: int) -> str:
@@ -79,9 +79,9 @@ def _command(site: str, host: str, port: int, advertise: str) -> list[str]:
     return [sys.executable, "-m", "peer_agent.cli", "relay", site, *place, *address, "--attached"]
 
 
-async def _run_once(command: list[str], place: Place, stop: asyncio.Event, door: Door | None) -> int:
+async def _run_once(command: list[str], place: Place, stop: asyncio.Event, *, at_door: bool) -> int:
     """Run the relay and return its exit status. It reads a pipe of ours, so it exits even if this process is killed."""
-    connections = door.open() if door is not None else None
+    connections = open_door(place) if at_door else None
     numbers = (connections.fileno(),) if connections is not None else ()
     command = [*command, *(f"--handed-over={number}" for number in numbers)]
     place.relay_home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -106,6 +106,8 @@ async def _run_once(command: list[str], place: Place, stop: asyncio.Event, door:
     asked.cancel()
     if not ended.done():
         await _end(child, child.terminate, ended)
+    if at_door:
+        close_door(place)
     return ended.result()
 
 

@@ -16,7 +16,8 @@ from websockets.exceptions import InvalidHandshake, WebSocketException
 from websockets.sync.client import connect
 
 from peer_agent.network.relay_server import HandedOver
-from server.door import Door
+from server.door import hand_over, open_door, place_in
+from server.lock import Place
 from server.relay import address_behind
 from tests.server.test_serve import PATIENCE_S, relay_of, serving, wait_until, where
 
@@ -26,9 +27,10 @@ def site(tmp_path: Path, migrated_sqlite: Path) -> Iterator[tuple[str, "subproce
     """Yield the address behind which the relay of a real site is reached, and the site's process."""
     shutil.copy(migrated_sqlite, tmp_path)
     with serving(tmp_path) as process:
-        yield address_behind(where(tmp_path, process)["url"]), process
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=PATIENCE_S)
+        yield address_behind(where(tmp_path, process)["url"], Place(tmp_path, 1)), process
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=PATIENCE_S)
 
 
 def greeting(address: str, **headers: str) -> bytes:
@@ -42,10 +44,11 @@ def greeting(address: str, **headers: str) -> bytes:
         return b""
 
 
-def test_one_port_serves_pages_and_relay(site: tuple[str, "subprocess.Popen[str]"]) -> None:
+def test_one_port_serves_pages_and_relay(site: tuple[str, "subprocess.Popen[str]"], tmp_path: Path) -> None:
     address, process = site
     assert address.startswith("ws://127.0.0.1:")
     wait_until(lambda: greeting(address))
+    assert (tmp_path / "relay.sock").is_socket()
     assert greeting(address, **{"X-Filler": "x" * 4000}), "the head may be long"
     relay = relay_of(process)
     listening = [each for each in relay.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
@@ -54,6 +57,9 @@ def test_one_port_serves_pages_and_relay(site: tuple[str, "subprocess.Popen[str]
     wait_until(lambda: not greeting(address) or relay_of(process).pid != relay.pid)
     wait_until(lambda: greeting(address))
     assert relay_of(process).pid != relay.pid, "the next relay has the connections"
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=PATIENCE_S)
+    assert not (tmp_path / "relay.sock").exists()
 
 
 def test_bytes_do_not_pass_through_the_site(site: tuple[str, "subprocess.Popen[str]"]) -> None:
@@ -70,25 +76,30 @@ def test_bytes_do_not_pass_through_the_site(site: tuple[str, "subprocess.Popen[s
 
 
 class TestPassing:
-    @pytest.fixture
-    def passed(self) -> Iterator[tuple[Door, HandedOver]]:
-        door = Door()
-        with HandedOver(door.open()) as taking:
-            taking.settimeout(0.0)
-            yield door, taking
-        door.close()
+    """The folder's path is longer than the system allows for a socket's path."""
 
-    async def pass_one(self, door: Door, head: bytes) -> socket.socket:
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        folder = tmp_path / ("x" * 120)
+        folder.mkdir()
+        return Place(folder, 1)
+
+    @pytest.fixture
+    def taking(self, place: Place) -> Iterator[HandedOver]:
+        with HandedOver(open_door(place)) as taking:
+            taking.settimeout(0.0)
+            yield taking
+
+    async def pass_one(self, place: Place, head: bytes) -> socket.socket:
         """Pass the accepted end of a new connection, and return the other end."""
         ours, theirs = socket.socketpair()
         transport, _ = await asyncio.get_running_loop().connect_accepted_socket(asyncio.Protocol, theirs)
-        door.hand_over(transport, head, "2001:db8::7")
+        hand_over(place, transport, head, "2001:db8::7")
         await asyncio.sleep(0)
         return ours
 
-    async def test_address_head_and_connection_arrive(self, passed: tuple[Door, HandedOver]) -> None:
-        door, taking = passed
-        with contextlib.closing(await self.pass_one(door, b"GET /relay/\n\n")) as ours:
+    async def test_address_head_and_connection_arrive(self, place: Place, taking: HandedOver) -> None:
+        with contextlib.closing(await self.pass_one(place, b"GET /relay/\n\n")) as ours:
             connection, (address, _) = taking.accept()
             assert (address, taking.heads[connection.fileno()]) == ("2001:db8::7", b"GET /relay/\n\n")
             connection.sendall(b"hello")
@@ -97,16 +108,31 @@ class TestPassing:
         with pytest.raises(BlockingIOError):
             taking.accept()
 
-    async def test_connection_ends_if_no_relay_takes_it(self, passed: tuple[Door, HandedOver]) -> None:
-        door, _ = passed
-        door.close()
-        with contextlib.closing(await self.pass_one(door, b"GET /relay/\n\n")) as ours:
+    async def test_each_relay_gets_its_own_connections(self, place: Place, taking: HandedOver) -> None:
+        second = place_in(place.folder, b"/relay-2/?x")
+        assert second == Place(place.folder, 2)
+        with HandedOver(open_door(second)) as other, contextlib.closing(await self.pass_one(second, b"2")):
+            with pytest.raises(BlockingIOError):
+                taking.accept()
+            connection, _ = other.accept()
+            assert other.heads[connection.fileno()] == b"2"
+            connection.close()
+
+    async def test_connection_ends_if_no_relay_takes_it(self, place: Place) -> None:
+        open_door(place).close()
+        with contextlib.closing(await self.pass_one(place, b"GET /relay/\n\n")) as ours:
             assert ours.recv(9) == b""
 
-    async def test_relay_that_hangs_does_not_block_the_site(self, passed: tuple[Door, HandedOver]) -> None:
-        door, _ = passed
-        ends = [await self.pass_one(door, b"x" * 16_000) for _ in range(300)]
+    async def test_relay_that_hangs_does_not_block_the_site(self, place: Place, taking: HandedOver) -> None:
+        ends = [await self.pass_one(place, b"x" * 16_000) for _ in range(300)]
         ends[-1].settimeout(PATIENCE_S)
         assert ends[-1].recv(9) == b"", "its queue is full, so the last one ends"
         for end in ends:
             end.close()
+
+
+@pytest.mark.parametrize(
+    "url", [b"/", b"/relay", b"/relay-0/", b"/relay-2", b"/relay-02/", b"/relay-99999/", b"/x/relay/"]
+)
+def test_other_paths_lead_to_no_relay(url: bytes) -> None:
+    assert place_in(Path(), url) is None

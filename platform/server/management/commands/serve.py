@@ -25,7 +25,7 @@ from peer_agent.protocol.errors import Problem
 from runs.background import request_after_start
 from runs.storage import clear_workspaces
 from server.backups import back_up_before_changes
-from server.door import CAN_PASS, Door
+from server.door import CAN_PASS, can_pass
 from server.housekeeping import keep_house, refuse_unknown_changes
 from server.http_server import serve_http, stop_on_signals, stop_with_input
 from server.lock import Place, own_place
@@ -88,7 +88,7 @@ class Command(BaseCommand):
             prepare_looks()
             hint = hint_for_neighbours(options["host"], bound.getsockname()[1], public)
             self._greet(public, data, [line for line in (warning, hint) if line])
-            relay = None if options["no_relay"] else relay_place(public, options["host"], options["relay_port"])
+            relay = None if options["no_relay"] else relay_place(place, public, options["host"], options["relay_port"])
             asyncio.run(serve(bound, ready, inner=inner, relay=relay, attached=options["attached"]))
 
     def _greet(self, public: str, data: Path, warnings: list[str]) -> None:
@@ -141,22 +141,22 @@ def check_parts(options: Mapping[str, Any]) -> None:
 
 
 class RelayPlace(NamedTuple):
-    """Where the relay gets its connections: at a port of its own, or from the site if `door` is set."""
+    """Where the relay gets its connections: at a port of its own, or `at_door` from site processes."""
 
     host: str
     port: int
     advertise: str
-    door: Door | None = None
+    at_door: bool = False
 
 
-def relay_place(public: str, host: str, asked: int | None) -> RelayPlace:
+def relay_place(place: Place, public: str, host: str, asked: int | None) -> RelayPlace:
     """Return where the relay accepts connections.
 
     This is the site's own port, or a separate port if one was requested or the operating system cannot pass sockets
     between processes.
     """
-    if asked is None and CAN_PASS:
-        return RelayPlace("", 0, address_behind(public), Door())
+    if asked is None and can_pass(place):
+        return RelayPlace("", 0, address_behind(public, place), at_door=True)
     port = relay_port_for(public, host, asked or 0)
     advertise = advertised(public, port)
     return RelayPlace(host if advertise else "::1" if ":" in host else "127.0.0.1", port, advertise)
@@ -183,8 +183,8 @@ async def serve(
             await keep_relay(inner, ready.place, **relay._asdict(), stop=stop)
 
     beside = [announce_and_relay(), keep_house(stop), watch_loop(stop)]
-    door = relay.door if relay is not None else None
-    parts = [serve_http(application, bound, stop, started, door=door), run_hosts(stop), *beside]
+    relays = ready.place.folder if CAN_PASS else None
+    parts = [serve_http(application, bound, stop, started, relays=relays), run_hosts(stop), *beside]
     async with asyncio.TaskGroup() as group:
         for part in parts:
             group.create_task(_until_stopped(part, stop))
