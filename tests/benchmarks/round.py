@@ -104,7 +104,10 @@ class Plain(Measured):
 
 
 @asynccontextmanager
-async def swarm(folder: Path, grid: Grid, relays: int, contributors: int) -> AsyncIterator[Swarm]:
+async def swarm(
+    folder: Path, grid: Grid, relays: int, contributors: int, *, one_port: bool = False
+) -> AsyncIterator[Swarm]:
+    """Yield a swarm. `one_port`: the relay gets its connections from a site's HTTP server, whose port it shares."""
     site = Site(grid)
     control = await site.listen()
     with contextlib.ExitStack() as stack:
@@ -114,7 +117,12 @@ async def swarm(folder: Path, grid: Grid, relays: int, contributors: int) -> Asy
             peer = f"{number + (1 << 64 if role == 'relay' else 1):032x}"
             return stack.enter_context(running("-m", f"{RIG}.{role}", home, peer, control, *more))
 
-        middle = [start("relay", number) for number in range(relays)]
+        middle = []
+        if one_port:
+            (folder / "relay0").mkdir(parents=True)
+            middle.append(stack.enter_context(running("-m", f"{RIG}.front", str(folder / "relay0"))))
+        shared = ("127.0.0.1", "relay", middle[0].hear()) if one_port else ()
+        middle += [start("relay", number, *shared) for number in range(relays)]
         addresses = await site.relay_addresses(relays)
         ends = [start("contributor", number, str(grid.elements)) for number in range(contributors)]
         await site.bring_together(addresses, contributors)
@@ -135,19 +143,24 @@ def plain(most: int, senders: int) -> Iterator[Plain]:
 
 
 async def measure(elements: int, contributors: int, repeats: int) -> Figures:
-    """Measure all codecs over one relay, two relays and plain TCP in turn. The first turn is not counted."""
+    """Measure all codecs over one relay, two relays, one on the site's port, and plain TCP in turn.
+
+    The first turn is not counted.
+    """
     grid = grid_of(elements)
     sizes = {codec: sum(encoded_size(codec, grid.length(chunk)) for chunk in grid) for codec in CODECS}
     with tempfile.TemporaryDirectory() as folder, plain(4 * elements, contributors) as tcp:
         async with (
             swarm(Path(folder, "one"), grid, 1, contributors) as one,
             swarm(Path(folder, "two"), grid, 2, contributors) as two,
+            swarm(Path(folder, "one-port"), grid, 1, contributors, one_port=True) as one_port,
         ):
             for turn in range(1 + repeats):
                 for codec in CODECS:
                     tcp.exchange(codec, sizes[codec])
                     await one.round(codec)
                     await two.round(codec)
+                    await one_port.round(codec)
                 say(f"turn {turn} of {repeats}")
             moved = {codec: 2 * contributors * size / MB for codec, size in sizes.items()}
             return {
@@ -155,7 +168,10 @@ async def measure(elements: int, contributors: int, repeats: int) -> Figures:
                 "chunks": grid.chunks,
                 "contributors": contributors,
                 "repeats": repeats,
-                "codecs": {codec: _compared(codec, moved[codec], tcp, {"1": one, "2": two}) for codec in CODECS},
+                "codecs": {
+                    codec: _compared(codec, moved[codec], tcp, {"1": one, "2": two, "1_one_port": one_port})
+                    for codec in CODECS
+                },
                 "memory_mb": {"1": one.memory(), "2": two.memory()},
                 "copy_to_other_relay_s": median(two.copy_s[len(CODECS) :]),
             }

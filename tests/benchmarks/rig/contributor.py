@@ -29,6 +29,7 @@ from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.advance import advance, heard
 from peer_agent.protocol.trainer.state import new_trainer
 from peer_agent.protocol.wire import Frame, Kind
+from peer_agent.recipes import KINDS
 from peer_agent.relay.place import Place
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
@@ -37,6 +38,8 @@ from peer_agent.trainer.round import OpenRound, contribute
 from tests.benchmarks.rig.machines import OwnAccess
 from tests.benchmarks.rig.processes import leave_with_parent
 from tests.protocol.identities import RUN
+
+assert KINDS, "without the recipes, a trainer's core quits at the greeting"
 
 PATIENCE_S = 30.0
 

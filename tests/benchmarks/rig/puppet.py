@@ -27,7 +27,6 @@ from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.advance import heard
 from peer_agent.protocol.trainer.state import new_trainer
 from peer_agent.protocol.wire import Frame, encode
-from peer_agent.recipes import KINDS
 from peer_agent.site.credential import RunAccess
 from tests.benchmarks.rig.contributor import Contributor
 from tests.hostile.behaviours import TICK_S, Behaviour, Memory, Word
@@ -35,7 +34,6 @@ from tests.hostile.behaviours import TICK_S, Behaviour, Memory, Word
 BACK_S = 1.0  # the puppet ignores the site's hints, and reconnects after this many seconds
 UNIT_S = 0.1  # seconds per computed unit
 AWAY_S = 1.0
-assert KINDS, "without the recipes, a trainer's core quits at the greeting"
 ENDED = (LinkLost, Refused, Problem, ConnectionError, TimeoutError)
 
 
