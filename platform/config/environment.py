@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from peer_agent import __version__
 from peer_agent.protocol.errors import Problem
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -20,6 +21,7 @@ SQLITE_OPTIONS = {
     "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;",
 }
 SECRET_BYTES = 32
+CONNECTS_AS = f"manyhands {__version__}"  # what PostgreSQL calls this version's connections (application_name)
 # Time limits for PostgreSQL, so that a process or a network that hangs blocks others for less than a host's claim lasts
 # (10 s). `manage.py migrate` lifts the first one. Reaching a limit raises OperationalError, which callers retry.
 SERVER_LIMITS = {"statement_timeout": 8000, "lock_timeout": 4000, "idle_in_transaction_session_timeout": 5000}  # ms
@@ -178,7 +180,12 @@ def postgresql(url: str) -> dict[str, Any]:
     given = {key: values[-1] for key, values in parse_qs(parts.query).items()}
     host = given.pop("host", parts.hostname or "")
     limits = " ".join(f"-c {name}={value}" for name, value in SERVER_LIMITS.items())
-    options = {**CLIENT_LIMITS, **given, "options": f"{limits} {given.get('options', '')}".strip()}
+    options = {
+        **CLIENT_LIMITS,
+        "application_name": CONNECTS_AS,
+        **given,
+        "options": f"{limits} {given.get('options', '')}".strip(),
+    }
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": unquote(parts.path.removeprefix("/")) or "postgres",

@@ -1,33 +1,35 @@
-"""Regular deletion of old rows while the site runs, and a check that this version knows the database's tables."""
+"""What a site does every hour while it runs: old rows are deleted, and waiting migrations are applied."""
 
 import asyncio
 import contextlib
 import logging
 
 from django.contrib.sessions.models import Session
-from django.db import DatabaseError, connection
-from django.db.migrations.loader import MigrationLoader
+from django.core.management import call_command
+from django.db import DatabaseError
 from django.utils import timezone
 
 from accounts.devices import forget_dead
+from config.upgrades import pending
 from coordination.threads import in_thread
 from notices import outbox
 from notices.services import forget_unconfirmed
-from peer_agent.protocol.errors import Problem
 from runs.releases import trials
 
 log = logging.getLogger(__name__)
 
 EVERY_S = 3600.0
-# Apps of this project; apps of others may replace their migrations.
-OURS = frozenset({"accounts", "coordination", "jobs", "notices", "runs"})
 
 
 async def keep_house(stop: asyncio.Event) -> None:
-    """Delete expired rows at once, then every hour until `stop`. Several site processes may do this concurrently."""
+    """Delete expired rows and apply waiting migrations at once, then every hour until `stop`.
+
+    Several site processes may do this concurrently.
+    """
     while not stop.is_set():
         try:
             await in_thread(_clear)()
+            await in_thread(_change_tables)()
         except DatabaseError:
             log.warning("the database is away", exc_info=True)
         with contextlib.suppress(TimeoutError):
@@ -43,9 +45,6 @@ def _clear() -> None:
     trials.forget_old(now)
 
 
-def refuse_unknown_changes() -> None:
-    """Raise Problem E418 if a newer version has applied a migration that this version does not know."""
-    loader = MigrationLoader(connection)
-    for app, name in sorted(loader.applied_migrations.keys() - loader.disk_migrations.keys()):
-        if app in OURS:
-            raise Problem.of("E418", change=f"{app}.{name}")
+def _change_tables() -> None:
+    if pending().now:
+        call_command("migrate", verbosity=0, interactive=False)

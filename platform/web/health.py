@@ -41,6 +41,7 @@ from redis.retry import Retry
 
 from accounts.models import Machine
 from config.environment import addresses_of, is_loopback
+from config.upgrades import other_versions, pending
 from coordination import presence
 from jobs.models import Job
 from peer_agent.machine.language import in_bytes
@@ -371,6 +372,10 @@ def check_database() -> Finding:
     except DatabaseError:
         text, do = _("%(name)s does not answer."), _("Check the server and the setting:")
         return Finding(State.LOOK, text, facts, do, "DATABASE_URL", is_down=True)
+    if other_versions() and (found := pending()).waiting:
+        text = _("%(number)s changes of the tables wait until version %(versions)s has stopped.")
+        waits = {"number": len(found.waiting), "versions": ", ".join(found.versions)}
+        return Finding(State.LOOK, text, waits, _("Stop it. The site then makes them within an hour."))
     return Finding(State.OK, _("%(name)s answers."), facts)
 
 

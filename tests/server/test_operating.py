@@ -22,8 +22,9 @@ import pytest
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
+from config import upgrades
 from peer_agent.protocol.errors import Problem
-from server import backups, housekeeping, lock
+from server import backups, lock
 from server.reachability import checked_public, hint_for_neighbours, own_addresses, relay_port_for
 from tests.server.test_serve import PATIENCE_S, ROOT, relay_of, serving, wait_until, where
 from tests.servers import free_port
@@ -97,10 +98,10 @@ class TestBackup:
 
 @pytest.mark.django_db
 def test_a_database_that_another_version_changed_is_refused() -> None:
-    housekeeping.refuse_unknown_changes()
+    upgrades.refuse_unknown_changes()
     MigrationRecorder(connection).record_applied("runs", "0002_of_a_later_version")
     with pytest.raises(Problem, match=r"E418.*runs\.0002_of_a_later_version"):
-        housekeeping.refuse_unknown_changes()
+        upgrades.refuse_unknown_changes()
 
 
 class TestAddresses:

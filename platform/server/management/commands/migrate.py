@@ -1,5 +1,7 @@
-"""`manage.py migrate`: Django's command, quick on an empty database and without a time limit on statements."""
+"""`manage.py migrate`: Django's command, quick on an empty database, and careful while another version is running."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.commands import migrate
@@ -7,28 +9,39 @@ from django.db import connection, transaction
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
+from config.upgrades import pending
+
+WAITING = "{number} changes of the tables wait until version {versions} has stopped.\n"
+LOCK = 0x6D68  # PostgreSQL's advisory lock that a process holds while it applies migrations
+
 
 class Command(migrate.Command):
-    """Django's `migrate`, with two differences.
+    """Django's `migrate`, with two differences if no app is named.
 
-    It creates the tables of an empty SQLite database directly. On PostgreSQL it has no statement timeout, because
-    altering a large table can exceed the usual limit. The lock timeout stays, because every other query would queue
-    behind a blocked migration.
+    It creates the tables of an empty SQLite database directly. On PostgreSQL, it applies only the migrations that other
+    running versions can live with.
     """
 
     def handle(self, *arguments: Any, **options: Any) -> None:
-        if connection.vendor == "sqlite" and not options["app_label"] and not connection.introspection.table_names():
-            self.verbosity = options["verbosity"]
-            self._create_all()
-        if connection.vendor == "postgresql":
-            with connection.cursor() as cursor:
-                cursor.execute("SET statement_timeout = 0")
-        try:
+        if options["app_label"]:
             super().handle(*arguments, **options)
-        finally:
-            if connection.vendor == "postgresql":
-                with connection.cursor() as cursor:
-                    cursor.execute("RESET statement_timeout")
+        elif connection.vendor == "sqlite":
+            if not connection.introspection.table_names():
+                self.verbosity = options["verbosity"]
+                self._create_all()
+            super().handle(*arguments, **options)
+        else:
+            with _alone():
+                self._apply_pending(*arguments, **options)
+
+    def _apply_pending(self, *arguments: Any, **options: Any) -> None:
+        now, waiting, versions = pending()
+        if waiting:
+            for app, name in dict(now).items():  # the last one of each app
+                super().handle(*arguments, **{**options, "app_label": app, "migration_name": name})
+            self.stdout.write(WAITING.format(number=len(waiting), versions=", ".join(versions)))
+        else:
+            super().handle(*arguments, **options)
 
     def _create_all(self) -> None:
         """Create the tables of all models, and record every migration as applied.
@@ -46,3 +59,21 @@ class Command(migrate.Command):
                     recorder.record_applied(*migration)
         finally:
             connection.enable_constraint_checking()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Wait until no other process applies migrations, and lift the statement timeout, since a large table takes long.
+
+    The lock timeout stays for the migrations, because every other query would queue behind a blocked one.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SET statement_timeout = 0; SET lock_timeout = 0")
+        cursor.execute("SELECT pg_advisory_lock(%s)", [LOCK])
+        cursor.execute("RESET lock_timeout")
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
+            cursor.execute("RESET statement_timeout")

@@ -15,7 +15,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand
 
 from accounts.selectors import has_operator
-from config import environment
+from config import environment, upgrades
 from config.environment import in_url, public_settings
 from coordination.hosts.claims import forget_the_dead
 from coordination.snapshots import expire_pending
@@ -26,7 +26,7 @@ from runs.background import request_after_start
 from runs.storage import clear_workspaces
 from server.backups import back_up_before_changes
 from server.door import CAN_PASS, can_pass
-from server.housekeeping import keep_house, refuse_unknown_changes
+from server.housekeeping import keep_house
 from server.http_server import serve_http, stop_on_signals, stop_with_input
 from server.lock import Place, own_place
 from server.reachability import bound_socket, checked_public, hint_for_neighbours, relay_port_for
@@ -70,10 +70,10 @@ class Command(BaseCommand):
             warning = checked_public(public)
             for name, value in public_settings(public).items():
                 setattr(settings, name, value)
-            refuse_unknown_changes()
+            upgrades.refuse_unknown_changes()
             if copy := back_up_before_changes(data):
                 self.stdout.write(f"The tables change with this version; as they were, they are kept in {copy}")
-            call_command("migrate", verbosity=0, interactive=False)
+            call_command("migrate", verbosity=0, interactive=False, stdout=self.stdout)
             ready = stack.enter_context(announced(place, public))
             if is_alone:
                 clear_workspaces()
