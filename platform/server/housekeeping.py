@@ -1,4 +1,4 @@
-"""What a site does every hour while it runs: old rows are deleted, and waiting migrations are applied."""
+"""The hourly work of a running site: it deletes old rows and applies waiting migrations."""
 
 import asyncio
 import contextlib
