@@ -4,7 +4,8 @@
 ARG IMAGE=registry.example.org/manyhands/site:latest
 FROM ${IMAGE}
 USER 1000:1000
-ENV HOME=/data
+# Requests come from the Space's proxy, which names the visitor.
+ENV HOME=/data MANYHANDS_TRUSTED_PROXIES=10.0.0.0/8
 EXPOSE 7860
 ENTRYPOINT ["/bin/sh", "-c"]
 CMD ["mkdir -p /data/tmp && exec python manage.py serve --host 0.0.0.0 --port 7860 --public-url https://$SPACE_HOST"]

@@ -91,6 +91,7 @@ def test_one_command_is_the_whole_site_and_ends_cleanly(tmp_path: Path) -> None:
         assert f"Manyhands is at {url}/" in said
         assert f"{url}/operator/" in said
         assert "Traceback" not in said
+        assert not (tmp_path / "backups").exists(), "a new database needs no backup"
         assert not relay.is_running()
         assert not (tmp_path / "serve.json").exists()
 

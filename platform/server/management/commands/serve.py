@@ -70,9 +70,10 @@ class Command(BaseCommand):
             warning = checked_public(public)
             for name, value in public_settings(public).items():
                 setattr(settings, name, value)
-            upgrades.refuse_unknown_changes()
+            # The backup comes first, because any query creates a missing SQLite file.
             if copy := back_up_before_changes(data):
                 self.stdout.write(f"The tables change with this version; as they were, they are kept in {copy}")
+            upgrades.refuse_unknown_changes()
             call_command("migrate", verbosity=0, interactive=False, stdout=self.stdout)
             ready = stack.enter_context(announced(place, public))
             if is_alone:
