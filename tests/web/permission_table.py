@@ -24,11 +24,11 @@ from typing import NamedTuple
 REQUESTERS = ("nobody", "stranger", "member", "organizer", "operator", "revoked")
 ABOUT = {
     "nobody": "not logged in, without a machine",
-    "stranger": "logged in; has a machine with a credential for the run if the site issues one, otherwise for another run",
+    "stranger": "logged in; has a machine with a credential for the run if the site issues one, else for another",
     "member": "like a stranger, but in the run by invitation",
     "organizer": "like a stranger, but owns the run",
     "operator": "hosts the site and a relay; sees invitation-only runs only on the operator pages",
-    "revoked": "no session; has the credential of one of the organizer's machines, which was revoked after it was issued",
+    "revoked": "no session; has a credential of one of the organizer's machines, revoked after it was issued",
 }
 
 
