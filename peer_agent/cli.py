@@ -47,7 +47,7 @@ TokenFile = Annotated[
 ]
 Token = Annotated[str, typer.Option(hidden=True, callback=refuse_argument)]
 Attached = Annotated[bool, typer.Option(hidden=True, help=_("Leave when standard input ends."))]
-Json = Annotated[bool, typer.Option("--json", help=_("Facts for programs, as JSON."))]
+Json = Annotated[bool, typer.Option("--json", help=_("Machine-readable output, as JSON."))]
 Auxiliary = Annotated[
     bool,
     typer.Option(

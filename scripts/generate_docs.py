@@ -43,9 +43,9 @@ GROUPS = {
     "Site to peer": m.TO_PEER,
     "To a relay": m.TO_RELAY,
     "From a relay": m.FROM_RELAY,
-    "To a relay that forwards, and its answer": m.TO_FORWARD,
+    "To a forwarding relay, and its reply": m.TO_FORWARD,
     "From a machine to its site, about itself": m.OF_MACHINE,
-    "From a machine's owner, by its site": m.TO_MACHINE,
+    "From a machine's owner, through the site": m.TO_MACHINE,
 }
 PARTS = (
     *(m.DoneUnit, m.InDoubt, m.Weight, m.Shard, m.Snapshot, m.Listener),
@@ -57,45 +57,49 @@ PARTS = (
 
 PROTOCOL = """# The protocol, version {version}
 
-A run is a replicated log: a snapshot of the model and the updates committed since. A *round* makes one update.
+A run is a replicated log: a snapshot of the model plus all updates committed since then. A *round* produces one
+update.
 
-1. Trainers accumulate gradients on samples leased to them. When together they have the target batch, the site's
-   coordinator *cuts*.
-2. Each trainer *offers* what it holds, digest first. A signed *plan* fixes weights and who averages which span.
-3. Contributors stream chunks to reducers, which average and keep them.
-4. When every span is held, the record goes into the database. Only what the database has is committed.
+1. Trainers accumulate gradients over samples leased to them. When together they have reached the target batch, the
+   site's coordinator sends a *cut*.
+2. Each trainer *offers* the work it holds, digest first. A signed *plan* fixes the weights and determines who averages
+   which span.
+3. Contributors stream chunks to reducers, which average and store them.
+4. Once every span is stored, the site writes the record to the database. A step is committed only when it is in the
+   database.
 
 Nothing else ever changes parameters, and no peer takes a step alone.
 
 ## The coordinator
 
-One deterministic function, `advance(state, event, now, seed)`, in `peer_agent/protocol/coordinator/`. A round that
-cannot finish is *void*: visible and counted, and nothing is applied. Gradients and leases stay where they are.
+The coordinator is a single deterministic function, `advance(state, event, now, seed)`, in
+`peer_agent/protocol/coordinator/`. A round that cannot finish is *void*: it is displayed and counted, but nothing is
+applied. Gradients and leases are kept.
 
 {transitions}
 
-A reducer has one attempt open, or none:
+A reducer has at most one open attempt:
 
 {reducing}
 
-After the cut, every message names its run, step, fence and attempt. The *fence* grows with every host that claims
-the run, the *attempt* with every plan. Peers drop anything lower than the highest they have seen, and the
-coordinator accepts only the open attempt. A restarted host reads head, lease marks and settled units from the
-database. The open attempt is void, and every peer says hello again.
+After the cut, every message names its run, step, fence and attempt. The *fence* increases with every host that claims
+the run, and the *attempt* with every plan. Peers drop anything lower than the highest they have seen, and the
+coordinator accepts only messages for the open attempt. After a restart, a host reads the head, lease marks and settled
+units from the database. The open attempt becomes void, and every peer sends a new hello.
 
 ## Links
 
-Every link is a WebSocket. A control link joins a peer and the site, a data link a trainer and a reducer. The
-listening side sends a challenge. The dialling side proves that it holds the key in a credential the site signed.
-The listening side proves itself in turn.
+Every link is a WebSocket. A control link connects a peer to the site, and a data link connects a trainer to a reducer.
+The listening side sends a challenge. The dialling side proves that it holds the key named in a credential that the site
+has signed. The listening side then proves its own identity.
 
-A forward link joins a trainer and a relay that connects it to a listener. Its frames carry the bytes of a data link
-between these two, which the relay cannot read. A dialler requests it with the WebSocket subprotocol
-`manyhands.forward`.
+A forward link connects a trainer to a relay, which in turn connects it to a listener. Its frames carry the bytes of a
+data link between the trainer and the listener, which the relay cannot read. The dialler requests a forward link with
+the WebSocket subprotocol `manyhands.forward`.
 
-A message is one byte `1` and a MessagePack map with its `type`. Unknown types and unknown fields are refused with a
-number (see [errors](errors.md)), and the link is closed. A message has at most {max_message} bytes, and
-{max_handshake} until the link is open.
+A message consists of the byte `1` and a MessagePack map that includes its `type`. A peer that receives an unknown type
+or field refuses the message with an error number (see [errors](errors.md)) and closes the link. A message may have up
+to {max_message} bytes, or {max_handshake} before the link is open.
 
 What each side may receive, by link and phase:
 
@@ -103,8 +107,8 @@ What each side may receive, by link and phase:
 
 ## Frames
 
-A chunk follows a big-endian header of {header_bytes} bytes. A weight is never in a frame. Forwarded bytes have the
-same header, with only the run filled in.
+Each frame consists of a big-endian header of {header_bytes} bytes, followed by a chunk. Frames never contain weights.
+Forwarded bytes have the same header, with only the run filled in.
 
 {header}
 
@@ -117,11 +121,11 @@ same header, with only the run filled in.
 
 ERRORS = """# Errors
 
-Every error that people can see has a number, a title, a cause and a remedy. Words in angle brackets are placeholders.
+Every error that users can see has a number, a title, a cause and a remedy. Words in angle brackets are placeholders.
 
 {severities}
 
-An error that *follows from* another is hidden while the other is shown.
+An error that *follows from* another one is hidden as long as the other one is shown.
 
 {errors}"""
 
@@ -200,7 +204,7 @@ def type_name(kind: inspect.Type) -> str:
         case inspect.FloatType():
             return "number"
         case inspect.StrType():
-            return "text" + (f" `{kind.pattern}`" if kind.pattern else limits(None, kind.max_length))
+            return "string" + (f" `{kind.pattern}`" if kind.pattern else limits(None, kind.max_length))
         case inspect.BytesType():
             return "bytes" + limits(kind.min_length, kind.max_length)
         case inspect.BoolType():

@@ -9,25 +9,26 @@ Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
 PARTS = {  # Parts of the site, by how addresses begin. The first match counts.
     "The API": ("/api/",),
     "Runs": ("/runs/",),
-    "Texts on their way in": ("/uploads/",),
+    "Uploads": ("/uploads/",),
     "People and teams": ("/people/", "/teams/"),
     "Machines": ("/machines/", "/approve/", "/download/"),
     "Accounts": ("/account/", "/login/", "/logout/", "/signup/", "/password/"),
     "The site": ("/",),
 }
-PAGE = """# Who may do what
+PAGE = """# Permissions
 
-Every address of the site, with every method it takes, and the answer to each requester.
-`tests/web/test_permissions.py` takes the addresses from the URL configuration and requests each as everyone below.
-It fails if an answer differs, or if an address has no row. `tests/web/feed/test_socket_permissions.py` has two more
+This page lists every URL of the site, with every method it accepts and the response to each kind of requester.
+`tests/web/test_permissions.py` takes the URLs from the URL configuration and requests each one as every requester
+below. It fails if a response differs, or if a URL has no row. `tests/web/feed/test_socket_permissions.py` has two more
 tables: who may watch a run live, and whose machines may take part.
 
 {askers}
 
-A number is the HTTP status. *login* redirects to the login page; *done* redirects elsewhere, as a form does when it
-has done its work. A run that a requester may not see gets the answer of a run that does not exist. HEAD is answered
-like GET, or with 405. Machines, tokens and uploads in addresses are the member's; runs and invitations are the
-organizer's. Everything below `/admin/` is one row: a separate test walks every page there.
+A number is an HTTP status. *login* means a redirect to the login page; *done* means a redirect elsewhere, as after a
+form has been submitted successfully. If a requester may not see a run, the response is the same as if the run did not
+exist. HEAD requests get the same response as GET, or 405. Machines, tokens and uploads in the URLs belong to the
+member; runs and invitations belong to the organizer. Everything under `/admin/` is a single row: a separate test visits
+every page there.
 
 {parts}"""
 
@@ -38,8 +39,8 @@ def permissions_page(table: Table) -> str:
     parts = []
     for title, found in by_part().items():
         cells = [line for _, place in groupby(found, key=place_of) for line in lines(list(place))]
-        parts.append(f"## {title}\n\n" + table(("method", "address", "run is", *EVERYBODY), cells) + "\n")
-    return PAGE.format(askers=table(("asker", "who that is"), askers), parts="\n".join(parts))
+        parts.append(f"## {title}\n\n" + table(("method", "URL", "run is", *EVERYBODY), cells) + "\n")
+    return PAGE.format(askers=table(("requester", "description"), askers), parts="\n".join(parts))
 
 
 def by_part() -> dict[str, list[Row]]:

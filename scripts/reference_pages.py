@@ -11,16 +11,16 @@ from peer_agent.recipes import KINDS
 Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
 CLI = """# The `manyhands` command
 
-`manyhands COMMAND --help` prints the same, in your language where there is a translation. The exit status is 0 when
-the work is done, 1 after a numbered [error](../errors.md), and 2 when the command line is wrong. The agent also reads
-[environment variables](settings.md#the-agent). What `join --json` prints is in [JSON lines](json-lines.md).
+`manyhands COMMAND --help` prints the same information, in your language if a translation exists. The exit status is 0
+on success, 1 after a numbered [error](../errors.md), and 2 if the command line is invalid. The agent also reads
+[environment variables](settings.md#the-agent). The output of `join --json` is described in [JSON lines](json-lines.md).
 
 {commands}"""
 RECIPES = """# Recipe values
 
-A recipe is the checked description of what a run trains. The form for a new run offers these values, and the API
-returns them as `recipe`. Once a run is open, only its number of steps and the weights of its sources can change.
-[Adding a recipe](../adding-a-recipe.md) explains how to write another kind.
+A recipe is a validated description of what a run trains. You can set these values in the form for a new run, and the
+API returns them as `recipe`. Once a run is open, only the number of steps and the weights of its sources can be
+changed. To write your own kind of recipe, see [Add a recipe](../adding-a-recipe.md).
 
 ## All recipes
 
@@ -61,7 +61,7 @@ def recipes_page(table: Table) -> str:
 
     def values(kind: inspect.Type, words: Sequence[Words]) -> str:
         rows = [_row(kind, each) for each in words]
-        return table(("value", "what it may be", "default", "meaning"), rows)
+        return table(("value", "allowed values", "default", "meaning"), rows)
 
     common = values(inspect.type_info(Recipe), [each for group in COMMON.values() for each in group])
     parts = []

@@ -23,12 +23,12 @@ from typing import NamedTuple
 
 REQUESTERS = ("nobody", "stranger", "member", "organizer", "operator", "revoked")
 ABOUT = {
-    "nobody": "not logged in, and no machine",
-    "stranger": "logged in, with a machine whose credential is for the run where the site gives one, else for another",
-    "member": "the same, and in the run by invitation",
-    "organizer": "the same, and the run is theirs",
-    "operator": "hosts the site, with a relay; sees runs by invitation on the operators' pages alone",
-    "revoked": "no session; the credential of a machine of the organizer's that was revoked after it was given out",
+    "nobody": "not logged in, without a machine",
+    "stranger": "logged in; has a machine with a credential for the run if the site issues one, else for another",
+    "member": "like a stranger, but in the run by invitation",
+    "organizer": "like a stranger, but owns the run",
+    "operator": "hosts the site and a relay; sees invitation-only runs only on the operator pages",
+    "revoked": "no session; has a credential of one of the organizer's machines, revoked after it was issued",
 }
 
 
@@ -51,7 +51,7 @@ MACHINES_ASK = (  # addresses that machines request with a credential
 )
 FURTHER = {
     "removed": Further(
-        "was in the run until its organizer removed them, with a credential for it from before",
+        "was in the run until the organizer removed them; has a credential from before",
         like="stranger",
         but={
             "POST /runs/<slug>/join/<secret>/": "done done 404",
@@ -61,7 +61,7 @@ FURTHER = {
         },
     ),
     "closed": Further(
-        "the organizer, whose account an operator has closed since: session, token and credential are from before",
+        "the organizer, after an operator closed the account; the session, token and credential are from before",
         like="nobody",
         but=dict.fromkeys(MACHINES_ASK, "revoked"),
     ),
