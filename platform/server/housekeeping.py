@@ -1,4 +1,4 @@
-"""Regular deletion of old rows while the site runs, and a check that this version knows the database's tables."""
+"""Regular deletion of old rows while the site is running, and a check that this version knows the database's tables."""
 
 import asyncio
 import contextlib
@@ -19,12 +19,12 @@ from runs.releases import trials
 log = logging.getLogger(__name__)
 
 EVERY_S = 3600.0
-# Apps of this project; apps of others may replace their migrations.
+# This project's apps; other apps may replace their migrations.
 OURS = frozenset({"accounts", "coordination", "jobs", "notices", "runs"})
 
 
 async def keep_house(stop: asyncio.Event) -> None:
-    """Delete expired rows at once, then every hour until `stop`. Several site processes may do this concurrently."""
+    """Delete expired rows at once, then every hour until `stop`. Several site processes may do so concurrently."""
     while not stop.is_set():
         try:
             await in_thread(_clear)()
@@ -36,7 +36,7 @@ async def keep_house(stop: asyncio.Event) -> None:
 
 def _clear() -> None:
     now = timezone.now()
-    Session.objects.filter(expire_date__lt=now).delete()  # the people of expired sessions are logged out already
+    Session.objects.filter(expire_date__lt=now).delete()  # people with expired sessions are already logged out
     forget_dead(now)
     outbox.forget_old(now)
     forget_unconfirmed(now)

@@ -7,7 +7,7 @@ from django.db import connection
 
 
 class Command(migrate.Command):
-    """Django's `migrate`, without a statement timeout, since altering a large table can exceed the usual limit.
+    """Django's `migrate`, without a statement timeout, since altering a large table may exceed the usual limit.
 
     The lock timeout stays, because every other query would queue behind a blocked migration.
     """
