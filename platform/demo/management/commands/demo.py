@@ -19,7 +19,7 @@ from server.reachability import check_port
 
 
 class Command(BaseCommand):
-    """Start a site and volunteers that train a small model on this machine."""
+    """Starts a site and volunteers that train a small model on this machine."""
 
     help = "Train a small language model here: a site, a relay and volunteers, each a process of its own."
     requires_system_checks: list[str] = []  # noqa: RUF012 (Django's own way)
