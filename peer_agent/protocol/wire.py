@@ -46,7 +46,7 @@ class Frame(Struct, frozen=True, gc=False):
 
 
 class Malformed(Struct, frozen=True):
-    """Received bytes that are not a valid message. `reason`: a text for our log and for the sender."""
+    """Received bytes that are not a valid message. `reason`: wording for our log and for the sender."""
 
     reason: str
 

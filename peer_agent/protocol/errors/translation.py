@@ -40,7 +40,7 @@ def places_in(template: str, text: str) -> tuple[dict[str, str], str] | None:
 
 
 def refilled(templates: Iterable[str], text: str, translated: Translated) -> str:
-    """Translate a text made from one of the templates, keeping its details. Return any other text unchanged."""
+    """Translate text made from one of the templates, keeping its details. Return any other text unchanged."""
     for english in templates:
         found = places_in(english, text)
         if found is not None and not found[1]:
