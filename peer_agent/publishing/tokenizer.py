@@ -128,7 +128,7 @@ def encode_documents(
 
 
 def _sentences(tokenizer: Tokenizer, documents: list[str]) -> Iterator[Encoded]:
-    """Encode each sentence separately, to find the token at which it starts."""
+    """Encode each sentence separately, to find the token that it starts at."""
     for document in documents:
         encoded = Encoded([], [])
         for encoding in tokenizer.encode_batch_fast(sentences_of(document), add_special_tokens=False):
