@@ -1,5 +1,5 @@
-"""The recipe for a masked language model, which predicts hidden words from the text on both sides, as well as the order
-of a sample's two parts.
+"""The recipe for a masked language model, which predicts hidden words from the text on either side of them, as well as
+the order of a sample's two parts.
 """
 
 from collections.abc import Iterable, Mapping
