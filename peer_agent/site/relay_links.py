@@ -155,7 +155,7 @@ class DataLinks:
 
     @property
     def addresses(self) -> list[str]:
-        """Addresses of the relays to which links are kept. Members are omitted, because they come and go."""
+        """Addresses of the relays that links are kept to. Members are omitted, because they come and go."""
         return sorted(relay.url for relay in self._tasks if not relay.fingerprint)
 
     @property
