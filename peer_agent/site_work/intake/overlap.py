@@ -1,4 +1,4 @@
-"""Choose a held-out part of which the training part contains neither copies nor long passages.
+"""Choose a held-out part that has no copies or long passages in common with the training part.
 
 Equal documents always go to the same part. A candidate for the held-out part stays in the training part if other
 documents contain many of its passages. A passage is a sequence of eight words, as in the decontamination of GPT-2 and

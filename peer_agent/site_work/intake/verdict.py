@@ -134,7 +134,7 @@ def together(verdicts: list[Verdict]) -> Verdict:
 
 
 def shown(text: str, most: int = SHOWN) -> str:
-    """Return the start of a text on one line, without characters that could garble a page or a terminal."""
+    """Return the start of some text on one line, without characters that could garble a page or a terminal."""
     words = " ".join(text[: 4 * most].split())
     plain = "".join(letter for letter in words if not unicodedata.category(letter).startswith("C"))
     return plain if len(plain) <= most else plain[:most].rstrip() + "…"
