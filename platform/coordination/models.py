@@ -50,7 +50,7 @@ class Election(models.Model):
 
 
 class Admission(models.Model):
-    """The hash on which most people's copies of the state at a log entry agree. The site rejects all other files."""
+    """The hash shared by most people's copies of the state at a log entry. The site rejects all other files."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="admissions")
     index = models.BigIntegerField()

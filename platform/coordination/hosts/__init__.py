@@ -1,1 +1,1 @@
-"""The surroundings of a coordinator in its process: the claim on the run, events and database writes."""
+"""Everything around a coordinator in its process: the claim on the run, events and database writes."""

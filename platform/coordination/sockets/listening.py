@@ -1,4 +1,4 @@
-"""The address at which a member of a run accepts connections: always the one at which the site sees the member.
+"""The address at which a member of a run accepts connections: always the one that the site itself sees.
 
 Volunteers connect to these addresses. If members could name any address, they could direct everyone else at a victim.
 These functions are pure.
