@@ -61,7 +61,7 @@ def does(kind: Kind) -> Callable[[Work], Work]:
 
 
 def undone() -> set[Kind]:
-    """Return the kinds of job for which no function is registered."""
+    """Return the kinds of job that have no registered function."""
     return set(Kind) - set(_known)
 
 
