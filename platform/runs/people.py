@@ -29,7 +29,7 @@ class Milestone(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """The highest milestone reached of each kind, and a text about the next one, empty after the last milestone."""
+    """The highest milestone reached of each kind, and text about the next one, empty after the last milestone."""
 
     milestones: list[Milestone]
     next_one: str

@@ -77,7 +77,7 @@ class Run(models.Model):
     chat_url = models.CharField(max_length=LONGEST_CHAT_URL, blank=True)  # of the chat for people in the run
     finished_at = models.DateTimeField(null=True, blank=True)
     waiting_for = models.TextField(blank=True)  # why the run is stalled; empty while it advances
-    # Log index of the snapshot to which the run is being rolled back.
+    # Log index of the snapshot that the run is being rolled back to.
     rollback_index = models.BigIntegerField(null=True, blank=True)
 
     class Meta:
