@@ -89,7 +89,7 @@ def _parameter(schema: Mapping[str, Any], said: Mapping[str, Any]) -> Parameter:
 
 
 def _marked(text: str) -> SafeString:
-    """Return a text as HTML, with words in backticks as code."""
+    """Return text as HTML, with words in backticks as code."""
     parts = ((f"<code>{part}</code>" if place % 2 else part) for place, part in enumerate(escape(text).split("`")))
     return SafeString("".join(parts))
 

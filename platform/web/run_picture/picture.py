@@ -341,7 +341,7 @@ def board_facts(picture: Picture, board: str = "all") -> dict[str, Any]:
 
 
 def standing_of(picture: Picture) -> str:
-    """Return a text that changes whenever the page must show other parts, such as a form, a button or files."""
+    """Return a string that changes whenever the page must show other parts, such as a form, a button or files."""
     return "|".join(picture[name] for name in STANDING_ON)
 
 

@@ -170,7 +170,7 @@ def first_line(written: Sequence[Sequence[str]]) -> Line | None:
 
 
 def _cut(prompt: str, written: str) -> Line:
-    """Return a text on one line, cut after a sentence or, if none ends early enough, after a word."""
+    """Return text on one line, cut after a sentence or, if none ends early enough, after a word."""
     text = (" " if written[0].isspace() else "") + " ".join(written.split())
     room = max(LINE - len(prompt), LINE // 3)
     if len(text) <= room:
