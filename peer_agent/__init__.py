@@ -1,3 +1,3 @@
-"""The agent that volunteers run, and the protocol it shares with the site."""
+"""The agent run by volunteers, and the protocol that it shares with the site."""
 
 __version__ = "0.1.0"

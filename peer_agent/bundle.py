@@ -1,6 +1,6 @@
 """The entry point of the bundled program, which needs no Python on the computer.
 
-Started by a double click, it asks which run to join.
+When double-clicked, it asks which run to join.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ TERMINALS = (  # programs that run a command in a new window on Linux, in order 
     *(["xdg-terminal-exec"], ["x-terminal-emulator", "-e"], ["gnome-terminal", "--"], ["ptyxis", "--"]),
     *(["konsole", "-e"], ["xfce4-terminal", "-x"], ["xterm", "-e"]),
 )
-OPENED = "MANYHANDS_WINDOW"  # set for the program in the new window, so that it never tries to open a window itself
+OPENED = "MANYHANDS_WINDOW"  # set for the program in the new window, so that it never tries to open one itself
 ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
 
 
 def main() -> None:
-    """Run the child process or the command that the command line names. Without arguments, ask which run to join."""
+    """Run the child process or command that the command line names. Without arguments, ask which run to join."""
     multiprocessing.freeze_support()
     prepare_environment(os.environ)
     if sys.argv[1:3] == CHILD:
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def prepare_environment(environment: MutableMapping[str, str]) -> None:
-    """Let programs that this one starts, such as the browser, load their own libraries instead of the bundle's.
+    """Let programs started by this one, such as the browser, load their own libraries instead of the bundle's.
 
     Also set a certificate file if the bundle's OpenSSL finds none on this system.
     """
@@ -85,7 +85,7 @@ def run_in_window() -> int:
 
 
 def last_run() -> str:
-    """Return the address of the run that this machine joined last, or ""."""
+    """Return the address of the run that this machine last joined, or ""."""
     from peer_agent.display.status import last_status
     from peer_agent.machine.home import Home, home_folder
 
@@ -94,7 +94,7 @@ def last_run() -> str:
 
 
 def ask_for_run(last: str) -> str:
-    """Ask until the user pastes a run's address, alone or in a command, and return it. Empty input means `last`."""
+    """Ask until the user pastes a run's address, alone or within a command, and return it. Empty input means `last`."""
     from peer_agent.machine.faults import in_readers_words
     from peer_agent.protocol.errors import Problem
     from peer_agent.site.credential import run_of

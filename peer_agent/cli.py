@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from peer_agent.relay.place import Place
     from peer_agent.site.enrolment import Enrolment
 
-# Each command imports its modules itself, so that `--help` is fast.
+# Each command imports its own modules, so that `--help` is fast.
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -81,7 +81,7 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help=_("With these: port to
 Advertise = Annotated[
     int, typer.Option(min=0, max=65535, help=_("With these: external port, if your router forwards a different one."))
 ]
-LEAVE_S = 15.0  # how long an agent may take to exit after it has finished its step
+LEAVE_S = 15.0  # how long an agent may take to exit once it has finished its step
 
 
 @app.command(help=_("Connect this machine to SITE; without a token, you approve it in your browser."))
@@ -303,7 +303,7 @@ async def _relay(
 
 
 def _for_programs(json: bool) -> None:  # noqa: FBT001 (a flag of the command line)
-    """Switch the process to English for `--json`, because programs read the output."""
+    """Switch the process to English for `--json`, because the output is read by programs."""
     if json:
         speak(ENGLISH)
 
@@ -357,12 +357,12 @@ async def _until_asked(work: Coroutine[Any, Any, Any], leave_request: "LeaveRequ
 
 
 def main() -> None:
-    """Run the command, and end the process."""
-    os._exit(run())  # `sys.exit` would wait for threads, and some threads cannot be stopped
+    """Run the command and end the process."""
+    os._exit(run())  # `sys.exit` would wait for threads, some of which cannot be stopped
 
 
 def run(command: Callable[[], Any] | None = None) -> int:
-    """Run a command in this process, or the command that the arguments name. Return the exit status.
+    """Run a command in this process, or the command named by the arguments. Return the exit status.
 
     Print a numbered error as one sentence.
     """
@@ -370,7 +370,7 @@ def run(command: Callable[[], Any] | None = None) -> int:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(SanitizingFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("httpx2").setLevel(logging.WARNING)  # otherwise httpx2 logs a line for each request
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # otherwise, httpx2 logs a line for each request
     status = status_of(command or app)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -63,7 +63,7 @@ def collaborate(
 
 
 class _AgentThread:
-    """An agent that runs in its own thread. The caller's thread computes the agent's units."""
+    """An agent that runs in its own thread, while the caller's thread computes the agent's units."""
 
     def __init__(self, run_url: str, limits: Limits, home: Home, view: View) -> None:
         """Create the thread without starting it. Raises Problem E112, E305."""

@@ -1,4 +1,4 @@
-"""The checks of `manyhands doctor`: one line for each possible reason why this machine could not train."""
+"""The checks that `manyhands doctor` runs: one line for each reason why this machine might be unable to train."""
 
 import asyncio
 import importlib.metadata
@@ -52,8 +52,8 @@ VERDICT_COLUMNS, NAME_COLUMNS = 5, 9
 
 
 class Check(Struct, frozen=True):
-    """The result of one check. `code`, `title` and `severity` are empty if all is well.
-    `site` is empty for checks of this machine. `explained_by`: the code of another error that causes this error.
+    """The result of one check. `code`, `title` and `severity` are empty if all is well. `site` is empty for checks on
+    this machine. `explained_by`: the code of another error that causes this one.
     """
 
     name: str
@@ -88,7 +88,7 @@ def found(name: str, fault: Fault | None, text: str) -> Check:
 
 
 async def examine(home: Home, site: str = "") -> list[Check]:
-    """Run all checks, starting with those of this machine. `site`: a site's address; "" means all known sites."""
+    """Run all checks, starting with those on this machine. `site`: a site's address; "" means all known sites."""
     sites = [site] if site else sorted(home.sites())
     here = await asyncio.gather(*(asyncio.to_thread(check) for check in (check_versions, check_device, check_memory)))
     checks = [*here, await asyncio.to_thread(check_disk, home)]
@@ -181,7 +181,7 @@ def check_disk(home: Home, free: Callable[[Path], int] = lambda path: shutil.dis
 
 
 def _write_and_remove(folder: Path) -> None:
-    """Write a file and delete it. Only a write reveals an exhausted quota or a read-only file system."""
+    """Write a file and delete it. Only writing reveals an exhausted quota or a read-only file system."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(TRIAL_BYTES))
         file.flush()
@@ -189,7 +189,7 @@ def _write_and_remove(folder: Path) -> None:
 
 
 async def check_site(url: str) -> list[Check]:
-    """Check that the site answers, that the clocks agree, and that the site accepts this agent's version."""
+    """Check that the site responds, that the clocks agree, and that the site accepts this agent's version."""
     began = time.monotonic()
     try:
         theirs = await greeting_of(f"{url}/healthz")
@@ -226,7 +226,7 @@ def check_clock(theirs: float, ours: float) -> Check:
 
 
 async def check_relays(home: Home) -> list[Check]:
-    """Check that the relays of the last run on this machine answer."""
+    """Check that the relays of this machine's last run respond."""
     last = last_status(home)
     if not last.relays:
         return [good("relay", _("checked when you join a run"))]

@@ -10,9 +10,9 @@ from typing import Final, Literal, NamedTuple
 
 MOST_POINTS = 300
 TICKS = 5
-# Fractions of the range of losses: margin around the curve, and below the unigram line if that is lowest.
+# Fractions of the range of losses: margin around the curve, and below the unigram line if that is lowest
 MARGIN, MARGIN_FOR_NOTE = 0.05, 0.15
-LEAST_MARGIN = 0.05  # nats per token
+LEAST_MARGIN = 0.05  # in nats per token
 MOST_NATS = 20.0  # above this loss, a perplexity is meaningless
 
 UNITS = ("", "k", "M", "G", "T", "P", "E")  # prefixes for powers of a thousand
@@ -34,7 +34,7 @@ class Scale(NamedTuple):
 
 
 def thinned(points: Sequence[Loss], most: int = MOST_POINTS) -> list[Loss]:
-    """Return at most `most` points. Keep the first and last, and replace groups of the others with their means."""
+    """Return at most `most` points. Keep the first and last, and replace groups of the rest with their means."""
     if len(points) <= most:
         return list(points)
     inner = points[1:-1]
@@ -48,7 +48,7 @@ def _mean(group: Sequence[Loss]) -> Loss:
 
 
 def bounds(losses: Sequence[float], unigram: float | None) -> tuple[float, float]:
-    """Return the range of the vertical axis. It contains all losses and the unigram line, with a margin."""
+    """Return the range of the vertical axis, which contains all losses and the unigram line, with a margin."""
     values = [*losses, *([] if unigram is None else [unigram])]
     low, high = min(values), max(values)
     below = MARGIN_FOR_NOTE if unigram == low else MARGIN
@@ -64,7 +64,7 @@ def zero_bounds(values: Sequence[float]) -> tuple[float, float]:
 
 
 def ticks(low: float, high: float, most: int = TICKS) -> list[float]:
-    """Return round values within [low, high]. Their step is 1, 2 or 5 times a power of ten."""
+    """Return round values within [low, high], in steps of 1, 2 or 5 times a power of ten."""
     if not high > low:
         return [low]
     rough = (high - low) / most
@@ -75,7 +75,7 @@ def ticks(low: float, high: float, most: int = TICKS) -> list[float]:
 
 
 def level_texts(levels: Sequence[float]) -> list[str]:
-    """Format levels with as many decimals as the step between them needs."""
+    """Format levels with as many decimals as the step between them requires."""
     step = levels[1] - levels[0] if len(levels) > 1 else 1.0
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     return [f"{level:.{decimals}f}" for level in levels]
@@ -155,7 +155,7 @@ class Layout(NamedTuple):
     """The layout of a drawing. `levels` and `unigram` are the y positions of horizontal lines."""
 
     frame: Frame
-    points: list[Loss]  # the points shown: finite, thinned, with the first and the last
+    points: list[Loss]  # the points shown: finite, thinned, including the first and last
     levels: list[float]
     labels: list[Words]
     unigram: float | None
@@ -175,8 +175,8 @@ def lay_out(
     as_perplexity: bool = False,
     amount: str | None = None,
 ) -> Layout | None:
-    """Lay out a curve of `points`, ordered by step. Return None if no point is finite. `as_perplexity`: label losses
-    as perplexity. `amount`: plot amounts in this unit ("" or "B"), from zero.
+    """Lay out a curve of `points`, ordered by step. Return None if no point is finite. `as_perplexity`: label losses as
+    perplexity. `amount`: plot amounts in this unit ("" or "B"), from zero.
     """
     shown = thinned([(step, loss) for step, loss in points if math.isfinite(loss)])
     if not shown:
@@ -228,7 +228,7 @@ def _step_labels(x: Scale, frame: Frame) -> list[Words]:
 def note_place(
     curve: Sequence[Place], level: float, width: float, letter: float, edges: tuple[float, float, float]
 ) -> tuple[float, Literal["above", "below"]]:
-    """Return where a label of the line y = `level` hides least of the curve: its right end, and its side of the line.
+    """Return where a label for the line y = `level` hides least of the curve: its right end, and its side of the line.
 
     `edges` are the plot's left, right and lower edge; `width` is the label's width, `letter` the height of its letters.
     y grows downwards. Ties go to the right end of the line, and above the line rather than below it.
@@ -251,14 +251,14 @@ def note_place(
 
 
 def _note(text: str, level: float, curve: Sequence[Place], frame: Frame) -> Words:
-    """Place the label of the unigram line where it hides least of the curve."""
+    """Place the unigram line's label where it hides least of the curve."""
     edges = (frame.left, frame.end, frame.foot)
     end, side = note_place(curve, level, width_of(text, frame), frame.letter, edges)
     return Words(text, end, level + (4 / 3 if side == "below" else -1 / 2) * frame.letter, "end")
 
 
 def _legend(level: float | None, frame: Frame) -> tuple[Place, Words]:
-    """Place the legend below the start of the curve, where space is free if the loss falls. Avoid the unigram line."""
+    """Place the legend below the start of the curve, where there is space if the loss falls. Avoid the unigram line."""
     space = 5 / 6 * frame.letter
     x, y = frame.left + space, frame.foot - float(frame.letter)
     if level is not None and level > y - 2 * space:
@@ -269,7 +269,7 @@ def _legend(level: float | None, frame: Frame) -> tuple[Place, Words]:
 # The SVG contains only numbers and fixed words, so any page may include it. It has class names for a style sheet; a
 # standalone file has colours instead.
 
-# The colours of a standalone file: those of `frontend/static/manyhands.css` in its light theme.
+# A standalone file's colours: those of `frontend/static/manyhands.css` in its light theme
 
 PAPER: Final = "#faf8f5"
 INK: Final = "#22201d"
@@ -304,7 +304,7 @@ def chart_svg(layout: Layout, summary: str) -> str:
 
 
 def standing_svg(layout: Layout, summary: str, title: str) -> str:
-    """Return a standalone SVG file with a background, and with a title above the plot."""
+    """Return a standalone SVG file with a background and a title above the plot."""
     frame = layout.frame
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {frame.width} {frame.height}" role="img" '

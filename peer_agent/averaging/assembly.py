@@ -1,5 +1,5 @@
 """A round's averaged gradient, assembled from chunks as they arrive.
-Chunks are tentative: only bytes whose hashes match the roots in a commit record leave this module (rule 6).
+Chunks are tentative: only bytes whose hashes match the roots in a commit record ever leave this module (rule 6).
 """
 
 import math
@@ -57,18 +57,19 @@ class Assembly:
     def __init__(self, grid: Grid, codec: Codec) -> None:
         self.grid = grid
         self.codec = codec
-        # `gradient` returns this array only when every chunk is in place.
+        # `gradient` returns this array only once every chunk is in place.
         self._values = MEMORY.array(np.float32, grid.elements)
         self._leaves: list[Leaf | None] = [None] * grid.chunks
         # First chunk, stop and root of each span that has matched a record.
         self._matched: set[tuple[int, int, str]] = set()
         self._plan: PlanHead | None = None
         self._spans: dict[int, PlannedSpan] = {}
-        self._lock = Lock()  # a chunk's values and its leaf change together
+        self._lock = Lock()  # a chunk's values and leaf change together
 
     def follow(self, plan: PlanHead) -> None:
         """Switch to this plan, keeping the chunks of unchanged spans. Raises ValueError if the grid or codec
-        differs."""
+        differs.
+        """
         if (Grid(plan.elements, plan.chunk_elements), plan.codec_down) != (self.grid, self.codec):
             raise ValueError("this plan needs another assembly")
         spans = {span.span: span for span in plan.spans}
@@ -93,7 +94,7 @@ class Assembly:
         return True
 
     def fill(self, entry: SpanEntry, payloads: Sequence[bytes | memoryview]) -> None:
-        """Insert the chunks of a span from the log. Raises Problem E111 if the bytes do not match the span's root."""
+        """Insert a span's chunks from the log. Raises Problem E111 if the bytes do not match the span's root."""
         leaves = leaves_of_span(self.codec, self.grid, entry, payloads)
         if leaves is None:
             raise Problem.of("E111", name=f"span {entry.span}", url="a relay's log")
@@ -104,7 +105,7 @@ class Assembly:
                 self._matched.clear()
 
     def holds(self) -> bytes | None:
-        """Return the Merkle root over the leaves of the plan's spans, or None while a chunk is missing."""
+        """Return the Merkle root over the leaves of the plan's spans, or None while any chunk is missing."""
         if self._plan is None or None in self._leaves:
             return None
         spans = sorted(self._spans.values(), key=lambda span: span.first)
@@ -119,7 +120,7 @@ class Assembly:
         return [entry for entry in record.spans if not self._holds(entry)]
 
     def gradient(self, record: RecordHead) -> Floats | list[SpanEntry]:
-        """Return the averaged gradient [P] itself if every span matches the record. Otherwise return `missing`."""
+        """Return the averaged gradient [P] itself if every span matches the record; otherwise, `missing`."""
         return self.missing(record) or self._values
 
     def _is_planned(self, frame: Frame) -> bool:

@@ -39,7 +39,7 @@ INT8_TOP, INT4_TOP = 127, 7
 
 
 def encode(codec: Codec, values: Floats) -> bytes:
-    """Encode one chunk, [n]. Raises ValueError if a value is not finite."""
+    """Encode one chunk, [n]. Raises ValueError if any value is not finite."""
     payload = np.empty((1, encoded_size(codec, values.size)), np.uint8)
     encode_rows(codec, values.reshape(1, -1).copy(), payload)
     return bytes(memoryview(payload[0]))
@@ -47,7 +47,7 @@ def encode(codec: Codec, values: Floats) -> bytes:
 
 def encode_rows(codec: Codec, rows: Floats, payloads: Bytes) -> None:
     """Encode contiguous `rows` [chunks, n] into `payloads` [chunks, bytes]. Overwrites `rows` with the decoded values,
-    or with their magnitudes for some codecs. Raises ValueError if a value is not finite.
+    or with their magnitudes for some codecs. Raises ValueError if any value is not finite.
     """
     with np.errstate(all="ignore"):
         match codec:
@@ -65,33 +65,33 @@ def encode_rows(codec: Codec, rows: Floats, payloads: Bytes) -> None:
 
 
 def encode_with_leaves(codec: Codec, rows: Floats, payloads: Bytes) -> list[Encoded]:
-    """Encode like `encode_rows`. Return a view of each chunk's payload, together with its leaf."""
+    """Encode like `encode_rows`. Return a view of each chunk's payload, along with its leaf."""
     encode_rows(codec, rows, payloads)
     views = [memoryview(payload) for payload in payloads]
     return [(view, leaf_of(view, total)) for view, total in zip(views, sums_of_squares(rows), strict=True)]
 
 
 def decode(codec: Codec, data: bytes | memoryview, length: int) -> Floats:
-    """Decode to a new array, which may contain inf and nan. Raises ValueError if the number of bytes is wrong."""
+    """Decode into a new array, which may contain inf and nan. Raises ValueError if the number of bytes is wrong."""
     values = np.empty(length, np.float32)
     decode_into(codec, data, values)
     return values
 
 
 def decode_into(codec: Codec, data: bytes | memoryview, values: Floats) -> None:
-    """Decode into the contiguous array `values` [n]. Raises ValueError like `decode`."""
+    """Decode into the contiguous array `values` [n]. Raises ValueError as `decode` does."""
     with np.errstate(all="ignore"):
         _decode(codec, data, values)
 
 
 def sum_squares(values: Floats) -> float:
-    """Return the sum of squares of `values` [n] in float64. The sum is inf or nan if a value is not finite."""
+    """Return the sum of squares of `values` [n] in float64. The result is inf or nan if any value is not finite."""
     with np.errstate(all="ignore"):
         return sums_of_squares(values.reshape(1, -1))[0]
 
 
 def decode_with_leaf(codec: Codec, data: bytes | memoryview, values: Floats) -> Leaf:
-    """Decode into the contiguous array `values` [n], and return the chunk's leaf. Raises ValueError like `decode`."""
+    """Decode into the contiguous array `values` [n] and return the chunk's leaf. Raises ValueError as `decode` does."""
     with np.errstate(all="ignore"):
         _decode(codec, data, values)
         return leaf_of(data, sums_of_squares(values.reshape(1, -1))[0])
@@ -114,7 +114,7 @@ def _decode(codec: Codec, data: bytes | memoryview, values: Floats) -> None:
 
 
 def _peaks(rows: Floats) -> Sequence[float]:
-    """Return the largest magnitude of each row. Raises ValueError if a value is not finite."""
+    """Return the largest magnitude of each row. Raises ValueError if any value is not finite."""
     low, high = rows.min(axis=1, initial=0).tolist(), rows.max(axis=1, initial=0).tolist()
     if not all(map(math.isfinite, low + high)):
         raise ValueError("a value is not finite")

@@ -16,17 +16,17 @@ from peer_agent.protocol.log.merkle import Leaf, root_of
 from peer_agent.protocol.messages import Weight
 from peer_agent.protocol.recipe import Codec
 
-AT_ONCE = 64 * 1024  # elements: short chunks are encoded in batches that fit the processor's cache
+AT_ONCE = 64 * 1024  # in elements; short chunks are encoded in batches that fit the processor's cache
 
 
 class NotFinite(ArithmeticError):
-    """Raised if a gradient, or the sum of gradients, contains a value that is not finite."""
+    """Raised if a gradient, or the sum of gradients, contains a non-finite value."""
 
 
 class Sending(Struct, frozen=True, kw_only=True, eq=False):
     """The data behind an offer: each chunk's payload and leaf. Chunks without tokens are sent as zeros."""
 
-    weights: tuple[Weight, ...]  # they cover every chunk, including ranges without tokens
+    weights: tuple[Weight, ...]  # covering every chunk, including ranges without tokens
     codec: Codec
     payloads: Sequence[bytes | memoryview]
     leaves: list[Leaf]
@@ -35,7 +35,7 @@ class Sending(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Accumulator:
-    """The gradient sums [P], and the open offer, if any. The sums are frozen while an offer is open."""
+    """The gradient sums [P], and the open offer if there is one. The sums are frozen while an offer is open."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -47,8 +47,8 @@ class Accumulator:
         return self._sending
 
     def add(self, gradient_sum: Floats) -> None:
-        """Add a gradient [P] of the summed loss. Raises NotFinite and leaves the sums unchanged if a value is not
-        finite.
+        """Add a gradient [P] of the summed loss. If a value is not finite, raise NotFinite and leave the sums
+        unchanged.
         """
         if self._sending:
             raise RuntimeError("an offered accumulator is frozen until commit or void")
@@ -123,7 +123,7 @@ class Accumulator:
     def _subtract(self, chunk: int, sending: Sending, tokens: int) -> None:
         values = self._values(chunk)
         if sending.codec == "fp32":
-            values[:] = 0  # zero by definition: the rounding error of the division is not a residual
+            values[:] = 0  # zero by definition: the division's rounding error is not a residual
             return
         sent: Floats = SCRATCH.room("means", np.float32, values.size)
         decode_into(sending.codec, sending.payloads[chunk], sent)
@@ -140,7 +140,7 @@ def _by_chunk(weights: Sequence[Weight]) -> list[int]:
 
 
 def _batches(grid: Grid) -> Iterator[tuple[int, int]]:
-    """Yield ranges [first, stop) of equally long chunks, for `encode_with_leaves`."""
+    """Yield ranges [first, stop) of chunks of equal length, for `encode_with_leaves`."""
     whole = grid.elements // grid.chunk_elements
     step = max(1, AT_ONCE // grid.chunk_elements)
     for first in range(0, whole, step):

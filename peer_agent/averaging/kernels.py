@@ -13,16 +13,16 @@ from peer_agent.averaging.memory import SCRATCH
 Floats = NDArray[np.float32]
 Bits = NDArray[np.uint16]
 
-# Conversion to and from half precision: the same bits as numpy's casts, in a fraction of the time. torch's casts are
-# the fastest, and are used if the process has already loaded torch. Otherwise vectorized integer and float32 operations
-# round the numbers, and a table of all 65,536 halves decodes them.
+# Conversion to and from half precision, giving the same bits as numpy's casts in a fraction of the time. torch's casts
+# are the fastest, and are used if the process has already loaded torch. Otherwise, vectorized integer and float32
+# operations round the numbers, and a table of all 65,536 halves decodes them.
 
 BLOCK = 32 * 1024  # elements processed together, so that they fit in the processor's cache
 EXPONENT = 0x7F800000  # the exponent bits of a float32 number
-SMALLEST_NORMAL = np.float32(2.0**-14)  # the smallest normal half: smaller halves are multiples of 2^-24
+SMALLEST_NORMAL = np.float32(2.0**-14)  # the smallest normal half; smaller ones are multiples of 2^-24
 # Adding 13 to x's exponent gives 2^13 x, whose last bit has the same value as the last bit of x as a half.
 TO_ITS_LAST_BIT = 13 << 23
-# The difference between float32's and half's exponent bias, plus the leading bit, which becomes explicit.
+# The difference between the exponent biases of float32 and half, plus the leading bit, which becomes explicit.
 BIAS = (127 - 15 + 1) << 10
 
 
@@ -67,7 +67,7 @@ def _all_halves() -> Floats:
 
 def _round(values: Floats, halves: Bits) -> None:
     """Round to half precision by adding a power of two large enough to shift out the bits that a half cannot store. The
-    lowest bits of the sum are then those of the half, and the two exponents differ by a constant.
+    sum's lowest bits are then those of the half, and the two exponents differ by a constant.
     """
     bits = values.view(np.uint32)
     smallest = SCRATCH.once("smallest", lambda: np.full(BLOCK, SMALLEST_NORMAL).view(np.uint32))
@@ -87,7 +87,7 @@ def _round(values: Floats, halves: Bits) -> None:
     np.subtract(halves, (BIAS + TO_ITS_LAST_BIT // 2**13) % 2**16, out=halves)
 
 
-# Sums of squares must have the same bits on every machine, because they are hashed in leaves.
+# Sums of squares must have the same bits on every machine, because leaves contain hashes of them.
 
 Squares = NDArray[np.float64]
 Level = tuple[Squares, Squares]
@@ -121,8 +121,8 @@ def _tree(count: int, length: int) -> tuple[Squares, list[Level]]:
     return squares, levels
 
 
-# Conversion of values to small integers. A row is a chunk and is divided into blocks; its last block may be shorter.
-# Each block has a scale: its largest magnitude divided by the largest integer.
+# Conversion of values to small integers. A row is a chunk, divided into blocks, the last of which may be shorter. Each
+# block has a scale: its largest magnitude divided by the largest integer.
 
 Levels = NDArray[np.int8]
 
@@ -130,9 +130,8 @@ SMALLEST_SCALE = np.finfo(np.float32).smallest_normal  # avoids division by zero
 
 
 def to_levels(rows: Floats, block: int, top: int) -> tuple[Floats, Levels]:
-    """Return scales [chunks, blocks] and integers [chunks, n] from -top to top. Raises ValueError if a value is not
-    finite.
-    Overwrites `rows` with the decoded values. The integers are valid until the next call in this thread.
+    """Return scales [chunks, blocks] and integers [chunks, n] from -top to top. Raises ValueError if any value is not
+    finite. Overwrites `rows` with the decoded values. The integers are valid until the next call in this thread.
     """
     scales = _scales(rows, block, top)
     levels = SCRATCH.room("levels", np.int8, rows.size).reshape(rows.shape)
@@ -152,7 +151,7 @@ def multiply(rows: Floats, scales: Floats, block: int) -> None:
 
 
 def _blocks(rows: Floats, scales: Floats, block: int) -> Iterator[tuple[Floats, Floats]]:
-    """Yield views of the full blocks with their scales, then views of the shorter last blocks with their scales."""
+    """Yield views of the full blocks with their scales, then views of the shorter last blocks with theirs."""
     count, length = rows.shape
     whole = length // block
     if whole:

@@ -13,22 +13,22 @@ from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.recipe import Codec
 
 # Each thread reuses its scratch arrays, because allocating memory costs more than the arithmetic. An array is as large
-# as the largest chunk that the thread has processed.
+# as the largest chunk that its thread has processed.
 
-MOST = 64  # maximum number of cached results per thread
+MOST = 64  # most cached results per thread
 
 Room = NDArray[Any]
 
 
 class Scratch(threading.local):
-    """Named scratch arrays for each thread. An array's contents are valid until the thread requests that name again."""
+    """Named scratch arrays for each thread. An array's contents are valid until the thread next requests that name."""
 
     def __init__(self) -> None:
         self._rooms: dict[str, Room] = {}
         self._made: dict[object, Any] = {}
 
     def room(self, name: str, kind: type[np.generic], elements: int) -> Room:
-        """Return this thread's scratch array `name` with shape [elements] and arbitrary contents."""
+        """Return this thread's scratch array `name`, with shape [elements] and arbitrary contents."""
         room = self._rooms.get(name)
         if room is None or room.size < elements:
             self._made.clear()  # they may include views of the smaller array
@@ -48,10 +48,10 @@ class Scratch(threading.local):
 SCRATCH = Scratch()
 
 
-# Large arrays are reused. The operating system clears each new page of memory, and that took a fifth of a round's CPU
+# Large arrays are reused. The operating system clears each new page of memory, which took a fifth of a round's CPU
 # time.
 
-LEAST_BYTES = 1 << 20  # the allocator itself reuses the memory of smaller arrays
+LEAST_BYTES = 1 << 20  # the allocator itself reuses smaller arrays' memory
 MOST_SPARE = 4  # unused blocks kept
 LOOSEST = 1.25  # a reused block is at most this many times as large as the request
 
@@ -66,7 +66,7 @@ class Memory:
         self._spare: dict[int, Bytes] = {}
 
     def array(self, kind: type[Scalar], elements: int) -> NDArray[Scalar]:
-        """Return an array [elements] with arbitrary contents. Its memory is reused once no reference to it remains."""
+        """Return an array [elements] with arbitrary contents. Its memory is reused once nothing refers to it."""
         size = np.dtype(kind).itemsize * elements
         if size < LEAST_BYTES:
             return np.empty(elements, kind)
@@ -78,7 +78,7 @@ class Memory:
     def _take(self, size: int) -> Bytes:
         fitting = [piece for piece in list(self._spare.values()) if size <= piece.size <= LOOSEST * size]
         for piece in sorted(fitting, key=len):
-            if self._spare.pop(id(piece), None) is not None:  # otherwise another thread took the block first
+            if self._spare.pop(id(piece), None) is not None:  # otherwise, another thread took the block first
                 return piece
         return np.empty(size, np.uint8)
 
@@ -93,7 +93,7 @@ MEMORY = Memory()
 
 class Payloads:
     """One block of memory for the payloads of consecutive chunks. It lives as long as any view of it. The operating
-    system backs large blocks with large pages. Parts that are never written use no memory.
+    system backs large blocks with large pages. Parts that are never written to take up no memory.
     """
 
     def __init__(self, codec: Codec, grid: Grid, first: int, stop: int) -> None:
@@ -101,7 +101,7 @@ class Payloads:
         self._room = MEMORY.array(np.uint8, sum(encoded_size(codec, grid.length(c)) for c in range(first, stop)))
 
     def rows(self, first: int, count: int) -> NDArray[np.uint8]:
-        """Return an array [count, bytes] for `count` equally long chunks, starting at chunk `first`."""
+        """Return an array [count, bytes] for `count` chunks of equal length, starting at chunk `first`."""
         start = (first - self._first) * encoded_size(self._codec, self._grid.chunk_elements)
         size = encoded_size(self._codec, self._grid.length(first))
         return self._room[start : start + count * size].reshape(count, size)

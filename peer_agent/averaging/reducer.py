@@ -1,5 +1,5 @@
 """A reducer's arithmetic in one attempt: check chunks, sum them, and compute averages. It keeps one float32 sum per
-open chunk, regardless of the number of contributors.
+open chunk, however many contributors there are.
 """
 
 import math
@@ -19,12 +19,12 @@ from peer_agent.protocol.messages import PlannedSpan, Weight
 from peer_agent.protocol.recipe import Codec
 from peer_agent.protocol.relay.opened import OpenPlan, Place
 
-FED_BACK: frozenset[Codec] = frozenset({"int8", "int4"})  # codecs with error feedback; others lose almost nothing
+FED_BACK: frozenset[Codec] = frozenset({"int8", "int4"})  # codecs with error feedback; the others lose almost nothing
 Part = tuple[int, int, int]  # attempt, and a range of chunks [first, stop)
 
 
 class Residuals:
-    """Error feedback for averages: the encoding error of one update is added to the averages of the next. At most two
+    """Error feedback for averages: one update's encoding error is added to the averages of the next. At most two
     residuals, [n] float32, are stored per chunk. If another machine reduced a chunk, its encoding error is unknown
     here, so this reducer drops the chunk's residual.
     """
@@ -63,16 +63,16 @@ class Residuals:
         self._index, self._step, self._open = index, step, {}
 
     def void(self) -> None:
-        """Drop the residuals of a void round, and keep the committed residuals."""
+        """Drop a void round's residuals, keeping those already committed."""
         self._open = {}
 
 
-NORM_TOLERANCE = 1e-9  # For square roots in float64. The norm from an honest contributor differs by about 1e-15.
+NORM_TOLERANCE = 1e-9  # For square roots in float64. An honest contributor's norm differs by about 1e-15.
 LARGEST_TERM = 2.0**111  # the sum of 2^16 such terms, one per slot, stays below float32's 2^128
 
 
 class ClosedSpan(Struct, frozen=True):
-    """A span whose chunks are all averaged, in chunk order. `sum_squares` is taken over the decoded averages."""
+    """A span whose chunks have all been averaged, in chunk order. `sum_squares` is taken over the decoded averages."""
 
     span: int
     first: int
@@ -85,7 +85,7 @@ class ClosedSpan(Struct, frozen=True):
 
 
 def received_span(plan: OpenPlan, span: PlannedSpan, payloads: Sequence[bytes]) -> ClosedSpan:
-    """Return a span that another reducer averaged, with the root computed from the received bytes."""
+    """Return a span averaged by another reducer, with the root computed from the received bytes."""
     codec, values = plan.plan.codec_down, np.empty(plan.grid.chunk_elements, np.float32)
     lengths = [plan.grid.length(chunk) for chunk in range(span.first, span.stop)]
     pairs = zip(payloads, lengths, strict=True)
@@ -112,7 +112,7 @@ class Reduction:
         self._residuals.begin(opened.place)
         self._committed: dict[int, bytes] = {}  # by slot: the contributor's leaves, packed
         self._sums: dict[int, Floats] = {}  # by chunk: the sum of scale * tokens * values
-        self._spare: list[Floats] = []  # memory of closed sums, to be reused
+        self._spare: list[Floats] = []  # memory of closed sums, for reuse
         self._spans = sorted(opened.plan.spans, key=lambda span: span.first)
         self._payloads: dict[int, Payloads] = {}  # by span: memory for its averages
         self._averages: dict[int, Encoded] = {}  # by chunk
@@ -130,13 +130,13 @@ class Reduction:
                 return Fault.of("E212", chunk=chunk)
         norm = math.sqrt(sum(leaf.sum_squares for leaf in leaves))
         if not math.isclose(norm, self.plan.slots[slot].norm, rel_tol=NORM_TOLERANCE):
-            # With a false small norm, large values would escape the limit of rule 12.
+            # With a falsely small norm, large values would escape rule 12's limit.
             return Fault.of("E211", chunk="list")
         self._committed[slot] = data
         return None
 
     def add(self, slot: int, chunk: int, payload: bytes | memoryview, *, again: bool = False) -> Fault | None:
-        """Check a chunk and add it to its sum. If `again`, only check it. A faulty chunk leaves the sum unchanged."""
+        """Check a chunk and add it to its sum, or only check it if `again`. A faulty chunk leaves the sum unchanged."""
         checked = self._checked(slot, chunk, payload)
         if isinstance(checked, Fault):
             return checked
@@ -151,7 +151,7 @@ class Reduction:
         return None
 
     def close(self, chunk: int, tokens: int) -> memoryview:
-        """Divide a chunk's sum by `tokens`, and return the encoded average."""
+        """Divide a chunk's sum by `tokens` and return the encoded average."""
         average = self._sums.pop(chunk)
         np.multiply(average, np.float32(1 / tokens), out=average)
         encoded = self._averages[chunk] = self._encoded(chunk, average)
@@ -172,7 +172,7 @@ class Reduction:
         return encoded
 
     def take_span(self, span: PlannedSpan, included: Iterable[Included]) -> ClosedSpan:
-        """Return a span whose chunks are all closed, and remove it from this reduction."""
+        """Return a span whose chunks are all closed, removing it from this reduction."""
         payloads, leaves = zip(*(self._averages.pop(chunk) for chunk in range(span.first, span.stop)), strict=True)
         del self._payloads[span.span]
         return _closed(span, tuple(leaves), included, payloads)

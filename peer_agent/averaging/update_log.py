@@ -1,11 +1,11 @@
-"""The update log on a relay's disk: the signed records of its runs, the spans in these records, and tentative spans.
+"""The update log on a relay's disk: its runs' signed records, the spans in these records, and tentative spans.
 
     <run>/records/00000007.json               record 7: head, signature and contributions, one line each
-    <run>/spans/00000007-3.span               span 3 of record 7
-    <run>/tentative/6-2-1-3-<root>.span       step 6, fence 2, attempt 1, span 3: averaged, but not in a record yet
-    <run>/lost/00000007-2.json                record 7 of the host with fence 2, which the log went on without
+<run>/spans/00000007-3.span               span 3 of record 7 <run>/tentative/6-2-1-3-<root>.span       step 6, fence 2,
+attempt 1, span 3: averaged, but not in a record yet <run>/lost/00000007-2.json                record 7 of the host with
+fence 2, which the log went on without
 
-Every file is either complete or absent. A record is written before its spans are moved. Opening the log completes an
+Every file is either complete or absent. A record is written before its spans are moved. Opening the log completes any
 interrupted move. Records are kept for ever; their spans are deleted once a verified snapshot covers them (rule 20).
 """
 
@@ -40,8 +40,8 @@ from peer_agent.protocol.log.records import (
     to_lines,
 )
 
-# The format of a span's file: MAGIC, the number of chunks (uint32, big-endian), a leaf of 40 bytes per chunk, the size
-# of each payload (uint32), then the payloads.
+# The format of a span file: MAGIC, the number of chunks (uint32, big-endian), a 40-byte leaf per chunk, the size of
+# each payload (uint32), then the payloads.
 
 MAGIC = b"MHSPAN1\n"
 HEAD = struct.Struct(">8sI")
@@ -49,7 +49,7 @@ TEMPORARY = ".tmp"
 
 
 class SpanFile(Struct, frozen=True, eq=False):
-    """The contents of a span file. The payloads are memory-mapped, so the disk is read only on access."""
+    """The contents of a span file. The payloads are memory-mapped, so the disk is only read on access."""
 
     leaves: tuple[Leaf, ...]
     payloads: tuple[memoryview, ...]
@@ -64,7 +64,7 @@ def write_span(path: Path, leaves: Sequence[Leaf], payloads: Sequence[bytes | me
 
 
 def read_span(path: Path) -> SpanFile | None:
-    """Return the span, or None if no complete file exists. The caller compares the payloads with the leaves."""
+    """Return the span, or None if there is no complete file. The caller compares the payloads with the leaves."""
     try:
         with path.open("rb") as file:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -86,13 +86,13 @@ def parse_span(data: memoryview) -> SpanFile:
 
 
 def write_durably(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Write a file atomically, and make sure that it survives a power failure. Raises Problem E106."""
+    """Write a file atomically and make sure that it survives a power failure. Raises Problem E106."""
     with disk_errors(path):
         _write_and_rename(path, parts)
 
 
 def _write_and_rename(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    # Each writer has its own temporary name, because two of them may fetch the same span.
+    # Each writer uses its own temporary name, because two of them may be fetching the same span.
     descriptor, name = mkstemp(dir=path.parent, prefix=path.name, suffix=TEMPORARY)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -119,15 +119,15 @@ def sync_folder(folder: Path) -> None:
 
 RUN = re.compile("[0-9a-f]{32}")
 FOLDERS = ("records", "spans", "tentative")
-PAGE, PAGE_BYTES = 64, 1024 * 1024  # limits of one page of records for the site
+PAGE, PAGE_BYTES = 64, 1024 * 1024  # limits on a page of records for the site
 
 
 class Forked(Problem):
-    """E402: a record belongs to a newer branch of the log, which left the branch on this disk at an earlier entry."""
+    """E402: a record belongs to a newer branch, which diverged from the log on this disk at an earlier entry."""
 
 
 class Head(Struct, frozen=True):
-    """The index and digest of the newest record on this disk. Indexes start at 1; 0 means no record."""
+    """The index and digest of the latest record on this disk. Indexes start at 1; 0 means no record."""
 
     index: int = 0
     digest: str = GENESIS
@@ -153,7 +153,7 @@ class Held(Struct, frozen=True):
 
 
 class StoredSpan(Struct, frozen=True, eq=False):
-    """A span named by a record. The payloads are memory-mapped, so the disk is read only on access."""
+    """A span named by a record. The payloads are memory-mapped, so the disk is only read on access."""
 
     entry: SpanEntry
     leaves: tuple[Leaf, ...]
@@ -164,7 +164,7 @@ class UpdateLog:
     """The update logs of all runs under one folder. Only one process may open the folder, with one writer per run."""
 
     def __init__(self, folder: Path, site_key: bytes, keep_bytes: int = 0) -> None:
-        """Open the folder, and repair what a crash left unfinished. `keep_bytes`: see `forget`."""
+        """Open the folder and repair anything left unfinished by a crash. `keep_bytes`: see `forget`."""
         self._folder = folder
         self._keep_bytes = keep_bytes
         self._site_key = site_key
@@ -173,16 +173,16 @@ class UpdateLog:
             if RUN.fullmatch(path.name):
                 self._recover(RunId(path.name))
 
-    # --- spans that are not in a record yet ---
+    # --- spans not yet in a record ---
 
     def hold(self, run: RunId, step: int, fence: int, attempt: int, span: ClosedSpan) -> None:
-        """Store an averaged span durably before it is reported. Raises Problem E106."""
+        """Store an averaged span durably, before it is reported. Raises Problem E106."""
         self._prepare(run)
         held = Held(step, fence, attempt, span.span, span.root.hex())
         write_span(self._at(run, "tentative") / held.name, span.leaves, span.payloads)
 
     def void(self, run: RunId, step: int, fence: int, attempt: int) -> None:
-        """Delete the tentative spans of a void round. `attempt` is the round's last attempt."""
+        """Delete a void round's tentative spans. `attempt` is the round's last attempt."""
         for held, path in self._tentative(run):
             if (held.step, held.fence) == (step, fence) and held.attempt <= attempt:
                 path.unlink(missing_ok=True)
@@ -192,9 +192,9 @@ class UpdateLog:
     def append(self, sealed: Entry) -> tuple[Entry, ...]:
         """Append the next record, and move its spans out of the tentative folder. A repeated record changes nothing.
 
-        A record of a newer branch replaces the record at its index and all later ones (rule 16). Return those that it
-        has replaced, at most a page. Raises Problem E218 if the signature is wrong, E402 if the record is not the next
-        one, Forked if it belongs to a branch that began earlier, E106 if the disk fails.
+        A record on a newer branch replaces the record at its index and all later ones (rule 16). Return the ones
+        replaced, at most a page. Raises Problem E218 if the signature is wrong, E402 if the record is not the next one,
+        Forked if it belongs to a branch that began earlier, E106 if the disk fails.
         """
         record = open_record(sealed, self._site_key)
         replaced: tuple[Entry, ...] = ()
@@ -215,7 +215,7 @@ class UpdateLog:
         return replaced
 
     def records(self, run: RunId, first: int, limit: int) -> list[Entry]:
-        """Return up to `limit` entries, beginning with index `first`. Raises Problem E402 if an entry is damaged."""
+        """Return up to `limit` entries, starting at index `first`. Raises Problem E402 if an entry is damaged."""
         last = min(first + limit - 1, self.last_index(run))
         return [self._sealed(run, index) for index in range(max(first, 1), last + 1)]
 
@@ -230,13 +230,13 @@ class UpdateLog:
         return open_head(self._sealed(run, index).head, self._site_key)
 
     def last_index(self, run: RunId) -> int:
-        """Return the index of the newest record, or 0 if there is no record."""
+        """Return the index of the latest record, or 0 if there is none."""
         return self._head(run).index
 
     # --- spans in records ---
 
     def span(self, run: RunId, index: int, span: int) -> StoredSpan | None:
-        """Return a span of a record, or None if this disk does not have the span."""
+        """Return a record's span, or None if this disk does not have it."""
         if not 1 <= index <= self.last_index(run):
             return None
         entry = _entry(self.record(run, index), span)
@@ -258,9 +258,9 @@ class UpdateLog:
         write_span(self._span_path(run, index, span), leaves, payloads)
 
     def forget(self, run: RunId, keep_after: int) -> None:
-        """Delete spans of records up to index `keep_after`, the oldest first, until `keep_bytes` of the run are left.
+        """Delete spans of records up to index `keep_after`, oldest first, until `keep_bytes` of the run are left.
 
-        These spans are needed only if the site is restored from a backup that is older than they are.
+        These spans are needed only if the site is restored from a backup older than they are.
         """
         paths = sorted(self._at(run, "spans").glob("*.span"))
         size = sum(path.stat().st_size for path in paths) if self._keep_bytes else 0
@@ -273,7 +273,7 @@ class UpdateLog:
     # --- private ---
 
     def _at(self, run: RunId, *names: str) -> Path:
-        """Return a path in a run's folder. Raises ValueError if `run`, received from the network, is invalid."""
+        """Return a path in a run's folder. Raises ValueError if `run`, which came from the network, is invalid."""
         if not RUN.fullmatch(run):
             raise ValueError(f"{run!r} is not a run")
         return self._folder.joinpath(run, *names)
@@ -314,8 +314,8 @@ class UpdateLog:
         return record.index >= 1 and digest_of(self._sealed(record.run, record.index)) == digest_of(sealed)
 
     def _take_back(self, record: RecordHead) -> tuple[Entry, ...]:
-        """Move the records from the given one's index on to the folder `lost`, the newest first, and delete their
-        spans. Return the oldest of them. Raises Problem E402 if the given record's host is not newer, or Forked.
+        """Move records from the given one's index on to the folder `lost`, latest first, and delete their spans. Return
+        the oldest of them. Raises Problem E402 if the given record's host is not newer, or Forked.
         """
         run, index = record.run, record.index
         if index < 1 or record.fence <= self.record(run, index).fence:
@@ -334,7 +334,7 @@ class UpdateLog:
         return replaced
 
     def _settle(self, record: RecordHead) -> None:
-        """Move the tentative spans that the record names to the spans folder, and delete older tentative spans."""
+        """Move the tentative spans named by the record to the spans folder, and delete older tentative spans."""
         named = {(record.step - 1, entry.attempt, entry.span, entry.root) for entry in record.spans}
         for held, path in self._tentative(record.run):
             if (held.step, held.attempt, held.span, held.root) in named:
@@ -355,7 +355,7 @@ class UpdateLog:
             self._settle(record)
 
     def _newest_whole(self, run: RunId, index: int) -> RecordHead | None:
-        """Return the newest readable record up to `index`. Delete damaged newer ones so that they are refetched."""
+        """Return the latest readable record up to `index`. Delete damaged newer ones so that they are refetched."""
         for candidate in range(index, 0, -1):
             try:
                 return self.record(run, candidate)
@@ -370,7 +370,7 @@ def span_path(folder: Path, index: int, span: int) -> Path:
 
 
 def largest_file(sizes: Sequence[int]) -> int:
-    """Return the size in bytes of a span's file whose chunks have these sizes."""
+    """Return the size in bytes of the file for a span whose chunks have these sizes."""
     return HEAD.size + len(sizes) * (LEAF.size + 4) + sum(sizes)
 
 

@@ -13,7 +13,7 @@ from peer_agent.site.enrolment import Code
 
 
 def show_code(code: Code, lead: str = "") -> None:
-    """Show the code and the address for approving this machine. Also open a browser if a screen is available."""
+    """Show the code and the address for approving this machine. Also open a browser if there is a screen."""
     lead = lead or _("To approve this machine, open")
     for line in code_in_words(code, sys.stdout, lead):
         print(line, flush=True)
@@ -69,7 +69,7 @@ def _writes(stream: TextIO, text: str) -> bool:
 
 
 ROWS = 5
-# Each letter has five rows from top to bottom. A row has five bits; the highest bit is on the left.
+# Each letter has five rows from top to bottom. A row has five bits, with the leftmost as the highest.
 SHAPES = {
     "A": (14, 17, 31, 17, 17),
     "B": (30, 17, 30, 17, 30),
@@ -102,7 +102,7 @@ SHAPES = {
 
 
 def in_large_letters(code: str, ink: str = "█") -> list[str]:
-    """Return a code in large letters, seven columns each. Return [] if SHAPES lacks one of the letters."""
+    """Return a code in large letters, seven columns each. Return [] if SHAPES lacks any of the letters."""
     if any(letter not in SHAPES for letter in code):
         return []
     return ["  ".join(_row(SHAPES[letter][row], ink) for letter in code).rstrip() for row in range(ROWS)]

@@ -23,7 +23,7 @@ FIGURES = (
 
 
 class JsonLinesView(View):
-    """Prints each event as a JSON line. Prints the current figures when the activity changes and every few seconds."""
+    """Prints each event as a JSON line, and the current figures whenever the activity changes and every few seconds."""
 
     def __init__(self, stream: TextIO = sys.stdout) -> None:
         super().__init__(stream)
@@ -66,7 +66,7 @@ class JsonLinesView(View):
 
     @contextlib.contextmanager
     def hears_errors(self) -> Iterator[None]:
-        """If an error ends the block, print the error as the last event."""
+        """If an error ends the block, print it as the last event."""
         try:
             yield
         except Exception as error:

@@ -18,7 +18,7 @@ from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.errors.troubles import Troubles
 from peer_agent.protocol.log.records import Contribution, RecordHead
 
-EVERY_S = 5.0  # seconds between two lines about progress
+EVERY_S = 5.0  # seconds between lines about progress
 FIRST_CREDIT = "first_credit"
 STATES = {
     "running": gettext_noop("The run is training."),
@@ -26,12 +26,12 @@ STATES = {
     "paused": gettext_noop("The organizer has paused the run."),
     "finishing": gettext_noop("The run is finishing."),
     "finished": gettext_noop("The run is finished. Thank you! Your work is in the model."),
-    "": gettext_noop("The run is {state}."),  # for states that only a newer version of the site knows
+    "": gettext_noop("The run is {state}."),  # for states known only to newer versions of the site
 }
 
 
 class Event(Struct, frozen=True):
-    """An event with its time of day. `code` is the number of an error, or "" for other events."""
+    """An event with its time of day. `code` is an error's number, or "" for other events."""
 
     at: str
     text: str
@@ -49,13 +49,13 @@ class View:
         self.clock: Callable[[], float] = time.monotonic
         self.now = Status()
         self.accepted = 0
-        self.made = 0  # the most recent committed step shown
+        self.made = 0  # the last committed step shown
         self._counted = 0  # log index up to which `accepted` counts
         self.is_moving = False
         self.is_leaving = False
         self.troubles = Troubles()
         self.events: list[Event] = []
-        self._lasting: dict[str, ShownTrouble] = {}  # faults that were already shown, by code
+        self._lasting: dict[str, ShownTrouble] = {}  # faults already shown, by code
         self._told_at = 0.0
         self._state = ("", "")
 
@@ -85,7 +85,7 @@ class View:
         self.show(str(event))
 
     def warn(self, text: str) -> None:
-        """Set the site's warning about training. Show it only if no warning was set before."""
+        """Set the site's warning about training. Show it only if none was set before."""
         begins, self.now.warning = text and not self.now.warning, text
         if begins:
             self.tell("warning", text)
@@ -93,18 +93,18 @@ class View:
     # --- troubles -----------------------------------------------------------------------------------------------
 
     def began(self, fault: Fault) -> None:
-        """Record the start of a lasting fault. Show it once it has lasted for the time in its catalogue entry."""
+        """Record the start of a lasting fault. Show it once it has lasted as long as its catalogue entry requires."""
         self.troubles.began(sanitize_fault(fault), self.clock())
         self.look()
 
     def ended(self, *codes: str) -> None:
-        """Record the end of these faults. Ignore any that were not present."""
+        """Record the end of these faults, ignoring any that were not present."""
         for code in codes:
             self.troubles.ended(code)
         self.look()
 
     def look(self) -> None:
-        """Update the faults in `now`, and show new and solved faults."""
+        """Update the faults in `now`, and show new and resolved ones."""
         shown = [_shown(trouble.fault) for trouble in self.troubles.shown(self.clock())]
         self.now.troubles = shown
         for code in [code for code in self._lasting if not self.troubles.lasts(code)]:
@@ -134,7 +134,7 @@ class View:
         self._state = state, reason
         self.is_moving = state in {"running", "finishing"}
         self.now.reason = reason
-        if state == "finished":  # the agent makes no further observation
+        if state == "finished":  # the agent makes no more observations
             self.now.doing = state
         said = reasons.in_words(reason, translated)
         words = translated(STATES.get(state, STATES[""])).format(state=state, reason=said)
@@ -159,7 +159,7 @@ class View:
     def step(self, record: RecordHead, own: Contribution | None) -> None:
         """Show a committed step. `own`: this machine's contribution to the step."""
         mine = own.samples if own is not None else 0
-        if record.index > self._counted:  # a replay of the log shows steps again
+        if record.index > self._counted:  # replaying the log shows steps again
             self.accepted, self._counted = self.accepted + mine, record.index
         self.made, self.now.loss = record.step, record.loss
         machines = record.contributors
@@ -192,7 +192,7 @@ class View:
             setattr(self.now, name, getattr(now, name))
 
     def hold(self, reason: str) -> None:
-        """Show that this machine is on hold, and why. The site sends no messages about the run during a hold."""
+        """Show that this machine is on hold, and why. While it is, the site sends no messages about the run."""
         self.is_moving = self.is_leaving = False
         self._state = ("", "")
         now = self.now
@@ -208,7 +208,7 @@ class View:
 
     @property
     def used(self) -> str:
-        """A sentence about the electricity and the upload that the run has used, or ""."""
+        """A sentence about the electricity and upload used for the run, or ""."""
         return used_in_words(Used(self.now.energy_wh, self.now.sent_bytes))
 
     def farewell(self) -> None:

@@ -1,4 +1,4 @@
-"""An agent's status: figures and one sentence. The agent writes them to a small file that other commands read."""
+"""An agent's status: figures and one sentence, written to a small file that other commands read."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from peer_agent.protocol import reasons
 from peer_agent.protocol.errors import Fault, Problem
 
 FILE = "status.json"
-STALE_S = 15.0  # an agent writes about once a second
+STALE_S = 15.0  # agents write about once a second
 EVENTS = 3
 
 
@@ -56,23 +56,23 @@ class Status(Struct, kw_only=True):
     reason: str = ""
     step: int = 0
     target_steps: int = 0
-    loss: float | None = None  # training loss of the most recent step
-    heldout_loss: float | None = None  # held-out loss of the newest snapshot that the site has measured
+    loss: float | None = None  # training loss of the last step
+    heldout_loss: float | None = None  # held-out loss of the latest snapshot measured by the site
     warning: str = ""  # the site's warning about training, or ""
     samples: int = 0
     quota: int = 0
     samples_per_s: float = 0.0
     up_mbps: float = 0.0
     down_mbps: float = 0.0
-    energy_wh: float = 0.0  # estimated electricity used since this agent joined the run, and bytes sent since then
+    energy_wh: float = 0.0  # estimated electricity used and bytes sent since this agent joined the run
     sent_bytes: int = 0
-    # The user's samples in this run, as the site reports them. Before its first report, those since this agent began.
+    # The user's samples in this run, as reported by the site. Until its first report, those since this agent began.
     accepted: int = 0
-    averaged_bytes: int = 0  # bytes that an auxiliary has averaged since it began
+    averaged_bytes: int = 0  # bytes averaged by an auxiliary since it began
     rank: int | None = None
     people: int = 0  # people with credit in this run
     events: list[str] = []
-    troubles: list[ShownTrouble] = []  # the most severe fault first
+    troubles: list[ShownTrouble] = []  # most severe first
     relays: list[str] = []  # addresses of the run's relays
 
 
@@ -100,20 +100,20 @@ def sentence(status: Status) -> str:
 
 
 def write_status(home: Home, status: Status, now: float) -> None:
-    """Write the status file atomically. Ignore a disk error, because other parts of the agent report it."""
+    """Write the status file atomically. Ignore disk errors, which other parts of the agent report."""
     status.at = now
     with contextlib.suppress(Problem):
         home.write(FILE, msgspec.json.encode(status))
 
 
 def read_status(home: Home) -> Status | None:
-    """Return the status of the agent running in this home. Return None if there is no agent or no readable status."""
+    """Return the status of the agent running in this home, or None if there is no agent or no readable status."""
     holder, status = home.holder(), last_status(home)
     return status if holder is not None and status.pid == holder and status.doing in SENTENCES else None
 
 
 def last_status(home: Home) -> Status:
-    """Return the status of the last agent in this home, which may have left. Without one, the status is empty."""
+    """Return the status of the last agent in this home, which may have left. If there was none, it is empty."""
     try:
         return msgspec.json.decode((home.folder / FILE).read_bytes(), type=Status)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
@@ -121,7 +121,7 @@ def last_status(home: Home) -> Status:
 
 
 def status_facts(home: Home, now: float) -> dict[str, Any]:
-    """Return the output of `manyhands status --json`: `running`, and the agent's status if it is available."""
+    """Return the output of `manyhands status --json`: `running`, and the agent's status if available."""
     holder, status = home.holder(), read_status(home)
     if status is None:
         return {"running": holder is not None, "pid": holder}

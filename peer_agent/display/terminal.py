@@ -1,4 +1,4 @@
-"""The agent's page in a terminal of at least 80 columns: a sentence, a progress bar, figures and the latest events."""
+"""The agent's page in a terminal of at least 80 columns: a sentence, a progress bar, figures and recent events."""
 
 import contextlib
 import logging
@@ -32,7 +32,7 @@ WIDTH, BAR, SHORTEST_BAR, SHORTEST_LINE = 100, 40, 8, 20
 FIGURE_COLUMNS = (13, 15, 18, 15, 8)
 ROW = sum(FIGURE_COLUMNS) + 2 * len(FIGURE_COLUMNS)
 ALIVE, BROKEN = "green", "red"  # colours only repeat what the text says
-MOST_TROUBLES = 3  # shown on the page
+MOST_TROUBLES = 3  # most faults shown on the page
 LOG_BYTES = 1_000_000
 HOLD_HINT = gettext_noop("Press Ctrl-C to leave. Change what keeps it on hold on your machines page: {site}/machines/")
 HINT = gettext_noop("Press Ctrl-C to finish this step and leave; press it again to leave now.")
@@ -54,7 +54,7 @@ class LiveView(View):
             self.refresh()
 
     def tell(self, event: str, text: str, **facts: Any) -> None:
-        """Show an event. The first credit is printed above the page, because events soon disappear from the page."""
+        """Show an event. The first credit is printed above the page, because events soon scroll off it."""
         if event == FIRST_CREDIT and self._live is not None:
             self.console.print(Text(text, style=f"bold {ALIVE}"))
         else:
@@ -63,7 +63,7 @@ class LiveView(View):
     def warn(self, text: str) -> None:
         if self._live is None:
             super().warn(text)
-        else:  # the page shows the warning as long as it lasts
+        else:  # the page shows the warning for as long as it lasts
             self.now.warning = text
             self.refresh()
 
@@ -73,7 +73,7 @@ class LiveView(View):
     def refresh(self) -> None:
         if self._live is None:
             return
-        if self.console.size != self._size:  # the terminal has re-wrapped the old page
+        if self.console.size != self._size:  # the terminal has rewrapped the old page
             self._size = self.console.size
             self.console.clear()
         self._live.update(self._picture(), refresh=True)
@@ -96,13 +96,13 @@ class LiveView(View):
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Return True if the stream is a terminal that can move its cursor."""
+    """Return True if the stream is a terminal whose cursor can be moved."""
     return stream.isatty() and not Console(file=stream).is_dumb_terminal
 
 
 def picture(now: Status, events: Sequence[Event], console: Console) -> RenderableType:
-    """Return the page: title, sentence, faults, progress bar, figures, latest events, and how to leave."""
-    width = min(console.width, WIDTH) - 1  # some terminals start a new line if the last column is filled
+    """Return the page: title, sentence, faults, progress bar, figures, recent events, and how to leave."""
+    width = min(console.width, WIDTH) - 1  # some terminals start a new line once the last column is filled
     parts: tuple[RenderableType, ...] = (
         _cut(now.title or now.run, width, "bold"),
         _whole(sentence(now), width),
@@ -117,13 +117,13 @@ def picture(now: Status, events: Sequence[Event], console: Console) -> Renderabl
         Text(""),
         _whole(_last_line(now), width, "dim"),
     )
-    # Not a Rich table, because Rich pads lines by its own count of columns. They are too long if the terminal counts
-    # more.
+    # Not a Rich table, because Rich pads lines by its own count of columns. The lines are too long if the terminal
+    # counts more.
     return Group(Text(""), Constrain(Group(*parts), width))
 
 
 def _whole(words: str, width: int, style: str = "") -> Text:
-    """Return the words as text that wraps at `width`. If the terminal wrapped a line instead, the page would break."""
+    """Return the words as text that wraps at `width`. If the terminal wrapped a line itself, the page would break."""
     return Text(textwrap.fill(words, width) if has_spacing_marks(words) else words, style=style)
 
 
@@ -162,7 +162,7 @@ def _beside_bar(now: Status) -> Iterator[str]:
 
 
 def _figures(now: Status, width: int) -> RenderableType:
-    """Return five figures side by side, or one below the other if the page is too narrow."""
+    """Return five figures side by side, or stacked if the page is too narrow."""
     credit = ngettext("{count} sample", "{count} samples", now.accepted)
     figures = (
         _loss(now),
@@ -174,7 +174,7 @@ def _figures(now: Status, width: int) -> RenderableType:
     if width < ROW or any(has_spacing_marks(words) for figure in figures for words in figure):
         return _one_below_the_other(figures)
     table = Table.grid(padding=(0, 2, 0, 0))
-    for columns in FIGURE_COLUMNS:  # minimum widths, so that columns stay in place when figures change
+    for columns in FIGURE_COLUMNS:  # minimum widths, so that columns stay put when figures change
         table.add_column(min_width=columns)
     table.add_row(*(Text(name, style="dim") for name, value in figures))
     table.add_row(*(value for name, value in figures))
@@ -187,7 +187,7 @@ def _one_below_the_other(figures: Sequence[tuple[str, str]]) -> Group:
 
 
 def _loss(now: Status) -> tuple[str, str]:
-    """Return the name and value of the held-out loss if it is known, otherwise of the training loss."""
+    """Return the name and value of the held-out loss if known, or else of the training loss."""
     if now.heldout_loss is not None:
         return _("held-out loss"), f"{now.heldout_loss:.3f}"
     return _("training loss"), "–" if now.loss is None else f"{now.loss:.3f}"
@@ -240,7 +240,7 @@ def _logging_to(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_echo_of_control_keys() -> Iterator[None]:
-    """Stop the terminal from echoing ^C into the page. Terminals on Windows do not echo it."""
+    """Stop the terminal from echoing ^C into the page. Windows terminals do not echo it."""
     if sys.platform == "win32" or not sys.stdin.isatty():
         yield
         return

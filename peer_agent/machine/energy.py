@@ -1,4 +1,4 @@
-"""Estimates the electricity that this process uses. Only the owner sees the figure, and nothing depends on it."""
+"""Estimates the electricity used by this process. Only the owner sees the figure, and nothing depends on it."""
 
 import contextlib
 import os
@@ -13,11 +13,11 @@ from peer_agent.machine.hardware import gpu_watts
 from peer_agent.machine.language import gettext as _
 from peer_agent.machine.language import in_bytes
 
-# Watts at full load, used if the system does not report the power. The help page and the FAQ name these figures.
+# Watts at full load, used if the system does not report power. The help page and the FAQ quote these figures.
 LAPTOP_W, DESKTOP_W, GPU_W = 30.0, 90.0, 200.0
 LOOK_S = 10.0  # seconds between readings; Intel's counters wrap around after a few minutes
 HOUR_S = 3600
-POWERCAP = Path("/sys/class/powercap")  # where Linux provides the energy counters of processors (RAPL)
+POWERCAP = Path("/sys/class/powercap")  # where Linux exposes processors' energy counters (RAPL)
 
 
 class Used(NamedTuple):
@@ -50,7 +50,7 @@ class Reading(NamedTuple):
 
 
 class Meter:
-    """Adds up the energy that this process uses, in watt-hours."""
+    """Adds up the energy used by this process, in watt-hours."""
 
     def __init__(self, powercap: Path = POWERCAP) -> None:
         self.energy_wh = 0.0
@@ -59,7 +59,7 @@ class Meter:
         self._last = self._read()
 
     def look(self, *, works: bool) -> None:
-        """Add the energy used since the last call. Call this in a thread. `works`: False while the machine rests."""
+        """Add the energy used since the last call. Call this in a thread. `works`: False while the machine pauses."""
         before, self._last = self._last, self._read()
         joules = processor_joules(before, self._last, self._watts)
         if works and _is_on_gpu():
@@ -76,7 +76,7 @@ class Meter:
 def processor_joules(before: Reading, now: Reading, watts: float) -> float:
     """Return this process's share of the measured energy, in proportion to its share of the CPU time.
 
-    If no energy was measured, return the energy that this CPU time uses at `watts` with all cores in use.
+    If no energy was measured, return what this CPU time would use at `watts` with all cores busy.
     """
     own_s = now.own_s - before.own_s
     if not now.counters or len(now.counters) != len(before.counters):
@@ -87,7 +87,7 @@ def processor_joules(before: Reading, now: Reading, watts: float) -> float:
 
 
 def _counters(powercap: Path) -> list[tuple[int, int]]:
-    """Return the energy counters of the processor packages. Most systems let only administrators read them."""
+    """Return the processor packages' energy counters. Most systems let only administrators read them."""
     found = []
     with contextlib.suppress(OSError, ValueError):
         for folder in sorted(powercap.glob("intel-rapl:*")):
@@ -104,6 +104,6 @@ def _has_battery() -> bool:
 
 
 def _is_on_gpu() -> bool:
-    """Return True if this process computes on a GPU. Does not load torch."""
+    """Return True if this process is computing on a GPU. Does not load torch."""
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.cuda.is_initialized())

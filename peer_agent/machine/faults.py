@@ -1,4 +1,4 @@
-"""Conversion of exceptions to numbered errors."""
+"""Conversion of exceptions into numbered errors."""
 
 import errno
 
@@ -10,7 +10,7 @@ DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.E
 
 
 def faults_of(error: BaseException) -> list[Fault]:
-    """Return the numbered errors that an exception contains. Return [] if any part of the exception has no number."""
+    """Return the numbered errors that an exception contains. Return [] if any part of it has no number."""
     match error:
         case Problem():
             return [error.fault]
@@ -23,7 +23,7 @@ def faults_of(error: BaseException) -> list[Fault]:
 
 
 def sanitize_fault(fault: Fault) -> Fault:
-    """Return the fault with text that is safe to print in a terminal, because other machines may have sent the text."""
+    """Return the fault with its text made safe to print in a terminal, since the text may come from other machines."""
     return Fault(*(_sanitize_lines(part) for part in (fault.code, fault.cause, fault.means, fault.remedy)))
 
 

@@ -20,24 +20,24 @@ from peer_agent.machine.limits import usual_limits
 from peer_agent.protocol.credentials import CLOCK_TOLERANCE_S
 from peer_agent.protocol.errors import Fault
 
-NEEDED = ("kornia", "peft", "pyarrow", "tokenizers", "torch", "transformers")  # the extra `train` of the package
+NEEDED = ("kornia", "peft", "pyarrow", "tokenizers", "torch", "transformers")  # the package's `train` extra
 PYTORCH_CPU = "https://download.pytorch.org/whl/cpu"
 
 
 def of_packages() -> Fault | None:
-    """Return E103 if packages that training needs are missing, otherwise None."""
+    """Return E103 if packages needed for training are missing, otherwise None."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     return Fault.of("E103", missing=", ".join(missing), line=install_line(*missing)) if missing else None
 
 
 def install_line(*packages: str, again: bool = False) -> str:
-    """Return the command that installs packages into this environment, with the build of torch for this machine.
-    `again`: replace the builds that are installed.
+    """Return the command that installs packages into this environment, with this machine's build of torch. `again`:
+    replace the builds already installed.
     """
     names = " ".join(packages)
     if is_bundle():
         return _("see the site's download page")
-    if importlib.util.find_spec("pip") is None:  # an environment that uv created
+    if importlib.util.find_spec("pip") is None:  # an environment created by uv
         return f"uv pip install --python {sys.executable} --torch-backend auto {'--reinstall ' * again}{names}"
     is_for_cpu = platform.system() == "Linux" and not gpu_name()
     index = f" --extra-index-url {PYTORCH_CPU}" if is_for_cpu else ""
@@ -50,7 +50,7 @@ def is_bundle() -> bool:
 
 
 def system_in_words(gpu: str = "") -> str:
-    """Return a description of this computer for the person who approves it."""
+    """Return a description of this computer for the person approving it."""
     words = " ".join(part for part in (platform.system(), platform.machine()) if part)
     return ", ".join(part for part in (words, gpu or gpu_name()) if part)[:80]
 
@@ -67,7 +67,7 @@ def gpu_memory() -> int | None:
 
 
 def gpu_watts() -> float | None:
-    """Return the watts that torch's GPU draws, or else its power limit. Return None if `nvidia-smi` reports neither."""
+    """Return the watts drawn by torch's GPU, or else its power limit, or None if `nvidia-smi` reports neither."""
     for fact in ("power.draw", "power.limit"):
         with contextlib.suppress(ValueError):  # “[N/A]”
             return float(_of_gpu(fact))
@@ -155,7 +155,7 @@ def of_disk_in_use(free: int, folder: Path) -> Fault | None:
 
 
 def of_relays(missing: Collection[str], answering: Collection[str]) -> Fault | None:
-    """Return E135 if no relay of a run answers, E136 if only some answer. Both arguments are addresses."""
+    """Return E135 if none of a run's relays answer, E136 if only some do. Both arguments are addresses."""
     if not missing:
         return None
     return Fault.of("E136" if answering else "E135", relays=", ".join(sorted(missing)))

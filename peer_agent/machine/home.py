@@ -32,14 +32,14 @@ def sign_lock(file: IO[str]) -> None:
 
 
 def read_holder(file: IO[str]) -> int:
-    """Return the id of the process that holds, or last held, the lock. 0 means unknown."""
+    """Return the id of the process that holds, or last held, the lock, where 0 means unknown."""
     file.seek(1)
     _, _, said = file.read().partition("\n")
     return int(said) if said.isascii() and said.isdigit() else 0
 
 
 LOCK_S = 0.3
-CREDITED, MOST_CREDITED = "credited.json", 1000  # the most recent runs in which this machine has credit
+CREDITED, MOST_CREDITED = "credited.json", 1000  # the latest runs in which this machine has credit
 
 
 class KnownSite(Struct, frozen=True):
@@ -65,7 +65,7 @@ class Home:
         return self.folder / "cache"
 
     def key(self) -> Ed25519PrivateKey:
-        """Return this machine's private key, creating it on the first call. Only the file's owner can read it."""
+        """Return this machine's private key, creating it on the first call. It is readable only by the file's owner."""
         path = self.folder / "machine.key"
         if not path.exists():
             self._write_privately(path, Ed25519PrivateKey.generate().private_bytes_raw().hex().encode())
@@ -102,7 +102,7 @@ class Home:
         self._write_privately(self.folder / "sites.json", content)
 
     def write(self, name: str, content: bytes) -> None:
-        """Replace a file atomically. Only the file's owner can read it. Raises Problem E106."""
+        """Replace a file atomically. It is readable only by its owner. Raises Problem E106."""
         self._write_privately(self.folder / name, content)
 
     def _write_privately(self, path: Path, content: bytes) -> None:
@@ -143,7 +143,7 @@ class Home:
             return path.open("a+")
 
     def _lock_patiently(self, file: IO[str]) -> bool:
-        """Lock the home, retrying briefly because `holder` in another process may have locked it for a moment."""
+        """Lock the home, retrying briefly because another process's `holder` may have locked it for a moment."""
         until = time.monotonic() + LOCK_S
         while not self._try_lock(file):
             if time.monotonic() > until:
@@ -167,8 +167,8 @@ def home_folder(environment: dict[str, str]) -> Path:
     return Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "manyhands"
 
 
-CACHED = ("cache",)  # files of all sites, named by digest and fetched again when needed
-LISTENING = ("log", "listener.pem")  # files of a relay or an auxiliary
+CACHED = ("cache",)  # files from all sites, named by digest and refetched when needed
+LISTENING = ("log", "listener.pem")  # files of a relay or auxiliary
 OWN = ("status.json", CREDITED, "leave", "agent.log", "agent.log.1", *LISTENING)
 
 

@@ -1,5 +1,5 @@
-"""Translation of messages. The code contains them in English, and they are translated when shown to the user. The
-language is MANYHANDS_LANGUAGE or the system's language. Output for programs is never translated.
+"""Translation of messages. In the code they are in English; they are translated when shown to the user. The language
+comes from MANYHANDS_LANGUAGE or the system. Output for programs is never translated.
 """
 
 import codecs
@@ -15,8 +15,8 @@ from gettext import GNUTranslations, NullTranslations
 from unicodedata import category, east_asian_width
 
 ENGLISH = "en"
-VARIABLES = ("MANYHANDS_LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")  # the first variable that is set counts
-# Categories of characters without a column of their own, because terminals draw them above or below a letter.
+VARIABLES = ("MANYHANDS_LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")  # the first variable that is set wins
+# Categories of characters without a column of their own, because terminals draw them above or below a letter
 STACKED = frozenset({"Mn", "Me", "Cf"})
 NAME = re.compile(r"([A-Za-z]{2,3})(?:[_-]([A-Za-z]{2,4}))?(?:[.@].*)?")  # matches bn, bn_BD.UTF-8 or en-XA
 
@@ -36,7 +36,7 @@ def ngettext(one: str, many: str, count: int) -> str:
 
 
 def gettext_noop(message: str) -> str:
-    """Mark a constant for extraction. `translated` looks up its translation when the constant is shown."""
+    """Mark a constant for extraction. `translated` looks up its translation when it is shown."""
     return message
 
 
@@ -62,7 +62,7 @@ def padded(text: str, columns: int) -> str:
 
 
 def has_spacing_marks(text: str) -> bool:
-    """Return True if terminals may disagree about the width of this text."""
+    """Return True if terminals may disagree about this text's width."""
     return any(category(letter) == "Mc" for letter in text)
 
 
@@ -95,7 +95,7 @@ def _of_system() -> str:
 
 
 def catalogue_of(language: str) -> NullTranslations:
-    """Return the translations for a language, or for it without its region. They are empty if no catalogue exists."""
+    """Return the translations for a language, with or without its region. They are empty if there is no catalogue."""
     from importlib.resources import files
 
     for name in dict.fromkeys((language, language.partition("_")[0])):
@@ -109,7 +109,7 @@ def catalogue_of(language: str) -> NullTranslations:
 
 
 def _writes_all_letters() -> bool:
-    """Return True if the output can encode all letters. Otherwise a translated message could raise an error."""
+    """Return True if the output can encode all letters. If not, translated messages could raise errors."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         return codecs.lookup(encoding).name.startswith("utf")
@@ -130,7 +130,7 @@ JOINERS = "\u200c\u200d"  # used in Persian, Hindi and some emoji
 
 
 def sanitize(text: str) -> str:
-    """Make untrusted text safe for a terminal. Remove characters that control the cursor, colour or text direction."""
+    """Make untrusted text safe for a terminal: remove characters that control the cursor, colour or text direction."""
     return "".join(letter if letter.isprintable() or letter in JOINERS else " " * letter.isspace() for letter in text)
 
 
@@ -141,5 +141,5 @@ class SanitizingFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """Sanitize each line of the message. Keep line breaks, such as those in tracebacks."""
+        """Sanitize each line of the message, keeping line breaks such as those in tracebacks."""
         return "\n".join(sanitize(line) for line in super().format(record).split("\n"))

@@ -1,4 +1,4 @@
-"""Requests that the agent leave. The first request lets the step finish; the second ends the agent at once."""
+"""Requests that the agent leave. The first one lets the step finish; the second ends the agent at once."""
 
 import asyncio
 import contextlib
@@ -12,13 +12,13 @@ from pathlib import Path
 from peer_agent.machine.home import Home
 from peer_agent.protocol.errors import Problem
 
-FINISH_S = 60.0  # how long to work on the current step; after that, other machines finish it
+FINISH_S = 60.0  # how long to work on the current step before leaving it to other machines
 WATCH_S = 0.5
-FILE = "leave"  # written to the agent's home to request that it leave
+FILE = "leave"  # written to the agent's home to ask it to leave
 
 
 class LeaveRequest:
-    """Handles requests that this agent leave. `gently` finishes the current work; it is None if there is no work."""
+    """Handles requests that this agent leave. `gently` finishes the current work, or is None if there is none."""
 
     def __init__(self, home: Home) -> None:
         self.home = home
@@ -39,7 +39,7 @@ class LeaveRequest:
 
     async def watch(self, cancel: Callable[[], object]) -> None:
         """Watch for requests that `request_leave` in another process writes to the home."""
-        await asyncio.to_thread(self._take)  # discard a request that an earlier agent did not see
+        await asyncio.to_thread(self._take)  # discard a request that an earlier agent missed
         while True:
             await asyncio.sleep(WATCH_S)
             asked = await asyncio.to_thread(self._take)
@@ -55,15 +55,15 @@ class LeaveRequest:
 
 
 class Unattended(ThreadPoolExecutor):
-    """An executor that does not wait for its threads at exit. A thread that downloads or computes cannot be stopped."""
+    """An executor that does not wait for threads at exit, since those that download or compute cannot be stopped."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
         super().shutdown(wait=False, cancel_futures=True)
 
 
 def request_leave(home: Home, *, now: bool, patience_s: float, pause_s: float = 0.1) -> int:
-    """Ask the agent in `home` to leave, and wait until it has left. Return its process id.
-    Raises Problem E116 if no agent runs there, E117 if it has not left after `patience_s`.
+    """Ask the agent in `home` to leave, and wait until it has. Return its process id. Raises Problem E116 if no agent
+    is running there, E117 if it has not left after `patience_s`.
     """
     holder = home.holder()
     if holder is None:

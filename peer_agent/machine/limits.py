@@ -20,8 +20,7 @@ class Limits(Struct, frozen=True):
 
     `threads`: CPU threads for torch. `nice`: as in nice(1). `at_once`: samples computed together; 0 means a whole
     micro-batch. `recomputes`: True to save memory by recomputing layers in the backward pass. `reserve_percent`:
-    percentage of the upload bandwidth left free. `duty_percent`: percentage of the time during which the agent may
-    compute.
+    percentage of the upload bandwidth left free. `duty_percent`: percentage of the time in which the agent may compute.
     """
 
     threads: int
@@ -35,7 +34,7 @@ class Limits(Struct, frozen=True):
 
 
 def usual_limits(threads: int | None = None, reserve_percent: int = RESERVE_PERCENT, disk_gb: int = DISK_GB) -> Limits:
-    """Return limits with the given values. The defaults leave one CPU thread and part of the uplink free."""
+    """Return limits with the given values. By default, one CPU thread and part of the uplink are left free."""
     free = max(1, (os.cpu_count() or 2) - 1)
     return Limits(threads or free, reserve_percent=reserve_percent, disk_gb=disk_gb)
 
@@ -54,7 +53,7 @@ def apply_limits(limits: Limits) -> None:
     """Lower this process's priority, and set torch's environment variables. GPUs are numbered as in `nvidia-smi`."""
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if limits.compiles:
-        # Otherwise torch keeps one compiler process per core.
+        # Otherwise, torch keeps one compiler process per core.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     if sys.platform == "win32":
         import psutil

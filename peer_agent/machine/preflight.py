@@ -1,4 +1,4 @@
-"""Checks whether a run fits this machine, before anything is loaded or downloaded."""
+"""Checks whether a run fits on this machine, before anything is loaded or downloaded."""
 
 from pathlib import Path
 
@@ -14,16 +14,16 @@ from peer_agent.protocol.recipe import Recipe
 
 # An estimate of training's peak memory. `tests/benchmarks/memory/training.py` compares it with real agents.
 
-ELEMENT = 4  # bytes of a float32
+ELEMENT = 4  # bytes in a float32
 PROGRAM_BYTES = 540 * 10**6  # Python, torch, transformers (395 MB before the model is loaded), threads and links
-CUDA_BYTES, CUDA_HOST_BYTES = 600 * 10**6, 2 * 10**9  # memory of a CUDA context: on the GPU, and in main memory
-# Measured in vectors. A replica has the parameters and two moments. A trainer has the current gradient and the sum not
-# yet offered. That sum is rule 9's second buffer: with staleness 1 it grows while the offer is frozen, and it always
+CUDA_BYTES, CUDA_HOST_BYTES = 600 * 10**6, 2 * 10**9  # memory used by a CUDA context, on the GPU and in main memory
+# In vectors: a replica has the parameters and two moments. A trainer has the current gradient and the sum not yet
+# offered. That sum is rule 9's second buffer: with staleness 1, it grows while the offer is frozen, and it always
 # exists.
 REPLICA, TRAINER = 3, 2
 OF_A_ROUND = 3  # vectors: the offer, the average, and one of them being converted
-HANDED_IN = 3  # vectors: a copy of parameters and moments while they are uploaded
-KEPT_FREE = 1  # vectors: memory freed after reading a snapshot or updates, but kept by the allocator
+HANDED_IN = 3  # vectors: a copy of parameters and moments during their upload
+KEPT_FREE = 1  # vectors: memory freed after reading a snapshot or updates but kept by the allocator
 
 
 class Needs(Struct, frozen=True):
@@ -35,14 +35,14 @@ class Needs(Struct, frozen=True):
 
 def needs_of(recipe: Recipe, parameters: int, *, at_once: int, on_gpu: bool, recomputes: bool = False) -> Needs:
     """Return the memory that an agent needs to compute `at_once` samples at a time. `on_gpu`: the GPU computes, and
-    also stores the fixed parameters. The estimate ignores that mixed precision shrinks activations.
+    also stores the fixed parameters. The estimate does not allow for mixed precision, which shrinks activations.
     """
     vector = ELEMENT * parameters
     beside = (OF_A_ROUND + HANDED_IN + KEPT_FREE) * vector + encoded_size(recipe.codec_up, parameters)
     kept = recipe.recomputed_floats(at_once) if recomputes else recipe.kept_floats(at_once)
     compute = (REPLICA + TRAINER) * vector + int(ELEMENT * kept)
     fixed = ELEMENT * recipe.fixed_parameters()
-    # While fixed parameters are being read, they exist twice: in the file's data and in the model.
+    # While fixed parameters are being read, there are two copies: the file's data and the model's.
     read = fixed + sum(file.size for file in recipe.files())
     if on_gpu:
         on_device = fixed // 2 if recipe.precision == "mixed" else fixed
@@ -56,7 +56,7 @@ LABEL_COLUMNS = 8  # minimum width of the labels
 
 
 class RunSizes(Struct, frozen=True, kw_only=True):
-    """A run's sizes in bytes, as the site reports them. `pace_s`: seconds per step, or None before the first step."""
+    """A run's sizes in bytes, as reported by the site. `pace_s`: seconds per step, or None before the first step."""
 
     parameters: int
     data_bytes: int
@@ -135,13 +135,13 @@ def _fits(needed: int | None, free: int | None) -> str:
 
 
 def check_fit(facts: RunFacts, free: FreeResources, folder: Path, device: str, *, disk_gb: int = DISK_GB) -> Preflight:
-    """Return the fastest settings with which the run fits this machine. Raises Problem if there is too little memory
+    """Return the fastest settings with which the run fits on this machine. Raises Problem if there is too little memory
     (E123), disk space (E124) or GPU memory (E125).
     """
     recipe = facts.recipe
     at_once, recomputes, needs = _largest_that_fits(facts, free)
     data = min(facts.data_bytes, disk_gb * GIGABYTE)
-    disk = 2 * facts.snapshot_bytes + data + SPARE_DISK  # updates in the log are applied as they arrive and not stored
+    disk = 2 * facts.snapshot_bytes + data + SPARE_DISK  # updates in the log are applied as they arrive, not stored
     if disk > free.disk:
         raise Problem.of("E124", path=folder, needed=in_bytes(disk), free=in_bytes(free.disk))
     steps = HOUR_S / facts.pace_s if facts.pace_s else 1

@@ -1,4 +1,4 @@
-"""Decides whether this machine may work now, based on its owner's instructions and on the machine's state."""
+"""Decides whether this machine may work now, based on its owner's instructions and the machine's state."""
 
 import contextlib
 import ctypes
@@ -22,14 +22,14 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.messages.machine import Blind, Hours, Instructions, OwnerLimits, Why
 
 MEGABYTE, GIGABYTE = 10**6, 10**9
-MOST_REFUSALS = 5  # after this many refusals in a row, the machine rests until its owner acts
+MOST_REFUSALS = 5  # after this many refusals in a row, the machine pauses until its owner acts
 WEEK_DAYS = 7
-DETAIL = 200  # characters
+DETAIL = 200  # in characters
 
 
 class Surroundings(Struct, frozen=True, kw_only=True):
     """Observations of this machine. None means unknown. `now`: local time without a time zone. `refused`: the reasons
-    for the latest consecutive refusals of contributions.
+    why the latest contributions, in a row, were refused.
     """
 
     now: datetime
@@ -42,7 +42,7 @@ class Surroundings(Struct, frozen=True, kw_only=True):
 
 
 class Rest(Struct, frozen=True):
-    """The reason this machine is resting, with a `detail`. It is falsy if the machine is working."""
+    """The reason why this machine is paused, with a `detail`. It is falsy if the machine is working."""
 
     why: Why = Why.WORKS
     detail: str = ""
@@ -51,7 +51,7 @@ class Rest(Struct, frozen=True):
         return self.why is not Why.WORKS
 
 
-# Reasons that last until the owner acts.
+# Reasons that last until the owner acts
 UNTIL_TOLD = frozenset({Why.REFUSED, Why.MEMORY})
 
 WORDS = {
@@ -77,7 +77,7 @@ WORDS_OF_BLIND = {
 
 
 def in_words(rest: Rest, translated: Callable[[str], str] = str) -> str:
-    """Return a sentence that tells the owner why the machine rests. `translated` translates it."""
+    """Return a sentence telling the owner why the machine is paused. `translated` translates it."""
     day, _, time = rest.detail.partition(" ")
     detail = f"{translated(day)} {time}" if rest.why is Why.HOURS and day in DAYS else rest.detail
     words = PAUSED_UNTIL if rest.why is Why.PAUSED and detail else WORDS[rest.why]
@@ -85,7 +85,7 @@ def in_words(rest: Rest, translated: Callable[[str], str] = str) -> str:
 
 
 def reason_to_rest(wanted: Instructions, around: Surroundings) -> Rest:
-    """Return the first reason to rest that applies. A pause by the owner takes precedence over any observation."""
+    """Return the first reason to pause that applies. The owner's own pause takes precedence over any observation."""
     return next(_reasons(wanted, around), Rest())
 
 
@@ -120,7 +120,7 @@ def _of_people(limits: OwnerLimits, around: Surroundings) -> Iterator[Rest]:
 
 
 def plain_name(program: str) -> str:
-    """Return a program's name in lower case, without the Windows suffix `.exe`."""
+    """Return a program's name in lower case, without Windows' `.exe` suffix."""
     return program.strip().casefold().removesuffix(".exe")
 
 
@@ -145,9 +145,9 @@ def next_start(schedule: tuple[Hours, ...], now: datetime) -> str:
     return f"{DAYS[start.weekday()]} {start:%H:%M}"
 
 
-IDLE_LOOK_S = 5.0  # seconds between queries to the desktop, because each query starts a program
-ASK_S = 2.0  # how long to wait for the answer to a query
-MONITORS = (  # commands that ask a desktop for its idle time in milliseconds
+IDLE_LOOK_S = 5.0  # seconds between queries to the desktop, each of which starts a program
+ASK_S = 2.0  # how long to wait for a query's answer
+MONITORS = (  # commands that query a desktop's idle time in milliseconds
     (
         "gdbus",
         "org.gnome.Mutter.IdleMonitor",
@@ -198,7 +198,7 @@ def running_programs() -> Iterator[str]:
 
 
 def on_battery_now() -> bool | None:
-    """Return True if this machine runs on battery power. Return None if unknown."""
+    """Return True if this machine is running on battery power, or None if unknown."""
     try:
         battery = psutil.sensors_battery()
     except (AttributeError, OSError, RuntimeError):
@@ -207,7 +207,7 @@ def on_battery_now() -> bool | None:
 
 
 def idle_now() -> float | None:
-    """Return the seconds since a person last used this machine. Return None if unknown."""
+    """Return the seconds since this machine was last used by a person, or None if unknown."""
     if sys.platform == "win32":
         return _idle_on_windows()
     if sys.platform == "darwin":
@@ -228,7 +228,7 @@ def has_desktop(sockets: Path = Path("/tmp/.X11-unix"), runtime: Path = Path("/r
 
 
 def idle_at_terminals(devices: Path) -> float | None:
-    """Return the seconds since the last input at any terminal. Return None if there are no terminals."""
+    """Return the seconds since the last input at any terminal, or None if there are no terminals."""
     newest = None
     for path in [*devices.glob("pts/[0-9]*"), *devices.glob("tty[0-9]*")]:
         try:
@@ -269,7 +269,7 @@ class _LastInput(ctypes.Structure):
 
 
 def _idle_on_windows() -> float | None:
-    """Return the idle time in seconds. Windows' counters have 32 bits and wrap after 49 days."""
+    """Return the idle time in seconds. Windows' counters have 32 bits and wrap around after 49 days."""
     windows = getattr(ctypes, "windll", None)
     last = _LastInput(size=ctypes.sizeof(_LastInput))
     if windows is None or not windows.user32.GetLastInputInfo(ctypes.byref(last)):
@@ -278,7 +278,7 @@ def _idle_on_windows() -> float | None:
 
 
 FILE = "traffic.json"
-KEEP_S = 30.0  # seconds between two writes; a crash loses at most this much
+KEEP_S = 30.0  # seconds between writes; a crash loses at most this much
 
 
 class Moved(Struct, frozen=True):
@@ -289,7 +289,7 @@ class Moved(Struct, frozen=True):
 
 
 class Month:
-    """This machine's traffic in the current month, across all runs. It is stored in a small file in the home."""
+    """This machine's traffic in the current month, across all runs, stored in a small file in the home."""
 
     def __init__(self, home: Home, *, since: int, month: str = "") -> None:
         """Start counting traffic. `since`: bytes that this process has already sent and received."""
@@ -305,7 +305,7 @@ class Month:
         return Moved(month, 0)
 
     def add(self, total: int, *, month: str = "") -> int:
-        """Record the total bytes that this process has transferred. Return this machine's total for the month."""
+        """Record the total bytes transferred by this process. Return this machine's total for the month."""
         month = month or this_month()
         more, self._seen = max(total - self._seen, 0), total
         before = self.moved.bytes if self.moved.month == month else 0
@@ -315,7 +315,7 @@ class Month:
         return self.moved.bytes
 
     def keep(self) -> None:
-        """Write the traffic file. Ignore a disk error, because other parts of the agent report it."""
+        """Write the traffic file. Ignore disk errors, which other parts of the agent report."""
         self._kept_at = time.monotonic()
         with contextlib.suppress(Problem):
             self.home.write(FILE, msgspec.json.encode(self.moved))

@@ -11,7 +11,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def check_encrypted(url: str, *, secure: str, plain: str) -> None:
-    """Check that a URL is encrypted, or plaintext within the local network. May query the resolver. Raises Problem
+    """Check that a URL is encrypted, or is plaintext within the local network. May query the resolver. Raises Problem
     E104 if the URL is invalid, E105 if a plaintext URL leads outside the local network.
     """
     try:

@@ -15,19 +15,19 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from msgspec import Struct
 
-FOR_EVER = dt.datetime(9999, 1, 1, tzinfo=dt.UTC)  # the peer's clock may be wrong
+FOR_EVER = dt.datetime(9999, 1, 1, tzinfo=dt.UTC)  # since the peer's clock may be wrong
 LONG_AGO = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
 
 
 class Certificate(Struct, frozen=True, eq=False):
-    """A listener's TLS context, and the sha256 of its certificate in hexadecimal."""
+    """A listener's TLS context, and its certificate's SHA-256 in hexadecimal."""
 
     context: ssl.SSLContext
     fingerprint: str
 
 
 def new_certificate() -> Certificate:
-    """Create a key and certificate without leaving a file on disk. Each call gives a new fingerprint."""
+    """Create a key and certificate without leaving a file on disk. Each call produces a new fingerprint."""
     return certificate_of(new_pem())
 
 
@@ -67,7 +67,7 @@ def _context(pem: bytes) -> ssl.SSLContext:
 
 
 def fingerprint_of(certificate: bytes) -> str:
-    """Return the hexadecimal sha256 of a DER-encoded certificate."""
+    """Return the SHA-256 of a DER-encoded certificate, in hexadecimal."""
     return hashlib.sha256(certificate).hexdigest()
 
 

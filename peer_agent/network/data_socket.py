@@ -1,4 +1,4 @@
-"""WebSockets that read and write in large pieces, because wakeups take most of the CPU time on slow links."""
+"""WebSockets that read and write in large pieces, because wake-ups take most of the CPU time on slow links."""
 
 import asyncio
 import socket
@@ -11,17 +11,17 @@ from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.connection import Connection as Socket
 from websockets.protocol import State
 
-GATHER_BYTES = 128 * 1024  # how many bytes to read together, if they arrive in time
+GATHER_BYTES = 128 * 1024  # how many bytes to read together if they arrive in time
 SHORTEST_S, LONGEST_S = 0.005, 0.1  # limits on how long received bytes wait for more
-SILENCE_S = 2 * LONGEST_S  # after a silence of this length, the rate is unknown
-SLACK = 1.5  # times the expected time until `GATHER_BYTES` have arrived
-READ_BYTES = 256 * 1024  # read at most this much at once, like the TLS library
-UNSENT_S = 0.25  # how many seconds' worth of unsent bytes the system may buffer, besides bytes in flight (rule 36)
-LEAST_UNSENT, MOST_UNSENT = 128 * 1024, 1024 * 1024  # limits of the unsent bytes
-RATE_S = 1.0  # seconds of continuous sending after which the rate is measured
-# Without acknowledgement for `SILENT_S`, the peer counts as gone; `LOOK_S` is the time between checks.
+SILENCE_S = 2 * LONGEST_S  # after a silence this long, the rate is unknown
+SLACK = 1.5  # times the time in which `GATHER_BYTES` should arrive
+READ_BYTES = 256 * 1024  # most bytes to read at once, as in the TLS library
+UNSENT_S = 0.25  # how many seconds' worth of unsent bytes the system may buffer, besides those in flight (rule 36)
+LEAST_UNSENT, MOST_UNSENT = 128 * 1024, 1024 * 1024  # limits on the unsent bytes
+RATE_S = 1.0  # seconds of continuous sending before the rate is measured
+# A peer counts as gone after `SILENT_S` without an acknowledgement; `LOOK_S` is the time between checks.
 SILENT_S, LOOK_S = 60.0, 10.0
-PING_S, QUIET_S = 2.0, 8.0  # between two pings on a control link; silence after which the other end counts as dead
+PING_S, QUIET_S = 2.0, 8.0  # time between pings on a control link; silence after which the other end counts as dead
 # These versions of asyncio never pause the sender after `writelines`, however slow the reader is (CVE-2024-12254).
 IS_UNBOUNDED = (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2)
 LAST_ACK = 56  # offset in Linux's `struct tcp_info` of the milliseconds since the last acknowledgement
@@ -72,7 +72,7 @@ def _patience_s(size: int, took_s: float) -> float:
 
 class Unsent:
     """Limits the unsent bytes in the system's buffer to what the link can send in `UNSENT_S`. Smaller buffers cause
-    many wakeups. Larger buffers are bad too, because buffered bytes can no longer be dropped.
+    many wake-ups. Larger ones are bad too, because buffered bytes can no longer be dropped.
     """
 
     def __init__(self, system: socket.socket) -> None:
@@ -82,7 +82,7 @@ class Unsent:
         self._hold(LEAST_UNSENT)
 
     def went(self, size: int, now: float) -> None:
-        """Record that `size` bytes were written. After a pause, begin a new measurement of the rate."""
+        """Record that `size` bytes were written. After a pause, begin measuring the rate afresh."""
         if now - self._went_at > UNSENT_S:
             self._since, self._bytes = now, 0
         else:
@@ -146,7 +146,7 @@ class WideSocket(Socket, asyncio.BufferedProtocol):
     """
 
     _view: memoryview | None = None
-    _read_at = 0.0  # when the last bytes arrived, by the event loop's clock
+    _read_at = 0.0  # when bytes last arrived, by the event loop's clock
     _gathering: Gathering | None = None
     _unsent: Unsent | None = None
 
@@ -169,9 +169,9 @@ class WideSocket(Socket, asyncio.BufferedProtocol):
             self.loop.call_later(LOOK_S, self._look, silence)
 
     def ping_often(self) -> None:
-        """Ping the other end regularly, and abort the connection if the other end sends nothing, not even an answer.
+        """Ping the other end regularly, and abort the connection if it sends nothing, not even an answer.
 
-        A process that hangs still acknowledges bytes, so only its own answers show that it is alive. Any byte counts:
+        A hung process still acknowledges bytes, so only its own answers show that it is alive. Any byte counts, since
         answers may wait behind a long message on a slow link.
         """
         self._read_at = self.loop.time()
@@ -214,7 +214,7 @@ class Dialled(WideSocket, ClientConnection):
 
 
 async def send_all(connection: Socket, messages: Sequence[bytes]) -> None:
-    """Send messages in one write. Wait while the buffers are full. Raises ConnectionClosed."""
+    """Send messages in one write, waiting while the buffers are full. Raises ConnectionClosed."""
     async with connection.send_context():
         for message in messages:
             connection.protocol.send_binary(message)

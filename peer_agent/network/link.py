@@ -1,4 +1,4 @@
-"""Links: WebSocket connections that a `protocol` session drives, and a loop that reconnects them."""
+"""Links: WebSocket connections driven by a `protocol` session, and a loop that reconnects them."""
 
 import asyncio
 import secrets
@@ -39,18 +39,18 @@ SOCKET_OPTIONS: dict[str, Any] = {
     "max_queue": READ_QUEUE,
     "write_limit": WRITE_LIMIT,
     "close_timeout": CLOSE_S,
-    # A data link has no pings, because a saturated uplink delays answers beyond any limit. Only progress shows that it
-    # is alive. Control links have pings of their own (`WideSocket.ping_often`).
+    # A data link has no pings, because a saturated uplink delays answers indefinitely. Only progress shows that it is
+    # alive. Control links have pings of their own (`WideSocket.ping_often`).
     "ping_interval": None,
     "ping_timeout": None,
 }
-# Offered by WebSockets to a relay that forwards; other listeners do not accept it.
+# Offered by WebSockets to a forwarding relay; other listeners do not accept it.
 FORWARDS = Subprotocol("manyhands.forward")
-FORWARDED_BYTES = HEADER.size + PIECE_BYTES  # limit of a message on a WebSocket to a relay that forwards
+FORWARDED_BYTES = HEADER.size + PIECE_BYTES  # limit on a message on a WebSocket to a forwarding relay
 FIRST_DELAY_S, LONGEST_DELAY_S, LONGEST_HINT_S = 0.2, 30.0, 3600.0
 
 PASSING = frozenset({codes.NOT_REACHED, codes.STRANGE_ANSWER})  # the site may just be restarting
-# This machine's own errors that may resolve themselves, or that do not stop its work.
+# Errors on this machine's own side that may resolve themselves, or that do not stop its work
 HEALING = PASSING | frozenset({"E108", "E109", "E114", "E126", "E134", "E135", "E136", "E139"})
 CANNOT_HEAL = (frozenset(AGENT) - HEALING) | frozenset(
     {"E205", "E209", "E213", "E214", "E216", "E217", "E227", "E228", "E229", "E305", "E306", "E308", "E324", "E410"}
@@ -62,7 +62,7 @@ class LinkLost(Exception):
 
 
 class Refused(Exception):
-    """A numbered error ended the link. `remote`: the peer sent it. A negative `retry_after_s` means no hint."""
+    """A numbered error ended the link. `remote`: it came from the peer. A negative `retry_after_s` means no hint."""
 
     def __init__(self, fault: Fault, retry_after_s: float = -1.0, *, remote: bool = True) -> None:
         super().__init__(str(fault))
@@ -113,7 +113,7 @@ class Connection:
         await self._flush()
 
     async def send(self, *bodies: Message | Frame) -> None:
-        """Send all bodies in one write. Wait while the socket's buffer is full. Raises LinkLost, Refused."""
+        """Send all bodies in one write, waiting while the socket's buffer is full. Raises LinkLost, Refused."""
         if self._refused is not None:
             raise self._refused
         for body in bodies:
@@ -142,7 +142,7 @@ class Connection:
             await asyncio.wait([self.beneath], timeout=CLOSE_S)
 
     def allow(self, message_bytes: int) -> None:
-        """Raise the length limit of incoming messages to `message_bytes`. Never lowers the limit."""
+        """Raise the length limit on incoming messages to `message_bytes`. Never lowers it."""
         protocol = self._socket.protocol
         protocol.max_message_size = max(protocol.max_message_size or 0, min(message_bytes, MAX_MESSAGE))
 
@@ -172,7 +172,7 @@ class Connection:
         raise self._refused
 
     def _hold(self, most_bytes: int) -> None:
-        """Limit the system's receive buffer. A large buffer would absorb megabytes before a rate limit takes effect."""
+        """Limit the system's receive buffer. A large one would absorb megabytes before a rate limit takes effect."""
         system: socket.socket | None = self._socket.transport.get_extra_info("socket")
         if most_bytes != self._held and system is not None:
             self._held = most_bytes
@@ -212,7 +212,7 @@ async def dial(
 ) -> Connection:
     """Open a link to `server` at `url`.
 
-    `fingerprint` pins a self-signed certificate. `over` is a connected socket to use; its traffic is counted
+    `fingerprint` pins a self-signed certificate. `over` is a connected socket to use, whose traffic is counted
     elsewhere. Plaintext ws:// is allowed to this machine and its local network, and the caller warns about it. Raises
     Problem (E104 not reached, E105 not encrypted, E110 unexpected answer) and Refused (E217 wrong certificate).
     """
@@ -231,7 +231,7 @@ async def dial(
 
 
 async def reach(url: str, *, link: Link, timeout_s: float = DIAL_S) -> None:
-    """Check that a WebSocket opens at `url`, without sending messages. Raises Problem like `dial`."""
+    """Check that a WebSocket opens at `url`, without sending messages. Raises Problem as `dial` does."""
     with _in_words(url, timeout_s):
         async with asyncio.timeout(timeout_s):
             await asyncio.to_thread(check_encrypted, url, secure="wss", plain="ws")
@@ -291,7 +291,7 @@ def _certificate_of(opened: Socket) -> str:
 
 
 def tune(opened: WideSocket) -> None:
-    """Set up a data link's socket: read and write in large pieces, buffer little, detect a dead peer."""
+    """Set up a data link's socket: read and write in large pieces, buffer little, and detect a dead peer."""
     opened.gather()
     opened.end_in_silence()
     system: socket.socket | None = opened.transport.get_extra_info("socket")
@@ -301,7 +301,7 @@ def tune(opened: WideSocket) -> None:
 
 
 class Connected(Struct, frozen=True):
-    """The state of a link that is open."""
+    """The state of an open link."""
 
 
 class Waiting(Struct, frozen=True):
@@ -331,7 +331,7 @@ async def keep(
             return
         if ended.retry_after_s < 0 and not heals(ended.fault):
             raise Problem(ended.fault)
-        # Only a link that lasted resets the backoff. Otherwise a link that opens and is cut at once would be retried
+        # Only a link that lasted resets the backoff. Otherwise, a link that opens and is cut at once would be retried
         # without delay.
         attempt = 0 if monotonic() - began > LONGEST_DELAY_S else attempt
         delay_s = _delay_s(attempt, ended.retry_after_s, random)
@@ -345,7 +345,7 @@ async def _once(
     handle: Callable[[Connection], Awaitable[None]],
     on_state: Callable[[Connected | Waiting], None],
 ) -> Refused | None:
-    """Open one link and run `handle` on it. Return None if `handle` finished, otherwise the reason the link ended."""
+    """Open one link and run `handle` on it. Return None if `handle` finished, or else why the link ended."""
     try:
         connection = await connect()
     except Problem as problem:
@@ -368,7 +368,7 @@ async def _once(
 
 
 async def _reason(connection: Connection, error: BaseException) -> Refused:
-    """Return the reason a link ended: the refusal in `error`, an unread refusal from the peer, or E104."""
+    """Return why a link ended: the refusal in `error`, an unread refusal from the peer, or E104."""
     if (refused := _find_refusal(error)) is not None:
         return refused
     try:
@@ -399,7 +399,7 @@ def _delay_s(attempt: int, hint_s: float, random: Random) -> float:
 
 
 class _Shared:
-    """State shared by both ends of a machine's link to itself: whether the link has ended, and a change event."""
+    """State shared by both ends of a machine's link to itself: whether it has ended, and a change event."""
 
     def __init__(self) -> None:
         self.has_ended = False
@@ -419,7 +419,7 @@ class _Shared:
 
 
 class OwnLink(Connection):
-    """One end of a machine's link to itself. Passes objects to the other end without a socket, handshake or copy."""
+    """One end of a machine's link to itself. Passes objects to the other end with no socket, handshake or copy."""
 
     def __init__(self, coming: deque[Any], going: deque[Any], shared: _Shared) -> None:
         self.url, self.offset_s = "", 0.0
@@ -431,7 +431,7 @@ class OwnLink(Connection):
         return None
 
     async def send(self, *bodies: Message | Frame) -> None:
-        """Queue each body when the other end has room. Raises LinkLost."""
+        """Queue each body once the other end has room. Raises LinkLost."""
         for body in bodies:
             await self._shared.until(lambda: len(self._going) < READ_QUEUE)
             self._going.append(body)
@@ -444,7 +444,7 @@ class OwnLink(Connection):
         return body
 
     async def close(self, fault: Fault | None = None, retry_after_s: float = -1.0) -> None:
-        """Close both ends. The fault is not sent."""
+        """Close both ends, without sending the fault."""
         del fault, retry_after_s
         self.abort()
 
@@ -452,7 +452,7 @@ class OwnLink(Connection):
         """Do nothing, because this link has no length limit."""
 
     def abort(self) -> None:
-        """Close both ends at once, and wake all waiters."""
+        """Close both ends immediately, and wake all waiters."""
         self._shared.has_ended = True
         self._shared.wake()
 
@@ -471,7 +471,7 @@ def own_link() -> tuple[OwnLink, OwnLink]:
 
 
 async def until_one_ends(*parts: Coroutine[Any, Any, Any]) -> None:
-    """Run coroutines until one ends, then cancel the others. Raises the error of the one that ended first, if any."""
+    """Run coroutines until one ends, then cancel the rest. If the first one to end failed, raise its error."""
     tasks = [asyncio.create_task(part) for part in parts]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

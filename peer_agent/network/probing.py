@@ -1,4 +1,4 @@
-"""Bandwidth measurements on idle links. One end sends for a while, and the other end reports what arrived."""
+"""Bandwidth measurements on idle links. One end sends for a while, and the other reports what arrived."""
 
 import asyncio
 import time
@@ -21,8 +21,8 @@ from peer_agent.protocol.bandwidth.probing import (
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.wire import HEADER, Frame, Kind
 
-HEARD_S = 0.5  # time for the other end to learn of the probe, because an unexpected frame would end the link
-FENCE = 1  # the fence in probe frames, which is never a fence of the log
+HEARD_S = 0.5  # time for the other end to learn of the probe, since an unexpected frame would end the link
+FENCE = 1  # the fence in probe frames, never used in the log
 MESSAGE_BYTES = HEADER.size + FRAME_BYTES
 PAYLOAD = bytes(FRAME_BYTES)
 
@@ -36,7 +36,7 @@ class Prober:
         self.run, self._say, self._clock = run, say, clock
         self._probes = Probes()
         self._sending: set[asyncio.Task[None]] = set()
-        # By probe number: the link on which to answer when the peer has sent everything.
+        # By probe number: the link on which to answer once the peer has sent everything.
         self._answers: dict[int, Connection] = {}
 
     def hear(self, probe: m.Probe, link: Connection | None) -> None:

@@ -43,7 +43,7 @@ CAPS = Caps()
 
 
 class Admission:
-    """Counts sockets when they open, authenticate and close. Sockets are used only as keys."""
+    """Counts sockets as they open, authenticate and close. Sockets are used only as keys."""
 
     def __init__(self, caps: Caps) -> None:
         self._caps = caps
@@ -60,8 +60,8 @@ class Admission:
         return self._at[address] <= self._caps.per_address and len(self.strangers) <= self._caps.unauthenticated
 
     def know(self, socket: ServerConnection, link: Connection) -> Connection | None:
-        """Count an authenticated socket. If its credential has too many links, return the oldest one, which the caller
-        closes because it may be dead. Otherwise return None. Forward links are counted by the forwarder instead.
+        """Count an authenticated socket. If its credential has too many links, return the oldest one for the caller to
+        close, since it may be dead. Otherwise, return None. Forward links are counted by the forwarder instead.
         """
         self._no_stranger(socket)
         if link.session.link is Link.FORWARD:
@@ -84,12 +84,12 @@ class Admission:
 
 
 def _owner(link: Connection) -> tuple[PeerId, RunId] | None:
-    """Return the peer and run of the link's credential. Renewed credentials have the same peer and run."""
+    """Return the peer and run in the link's credential, which stay the same when the credential is renewed."""
     return (link.credential.peer, link.credential.run) if link.credential is not None else None
 
 
 class Server:
-    """A relay's listener. `handle` serves each data link until it returns. `forward` serves forward links."""
+    """A relay's listener. `handle` serves each data link until it returns; `forward` serves forward links."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port on which the server listens. A server whose connections are handed over has none."""
+        """The port that the server listens on. A server whose connections are handed over has none."""
         port: int = self._listening.sockets[0].getsockname()[1]
         return port
 
@@ -127,7 +127,7 @@ class Server:
         await self._listening.wait_closed()
 
     async def listen(self, host: str, port: int, handed_over: socket.socket | None = None) -> None:
-        """Listen on a port, or receive the connections that another process sends through a socket.
+        """Listen on a port, or receive connections that another process sends through a socket.
 
         Raises Problem E401 (port in use), E407 (cannot listen on this host).
         """
@@ -207,7 +207,7 @@ class Server:
         try:
             await handle(link)
         except* (LinkLost, Refused):
-            pass  # links normally end like this; the peer can reconnect
+            pass  # this is how links normally end; the peer can reconnect
         finally:
             expiry.cancel()
             await link.close()
@@ -220,20 +220,20 @@ class Server:
 
 
 class HandedOver(socket.socket):
-    """Acts as a listening socket, but receives connections that another process on this machine has accepted.
+    """Acts as a listening socket, but receives connections accepted by another process on this machine.
 
-    Each datagram has the client's address, a line feed, and the bytes that were already read; the connection comes as
-    its ancillary data (SCM_RIGHTS). `heads` keeps those bytes by file number until the connection is served.
+    Each datagram has the client's address, a line feed, and the bytes already read; the connection itself is the
+    ancillary data (SCM_RIGHTS). `heads` keeps those bytes by file number until the connection is served.
     """
 
-    type = socket.SOCK_STREAM  # asyncio listens at sockets of this type only
+    type = socket.SOCK_STREAM  # asyncio listens only on sockets of this type
 
     def __init__(self, source: socket.socket) -> None:
         super().__init__(fileno=source.detach())
         self.heads: dict[int, bytes] = {}
 
     def listen(self, backlog: int = 0, /) -> None:
-        """Do nothing, because the other process listens."""
+        """Do nothing, because the other process does the listening."""
 
     def accept(self) -> tuple[socket.socket, tuple[str, int]]:
         data, numbers, _, _ = socket.recv_fds(self, HANDED_BYTES, 1)
@@ -249,7 +249,7 @@ class _Counted(WideSocket, ServerConnection):
     """A listener's socket. It is counted as soon as it opens, before any HTTP request."""
 
     doors: Admission
-    heads: dict[int, bytes]  # bytes of connections that another process has read, by file number
+    heads: dict[int, bytes]  # bytes that another process has read from connections, by file number
     has_room = False
     opened_at = 0.0
 
@@ -296,9 +296,9 @@ async def serve_data(
     forward: Handle | None = None,
     handed_over: socket.socket | None = None,
 ) -> Server:
-    """Start a peer's listener for data links. Raises Problem E401, E407. `identity_of` is called for each link,
-    because credentials are renewed. `admit` accepts or refuses an authenticated peer before the welcome.
-    `message_bytes` limits the length of messages, and `handle` may raise this limit for a link.
+    """Start a peer's listener for data links. Raises Problem E401, E407. `identity_of` is called for each link, because
+    credentials are renewed. `admit` accepts or refuses an authenticated peer before the welcome. `message_bytes` limits
+    the length of messages; `handle` may raise the limit for a link.
     """
     server = Server(
         identity_of=identity_of,

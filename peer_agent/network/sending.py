@@ -1,5 +1,6 @@
 """Sends chunks: from a contributor to several reducers over one uplink (rule 18), and from a reducer to all
-receivers."""
+receivers.
+"""
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,15 +13,15 @@ from peer_agent.protocol.messages import Message
 from peer_agent.protocol.wire import Frame
 
 LEAST_AHEAD = 2  # at least this many batches may wait for one reducer's socket ...
-# ... or this fraction of the reducer's batches. It limits how far other reducers get ahead of a stalled one.
+# ... or this fraction of the reducer's batches. This limits how far other reducers get ahead of a stalled one.
 AHEAD = 0.1
-TURN = 0.02  # a batch to every reducer together takes at most this fraction of all bytes
-PATIENCE_S = 1.0  # how long the others wait for a reducer whose next batch has no room
+TURN = 0.02  # one batch to every reducer makes up at most this fraction of all bytes
+PATIENCE_S = 1.0  # how long the others wait for a reducer with no room for its next batch
 
 
 def interleave(queues: Mapping[PeerId, Sequence[int]]) -> Iterator[tuple[PeerId, int]]:
     """Yield pairs of a reducer and the index of its next batch. Deficit round robin weights reducers by their total
-    bytes, so all queues end at about the same time. `queues` holds each reducer's batch sizes in bytes.
+    bytes, so that all queues end at about the same time. `queues` holds each reducer's batch sizes in bytes.
     """
     totals = {peer: sum(sizes) for peer, sizes in queues.items() if sizes}
     most = max(totals.values(), default=0)
@@ -39,8 +40,8 @@ def interleave(queues: Mapping[PeerId, Sequence[int]]) -> Iterator[tuple[PeerId,
 
 
 def batch_bytes(chunks: Mapping[PeerId, Sequence[Frame]]) -> int:
-    """Return the size in bytes of a batch to one reducer. The first and last averages wait until the slowest uplink
-    has sent one batch to every reducer, so batches stay small. With few reducers, larger batches save CPU time.
+    """Return the size in bytes of a batch to one reducer. The first and last averages wait until the slowest uplink has
+    sent one batch to every reducer, so batches stay small. With few reducers, larger batches save CPU time.
     """
     whole = sum(size_of(frame) for frames in chunks.values() for frame in frames)
     return min(BATCH_BYTES, int(TURN * whole / max(len(chunks), 1)))
@@ -126,14 +127,14 @@ class _Lane:
 
 class Outbox:
     """The averaged chunks that a reducer sends in one attempt, in order of completion. Each body is stored once, and
-    each receiver has a cursor into the list (rule 35). A slow receiver does not delay the others, and adds only the
+    each receiver has a cursor into the list (rule 35). A slow receiver does not delay the others, and costs only the
     memory for the bodies that its socket is sending.
     """
 
     def __init__(self, max_bytes: int, *, planned: int = 0, uplink: Uplink = UPLINK) -> None:
-        """Create an empty outbox for at most `max_bytes`. A receiver's `planned` bytes set its share of the uplink."""
+        """Create an empty outbox for up to `max_bytes`. A receiver's `planned` bytes set its share of the uplink."""
         self.planned, self._uplink = planned or max_bytes, uplink
-        self._bodies: list[Message | Frame | None] = []  # None in place of a body that is no longer needed
+        self._bodies: list[Message | Frame | None] = []  # None in place of bodies no longer needed
         self._room = max_bytes
         self._closed = False
         self._news = asyncio.Event()
@@ -158,7 +159,7 @@ class Outbox:
         self._wake()
 
     def close(self) -> None:
-        """End the attempt and free its bodies. Receivers that still lack bodies fetch them from the log."""
+        """End the attempt and free its bodies. Receivers that still lack any fetch them from the log."""
         self._closed = True
         self._bodies.clear()
         self._wake()
@@ -174,13 +175,13 @@ class Outbox:
         return cursor
 
     async def _send(self, connection: Connection, stream: Stream, cursor: int) -> int:
-        """Send one batch. Return how many bodies it had, or 0 if the attempt ended while the batch waited."""
+        """Send one batch. Return how many bodies it had, or 0 if the attempt ended while it was waiting."""
         bodies = batch(self._bodies, cursor)
         await stream.turn(sum(map(size_of, bodies)))
         if self._closed:
             return 0
         needed = [body for body in self._bodies[cursor : cursor + len(bodies)] if body is not None]
-        if needed:  # another attempt may have begun during the wait
+        if needed:  # another attempt may have begun meanwhile
             await connection.send(*needed)
         return len(bodies)
 

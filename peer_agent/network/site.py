@@ -30,23 +30,23 @@ from peer_agent.protocol.credentials import REQUEST, sign
 from peer_agent.protocol.errors import Fault, Problem, disk_errors
 
 TIMEOUT_S = 30.0  # deadline for connecting, and for each read
-JSON_LIMIT = 16 * 1024 * 1024  # maximum bytes of a JSON answer
+JSON_LIMIT = 16 * 1024 * 1024  # maximum bytes in a JSON response
 ERROR_LIMIT = 64 * 1024
 BLOCK = 256 * 1024
 REDIRECTS = 10
 HTTPS_PORT, ISSUER_S = 443, 5.0
-LOOK_S = 0.5  # seconds between checks whether the caller still waits for an upload
+LOOK_S = 0.5  # seconds between checks that the caller is still waiting for an upload
 FIXED_HEADERS = {"Accept-Encoding": "identity", "Connection": "close", "User-Agent": "manyhands"}
 SECRET_HEADERS = ("Authorization", "X-Manyhands-Signature")
 SUCCESS = range(200, 300)
 RANGE_REFUSED = HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
-LOST = (httpx2.HTTPError, ssl.SSLError)  # errors of a failed connection; httpx2 passes some TLS errors on unchanged
+LOST = (httpx2.HTTPError, ssl.SSLError)  # errors from a failed connection; httpx2 passes some TLS errors on unchanged
 
 Headers = Mapping[str, str]
 
 
 class Answered(Problem):
-    """A numbered error in the site's answer. `retry_after_s` is the wait that the site requests, or 0."""
+    """A numbered error in the site's response. `retry_after_s` is the wait that the site requests, or 0."""
 
     def __init__(self, fault: Fault, retry_after_s: float = 0.0) -> None:
         super().__init__(fault)
@@ -61,7 +61,7 @@ def sign_request(key: Ed25519PrivateKey, body: bytes) -> dict[str, str]:
 async def post_json(
     url: str, body: Mapping[str, Any] | bytes, token: str | None = None, headers: Headers | None = None
 ) -> dict[str, Any]:
-    """POST a JSON object, and return the JSON object in the site's answer. Pass `body` as bytes if it is signed.
+    """POST a JSON object, and return the JSON object in the site's response. Pass `body` as bytes if it is signed.
     Raises Problem with the site's error, or with E104, E105 or E110.
     """
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -69,12 +69,12 @@ async def post_json(
 
 
 async def get_json(url: str, token: str | None = None, headers: Headers | None = None) -> dict[str, Any]:
-    """GET a JSON object. Raises Problem like `post_json`."""
+    """GET a JSON object. Raises Problem as `post_json` does."""
     return await _ask("GET", url, {**_bearer(token), **(headers or {})})
 
 
 async def get_bytes(url: str, *, limit: int, headers: Headers | None = None) -> bytes:
-    """GET a small file into memory. Raises Problem like `post_json`, E110 if it is longer than `limit` bytes."""
+    """GET a small file into memory. Raises Problem as `post_json` does, and E110 if it is longer than `limit` bytes."""
     async with _opened("GET", url, headers or {}) as response:
         body = await _body(response, limit)
     if len(body) > limit:
@@ -85,7 +85,7 @@ async def get_bytes(url: str, *, limit: int, headers: Headers | None = None) -> 
 async def greeting_of(url: str) -> float | None:
     """Return the site's time in whole UTC seconds, or None if it sends no date. `url`: its address for health checks.
 
-    Raises Problem like `post_json`, and E448 if something else answers, such as a network's log-in page.
+    Raises Problem as `post_json` does, and E448 if something else answers, such as a network's login page.
     """
     async with _opened("GET", url, {}) as response:
         said = _object(await _body(response, ERROR_LIMIT))
@@ -111,7 +111,7 @@ def issuer_of(url: str) -> str:
 
 
 async def upload(url: str, path: Path, headers: Headers | None = None) -> dict[str, Any]:
-    """PUT a file. Return the JSON object in the answer, or {} if empty. Raises Problem like `post_json`, or E106."""
+    """PUT a file. Return the JSON object in the response, {} if empty. Raises Problem as `post_json` does, or E106."""
     given_up, loop = threading.Event(), asyncio.get_running_loop()
     try:
         return await asyncio.to_thread(_put, url, path, headers or {}, _Sending(loop, given_up))
@@ -120,8 +120,8 @@ async def upload(url: str, path: Path, headers: Headers | None = None) -> dict[s
 
 
 async def download(url: str, path: Path, *, sha256: str, size_limit: int, headers: Headers | None = None) -> None:
-    """Download a file to `path`, resuming a partial download, and check its sha256. Raises Problem like `post_json`,
-    E106 if the disk fails, E110 if the file is too large, E111 if its digest is wrong.
+    """Download a file to `path`, resuming a partial download, and check its SHA-256. Raises Problem as `post_json`
+    does, E106 if the disk fails, E110 if the file is too large, E111 if its digest is wrong.
     """
     fetch = _Download(url, path, size_limit=size_limit, headers=headers or {})
     for _ in range(2):  # an earlier attempt may have left damaged bytes; the second attempt starts afresh
@@ -151,7 +151,7 @@ class _Download:
         return have > 0
 
     async def kept(self, sha256: str) -> bool:
-        """Move the partial file into place and return True if its digest matches `sha256`. Otherwise delete it."""
+        """If the partial file's digest matches `sha256`, move it into place and return True. Otherwise, delete it."""
         with disk_errors(self.path):
             is_right = await asyncio.to_thread(_sha256, self.partial) == sha256
             if is_right:
@@ -167,7 +167,7 @@ class _Download:
             with disk_errors(self.partial), await asyncio.to_thread(self.partial.open, "ab" if start else "wb") as file:
                 size = await self._append(file, response, start, size)
         if size > self.size_limit:
-            await self._discard()  # after closing the file, because Windows cannot delete an open file
+            await self._discard()  # after closing the file, because Windows cannot delete open files
             raise Problem.of("E110", url=self.url, reason=f"more than {self.size_limit} bytes")
 
     async def _append(self, file: IO[bytes], response: httpx2.Response, start: int, total: int) -> int:
@@ -213,7 +213,7 @@ async def _ask(method: str, url: str, headers: Headers, content: bytes = b"") ->
 async def _opened(
     method: str, url: str, headers: Headers, content: bytes = b"", *, good: Container[int] = SUCCESS
 ) -> AsyncIterator[httpx2.Response]:
-    """Send a request, and open the response if its status is in `good`. Raises Problem like `post_json`."""
+    """Send a request, and open the response if its status is in `good`. Raises Problem as `post_json` does."""
     with _in_words(url):
         request = httpx2.Request(method, url, headers={**FIXED_HEADERS, **headers}, content=content)
         async with AsyncExitStack() as stack:
@@ -222,13 +222,13 @@ async def _opened(
                 yield response
                 return
             said = b""
-            with suppress(*LOST):  # an error whose body is cut off is still the site's error
+            with suppress(*LOST):  # an error with a truncated body is still the site's error
                 said = await _body(response, ERROR_LIMIT)
             raise _refusal(url, response, said)
 
 
 async def _send(request: httpx2.Request, stack: AsyncExitStack) -> httpx2.Response:
-    """Send a request, and return the response. Only GET follows redirects, such as to an object store."""
+    """Send a request and return the response. Only GET follows redirects, such as to an object store."""
     for _ in range(1 + REDIRECTS):
         settings = await asyncio.to_thread(_settings, request.url)
         with _proxy_in_words(request.url):
@@ -242,7 +242,7 @@ async def _send(request: httpx2.Request, stack: AsyncExitStack) -> httpx2.Respon
 
 
 def _redirected(request: httpx2.Request, following: httpx2.Request) -> httpx2.Request:
-    """Return the request after a redirect, without secrets if the origin changes. Raises Problem E105."""
+    """Return the request to make after a redirect, without secrets if the origin changes. Raises Problem E105."""
     if request.url.scheme == "https" and following.url.scheme == "http":
         raise Problem.of("E105", url=following.url)
     if following.url.origin != request.url.origin:
@@ -288,7 +288,7 @@ class _Sending:
 
 
 def _put(url: str, path: Path, headers: Headers, sending: _Sending) -> dict[str, Any]:
-    """PUT a file from a thread. An async client would lose the answer if the site refuses and closes early."""
+    """PUT a file from a thread. An async client would lose the response if the site refuses and closes early."""
     with _in_words(url), disk_errors(path), path.open("rb") as file:
         size = path.stat().st_size
         about = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
@@ -301,7 +301,7 @@ def _put(url: str, path: Path, headers: Headers, sending: _Sending) -> dict[str,
             if response.is_success:
                 return _answer(url, _start_of(response, JSON_LIMIT))
             said = b""
-            with suppress(*LOST):  # an error whose body is cut off is still the site's error
+            with suppress(*LOST):  # an error with a truncated body is still the site's error
                 said = _start_of(response, ERROR_LIMIT)
             raise _refusal(url, response, said)
 
@@ -351,7 +351,7 @@ def _settings(url: httpx2.URL) -> dict[str, Any]:
 
 
 def _trusted() -> ssl.SSLContext:
-    """Return a context that trusts the system's certificates, and those of `SSL_CERT_FILE` or `REQUESTS_CA_BUNDLE`."""
+    """Return a context that trusts the system's certificates and those of `SSL_CERT_FILE` or `REQUESTS_CA_BUNDLE`."""
     context = ssl.create_default_context()  # OpenSSL itself reads SSL_CERT_FILE and SSL_CERT_DIR
     if bundle := os.environ.get("REQUESTS_CA_BUNDLE"):
         try:
@@ -362,8 +362,8 @@ def _trusted() -> ssl.SSLContext:
 
 
 def _proxy(url: httpx2.URL) -> str | None:
-    """Return the system's proxy for this address, or None if the address needs no proxy. httpx2's own lookup fails if
-    a SOCKS proxy is set for other addresses, and ignores the proxy exceptions set in Windows and macOS.
+    """Return the system's proxy for this address, or None if it needs none. httpx2's own lookup fails if a SOCKS proxy
+    is set for other addresses, and ignores the proxy exceptions set in Windows and macOS.
     """
     if is_loopback(url.host) or proxy_bypass(url.netloc.decode()):
         return None
@@ -373,7 +373,7 @@ def _proxy(url: httpx2.URL) -> str | None:
 
 @contextmanager
 def _proxy_in_words(url: httpx2.URL) -> Iterator[None]:
-    """Turn a missing package for SOCKS (ImportError) or an invalid proxy (ValueError) into Problem E104."""
+    """Turn a missing SOCKS package (ImportError) or an invalid proxy (ValueError) into Problem E104."""
     try:
         yield
     except ImportError as error:

@@ -17,9 +17,9 @@ from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.session import Identity, Link
 from peer_agent.protocol.wire import PIECE_BYTES, Frame, Kind
 
-ASK_S = 10.0  # how long to wait for an answer from a relay
+ASK_S = 10.0  # how long to wait for a relay's answer
 FOR_EVER = float("inf")
-# Memory that one tunnel takes on a relay: the link's buffers, and one piece in each direction.
+# Memory that one tunnel takes up on a relay: the link's buffers, and one piece in each direction
 TUNNEL_BYTES = 2 * 1024 * 1024
 
 
@@ -35,7 +35,7 @@ async def carry(
     link: Connection, plain: socket.socket, run: RunId, *, idle_s: float = FOR_EVER, traffic: Traffic = TRAFFIC
 ) -> None:
     """Carry bytes both ways until one end closes, or until no byte passes for `idle_s`. Closes only the plain socket.
-    Stores one piece per direction, and reads the next one only after the other side has taken it (rule 35).
+    Stores one piece per direction, and reads the next only once the other side has taken it (rule 35).
     """
     moved = _Moved()
     ends = (_rest(moved, idle_s), _silent(plain))
@@ -128,7 +128,7 @@ async def dial_through(
             over=near,
         )
     except BaseException:
-        relay.abort()  # also ends the tasks that use this forward link
+        relay.abort()  # also ends the tasks using this forward link
         raise
     link.beneath = beneath
     return link

@@ -13,8 +13,8 @@ from peer_agent.protocol.messages import Message
 from peer_agent.protocol.wire import Frame
 
 CREDIT_S = 0.05  # a pause saves up this many seconds' worth of the rate
-HELD_S = 0.5  # seconds of the download limit that the system may buffer for one link ...
-LEAST_HELD, MOST_HELD = 64 * 1024, 4 * 1024 * 1024  # ... and limits of that buffer in bytes
+HELD_S = 0.5  # seconds' worth of the download limit that the system may buffer for one link ...
+LEAST_HELD, MOST_HELD = 64 * 1024, 4 * 1024 * 1024  # ... and limits on that buffer in bytes
 Body = TypeVar("Body", bound=Message | Frame | None)
 
 
@@ -30,7 +30,7 @@ class Bucket:
         return self._rate > 0
 
     def pace(self, rate: float, now: float) -> None:
-        """Change the rate. Bytes granted in advance still count."""
+        """Change the rate. Bytes already granted still count."""
         ahead = max(self._free_at - now, 0.0) * self._rate
         self._rate, self._free_at = rate, now + (ahead / rate if rate > 0 else 0.0)
 
@@ -81,8 +81,8 @@ class Uplink:
         self._give()
 
     async def unpaced(self, size: int) -> None:
-        """Wait until a bandwidth probe may send `size` bytes. Only the owner's limit applies, because a probe may
-        raise the pace.
+        """Wait until a bandwidth probe may send `size` bytes. Only the owner's limit applies, because a probe may raise
+        the pace.
         """
         now = asyncio.get_running_loop().time()
         self._limited.take(size, now)
@@ -131,7 +131,7 @@ class Downlink:
 
     def __init__(self) -> None:
         self._bucket = Bucket()
-        self.held = 0  # bytes that the system may buffer for one link; 0 means that no limit has ever been set
+        self.held = 0  # bytes that the system may buffer for one link; 0 until a limit is first set
 
     def limit(self, bytes_per_s: float) -> None:
         """Limit the read rate of all links and downloads together, in bytes per second. 0 means no limit."""
@@ -152,7 +152,7 @@ DOWNLINK = Downlink()
 
 
 def size_of(body: Message | Frame | None) -> int:
-    """Return how many bytes of a body count on the uplink: a frame's payload size, or 0 for a message."""
+    """Return how many of a body's bytes count on the uplink: a frame's payload size, or 0 for a message."""
     return len(body.payload) if isinstance(body, Frame) else 0
 
 
@@ -178,7 +178,7 @@ WINDOW_S = 5.0
 
 
 class Traffic:
-    """Bytes that this process has sent and received over links and downloads. Thread-safe."""
+    """Counts bytes that this process has sent and received over links and downloads. Thread-safe."""
 
     def __init__(self) -> None:
         self.sent = self.received = 0

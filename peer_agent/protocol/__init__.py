@@ -1,1 +1,1 @@
-"""The protocol as pure state machines and messages, without sockets, clocks or randomness."""
+"""The protocol as pure state machines and messages, with no sockets, clocks or randomness."""

@@ -28,7 +28,7 @@ def averaged_bytes(record: Record) -> dict[PeerId, int]:
 
 
 def _added(contributions: Iterable[Contribution], chunks: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """Return how many contributions include each chunk."""
+    """Return how many contributions each chunk includes."""
     edges = np.zeros(chunks + 1, np.int64)
     for contribution in contributions:
         for part in contribution.included:

@@ -1,18 +1,18 @@
-"""Encoded sizes of a chunk in bytes, by codec. A receiver checks a frame's length against this size before decoding."""
+"""Encoded sizes of a chunk in bytes, by codec. A receiver checks a frame's length against this before decoding."""
 
 from typing import assert_never
 
 from peer_agent.protocol.recipe import Codec
 
-BLOCK = 1024  # int8 elements that share one scale of four bytes; a divisor of grid.ALIGNMENT
-# int4 elements that share one scale. Blocks of 1024 would save 5 % of the bytes, but the error grows 1.2 times on
-# Gaussian values and 1.8 times on heavy-tailed ones (Student's t with 3 degrees of freedom).
+BLOCK = 1024  # int8 elements that share one four-byte scale; a divisor of grid.ALIGNMENT
+# int4 elements that share one scale. Blocks of 1024 would save 5 % of the bytes, but the error would grow 1.2-fold on
+# Gaussian values and 1.8-fold on heavy-tailed ones (Student's t with 3 degrees of freedom).
 INT4_BLOCK = 128
-EXPONENT_BYTES = 2  # bytes of the shared exponent that precedes the fp16 values
+EXPONENT_BYTES = 2  # bytes in the shared exponent that precedes the fp16 values
 
 
-# Most of a chunk's norm that encoding can change: half a step for each value, where the largest value of a block is so
-# many steps.
+# The most of a chunk's norm that encoding can change: half a step per value, where a block's largest value is this many
+# steps.
 ERROR: dict[Codec, float] = {
     "fp32": 0.0,
     "fp16": 2**-10,

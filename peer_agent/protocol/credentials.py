@@ -25,12 +25,12 @@ CREDENTIAL, LINK, RECORD, PLAN, REQUEST = (
 
 class Role(StrEnum):
     TRAINER = "trainer"
-    AUXILIARY = "auxiliary"  # reduces in one run and computes no gradients
+    AUXILIARY = "auxiliary"  # reduces in one run but computes no gradients
     RELAY = "relay"
     READER = "reader"  # the site's replay process, which only reads logs from relays
 
 
-FORWARDED = frozenset({Role.TRAINER, Role.AUXILIARY})  # relays forward links to these roles (rule 27)
+FORWARDED = frozenset({Role.TRAINER, Role.AUXILIARY})  # roles that relays forward links to (rule 27)
 
 
 class Credential(Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,7 +46,7 @@ class Credential(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def peer(self) -> PeerId:
-        """The peer's id. It is the machine's id, because a machine runs at most one agent in each run."""
+        """The peer's id, which is the machine's id, because a machine runs at most one agent in each run."""
         return self.machine
 
     def covers(self, run: RunId) -> bool:
@@ -54,14 +54,14 @@ class Credential(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Signed(Struct, frozen=True, forbid_unknown_fields=True):
-    """A payload, and an Ed25519 signature over the payload and a prefix that names its purpose."""
+    """A payload, with an Ed25519 signature over it and a prefix that names the signature's purpose."""
 
     payload: bytes
     signature: Signature
 
 
 def sign(key: Ed25519PrivateKey, purpose: bytes, payload: bytes) -> Signed:
-    """Sign `payload` for one purpose. The signature is not valid for any other purpose."""
+    """Sign `payload` for one purpose. The signature is valid for no other purpose."""
     return Signed(payload, key.sign(purpose + payload))
 
 

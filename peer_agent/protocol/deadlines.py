@@ -19,16 +19,16 @@ from peer_agent.protocol.messages import PlanHead
 from peer_agent.protocol.plan import QUORUM_PERCENT
 from peer_agent.protocol.recipe import Codec
 
-AHEAD_OF_PLAN = 1.25  # times the plan's pace: gradients are sent this fast to find out whether links carry more
-FAR_AHEAD = 4.0  # times the plan's pace: how fast gradients are sent if only lower bounds of the links are known
+AHEAD_OF_PLAN = 1.25  # times the plan's pace at which gradients are sent, to find out whether links carry more
+FAR_AHEAD = 4.0  # the same if only lower bounds on the links' speeds are known
 LEAST_SIGMA = 0.15  # even a flow between equal machines may pause this long (decision 21)
-MOST_SIGMA = 0.5  # also the value for the first round
+MOST_SIGMA = 0.5  # also used for the first round
 DEVIATIONS = 4.0  # sigma is this many median absolute deviations above the median
 SET_ASIDE = 10  # one machine in ten is left out of the statistics
 GROWS, MOST_GROWN = 1.25, 0.25  # used in `unknown_lateness`: a factor on sigma, and a fraction of the plan's duration
-SHORTEST_S = 2.0  # seconds; a shorter plan ends before a slot can be late
-BATCH_BYTES = 128 * 1024  # bytes sent to one reducer at once: two of the smallest chunks in float32
-LEAST_S = 0.75  # the shortest wait in seconds: machines and home networks may pause this long
+SHORTEST_S = 2.0  # seconds; shorter plans end before a slot can be late
+BATCH_BYTES = 128 * 1024  # bytes sent to a reducer at once: two of the smallest chunks in float32
+LEAST_S = 0.75  # shortest wait in seconds; machines and home networks may pause this long
 
 Seconds = NDArray[np.float64]
 
@@ -36,8 +36,8 @@ Seconds = NDArray[np.float64]
 def round_latenesses(rounds: Sequence[Mapping[PeerId, float]]) -> list[float]:
     """Return each round's greatest lateness, ignoring the tenth of the machines (at least one) that are latest overall.
 
-    A machine that is always late must not lengthen the waits. Ignoring the latest machine of each round instead would
-    mean that one of several equal machines is dropped each time.
+    A machine that is always late must not lengthen the waits. Ignoring each round's latest machine instead would mean
+    that one of several equal machines is dropped each time.
     """
     of_each: dict[PeerId, list[float]] = defaultdict(list)
     for by in rounds:
@@ -66,19 +66,19 @@ def sigma_of(latenesses: Collection[float], duration_s: float) -> float:
 
 
 def coming_s(plan: PlanHead) -> float:
-    """Return the seconds planned for this attempt's chunks to arrive. Kept spans take no time."""
+    """Return how many seconds this attempt's chunks are planned to take to arrive. Kept spans take no time."""
     lengths = [(span.stop - span.first, bool(span.root)) for span in plan.spans]
     missing = sum(length for length, is_held in lengths if not is_held)
     return plan.duration_s * missing / max(sum(length for length, _ in lengths), 1)
 
 
 def waiting_s(plan: PlanHead) -> float:
-    """Return the least number of seconds that a reducer waits for a chunk under a plan with deadlines."""
+    """Return the minimum seconds that a reducer waits for a chunk under a plan with deadlines."""
     return max(LEAST_S, plan.sigma * plan.duration_s)
 
 
 def batch_chunks(codecs: Iterable[Codec], chunk_elements: int) -> int:
-    """Return how many chunks a contributor may send in one batch. The chunks of a batch arrive almost together."""
+    """Return how many chunks a contributor may send in one batch. A batch's chunks arrive almost together."""
     return max((BATCH_BYTES // encoded_size(codec, chunk_elements) for codec in codecs), default=1) or 1
 
 

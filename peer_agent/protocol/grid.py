@@ -1,11 +1,11 @@
-"""The flat parameter vector, cut into chunks. Each chunk belongs to one span. All peers compute the same grid."""
+"""The flat parameter vector, divided into chunks. Each chunk belongs to one span. All peers compute the same grid."""
 
 from collections.abc import Iterator
 
 from msgspec import Struct
 
-ALIGNMENT = 4096  # elements; chunk sizes are multiples of it, so no codec block straddles two chunks
-SMALLEST, LARGEST = 16 * 1024, 256 * 1024  # elements: 64 KiB and 1 MiB of fp32 (rule 37)
+ALIGNMENT = 4096  # in elements; chunk sizes are multiples of it, so no codec block straddles two chunks
+SMALLEST, LARGEST = 16 * 1024, 256 * 1024  # in elements: 64 KiB and 1 MiB of fp32 (rule 37)
 
 
 class Grid(Struct, frozen=True):
@@ -19,7 +19,7 @@ class Grid(Struct, frozen=True):
         return -(-self.elements // self.chunk_elements)
 
     def bounds(self, chunk: int) -> tuple[int, int]:
-        """Return a chunk's first element and the element just past its last one."""
+        """Return the index of a chunk's first element and the index just past its last one."""
         start = chunk * self.chunk_elements
         return start, min(start + self.chunk_elements, self.elements)
 

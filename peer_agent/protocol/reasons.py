@@ -1,4 +1,4 @@
-"""Reasons why a run is waiting. The coordinator and the site write them in English; they are translated for display."""
+"""Reasons why a run is waiting. The coordinator and the site write them in English; they are translated on display."""
 
 from collections.abc import Callable
 

@@ -15,8 +15,8 @@ LADDER: tuple[Codec, ...] = ("fp32", "fp16", "int8", "int4")
 OptimizerName = Literal["lamb", "adamw", "sgd", "larc"]
 MOST_PARAMETERS = 2**31 - 1
 MOST_FILE_BYTES = 1 << 40
-MOST_SOURCES = 16  # maximum number of sources of a run's data
-USUAL_STEPS = 100, 10_000  # minimum and maximum number of steps of a run for which the organizer enters no number
+MOST_SOURCES = 16  # most sources for a run's data
+USUAL_STEPS = 100, 10_000  # fewest and most steps in a run for which the organizer enters no number
 Weight = Annotated[float, Meta(ge=0, le=1e6)]
 
 
@@ -29,14 +29,14 @@ class Optimizer(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.98
     epsilon: Annotated[float, Meta(ge=1e-12, le=1e-2)] = 1e-6
     weight_decay: Annotated[float, Meta(ge=0, le=1)] = 0.01
-    clip_norm: Annotated[float, Meta(ge=0, le=1e6)] = 1.0  # bound on the averaged gradient's norm; 0 means never clip
+    clip_norm: Annotated[float, Meta(ge=0, le=1e6)] = 1.0  # bound on the averaged gradient's norm; 0: never clip
     warmup_steps: Annotated[int, Meta(ge=0, le=1_000_000)] = 10
     decay: Literal["cosine", "linear", "constant"] = "cosine"
     final_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.1  # learning rate at the last step, as a fraction of the peak
 
 
 class Rule(NamedTuple):
-    """A rule that relates several values of a recipe. `value`: the path of the value to change, or empty."""
+    """A rule relating several of a recipe's values. `value`: the path of the value to change, or empty."""
 
     value: str
     reason: str
@@ -44,13 +44,13 @@ class Rule(NamedTuple):
 
 
 class Words(NamedTuple):
-    """The words that a form shows for one value of a recipe."""
+    """The words that a form shows for one of a recipe's values."""
 
     name: str
-    path: str  # path of the value inside the recipe, as in `optimizer.name`
+    path: str  # path of the value within the recipe, as in `optimizer.name`
     label: str
     help: str = ""
-    choices: tuple[tuple[str, str], ...] = ()  # the possible values with their labels, in the order of the form
+    choices: tuple[tuple[str, str], ...] = ()  # the possible values with their labels, in the form's order
 
 
 NO_YES = (("0", "no"), ("1", "yes"))
@@ -63,19 +63,19 @@ class Material(NamedTuple):
     """The wording for the data that people provide for a kind of recipe."""
 
     name: str  # as in `the text`
-    unit: str  # the unit of sizes: tokens or images
+    unit: str  # the unit that sizes are in: tokens or images
     file: str  # the file that people upload
-    suffixes: tuple[str, ...]  # the accepted file suffixes
-    or_text: bool = False  # text files with any other suffix are accepted too
-    more: str = ""  # the words for a further file that becomes a separate source, as in `another text`
-    adapts: "Material | None" = None  # the model that people must also provide, if the recipe adapts one
+    suffixes: tuple[str, ...]  # accepted file suffixes
+    or_text: bool = False  # text files with any other suffix are also accepted
+    more: str = ""  # words for a further file, which becomes another source, as in `another text`
+    adapts: "Material | None" = None  # the model that people must also provide if the recipe adapts one
     takes: "Material | None" = None  # a tokenizer, if people may also provide one
-    hub: OnHub = ""  # the kind of Hugging Face Hub repository from which the material may come, or empty
-    shown: tuple[str, str] = ("", "")  # for a file that accompanies the data: a title, and what to do without the file
+    hub: OnHub = ""  # the kind of Hugging Face Hub repository that the material may come from, or empty
+    shown: tuple[str, str] = ("", "")  # for a file that accompanies the data: a title, and what to do without it
 
     @property
     def brought(self) -> "Material | None":
-        """The model that people must provide besides the data, else the tokenizer that they may provide, or None."""
+        """The model that people must provide besides the data, or else the tokenizer that they may provide, or None."""
         return self.adapts or self.takes
 
     def named(self, count: int) -> str:
@@ -84,18 +84,18 @@ class Material(NamedTuple):
 
 
 class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """A file that a model is built from, besides the recipe's values: its sha256 in hexadecimal and size in bytes."""
+    """A file that a model is built from, besides the recipe's values: its SHA-256 in hexadecimal and size in bytes."""
 
     digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     size: Annotated[int, Meta(ge=1, le=MOST_FILE_BYTES)]
 
 
 class Preparation(Struct, frozen=True, forbid_unknown_fields=True, tag_field="data", omit_defaults=True):
-    """The plain values that decide how an uploaded file becomes shards. With equal values, shards can be reused."""
+    """The plain values that decide how an uploaded file becomes shards. Shards can be reused if these are equal."""
 
     material: ClassVar[Material]
     beside: ClassVar[Literal["tokenizer", "shards"]]  # the prepared folder that a release also needs
-    least_beside: ClassVar[int] = 0  # minimum shard data that a release needs; shards are taken in order of digest
+    least_beside: ClassVar[int] = 0  # least shard data that a release needs; shards are taken in order of digest
     module: ClassVar[str]  # has `prepare(file, out, preparation[, further files])`, which returns a `Prepared`
 
 
@@ -113,20 +113,20 @@ class Recipe(
 ):
     """Everything that decides what is computed, without torch. `training` names the module with the torch code."""
 
-    title: ClassVar[str]  # title of the kind of recipe, for people
+    title: ClassVar[str]  # title of this kind of recipe, for people
     about: ClassVar[str]  # what the model does, in one sentence
-    library: ClassVar[str] = "transformers"  # the library that loads a release, by its name on the Hub
-    task: ClassVar[str] = ""  # the Hub's name for the model's task, if there is one
-    summaries: ClassVar[tuple[str, ...]] = ()  # the templates that `summary` fills in; pages translate the templates
-    loss_unit: ClassVar[tuple[str, str]] = ("token", "tokens")  # the loss is a mean over these: singular and plural
+    library: ClassVar[str] = "transformers"  # the library that loads a release, as named on the Hub
+    task: ClassVar[str] = ""  # the Hub's name for the model's task, if any
+    summaries: ClassVar[tuple[str, ...]] = ()  # the templates that `summary` fills in, for pages to translate
+    loss_unit: ClassVar[tuple[str, str]] = ("token", "tokens")  # what the loss is a mean over, singular and plural
     writes: ClassVar[bool] = False  # True if the model continues a text (`training.written`)
     training: ClassVar[str]
     prepares: ClassVar[type[Preparation]]
-    unit_is_whole: ClassVar[bool] = False  # True if samples in a unit affect each other's loss, as with batch norm
-    words: ClassVar[tuple[Words, ...]] = ()  # words for the values that only this kind has, in the order of the form
+    unit_is_whole: ClassVar[bool] = False  # True if a unit's samples affect each other's loss, as with batch norm
+    words: ClassVar[tuple[Words, ...]] = ()  # words for values that only this kind has, in the form's order
     presets: ClassVar[Mapping[str, "Recipe"]] = {}
-    from_data: ClassVar[tuple[str, ...]] = ()  # the values that `fitted` sets and no form shows
-    largest: ClassVar[str] = ""  # the path of the value that makes a model too large
+    from_data: ClassVar[tuple[str, ...]] = ()  # values set by `fitted` and shown in no form
+    largest: ClassVar[str] = ""  # path of the value that makes a model too large
     usual_passes: ClassVar[int] = 4  # passes over the data; each further pass teaches less (arXiv 2305.16264)
     unit_rows: ClassVar[tuple[str, ...]] = ()  # matrices whose rows are normalized to length 1 after each step
 
@@ -135,16 +135,15 @@ class Recipe(
     micro_batch: Annotated[int, Meta(ge=1, le=4096)] = 4  # samples in a lease unit
     target_steps: Annotated[int, Meta(ge=1, le=10_000_000)] = 1000
     minimum_trainers: Annotated[int, Meta(ge=1, le=10_000)] = 1  # trainers that must be in sync before the first round
-    snapshot_every: Annotated[int, Meta(ge=1, le=100_000)] = 20  # steps
-    staleness: Literal[0, 1] = 0  # steps by which gradients may be old: with 1, computing overlaps the round (rule 10)
+    snapshot_every: Annotated[int, Meta(ge=1, le=100_000)] = 20  # in steps
+    staleness: Literal[0, 1] = 0  # how many steps old gradients may be; with 1, computing overlaps the round (rule 10)
     codec_up: Codec = "fp16"
     codec_down: Codec = "fp16"
-    contributors: Literal["all", "fast"] = "all"  # fast: leave a peer that would slow the others out of one round
+    contributors: Literal["all", "fast"] = "all"  # fast: leave out, for one round, a peer that would slow the others
     codecs: Literal["stated", "plan"] = "stated"  # plan: the two codecs above, or smaller ones on slow links (rule 14)
     precision: Literal["fp32", "mixed"] = "fp32"  # mixed: devices that compute faster in 16 bits do so
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    # Weights of the data's sources, in order: relative numbers of samples. If empty, the sources' sizes are the
-    # weights.
+    # Weights of the data's sources, in order: relative numbers of samples. If empty, sources are weighted by size.
     mix: Annotated[tuple[Weight, ...], Meta(max_length=MOST_SOURCES)] = ()
 
     @property
@@ -182,10 +181,10 @@ class Recipe(
 
     @abstractmethod
     def parameters(self) -> int:
-        """Return the approximate number of parameters in the model."""
+        """Return the model's approximate number of parameters."""
 
     def files(self) -> tuple[ModelFile, ...]:
-        """Return the files that the model is built from, or none if the model starts from the seed alone."""
+        """Return the files that the model is built from, empty if it starts from the seed alone."""
         return ()
 
     def fixed_parameters(self) -> int:
@@ -199,14 +198,14 @@ class Recipe(
 
     @abstractmethod
     def kept_floats(self, samples: int) -> float:
-        """Estimate how many floats the forward pass keeps for the backward pass, with `samples` samples at a time."""
+        """Estimate how many floats the forward pass keeps for the backward pass, for `samples` samples at a time."""
 
     def recomputed_floats(self, samples: int) -> float:
         """Estimate how many floats the forward pass keeps if the backward pass recomputes the layers."""
         return self.kept_floats(samples)
 
     def rules(self) -> Iterable[Rule]:
-        """Return the rules that relate values specific to this kind of recipe."""
+        """Return the rules relating values that are specific to this kind of recipe."""
         return ()
 
     @abstractmethod
@@ -214,7 +213,7 @@ class Recipe(
         """Return the values that decide how an uploaded file becomes shards: an instance of `prepares`."""
 
     def fitted(self, data: Mapping[str, Any]) -> Self:
-        """Return the recipe adjusted to the prepared data. `data`: facts about the data, found during preparation."""
+        """Return the recipe adjusted to the prepared data. `data`: facts about the data found during preparation."""
         del data
         return self
 
@@ -224,13 +223,13 @@ class Recipe(
         return self
 
     def frozen(self, step: int) -> tuple[str, ...]:
-        """Return the names of the parameters that the update after `step` committed steps leaves unchanged."""
+        """Return the names of the parameters left unchanged by the update after `step` committed steps."""
         del step
         return ()
 
     @abstractmethod
     def shard_bytes(self, size: int) -> int:
-        """Return the maximum number of bytes of a prepared shard. `size`: the shard's size in tokens or images."""
+        """Return the most bytes that a prepared shard can have. `size`: the shard's size in tokens or images."""
 
     @abstractmethod
     def usage(self, model: str) -> str:
@@ -238,18 +237,18 @@ class Recipe(
 
     @abstractmethod
     def summary(self) -> str:
-        """Describe the model in a few words, as in `a GPT-2 language model of 4 layers`."""
+        """Describe the model in a few words, as in `a 4-layer GPT-2 language model`."""
 
 
 AnyRecipe = TypeVar("AnyRecipe", bound=type[Recipe])
 
 KINDS: dict[str, type[Recipe]] = {}  # by objective
 USUAL_OBJECTIVE = "causal_lm"  # the objective of a recipe that states none
-FIRST = ("objective", "model", "optimizer", "vocab")  # first in canonical order; the others follow as declared
+FIRST = ("objective", "model", "optimizer", "vocab")  # first in canonical order; the rest follow as declared
 
 
 def register(kind: AnyRecipe) -> AnyRecipe:
-    """Register a kind of recipe. Raises ValueError if another kind has taken the name."""
+    """Register a kind of recipe. Raises ValueError if another kind already has the name."""
     name = str(kind.__struct_config__.tag)
     if KINDS.setdefault(name, kind) is not kind:
         raise ValueError(f"there are two recipes called {name}")
@@ -257,7 +256,7 @@ def register(kind: AnyRecipe) -> AnyRecipe:
 
 
 class OutOfBounds(Problem):
-    """Error E301 from a rule that relates several values. `value`: the path of the value to change, or empty."""
+    """Error E301 from a rule relating several values. `value`: the path of the value to change, or empty."""
 
     def __init__(self, reason: str, value: str = "") -> None:
         super().__init__(Fault.of("E301", reason=reason))
@@ -281,7 +280,7 @@ def as_values(recipe: Recipe) -> dict[str, Any]:
 
 
 def parse_recipe(data: bytes | str) -> Recipe:
-    """Parse a recipe and check its bounds. Raises Problem E301, which names the first value that is out of bounds."""
+    """Parse a recipe and check its bounds. Raises Problem E301, naming the first value that is out of bounds."""
     try:
         recipe = msgspec.json.decode(data, type=_kind_of(msgspec.json.decode(data, type=_Head).objective))
     except msgspec.DecodeError as error:
@@ -312,7 +311,7 @@ AnyChecked = TypeVar("AnyChecked", bound=Recipe)
 
 
 def checked(recipe: AnyChecked) -> AnyChecked:
-    """Return the recipe itself if it satisfies all the rules that relate several of its values. Raises OutOfBounds."""
+    """Return the recipe itself if it satisfies all rules relating several of its values. Raises OutOfBounds."""
     for value, reason, is_broken in _rules(recipe):
         if is_broken:
             raise OutOfBounds(reason, value)
@@ -327,6 +326,6 @@ def _rules(recipe: Recipe) -> Iterable[Rule]:
     yield Rule("optimizer.warmup_steps", "warm-up is longer than the run", optimizer.warmup_steps > recipe.target_steps)
     yield Rule("mix", "the weights of the sources add up to nothing", bool(recipe.mix) and not sum(recipe.mix))
     yield Rule("", "a value is not finite", not all(math.isfinite(value) for value in floats))
-    # Check the kind's own rules first, because an error about the size of an impossible model would mislead.
+    # Check the kind's own rules first, because an error about the size of an impossible model would be misleading.
     yield from recipe.rules()
     yield Rule(recipe.largest, "the model is larger than 2^31 parameters", recipe.parameters() > MOST_PARAMETERS)

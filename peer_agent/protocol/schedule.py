@@ -1,4 +1,4 @@
-"""The scalars of an update. The coordinator computes them once and records them as exact float32 values (rule 13)."""
+"""An update's scalars. The coordinator computes them once and records them as exact float32 values (rule 13)."""
 
 import math
 
@@ -24,13 +24,13 @@ def learning_rate(optimizer: Optimizer, step: int, target_steps: int) -> float:
 
 
 def clip_factor(clip_norm: float, sum_squares: float) -> float:
-    """Return the factor that limits the averaged gradient's norm to `clip_norm`. 0 means to never clip."""
+    """Return the factor that limits the averaged gradient's norm to `clip_norm`, where 0 means never to clip."""
     norm = math.sqrt(sum_squares)
     return clip_norm / norm if 0 < clip_norm < norm else 1.0
 
 
 def scalars_of(recipe: Recipe, *, step: int, sum_squares: float, tokens: int) -> Scalars:
-    """Return the scalars of update `step`. `sum_squares`: over all the spans, in float64. `tokens`: the loss tokens."""
+    """Return the scalars of update `step`. `sum_squares`: over all spans, in float64. `tokens`: the loss tokens."""
     optimizer = recipe.optimizer
     return Scalars(
         learning_rate=float32(learning_rate(optimizer, step, recipe.target_steps)),

@@ -1,4 +1,4 @@
-"""Seal plans and commits for each peer, and verify and open the sealed ones."""
+"""Seal plans and commits for each peer; verify and open sealed ones."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ class OpenedPlan(Struct, frozen=True):
 
 
 class SealedPlan(Struct, frozen=True):
-    """A signed plan, ready to send to each peer."""
+    """A signed plan, ready to be sent to each peer."""
 
     plan: m.Plan
     signed: Signed
@@ -44,12 +44,12 @@ class SealedPlan(Struct, frozen=True):
 
 
 def slots_tree(slots: tuple[m.Slot, ...]) -> list[list[bytes]]:
-    """Return the Merkle tree over a plan's slots. The plan's head contains its root."""
+    """Return the Merkle tree over a plan's slots, whose root is in the plan's head."""
     return tree_of([msgspec.msgpack.encode(slot) for slot in slots])
 
 
 def plan_of(*, slots: tuple[m.Slot, ...], **facts: Any) -> m.Plan:
-    """Make a plan from its slots and other fields, and compute the Merkle root over the slots."""
+    """Make a plan from its slots and other fields, computing the Merkle root over the slots."""
     root = slots_tree(slots)[-1][0]
     return m.Plan(slots=slots, contributors=len(slots), slots_root=root, **facts)
 
@@ -64,12 +64,12 @@ def seal_plan(site_key: Ed25519PrivateKey, plan: m.Plan) -> SealedPlan:
 
 
 def planned_whole(sealed: SealedPlan) -> m.Planned:
-    """Return the message with all of a plan's slots, for a reducer or a keeper of the log."""
+    """Return the message with all of a plan's slots, for a reducer or log keeper."""
     return m.Planned(plan=sealed.signed, slots=sealed.plan.slots)
 
 
 def planned_for(sealed: SealedPlan, peer: PeerId) -> m.Planned:
-    """Return a plan's message for a trainer: the head, and the trainer's own slot if the plan has one."""
+    """Return a plan's message for a trainer: the head, and the trainer's own slot if it has one."""
     number = sealed.numbers.get(peer, -1)
     if number < 0:
         return m.Planned(plan=sealed.signed)
@@ -78,7 +78,7 @@ def planned_for(sealed: SealedPlan, peer: PeerId) -> m.Planned:
 
 
 def open_plan(planned: m.Planned, site_public_key: bytes) -> OpenedPlan:
-    """Verify a plan's signature and Merkle path, and return the contributor's view. Raises Problem E218 or E206."""
+    """Verify a plan's signature and Merkle path and return the contributor's view. Raises Problem E218 or E206."""
     head = _open_head(planned, site_public_key)
     if planned.slot is None:
         return OpenedPlan(head)
@@ -89,7 +89,7 @@ def open_plan(planned: m.Planned, site_public_key: bytes) -> OpenedPlan:
 
 
 def open_whole_plan(planned: m.Planned, site_public_key: bytes) -> m.Plan:
-    """Verify a plan's signature and root, and return the plan with all its slots. Raises Problem E218 or E206."""
+    """Verify a plan's signature and root and return the plan with all its slots. Raises Problem E218 or E206."""
     head = _open_head(planned, site_public_key)
     if len(planned.slots) != head.contributors or slots_tree(planned.slots)[-1][0] != head.slots_root:
         raise Problem.of("E218")
@@ -115,7 +115,7 @@ def _open_head(planned: m.Planned, site_public_key: bytes) -> m.PlanHead:
 
 
 class OpenedCommit(Struct, frozen=True):
-    """A commit as a replica sees it: the record's head and digest, and the replica's own contribution if it has one."""
+    """A commit as a replica sees it: the record's head and digest, and the replica's own contribution if any."""
 
     head: RecordHead
     digest: str
@@ -125,7 +125,7 @@ class OpenedCommit(Struct, frozen=True):
 
 
 class SealedCommit:
-    """One log entry, ready to send to each peer. The Merkle tree over the contributions is built on first use."""
+    """One log entry, ready to be sent to each peer. The Merkle tree over its contributions is built on first use."""
 
     def __init__(self, entry: Entry, record: Record) -> None:
         self.entry, self.record = entry, record
@@ -133,7 +133,7 @@ class SealedCommit:
         self._positions: dict[PeerId, int] = {}
 
     def whole(self, fence: int, *, snapshot: bool = False, hash_state: bool = False) -> m.Commit:
-        """Return the commit message with all the contributions, for a keeper of the log."""
+        """Return the commit message with all contributions, for a log keeper."""
         return m.Commit(
             run=self.record.run,
             fence=fence,
@@ -144,7 +144,7 @@ class SealedCommit:
         )
 
     def to(self, peer: PeerId, fence: int, *, snapshot: bool = False, hash_state: bool = False) -> m.Commit:
-        """Return the commit message for a trainer, with the trainer's own contribution and its Merkle path."""
+        """Return the commit message for a trainer, with its own contribution and Merkle path."""
         if not self._tree:
             self._tree = contributions_tree(self.record.contributions)
             self._positions = {part.peer: i for i, part in enumerate(self.record.contributions)}
@@ -159,7 +159,7 @@ class SealedCommit:
 
 
 def open_commit(commit: m.Commit, site_public_key: bytes, peer: PeerId) -> OpenedCommit:
-    """Verify a commit's signature and Merkle path, and return the trainer's view. Raises Problem E218."""
+    """Verify a commit's signature and Merkle path and return the trainer's view. Raises Problem E218."""
     head = open_head(commit.record, site_public_key)
     own = commit.contribution
     if commit.contributions:
@@ -170,5 +170,5 @@ def open_commit(commit: m.Commit, site_public_key: bytes, peer: PeerId) -> Opene
 
 
 def open_whole_commit(commit: m.Commit, site_public_key: bytes) -> Record:
-    """Verify a commit's signature and root, and return the whole record, for a log keeper. Raises Problem E218."""
+    """Verify a commit's signature and root and return the whole record, for a log keeper. Raises Problem E218."""
     return whole_of(open_head(commit.record, site_public_key), commit.contributions)

@@ -76,20 +76,20 @@ FRAMES: dict[tuple[Side, Link], frozenset[Kind]] = {
 
 
 class Opened(Struct, frozen=True):
-    """The handshake succeeded. `credential` is None for the site. `offset_s`: the other side's clock minus ours."""
+    """The handshake has succeeded. `credential` is None for the site. `offset_s`: the other side's clock minus ours."""
 
     credential: Credential | None
     offset_s: float
 
 
 class MessageReceived(Struct, frozen=True):
-    """A message or frame that the other side may send in this phase."""
+    """A message or frame that the other side is allowed to send in this phase."""
 
     body: m.AnyMessage | Frame
 
 
 class Failed(Struct, frozen=True):
-    """The session has failed. If `remote`, the other side refused us. Otherwise we refuse and must send `outgoing`."""
+    """The session has failed. If `remote`, the other side refused us. Otherwise, we refuse and must send `outgoing`."""
 
     fault: Fault
     remote: bool
@@ -100,7 +100,7 @@ Event = Opened | MessageReceived | Failed
 
 
 class Identity(Struct, frozen=True):
-    """The identity of one end: its name, key, credential (None for the site), and the site's public key."""
+    """One end's identity: its name, key, credential (None for the site), and the site's public key."""
 
     name: str
     key: Ed25519PrivateKey
@@ -128,7 +128,7 @@ class Session:
         self.nonce, self.server, self.version = nonce, server, version
         self.phase = SessionPhase.AWAITING_PROOF if side is Side.LISTENING else SessionPhase.AWAITING_CHALLENGE
         self.peer: Credential | None = None
-        self.peer_version = ""  # of the dialling peer's program, as it says
+        self.peer_version = ""  # the dialling peer's program version, as claimed
         self._offset_s = 0.0
         self._outgoing: list[bytes] = []
 
@@ -150,7 +150,7 @@ class Session:
 
     def refuse(self, fault: Fault, retry_after_s: float = -1.0) -> Failed:
         """Close the session and queue a refusal with a numbered reason."""
-        text = fault.text[:2000]  # the other end accepts no longer text, and would lose the reason
+        text = fault.text[:2000]  # the other end accepts no longer text and would lose the reason
         self._outgoing.append(encode(m.Refusal(code=fault.code, text=text, retry_after_s=retry_after_s)))
         self.phase = SessionPhase.CLOSED
         return Failed(fault, remote=False, retry_after_s=retry_after_s)
@@ -243,8 +243,8 @@ class Session:
     def _listener(self, signed: Signed | None, now: float) -> Credential | Fault:
         """Return the listener's credential, or E217 if it is not for the dialled machine and our run.
 
-        Our own clock decides whether the credential has expired. A listener that set the time could extend its own
-        credential.
+        Our own clock decides whether the credential has expired. A listener that could set the time could extend its
+        own credential.
         """
         if signed is None:
             return Fault.of("E217")

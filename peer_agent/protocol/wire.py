@@ -15,15 +15,15 @@ class Kind(IntEnum):
 
     MESSAGE = 1
     GRADIENT = 2  # contributor to reducer
-    AVERAGE = 3  # reducer (or a keeper of the log) to receiver
+    AVERAGE = 3  # reducer (or log keeper) to receiver
     PROBE = 4  # part of a bandwidth probe, in either direction; `step` is the probe's number
-    FORWARDED = 5  # bytes of a link that the relay passes on in either direction and cannot read
+    FORWARDED = 5  # bytes of a link that the relay passes on in either direction but cannot read
 
 
 HEADER = struct.Struct(">B16sQIHHIH")  # kind, run, step, fence, attempt, span, chunk, slot
 
-PIECE_BYTES = 64 * 1024  # bytes of a forwarded link in one frame
-LOGGED = 0  # the fence of frames read from a log; their step is a log index. Fences of claims start at 1
+PIECE_BYTES = 64 * 1024  # bytes of a forwarded link per frame
+LOGGED = 0  # the fence of frames read from a log, whose step is a log index; claims' fences start at 1
 
 
 class Frame(Struct, frozen=True, gc=False):
@@ -46,7 +46,7 @@ class Frame(Struct, frozen=True, gc=False):
 
 
 class Malformed(Struct, frozen=True):
-    """Received bytes that are not a valid message. `reason`: a text for our log and for the sender."""
+    """Received bytes that are not a valid message. `reason`: wording for our log and for the sender."""
 
     reason: str
 
@@ -60,7 +60,7 @@ def encode(message: Message) -> bytes:
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """Encode a frame: a header of 39 bytes, then the encoded chunk."""
+    """Encode a frame: a 39-byte header, then the encoded chunk."""
     header = HEADER.pack(
         frame.kind,
         bytes.fromhex(frame.run),

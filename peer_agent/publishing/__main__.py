@@ -61,7 +61,7 @@ def destination(given: argparse.Namespace) -> "Destination":
 
 
 def secret() -> str:
-    """Read a token from standard input. A command-line argument would be visible in process lists."""
+    """Read a token from standard input, since a command-line argument would be visible in process lists."""
     return sys.stdin.readline().strip()
 
 
@@ -92,7 +92,7 @@ def add_command(
     unexpected: str = "E312",
     is_online: bool = False,
 ) -> argparse.ArgumentParser:
-    """Add a command. `unexpected`: the code to use for exceptions without a number; its text must need no detail but
+    """Add a command. `unexpected`: the code to use for exceptions without a number; its text must need no detail except
     `reason`. `is_online`: True if the command uses the Hub.
     """
     command = commands.add_parser(name)
@@ -110,7 +110,7 @@ def main(add: Callable[[Commands], None] = add_commands, about: str | None = __d
     add(parser.add_subparsers(dest="command", required=True))
     given = parser.parse_args()
     if not given.is_online:
-        os.environ["HF_HUB_OFFLINE"] = "1"  # otherwise libraries could use the network
+        os.environ["HF_HUB_OFFLINE"] = "1"  # otherwise, libraries could use the network
     try:
         facts = given.run(given)
     except Problem as problem:

@@ -1,4 +1,4 @@
-"""The model card of a release, which describes the model to people. Its facts come from the site."""
+"""A release's model card, which describes the model to people. Its facts come from the site."""
 
 import json
 import re
@@ -28,7 +28,7 @@ class Person(Struct, frozen=True):
 
 
 class CardFacts(Struct, frozen=True, kw_only=True):
-    """A run's facts as the site reports them. `loss` and `unigram_entropy` are in nats per token."""
+    """A run's facts as reported by the site. `loss` and `unigram_entropy` are in nats per token."""
 
     slug: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,100}$")]
     title: str
@@ -37,18 +37,18 @@ class CardFacts(Struct, frozen=True, kw_only=True):
     purpose: str = ""
     address: str = ""
     heldout_loss: float | None = None
-    heldout_step: int | None = None  # step of the newest measured snapshot ...
+    heldout_step: int | None = None  # step of the latest measured snapshot ...
     heldout_figures: dict[str, float] = {}  # ... and its other held-out figures, by name
     best_heldout_loss: float | None = None  # the best of all snapshots up to this one
     best_heldout_step: int | None = None
-    is_overfitting: bool = False  # True if held-out loss has risen since its best value while training loss fell
-    later_heldout_loss: float | None = None  # the newest snapshot's loss, if the run overfitted after this model
+    is_overfitting: bool = False  # True if held-out loss has risen since its best while training loss fell
+    later_heldout_loss: float | None = None  # the latest snapshot's loss, if the run overfitted after this model
     later_heldout_step: int | None = None
     unigram_entropy: float | None = None
     samples: int = 0
     tokens: int = 0
     people: tuple[Person, ...] = ()  # contributors who agreed to be named
-    unnamed: int = 0  # how many other contributors there are ...
+    unnamed: int = 0  # number of other contributors ...
     unnamed_share: float = 0.0  # ... and their share of all tokens
     unnamed_samples: int = 0
     points: tuple[Loss, ...] = ()
@@ -58,7 +58,7 @@ class CardFacts(Struct, frozen=True, kw_only=True):
     state_digest: str = ""
     log_digest: str = ""
     snapshot: str = ""
-    checked: str = ""  # A sentence about how the model was verified against the log. Empty if it was not verified.
+    checked: str = ""  # How the model was verified against the log, in a sentence. Empty if it was not.
 
     @property
     def contributors(self) -> int:
@@ -70,13 +70,13 @@ class CardFacts(Struct, frozen=True, kw_only=True):
 
 
 def unfinished(facts: CardFacts) -> CardFacts:
-    """Return the facts of a snapshot, with a `purpose` that says the run is still in progress."""
+    """Return a snapshot's facts, with a `purpose` that says the run is still in progress."""
     said = f"A snapshot of a run that is still going on: the model after step {facts.steps:,}. {facts.purpose}"
     return msgspec.structs.replace(facts, purpose=said.strip())
 
 
 def parse_facts(data: bytes) -> CardFacts:
-    """Parse the facts from JSON, and ignore unknown fields. Raises Problem E312."""
+    """Parse the facts from JSON, ignoring unknown fields. Raises Problem E312."""
     try:
         return msgspec.json.decode(data, type=CardFacts)
     except msgspec.DecodeError as error:
@@ -102,8 +102,8 @@ def write_card(recipe: Recipe, facts: CardFacts, *, parameters: int) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a user's text on one line, escaped for Markdown and HTML. Removes marks that change the writing
-    direction, and isolates right-to-left text so that it cannot reorder its surroundings.
+    """Return a user's text on one line, escaped for Markdown and HTML. Removes marks that change the writing direction,
+    and isolates right-to-left text so that it cannot reorder its surroundings.
     """
     kept = "".join(c for c in " ".join(text.split()) if c in JOINERS or unicodedata.category(c) not in UNSEEN)
     escaped = re.sub(r"([\\`*_\[\]<>|#~!&$:@])", r"\\\1", kept)
@@ -113,7 +113,7 @@ def plain(text: str) -> str:
 
 
 def paragraph(text: str) -> str:
-    """Return a user's text as `plain` does, escaped so that it cannot start a Markdown list or rule either."""
+    """Return a user's text as `plain` does, but escaped so that it cannot start a Markdown list or rule either."""
     return re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", plain(text))
 
 
@@ -164,7 +164,7 @@ def _nats(recipe: Recipe, value: float | None) -> str:
 def _heldout(recipe: Recipe, facts: CardFacts) -> str:
     """Return the held-out loss for the card.
 
-    Add its step unless that is the last step, and the best loss if it differs.
+    Add its step unless that is the last one, and the best loss if it differs.
     """
     is_last = facts.heldout_step in (None, facts.steps)
     told = _nats(recipe, facts.heldout_loss) + ("" if is_last else f", at step {facts.heldout_step:,}")
@@ -174,7 +174,7 @@ def _heldout(recipe: Recipe, facts: CardFacts) -> str:
 
 
 def _warning(facts: CardFacts) -> str:
-    """Return a warning if an earlier snapshot is better on held-out data or a later one is worse; otherwise ""."""
+    """Return a warning if an earlier snapshot is better on held-out data or a later one is worse, otherwise ""."""
     if facts.later_heldout_loss is not None and facts.heldout_loss is not None:
         return (
             f"**The run overfitted after this model.** Held-out loss rose from {facts.heldout_loss:.3f} at step "
@@ -194,7 +194,7 @@ def _figures(facts: CardFacts) -> list[tuple[str, float]]:
 
 
 def figure(name: str, value: float) -> str:
-    """Format a figure for people: an accuracy as a percentage, any other figure with one decimal."""
+    """Format a figure for people: accuracies as percentages, anything else with one decimal."""
     return f"{100 * value:.1f}%" if name.endswith("accuracy") else f"{value:,.1f}"
 
 

@@ -1,6 +1,6 @@
-"""Commands of `python -m peer_agent.publishing` as child processes, and the format of their output. On success, the
-last line of output is a JSON object with the facts. On failure, the last line of the error output is a JSON object
-with the error, and the exit status is 1.
+"""Commands of `python -m peer_agent.publishing` as child processes, and their output format. On success, the last line
+of output is a JSON object with the facts. On failure, the last line of the error output is a JSON object with the
+error, and the exit status is 1.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ LONGEST_NUMBER = 16
 
 
 def succeed(facts: Struct) -> int:
-    """Print the facts of a command that succeeded. Return its exit status."""
+    """Print a successful command's facts. Return its exit status."""
     print(msgspec.json.encode(facts).decode(), flush=True)
     return 0
 
 
 def fail(fault: Fault) -> int:
-    """Print the error of a command that failed. Return its exit status."""
+    """Print a failed command's error. Return its exit status."""
     print(msgspec.json.encode(fault).decode(), file=sys.stderr, flush=True)
     return 1
 
@@ -49,18 +49,18 @@ def telling_of_bytes() -> Callable[[int], None]:
 
 
 def bytes_in(line: str) -> int:
-    """Return how many received bytes a line of output reports, or 0 for other lines."""
+    """Return how many received bytes a line of output reports, or 0 if it is some other line."""
     said = line.removeprefix(CAME).strip()
     return int(said) if line.startswith(CAME) and said.isdecimal() and len(said) < LONGEST_NUMBER else 0
 
 
 def facts_of(output: str) -> dict[str, Any]:
-    """Return the facts that a successful command printed. Raises DecodeError if there are none."""
+    """Return the facts printed by a successful command. Raises DecodeError if there are none."""
     return msgspec.json.decode(_last_line(output), type=dict[str, Any])
 
 
 def fault_of(errors: str) -> Fault | None:
-    """Return the error that a failed command printed, or None if it printed none."""
+    """Return the error printed by a failed command, or None if it printed none."""
     try:
         return msgspec.json.decode(_last_line(errors), type=Fault)
     except msgspec.DecodeError:
@@ -74,8 +74,8 @@ def _last_line(text: str) -> str:
 async def run_child(
     arguments: Sequence[str], *, secret: str = "", came: Callable[[int], Awaitable[None]] | None = None
 ) -> dict[str, Any]:
-    """Run a command in a child process during training, and return its facts. Raises Problem with the command's error.
-    `secret`: passed on standard input. `came`: called with the number of bytes received. The command waits until `came`
+    """Run a command in a child process during training and return its facts. Raises Problem with the command's error.
+    `secret`: passed on standard input. `came`: called with the number of bytes received; the command waits until it
     returns.
     """
     child = await asyncio.create_subprocess_exec(
@@ -114,7 +114,7 @@ async def _answered(child: Process, came: Callable[[int], Awaitable[None]]) -> t
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment without Hub tokens. It allows only one thread, because training uses the others."""
+    """Return the environment without Hub tokens, and with only one thread, because training uses the others."""
     kept = {name: value for name, value in os.environ.items() if name not in ("HF_TOKEN", "HF_HUB_OFFLINE")}
     return {**kept, "OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
 

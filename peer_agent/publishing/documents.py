@@ -1,6 +1,6 @@
 """Documents of about 2,000 characters, cut from a text or from rows of texts, and read by number. A source is a file,
-or a folder whose files are read in the order of their names. Only the documents' positions are held in memory, so the
-text may be larger than memory.
+or a folder whose files are read in order of name. Only the documents' positions are held in memory, so the text may be
+larger than memory.
 """
 
 import mmap
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.rows import texts_of
 
-SHORTEST, LONGEST = 1000, 2400  # characters in a document; the last document may be shorter
-LONGEST_CONVERSATION = 1 << 16  # characters; a conversation up to this length stays one document
-MARKS = ("\n\n", "\n\r\n", "\n", ". ", " ")  # where to cut a text, the best place first
+SHORTEST, LONGEST = 1000, 2400  # characters in a document; the last one may be shorter
+LONGEST_CONVERSATION = 1 << 16  # in characters; conversations up to this length stay one document
+MARKS = ("\n\n", "\n\r\n", "\n", ". ", " ")  # where to cut a text, best place first
 ORDER_KEY = 0x4D616E7968616E64  # a fixed key, so that the same text gives the same shards
 
 
 class Documents:
-    """The documents of one source, read by number. Use it in a `with` statement."""
+    """One source's documents, read by number. Use it in a `with` statement."""
 
     def __init__(
         self,
@@ -68,13 +68,13 @@ class Documents:
         return int(self._offsets[number + 1] - self._offsets[number])
 
     def order(self) -> list[int]:
-        """Return the numbers of all the documents, shuffled by a fixed key to separate neighbouring documents."""
+        """Return the numbers of all documents, shuffled by a fixed key to separate neighbouring ones."""
         draws = np.random.Philox(key=ORDER_KEY).random_raw(len(self))
         return [int(number) for number in np.argsort(draws, kind="stable")]
 
 
 def open_column(rows: Path, column: str, scratch: Path) -> Documents:
-    """Cut the texts of a Parquet file's column into documents, stored in `scratch`. Skip rows that cannot be read.
+    """Cut the texts in a Parquet file's column into documents, stored in `scratch`. Skip rows that cannot be read.
 
     The caller has checked the unpacked size. Raises Problem E381 (not Parquet), E382 (no text).
     """
@@ -92,7 +92,7 @@ def open_column(rows: Path, column: str, scratch: Path) -> Documents:
 
 
 def cut_documents(texts: Iterable[str]) -> Iterator[str]:
-    """Cut a text, given in parts, into documents of up to `LONGEST` characters."""
+    """Cut a text, given in pieces, into documents of up to `LONGEST` characters."""
     rest = ""
     for text in texts:
         rest, start = rest + text, 0

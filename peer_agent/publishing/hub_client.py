@@ -1,4 +1,4 @@
-"""A client for the Hugging Face Hub with our settings and a token. It raises numbered errors after retrying. Only
+"""A client for the Hugging Face Hub with our settings and a token, which retries before raising numbered errors. Only
 separate processes import this module, and only those processes have a token.
 """
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 PAUSES_S = (0.5, 1.0, 2.0, 4.0)  # pauses before retries; callers that retry a whole task wait longer
-LONGEST_PAUSE_S = 330.0  # the longest pause that a Hub may request; the Hub counts requests in five minutes
-SILENT_S = 300.0  # if no byte arrives for this long, the Hub counts as unreachable
+LONGEST_PAUSE_S = 330.0  # the longest pause that a Hub may request; the Hub counts requests over five minutes
+SILENT_S = 300.0  # the Hub counts as unreachable if no byte arrives for this long
 AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class PatientClient(httpx2.Client):
-    """An HTTP client that retries with backoff while the Hub is busy, broken or unreachable.
-    It may send a request twice, so callers must accept an answer such as "already exists".
+    """An HTTP client that retries with backoff while the Hub is busy, broken or unreachable. It may send a request
+    twice, so callers must tolerate a response such as "already exists".
     """
 
     def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request. Retry it unless its body is read from a file; the Hub's own client retries those requests."""
+        """Send a request. Retry it unless its body is read from a file, since the Hub's own client retries those."""
         for usual_s in PAUSES_S if isinstance(request.stream, httpx2.ByteStream) else ():
             try:
                 response = super().send(request, **options)
@@ -49,12 +49,12 @@ class PatientClient(httpx2.Client):
 
 
 def patient_client() -> PatientClient:
-    """Return an HTTP client with a timeout for huggingface_hub, because its own client would wait forever."""
+    """Return an HTTP client with a timeout for huggingface_hub, whose own client would wait forever."""
     return PatientClient(follow_redirects=True, timeout=SILENT_S)
 
 
 def _asked_for_s(response: httpx2.Response) -> float:
-    """Return the seconds that a Hub asks to wait, in its header `RateLimit` or `Retry-After`, or 0."""
+    """Return how many seconds the Hub asks to wait, in its header `RateLimit` or `Retry-After`, or 0."""
     from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined] # documented as public
 
     limits = parse_ratelimit_headers(response.headers)
@@ -63,7 +63,7 @@ def _asked_for_s(response: httpx2.Response) -> float:
     return min(max(asked, limits.reset_in_seconds if limits is not None else 0.0), LONGEST_PAUSE_S)
 
 
-Kind = Literal["dataset", "model", "tokenizer"]  # what to look for on the Hub; a tokenizer is part of a model
+Kind = Literal["dataset", "model", "tokenizer"]  # what to look for on the Hub; tokenizers are parts of models
 
 HUB = "https://huggingface.co"
 PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
@@ -82,13 +82,13 @@ def hub_endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", HUB).rstrip("/")
 
 
-WRITING = {"write", "admin"}  # roles of a classic token that may write
-WRITE_SCOPE = "repo.write"  # permission of a fine-grained token that may write
-TRIES, PAUSE_S = 5, 1.0  # after this many tries without a new byte of a file, the Hub counts as unreachable
+WRITING = {"write", "admin"}  # roles that let a classic token write
+WRITE_SCOPE = "repo.write"  # permission that lets a fine-grained token write
+TRIES, PAUSE_S = 5, 1.0  # the Hub counts as unreachable after this many tries without a new byte of a file
 AWAY = {408}  # statuses of an unreachable Hub, besides 500 and above
 MOVED = {301, 302, 307, 308}
 SETTINGS = {
-    "HF_HUB_DISABLE_XET": "1",  # use one plain upload, which every Hub-compatible server supports
+    "HF_HUB_DISABLE_XET": "1",  # use a plain upload, which every Hub-compatible server supports
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
@@ -97,7 +97,7 @@ os.environ.update(SETTINGS)  # huggingface_hub reads these variables when a func
 
 
 class Account(Struct, frozen=True, kw_only=True):
-    """The owner of a token. `namespaces`: where the token may write; empty for a read-only token."""
+    """A token's owner. `namespaces`: where the token may write; empty for a read-only token."""
 
     name: str
     namespaces: tuple[str, ...]
@@ -172,7 +172,7 @@ def opened(api: "HfApi", repository: str, name: str, *, kind: Kind, commit: str,
 
 
 def is_same(path: Path | None, file: Any) -> bool:
-    """Return True if a local file equals a Hub file. Compare the sha256 for a large file, otherwise the git hash."""
+    """Return True if a local file equals a Hub file, comparing SHA-256 for large files and git hashes for others."""
     if path is None or path.stat().st_size != file.size:
         return False
     with path.open("rb") as content:
@@ -184,7 +184,7 @@ def is_same(path: Path | None, file: Any) -> bool:
 
 @contextmanager
 def in_words(endpoint: str, repository: str, *, reading: Kind | None = None) -> Iterator[None]:
-    """Convert the Hub client's errors to numbered errors. `reading`: the repository kind that a reader requests."""
+    """Convert the Hub client's errors to numbered errors. `reading`: the kind of repository that a reader requested."""
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -195,7 +195,7 @@ def in_words(endpoint: str, repository: str, *, reading: Kind | None = None) -> 
 
 
 def _cause(error: BaseException, kind: type[BaseException]) -> BaseException:
-    """Return the Hub's own error if the client has wrapped it in another error; otherwise return `error`."""
+    """Return the Hub's own error if the client has wrapped it in another one, otherwise `error` itself."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, kind):
         found = found.__cause__

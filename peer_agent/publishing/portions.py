@@ -1,6 +1,6 @@
-"""Portions of datasets whose texts stay on the Hub. A portion consists of row groups from one of a dataset's files. A
-machine builds a shard from a portion. The sizes in the file's footer may be false, so the shard's token count is fixed
-in advance. A machine cuts or repeats the tokens to match that count, so all machines build the same shard.
+"""Portions of datasets whose texts stay on the Hub. A portion consists of row groups from one of a dataset's files, and
+a machine builds a shard from it. The sizes in the file's footer may be false, so the shard's token count is fixed in
+advance. A machine cuts or repeats the tokens to match that count, so all machines build the same shard.
 """
 
 import io
@@ -40,7 +40,7 @@ RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
 
 class RangeFile(io.RawIOBase):
-    """A file of a public dataset on the Hub, read by byte ranges from one commit. `size`: the file's size in bytes, as
+    """A file in a public dataset on the Hub, read by byte ranges from one commit. `size`: the file's size in bytes, as
     listed by the Hub. `most`: the maximum number of bytes to read in total. `tell`: called with the number of bytes
     received. Reading raises Problem E346, E347, E397, and E414 if the file has changed.
     """
@@ -132,13 +132,13 @@ class RangeFile(io.RawIOBase):
         return Problem.of("E414", repository=self.repository, name=self.name, reason=reason)
 
 
-LISTING = ".listing"  # suffix of the folder's name for a source that stays on the Hub
+LISTING = ".listing"  # suffix of the folder name of a source that stays on the Hub
 # If a source would have more than MANY portions, its portions get larger. A run lists at most MOST_PORTIONS.
 MANY, MOST_PORTIONS = 10_000, 40_000
 
 
 class RemoteFile(Struct, frozen=True):
-    """A Parquet file of a dataset: its size in bytes, the columns to read, and its row groups in order."""
+    """A Parquet file in a dataset: its size in bytes, the columns to read, and its row groups in order."""
 
     name: str
     size: int
@@ -164,19 +164,19 @@ class Listing(Struct, frozen=True):
         return everything - self.sampled_bytes(column)
 
     def unread_rows(self, column: str) -> int:
-        """Return the number of rows in unreadable row groups, where the column is missing or too large."""
+        """Return the number of rows in unreadable row groups, in which the column is missing or too large."""
         return sum(group.rows for file in self.files for group in file.groups if column not in group.sizes)
 
 
 def listing_of(source: Path) -> Listing | None:
-    """Return the listing stored beside a source's folder, or None if no part of the source stays on the Hub."""
+    """Return the listing stored next to a source's folder, or None if no part of the source stays on the Hub."""
     path = source.with_name(source.name + LISTING)
     return msgspec.json.decode(path.read_bytes(), type=Listing) if path.exists() else None
 
 
 def portions_of(listing: Listing, column: str, found: int, cutting: Cutting) -> list[Portion]:
-    """Return portions that cover all the row groups that were not sampled, shuffled to separate neighbours. `found`:
-    the token count of the sampled row groups, from which the other counts are estimated.
+    """Return portions that cover all row groups not in the sample, shuffled to separate neighbours. `found`: the token
+    count of the sampled row groups, from which the other counts are estimated.
     """
     sampled, left = listing.sampled_bytes(column), listing.left_bytes(column)
     if not sampled or not left:
@@ -256,7 +256,7 @@ def make_shard(portion: Portion, rows: Path, tokenizer: Tokenizer, out: Path) ->
 
 
 def filled(found: Sentences | None, portion: Portion) -> Sentences:
-    """Cut or repeat the tokens to match the portion's count. If there are no tokens, repeat the end token."""
+    """Cut or repeat the tokens to match the portion's count. If there are none, repeat the end token."""
     if found is None or not found.tokens.size:
         end = np.array([portion.cutting.end], dtype=np.uint32)
         laid: Tokens = end.astype(np.uint16) if portion.cutting.end <= np.iinfo(np.uint16).max else end
@@ -268,14 +268,14 @@ def filled(found: Sentences | None, portion: Portion) -> Sentences:
     return Sentences(tokens, begin[begin < portion.tokens].astype(np.uint32))
 
 
-READ_BYTES = 256 << 20 | GROUP_BYTES  # limit of bytes read from the Hub's file: for its footer, and for the row groups
+READ_BYTES = 256 << 20 | GROUP_BYTES  # limit on bytes read from the Hub's file: its footer and the row groups
 
 
 def make_portion(
     file: Path, tokenizer: Path, out: Path, endpoint: str, tell: Callable[[int], None] = lambda _: None
 ) -> DataFile:
-    """Build the shard that the portion in `file` describes, and write it to `out`. `tell`: see `RangeFile`.
-    Raises Problem E106 (disk), E346, E347, E397, E414, and E416 if this machine lacks memory or a feature.
+    """Build the shard described by the portion in `file`, and write it to `out`. `tell`: see `RangeFile`. Raises
+    Problem E106 (disk), E346, E347, E397, E414, and E416 if this machine lacks memory or a feature.
     """
     portion = portion_in(file)
     if portion is None:
@@ -296,7 +296,7 @@ def _copy_rows(portion: Portion, rows: Path, endpoint: str, tell: Callable[[int]
     with RangeFile(portion.repository, portion.commit, portion.file, **about) as remote:
         try:
             groups = Groups(cast("io.BytesIO", remote))
-        except Problem as problem:  # the site could read the file, so the Hub now sends other bytes
+        except Problem as problem:  # the site could read the file, so the Hub is now sending different bytes
             if problem.fault.code != codes.NOT_PARQUET:
                 raise
             said = {"repository": portion.repository, "name": portion.file, "reason": "it is no Parquet file"}

@@ -1,6 +1,6 @@
 """Push a folder of files to the Hugging Face Hub as one commit, using the Hub's own client. A repeated push skips
-identical files, and finds a commit whose response was lost. Other people's files are not replaced without permission.
-The push runs in its own process, and only that process has the token.
+identical files and recognizes a commit whose response was lost. Other people's files are not replaced without
+permission. The push runs in its own process, and only that process has the token.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
 
 MAIN = "main"
-TRIES = 4  # number of tries if other commits make our parent commit stale
-UNCOUNTED = {".gitattributes"}  # files that the Hub itself creates
+TRIES = 4  # tries if other commits make our parent commit stale
+UNCOUNTED = {".gitattributes"}  # files created by the Hub itself
 NAMES_SHOWN = 3
 
 
@@ -101,7 +101,7 @@ def _make(api: "HfApi", to: Destination) -> None:
 
 
 def _commit(api: "HfApi", ours: Mapping[str, Path], to: Destination, message: str, tell: Tell) -> str:
-    """Commit on top of the branch, and retry if someone else commits first. Raises Problem E345 or E349."""
+    """Commit on top of the branch, and retry if another commit gets in first. Raises Problem E345 or E349."""
     from huggingface_hub.errors import HfHubHTTPError
 
     additions: list[CommitOperationAdd] = []
@@ -126,8 +126,8 @@ def _commit(api: "HfApi", ours: Mapping[str, Path], to: Destination, message: st
 
 
 def _may_change(api: "HfApi", to: Destination, parent: str | None, message: str) -> bool:
-    """Return True if the user allows the push to replace the branch's files, or if the last commit is ours. If the
-    response to our commit was lost, we recognise that commit by its title.
+    """Return True if the user lets the push replace the branch's files, or if the last commit is ours. If the response
+    to our commit was lost, we recognize that commit by its title.
     """
     if to.replace or (to.known and to.known == parent):
         return True

@@ -30,7 +30,7 @@ def loss_curve(points: Sequence[Loss], unigram: float | None, *, unit: str = "to
     return standing_svg(layout, summary, f"Loss in nats per {unit}, by step")
 
 
-MODEL_FILES = "model"  # folder in the prepared data with files from which a model is built
+MODEL_FILES = "model"  # folder in the prepared data with the files that a model is built from
 EPOCH = (1980, 1, 1, 0, 0, 0)  # a zip's earliest date, so that the archive's bytes depend only on its files
 
 

@@ -15,21 +15,21 @@ from pyarrow import parquet, types
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.rows import CONVERSATIONS, GROUP_ROWS, UNREADABLE
 
-GROUP_BYTES = 1 << 30  # limit for a column in a row group, packed or unpacked, as the footer states
-WRITTEN_BYTES = 1 << 30  # limit of unpacked bytes that are copied from one file
-AT_A_TIME = 16  # number of rows to read together, because each row may be long
-MOST_COLUMNS = 64  # maximum number of text columns to consider, in the file's order
+GROUP_BYTES = 1 << 30  # limit on a row group's column, packed or unpacked, as stated in the footer
+WRITTEN_BYTES = 1 << 30  # limit on unpacked bytes copied from one file
+AT_A_TIME = 16  # rows read at a time, because each may be long
+MOST_COLUMNS = 64  # most text columns considered, in the file's order
 TEXTS = (types.is_string, types.is_large_string, types.is_string_view)
 LISTS = (types.is_list, types.is_large_list)
-# Errors of this machine, which say nothing about the file.
+# Errors of this machine, which say nothing about the file
 OF_THIS_MACHINE = (pa.ArrowMemoryError, pa.ArrowNotImplementedError)
 
 
-MEMORY_BYTES = 6 << 30  # limit for a process that unpacks untrusted rows
+MEMORY_BYTES = 6 << 30  # limit on a process that unpacks untrusted rows
 
 
 def limit_memory() -> None:
-    """Limit this process's memory, if the system supports it."""
+    """Limit this process's memory, if the system supports that."""
     if sys.platform != "win32":
         import resource
 
@@ -40,7 +40,7 @@ def limit_memory() -> None:
 
 @contextmanager
 def faults_of_this_machine(repository: str, name: str) -> Iterator[None]:
-    """Raise Problem E416 if this machine, not the file, causes an error because it lacks memory or a feature."""
+    """Raise Problem E416 if this machine, not the file, causes an error by lacking memory or a feature."""
     try:
         yield
     except (*OF_THIS_MACHINE, MemoryError) as error:
@@ -95,8 +95,8 @@ class Groups:
 
     def copy(self, numbers: Iterable[int], columns: Sequence[str], path: Path) -> None:
         """Copy columns of row groups to a new Parquet file, up to WRITTEN_BYTES. After an unreadable part, skip the
-        rest of its row group. Raises OSError, MemoryError, pyarrow's errors in OF_THIS_MACHINE, and errors from
-        reading the file.
+        rest of its row group. Raises OSError, MemoryError, pyarrow's errors in OF_THIS_MACHINE, and errors from reading
+        the file.
         """
         wanted = set(columns)
         schema = pa.schema([field for field in self._file.schema_arrow if field.name in wanted]).remove_metadata()

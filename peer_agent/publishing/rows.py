@@ -1,4 +1,4 @@
-"""Reads one text column of a Parquet file, with limits on sizes. The sizes in the file's footer may be false."""
+"""Reads one text column of a Parquet file, with limits on sizes, since those in the file's footer may be false."""
 
 import re
 from collections.abc import Iterator
@@ -10,16 +10,16 @@ from pyarrow import parquet
 from peer_agent.protocol.errors import Problem
 
 AT_A_TIME = 256  # rows in a batch
-GROUP_BYTES, GROUP_ROWS = 2 << 30, 10_000_000  # limits of a row group: bytes of its largest column, and rows or values
+GROUP_BYTES, GROUP_ROWS = 2 << 30, 10_000_000  # limits on a row group: bytes in its largest column, and rows or values
 UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError)
-ROW_BYTES = 16 << 20  # size limit of a row
+ROW_BYTES = 16 << 20  # size limit on a row
 CONTROL = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f]")  # control characters, which are removed
-LEAST = 2  # a text with fewer characters counts as empty
+LEAST = 2  # texts with fewer characters count as empty
 CONVERSATIONS = ("messages", "conversations")  # columns that may hold a list of messages with roles
 
 
 def texts_of(path: Path, column: str) -> Iterator[str]:
-    """Yield the column's texts in order. Skip rows that are empty, too long or cannot be read. Raises Problem E381."""
+    """Yield the column's texts in order. Skip rows that are empty, too long or unreadable. Raises Problem E381."""
     try:
         file = parquet.ParquetFile(path)
     except UNREADABLE as error:
@@ -33,7 +33,7 @@ def texts_of(path: Path, column: str) -> Iterator[str]:
 
 
 def is_bounded(about: parquet.RowGroupMetaData) -> bool:
-    """Return True if a row group's footer states sizes that may be read."""
+    """Return True if the sizes stated in a row group's footer are small enough to read."""
     columns = [about.column(at) for at in range(about.num_columns)]
     largest = max((column.total_uncompressed_size for column in columns), default=0)
     values = max((column.num_values for column in columns), default=0)

@@ -29,7 +29,7 @@ from peer_agent.recipes.training import write_json
 
 END_OF_TEXT = "<|endoftext|>"  # separates documents, and begins and ends a text
 END_OF_TEXT_ID = 0  # special tokens come first; a recipe's `end` is this token
-SPECIAL = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # special tokens of a tokenizer for sentences, in order
+SPECIAL = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # a sentence tokenizer's special tokens, in order
 BATCH = 256  # documents encoded together
 # In any script, a sentence ends after one of these marks and a space, or at the end of its line.
 SENTENCE_END = r"(?<=[.!?…।॥。！？؟۔])[\"'”’»)]*\s+|\n+"
@@ -51,7 +51,7 @@ class Encoded(NamedTuple):
 
 
 def train_tokenizer(documents: Iterable[str], preparation: TextPreparation) -> Tokenizer:
-    """Train a tokenizer with at most `preparation.vocab` tokens. A short text yields fewer tokens."""
+    """Train a tokenizer with at most `preparation.vocab` tokens. A short text yields fewer."""
     return _sentence_tokenizer(documents, preparation) if preparation.sentences else _bpe(documents, preparation.vocab)
 
 
@@ -106,19 +106,19 @@ def _unigram(documents: Iterable[str], preparation: TextPreparation) -> Tokenize
 
 
 def pieces_of(tokenizer: Tokenizer) -> int:
-    """Return the largest token number plus one. An embedding needs that many rows, even if some numbers are unused."""
+    """Return the highest token number plus one. An embedding needs that many rows, even if some numbers are unused."""
     return 1 + max(tokenizer.get_vocab().values(), default=-1)
 
 
 def text_of(setting: Any) -> Any:
-    """Return a special token from a tokenizer's settings as text. Older files store an object instead of the text."""
+    """Return, as text, a special token from a tokenizer's settings. Older files store an object instead of the text."""
     return setting.get("content") if isinstance(setting, dict) else setting
 
 
 def encode_documents(
     tokenizer: Tokenizer, documents: Iterable[str], *, sentences: bool = False, end: int = END_OF_TEXT_ID
 ) -> Iterator[Encoded]:
-    """Yield each document's tokens. With `sentences`, split it into sentences. Otherwise, append the token `end`."""
+    """Yield each document's tokens. With `sentences`, split it into sentences; otherwise, append the token `end`."""
     for batch in _batches(documents):
         if sentences:
             yield from _sentences(tokenizer, batch)
@@ -128,7 +128,7 @@ def encode_documents(
 
 
 def _sentences(tokenizer: Tokenizer, documents: list[str]) -> Iterator[Encoded]:
-    """Encode each sentence separately, to find the token at which it starts."""
+    """Encode each sentence separately, to find the token that it starts at."""
     for document in documents:
         encoded = Encoded([], [])
         for encoding in tokenizer.encode_batch_fast(sentences_of(document), add_special_tokens=False):
@@ -139,7 +139,7 @@ def _sentences(tokenizer: Tokenizer, documents: list[str]) -> Iterator[Encoded]:
 
 
 def sentences_of(document: str) -> list[str]:
-    """Split a document after each sentence. Drop parts that contain only spaces."""
+    """Split a document after each sentence. Drop pieces that contain only spaces."""
     ends = [match.end() for match in re.finditer(SENTENCE_END, document)]
     parts = [document[start:end] for start, end in pairwise([0, *ends, len(document)])]
     return [part for part in parts if part.strip()]
@@ -168,20 +168,20 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, sentences: bool = Fals
     write_json(folder / "tokenizer_config.json", config)
 
 
-# A token file is safetensors named by its sha256. It has `tokens`, and `starts` with the index of each sentence. Tokens
-# are uint16, or uint32 if a tokenizer has more than 65,536 of them.
+# A token file is safetensors, named after its SHA-256. It has `tokens`, and `starts` with the index of each sentence.
+# Tokens are uint16, or uint32 if the tokenizer has more than 65,536 of them.
 
 
 def write_content(content: bytes, folder: Path) -> str:
-    """Write `<sha256>.safetensors` to a folder. Return the sha256 in hexadecimal."""
+    """Write `<sha256>.safetensors` to a folder. Return the SHA-256 in hexadecimal."""
     digest = hashlib.sha256(content).hexdigest()
     (folder / f"{digest}.safetensors").write_bytes(content)
     return digest
 
 
-# A shard ends when it has this many tokens; documents stay whole. Larger texts get larger shards, up to LARGEST.
+# A shard ends once it has this many tokens; documents stay whole. Larger texts get larger shards, up to LARGEST.
 SHARD_TOKENS, LARGEST = 1 << 17, 1 << 23
-MANY = 4096  # with more shards than this, a text gets larger shards
+MANY = 4096  # if a text would have more shards than this, they get larger
 TOKEN_BYTES = 4  # bytes of text per token, on average in most languages
 
 
@@ -194,7 +194,7 @@ def shard_tokens(text_bytes: int) -> int:
 
 
 def in_shards(documents: Iterable[Encoded], size: int) -> Iterator[Sentences]:
-    """Yield shards of about `size` tokens, made of whole documents. Every document must have at least two tokens."""
+    """Yield shards of about `size` tokens, made up of whole documents. Every document must have at least two tokens."""
     tokens, starts = array("I"), array("I")
     for document in documents:
         starts.extend(len(tokens) + start for start in document.starts)
@@ -213,7 +213,7 @@ def _as_arrays(tokens: "array[int]", starts: "array[int]") -> Sentences:
 
 
 def write_shard(shard: Sentences, folder: Path, source: int = 0) -> DataFile:
-    """Write a shard, with its sentence starts if they are known, to `<sha256>.safetensors` in a folder."""
+    """Write a shard to `<sha256>.safetensors` in a folder, with its sentence starts if they are known."""
     return DataFile(write_content(content_of(shard), folder), shard.tokens.size, source)
 
 

@@ -1,6 +1,6 @@
-"""The recipes that people can choose. Each recipe is a package, and only its `training` module needs torch. Import
-`parse_recipe` from here, so that all the recipes are registered. MANYHANDS_RECIPES lists more modules. Install them on
-the site and on every machine, because code is never sent between machines.
+"""The recipes that people can choose. Each is a package, and only its `training` module needs torch. Import
+`parse_recipe` from here, so that all recipes are registered. MANYHANDS_RECIPES lists more modules. Install them on the
+site and on every machine, because code is never sent between machines.
 """
 
 import importlib

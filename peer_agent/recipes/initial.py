@@ -7,11 +7,11 @@ import torch
 
 
 def draw_normal(parameter: torch.Tensor, *, seed: int, name: str, spread: float) -> None:
-    """Draw normal values from a generator keyed by seed and name. torch's own generator differs between processors."""
+    """Draw normal values from a generator keyed by seed and name. torch's own differs between processors."""
     key = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     generator = np.random.Generator(np.random.Philox(key=np.frombuffer(key[:16], dtype="<u8")))
     with torch.no_grad():
-        # Values are drawn in float64. Rounding to float32 then hides differences between mathematics libraries.
+        # Values are drawn in float64. Rounding to float32 then hides differences between maths libraries.
         values = generator.standard_normal(tuple(parameter.shape)).astype(np.float32)
         parameter.copy_(torch.from_numpy(values * np.float32(spread)))
 

@@ -14,7 +14,7 @@ from peer_agent.protocol.recipe import KINDS, Preparation
 
 
 class DataFile(Struct, frozen=True):
-    """A file written by preparation. `digest`: sha256 in hexadecimal. `size`: in the recipe's unit of data."""
+    """A file written during preparation. `digest`: SHA-256 in hexadecimal. `size`: in the recipe's unit of data."""
 
     digest: str
     size: int

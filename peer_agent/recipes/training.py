@@ -18,7 +18,7 @@ from peer_agent.protocol.recipe import Recipe
 if TYPE_CHECKING:
     import torch
 
-NO_FILES = Path()  # the folder of a recipe that names no files
+NO_FILES = Path()  # the folder for a recipe that names no files
 Shard = Any  # what a recipe's `load_shard` returns
 Samples = NDArray[np.int64]  # numbers of samples in a shard
 Batch = tuple[NDArray[Any], ...]  # arrays with one row per sample
@@ -59,7 +59,7 @@ class Training(Protocol):
     def summed_loss(
         self, recipe: Any, model: "torch.nn.Module", batch: Batch, device: "torch.device"
     ) -> "torch.Tensor":
-        """Return the loss in nats, summed over the loss units of a batch."""
+        """Return the loss in nats, summed over a batch's loss units."""
 
     def figures_of(
         self, recipe: Any, model: "torch.nn.Module", heldout: Shard, loss: float, most: int

@@ -1,3 +1,3 @@
-"""The process of a relay or an auxiliary. A relay serves all of a site's runs; an auxiliary serves one. Neither needs
+"""The process of a relay or auxiliary. A relay serves all of a site's runs; an auxiliary serves one. Neither needs
 torch.
 """

@@ -36,7 +36,7 @@ async def run_auxiliary(
 ) -> None:
     """Average until the run has finished or the machine must leave.
 
-    If instructed to rest, leave the run and rejoin later. Also return when `owner` moves the machine to another run.
+    If instructed to pause, leave the run and rejoin later. Also return when `owner` moves the machine to another run.
     Raises Problem.
     """
     view.say(translated(SEEN))
@@ -77,7 +77,7 @@ async def _work(auxiliary: "Auxiliary", leave_request: LeaveRequest, place: Plac
 
 
 def _trouble_of(state: Connected | Waiting) -> Fault | None:
-    """Return the fault that a link's state shows, or None. An unreachable site may just be restarting."""
+    """Return the fault indicated by a link's state, or None. An unreachable site may just be restarting."""
     if isinstance(state, Connected):
         return None
     return hardware.not_reached(state.fault) if state.fault.code in PASSING else state.fault
@@ -91,7 +91,7 @@ class Auxiliary:
         self.relay: Relay | None = None
         self.ended = asyncio.Event()
         self.averaged = 0  # bytes averaged since the start
-        self._index = 0  # index of the newest entry reported
+        self._index = 0  # index of the latest entry reported
         self._away: Fault | None = None
         self._recipe: Recipe | None = None
         self._rates = Rates()
@@ -114,7 +114,7 @@ class Auxiliary:
             self.owner.linked(self.access.run, self.relay.say)
 
     def obey(self) -> None:
-        """Apply the owner's changed instructions. Leave at once to rest; leave after the round to move or finish."""
+        """Apply the owner's changed instructions. Leave at once to pause; leave after the round to move or finish."""
         if self.owner.rest:
             self.ended.set()
         elif (self.owner.is_to_finish or self.owner.move_to) and self._leaving is None:
@@ -124,7 +124,7 @@ class Auxiliary:
         self.view.tell("listening", _("Listening at port {port}.").format(port=port), port=port)
 
     def heard(self, body: m.TO_PEER) -> None:
-        """Update the display and state from a site message."""
+        """Update the display and state from a message sent by the site."""
         match body:
             case m.Greeting():
                 self._recipe = parse_recipe(body.recipe)
@@ -138,7 +138,7 @@ class Auxiliary:
                 if body.state == "finished":
                     self.ended.set()
             case m.Commit():
-                with contextlib.suppress(Problem):  # the log's keeper reports an entry that cannot be read
+                with contextlib.suppress(Problem):  # the log keeper reports an entry that cannot be read
                     self._committed(read_record(Entry(body.record, body.contributions)))
 
     def _greeted(self, greeting: m.Greeting) -> None:
@@ -147,7 +147,7 @@ class Auxiliary:
         self._index, self.view.made = max(self._index, greeting.index), greeting.step
 
     def _committed(self, record: Record) -> None:
-        """Show a new update. Skip old entries, which pages of the log contain too."""
+        """Show a new update. Skip old entries, which pages of the log also contain."""
         if record.index <= self._index or record.kind != "update" or self._recipe is None:
             return
         self._index = record.index
@@ -195,7 +195,7 @@ class Auxiliary:
     # --- display
 
     async def observe(self) -> None:
-        """Update the display, and the file that `manyhands status` reads, about once a second."""
+        """Update the display, and the file read by `manyhands status`, about once a second."""
         while True:
             self.now.doing, self.now.title = self._doing(), sanitize(self.access.title)
             self.now.up_mbps, self.now.down_mbps = self._rates.read()

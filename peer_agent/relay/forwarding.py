@@ -1,5 +1,5 @@
-"""Forwarding: a relay connects a dialler to a listener that the dialler cannot reach itself (rule 27). A relay
-forwards only to listeners that the coordinator has listed and the relay itself can reach. It sees only ciphertext.
+"""Forwarding: a relay connects a dialler to a listener that the dialler cannot reach itself (rule 27). A relay forwards
+only to listeners that are on the coordinator's list and that it can reach itself. It sees only ciphertext.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ Find = Callable[[RunId, PeerId], m.Listener | None]
 
 
 class Limits(Struct, frozen=True):
-    """Limits on concurrent links, and timeouts. `per_listener` is below the listeners' limit on unauthenticated
-    sockets per address, so that one relay cannot use up that limit for the other relays at its address.
+    """Limits on concurrent links, and timeouts. `per_listener` is below the listeners' limit on unauthenticated sockets
+    per address, so that one relay cannot use up that limit for the other relays at its address.
     """
 
     per_credential: int = 8
@@ -28,7 +28,7 @@ class Limits(Struct, frozen=True):
     in_all: int = 128
     first_s: float = 10.0  # deadline for the request after authentication (rule 40)
     connect_s: float = 5.0
-    idle_s: float = 600.0  # seconds without a byte until a link is closed; a dialler whose rounds are rarer dials again
+    idle_s: float = 600.0  # seconds without a byte before a link is closed; diallers whose rounds are rarer dial again
 
 
 LIMITS = Limits()
@@ -39,7 +39,7 @@ class Forwarder:
 
     def __init__(self, find: Find, limits: Limits = LIMITS) -> None:
         self._find, self.limits = find, limits
-        self.links: dict[Connection, PeerId | None] = {}  # the target of each link; None before its request
+        self.links: dict[Connection, PeerId | None] = {}  # each link's target; None before its request
 
     async def serve(self, link: Connection) -> None:
         """Serve an authenticated dialler's link until either end closes. Raises LinkLost, Refused."""
@@ -105,7 +105,7 @@ class Forwarder:
 
 
 def _owner(link: Connection) -> tuple[PeerId, RunId]:
-    """Return the peer and run in the link's credential. Renewing a credential does not change them."""
+    """Return the peer and run in the link's credential, which stay the same when the credential is renewed."""
     assert link.credential is not None
     return link.credential.peer, link.credential.run
 

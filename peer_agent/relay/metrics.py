@@ -11,13 +11,13 @@ from peer_agent.network.uplink import TRAFFIC
 from peer_agent.protocol.errors import Problem
 from peer_agent.relay.process import Relay
 
-TURN_S = 0.5  # between measurements of the event loop's delay
-REQUEST_S = 5.0  # for a request to arrive and for its answer to be read
+TURN_S = 0.5  # seconds between measurements of the event loop's delay
+REQUEST_S = 5.0  # time for a request to arrive, and for its response to be read
 ANSWER = "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {size}\r\n\r\n"
 
 
 class Figure(NamedTuple):
-    """A figure: its name, its type in Prometheus's words, what it says, and its values by run ("": of all runs)."""
+    """A figure: its name, its type in Prometheus's terms, what it says, and its values by run ("": across all runs)."""
 
     name: str
     kind: str
@@ -41,7 +41,7 @@ def figures_of(relay: Relay, lag_s: float) -> list[Figure]:
 
 
 def exposition(figures: Iterable[Figure]) -> str:
-    """Return figures in Prometheus's text format, version 0.0.4. A run is its id, which needs no escapes."""
+    """Return figures in Prometheus's text format, version 0.0.4. A run is its id, which needs no escaping."""
     lines = []
     for name, kind, about, values in figures:
         lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
@@ -50,7 +50,7 @@ def exposition(figures: Iterable[Figure]) -> str:
 
 
 async def serve_metrics(relay: Relay, host: str, port: int) -> None:
-    """Answer requests of this machine and its network with the figures, until cancelled. Raises Problem E401."""
+    """Serve the figures to this machine and its network until cancelled. Raises Problem E401."""
     longest_s = 0.0
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -63,7 +63,7 @@ async def serve_metrics(relay: Relay, host: str, port: int) -> None:
                     writer.write(ANSWER.format(size=len(body)).encode() + body)
                     await writer.drain()
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
-            return  # the requester has gone or sends no request
+            return  # the requester is gone or sends no request
         finally:
             writer.close()
 

@@ -15,14 +15,14 @@ SEEN = gettext_noop(
 
 
 class Place(Struct, frozen=True):
-    """An address to listen on. `advertise`: the router's external port, or 0 if it equals `port`."""
+    """An address to listen on. `advertise`: the router's external port, or 0 if it is the same as `port`."""
 
     host: str = ANYWHERE[0]
     port: int = 0
     advertise: int = 0
 
     def url(self, port: int) -> str:
-        """Return the address to publish for a port. The site replaces the host with the address it sees."""
+        """Return the address to publish for a port. The site replaces the host with the address that it sees."""
         return f"wss://{bracketed(self.host)}:{self.advertise or port}/"
 
 

@@ -33,9 +33,9 @@ from peer_agent.site.relay_links import DataLinks
 log = logging.getLogger(__name__)
 
 TICK_S = 0.1  # seconds between ticks of runs whose chunks close at deadlines
-IDLE_TICKS = 5  # a run without deadlines ticks once per this many ticks
+IDLE_TICKS = 5  # a run without deadlines ticks once every this many ticks
 RENEW_S = 60.0  # seconds between checks of the credential's age
-SAID_WAITING = 4096  # Messages queued for the site. More are dropped; important messages are repeated.
+SAID_WAITING = 4096  # Most messages queued for the site. Any more are dropped; important ones are repeated.
 
 
 def _nothing(_: object) -> None:
@@ -55,7 +55,7 @@ class Watch(Struct, frozen=True):
 
 
 class Relay:
-    """The process of a relay or an auxiliary. `certificate`: needed unless a proxy encrypts for this process."""
+    """The process of a relay or auxiliary. `certificate`: needed unless a proxy encrypts for this process."""
 
     def __init__(
         self,
@@ -73,8 +73,9 @@ class Relay:
     ) -> None:
         """Prepare the process. `reserve_percent`: the percentage of upload bandwidth to leave free; 0 for a relay.
 
-        `keep_bytes`: the bytes of each run's averages to keep after they are no longer needed (`UpdateLog.forget`).
-        `handed_over`: the socket through which the site sends connections. The process then listens at no port.
+        `keep_bytes`: how many bytes of each run's averages to keep after they are no longer needed
+        (`UpdateLog.forget`). `handed_over`: the socket through which the site sends connections. The process then
+        listens on no port.
         """
         self.handed_over = handed_over
         self.home, self.access, self.certificate = home, access, certificate
@@ -90,7 +91,7 @@ class Relay:
         self._addresses: dict[RunId, tuple[m.Listener, ...]] = {}
         self._said: asyncio.Queue[m.Message] = asyncio.Queue(SAID_WAITING)
         self._closing: set[asyncio.Task[None]] = set()
-        # Faults of this machine that occurred while it served others.
+        # Faults of this machine that occurred while it was serving others
         self._broken: asyncio.Queue[Problem] = asyncio.Queue()
 
     async def run(self) -> None:
@@ -138,7 +139,7 @@ class Relay:
 
     async def _hear_site(self, link: Connection) -> None:
         while not self._said.empty():
-            self._said.get_nowait()  # a message is dropped with the link for which it was queued
+            self._said.get_nowait()  # a message is dropped along with the link that it was queued for
         speaking = asyncio.create_task(self._speak(link))
         self.watch.opened()
         try:
@@ -161,7 +162,7 @@ class Relay:
                 return  # the link's reader handles the error
 
     def say(self, message: m.TO_SITE | m.OF_MACHINE) -> None:
-        """Queue a message to the coordinator. Drop the message if the queue is full."""
+        """Queue a message to the coordinator, or drop it if the queue is full."""
         if not self._said.full():
             self._said.put_nowait(message)
 
@@ -220,7 +221,7 @@ class Relay:
         return isinstance(body, m.Snapshotted) and run not in self.runs and not self.log.last_index(run)
 
     async def _guarded(self, run: RunId, do: Callable[[RelayedRun], Awaitable[None]]) -> None:
-        """Call `do` with a run. If it fails, set only this run aside."""
+        """Call `do` with a run. If it fails, set aside only this run."""
         try:
             await do(self.run_of(run))
         except Exception as error:  # noqa: BLE001 (an error sets this run aside, and other runs go on)
@@ -253,8 +254,7 @@ class Relay:
         return any(run.reduction is not None for run in self.runs.values())
 
     def _forwards_to(self, run: RunId, peer: PeerId) -> m.Listener | None:
-        """Return a listed member that this relay itself has authenticated, or None. No other address is ever
-        dialled."""
+        """Return a listed member that this relay itself has authenticated, or None. Nothing else is ever dialled."""
         listed = (listener for listener in self._addresses.get(run, ()) if listener.peer == peer)
         return next((each for each in listed if each.fingerprint and peer in self.others.direct), None)
 
@@ -266,7 +266,7 @@ class Relay:
                     await self._guarded(run, self._look)
 
     async def _look(self, relayed: RelayedRun) -> None:
-        """Tell a run which of its listeners are reachable, and that time has passed."""
+        """Tell a run which of its listeners can be reached, and that time has passed."""
         listening = {listener.peer for listener in self._addresses.get(relayed.run, ())}
         await relayed.handle(e.Reached(tuple(sorted(listening & self.others.direct))))
         await relayed.handle(e.Ticked())
@@ -297,7 +297,7 @@ class Relay:
             await link.close(problem.fault)
 
     async def _give_and_take(self, link: Connection) -> None:
-        """Serve a data link's run. On a relay, other relays and the site's reader may fetch from the log of any run."""
+        """Serve a data link's run. On a relay, other relays and the site's reader may fetch from any run's log."""
         assert link.credential is not None
         peer, role, run = link.credential.peer, link.credential.role, link.credential.run
         if role is Role.TRAINER or not self.is_of_all_runs:

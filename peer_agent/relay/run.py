@@ -35,10 +35,10 @@ from peer_agent.protocol.wire import HEADER, LOGGED, Frame, Kind
 log = logging.getLogger(__name__)
 
 RECORDS_AT_ONCE = 64
-LOOK_AGAIN_S = 0.02  # seconds between checks whether other slots have caught up
-EARLY_BYTES = 64 * 1024 * 1024  # Limit of averages that arrive before their plan. Others are copied after the commit.
+LOOK_AGAIN_S = 0.02  # seconds between checks on whether other slots have caught up
+EARLY_BYTES = 64 * 1024 * 1024  # Limit on averages that arrive before their plan. Others are copied after the commit.
 RECEIVERS = frozenset({Role.TRAINER, Role.RELAY, Role.AUXILIARY})  # roles that receive a round's averages
-BESIDE_A_CHUNK = 1024  # bytes of a message in addition to its chunk or leaves
+BESIDE_A_CHUNK = 1024  # bytes in a message besides its chunk or leaves
 Ask = Callable[[PeerId, RecordHead, SpanEntry], Awaitable[list[bytes] | None]]
 Answer = e.Tell | e.GiveSpan | e.GiveRecords
 Check = e.KeepLeaves | e.AddChunk
@@ -49,8 +49,8 @@ Speak = Callable[[], Awaitable[Any]]
 
 
 class Around(Struct, frozen=True):
-    """Callbacks to the process. `say` sends to the coordinator and may drop messages.
-    `ask` fetches a span from another relay's log. `failed` receives errors of background tasks.
+    """Callbacks to the process. `say` sends to the coordinator and may drop messages. `ask` fetches a span from another
+    relay's log. `failed` receives errors from background tasks.
     """
 
     say: Callable[[m.TO_SITE], None]
@@ -60,7 +60,7 @@ class Around(Struct, frozen=True):
 
 
 class RelayedRun:
-    """One run in this process. `gets_all`: True in a trainer's process, which receives all the averages."""
+    """One run in this process. `gets_all`: True in a trainer's process, which receives all averages."""
 
     def __init__(
         self,
@@ -90,16 +90,16 @@ class RelayedRun:
         self._early_bytes = 0
         self.links: dict[PeerId, Connection] = {}
         self._clock = clock
-        self._limit = 0  # the longest message in bytes that the plan lets a contributor send
+        self._limit = 0  # the longest message, in bytes, that the plan lets a contributor send
         self._turn = asyncio.Lock()
-        self._disk = asyncio.Lock()  # makes writes happen in the order of their requests
+        self._disk = asyncio.Lock()  # ensures that writes happen in the order requested
         self._tasks: set[asyncio.Task[None]] = set()
         self._openers: dict[PeerId, asyncio.Task[None]] = {}
         self._followers: dict[PeerId, asyncio.Task[None]] = {}
 
     @property
     def has_deadlines(self) -> bool:
-        """True if an open round has deadlines. The run then needs frequent ticks."""
+        """True if an open round has deadlines, in which case the run needs frequent ticks."""
         return self.state.reducer is not None and has_deadlines(self.state.reducer)
 
     async def handle(self, event: e.Event) -> None:
@@ -127,7 +127,7 @@ class RelayedRun:
         try:
             link.allow(self._limit)
             answers = await self._take(e.Linked(peer, role))
-            if role in RECEIVERS:  # after the event, or this link would miss an outbox that the event begins
+            if role in RECEIVERS:  # after the event, or this link would miss an outbox begun by the event
                 self._follow(peer, link)
             await self._give_all(link, answers)
             while True:
@@ -159,7 +159,7 @@ class RelayedRun:
             await self.handle(e.HeldBack(place, frame.slot, self._clock() - began))
 
     def probe(self, message: m.Probe) -> None:
-        """Measure the bandwidth to a peer that dialled this machine, as the coordinator requests."""
+        """Measure the bandwidth to a peer that dialled this machine, at the coordinator's request."""
         self.prober.hear(message, self.links.get(message.partner))
 
     def _is_of_a_probe(self, peer: PeerId, body: m.AnyMessage | Frame, link: Connection) -> bool:
@@ -207,7 +207,7 @@ class RelayedRun:
                 await self.give_records(link, answer.first)
 
     async def give_span(self, link: Connection, index: int, span: int) -> None:
-        """Send a span from the log, or a message that the span is missing. A damaged record counts as missing."""
+        """Send a span from the log, or a message that it is missing. A damaged record counts as missing."""
         try:
             stored = await asyncio.to_thread(self.log.span, self.run, index, span)
         except Problem as problem:
@@ -216,7 +216,7 @@ class RelayedRun:
         if stored is None:
             await link.send(m.SpanMissing(run=self.run, index=index, span=span))
             return
-        # In a logged chunk's header, the index of the log entry replaces the step.
+        # In a logged chunk's header, the log entry's index replaces the step.
         frames = [
             Frame(Kind.AVERAGE, self.run, index, LOGGED, 0, span, chunk, 0, payload)
             for chunk, payload in enumerate(stored.payloads, stored.entry.first)
@@ -258,7 +258,7 @@ class RelayedRun:
         return answers
 
     async def _do(self, action: Doing, payload: bytes | memoryview) -> e.Event | None:
-        """Carry out an action and return its outcome. Disk and network actions are only started."""
+        """Carry out an action and return its outcome. Disk and network actions are merely started."""
         match action:
             case e.Say():
                 self.around.say(action.message)
@@ -350,7 +350,7 @@ class RelayedRun:
     # --- the disk -----------------------------------------------------------------------------------------------
 
     def _taken(self, action: Write) -> Any:
-        """Take a write's data out of the reduction, which may end before the write starts."""
+        """Detach the data to be written from the reduction, since the reduction may finish before the write begins."""
         if isinstance(action, e.WriteSpan):
             assert self.reduction is not None
             return self.reduction.plan.place, self.reduction.take_span(action.span, action.included)
@@ -367,7 +367,7 @@ class RelayedRun:
             await self.handle(outcome)
 
     def _written(self, action: Write, taken: Any) -> e.Event | None:
-        """Perform one write, and return its outcome. Call this in a thread. Raises Problem E106."""
+        """Perform one write and return its outcome. Call this in a thread. Raises Problem E106."""
         match action:
             case e.WriteSpan():
                 place, closed = taken
@@ -390,7 +390,7 @@ class RelayedRun:
         return None
 
     def _append(self, action: e.Append) -> e.Event:
-        """Append an entry to the log. A disk that refuses the entry keeps what it has."""
+        """Append an entry to the log. If the disk refuses the entry, it keeps what it has."""
         try:
             return e.Appended(action.index, self.log.append(action.sealed))
         except Forked as problem:
@@ -418,7 +418,7 @@ class RelayedRun:
             self.around.say(m.Records(run=self.run, first=first, last=self.log.last_index(self.run), records=page))
 
     async def _copy(self, action: e.CopySpan) -> None:
-        """Copy a span from another relay and verify it. If the copy fails, the state machine asks another relay."""
+        """Copy a span from another relay and verify it. If that fails, the state machine asks another relay."""
         index, span = action.index, action.entry.span
         try:
             record = await asyncio.to_thread(self.log.record, self.run, index)
@@ -453,13 +453,13 @@ def _asked(peer: PeerId, body: m.AnyMessage) -> e.Asked:
 
 
 def _message_bytes(plan: OpenPlan) -> int:
-    """Return the size of the longest message that the plan needs: one chunk, or all the leaves of a slot (rule 40)."""
+    """Return the size of the longest message that the plan needs: one chunk, or all of a slot's leaves (rule 40)."""
     chunks = [encoded_size(codec, plan.grid.chunk_elements) for codec in {slot.codec for slot in plan.slots}]
     return BESIDE_A_CHUNK + max(LEAF.size * plan.grid.chunks, HEADER.size + max(chunks, default=0))
 
 
 async def _compute(size: int, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call `work`, using a thread if its data is large."""
+    """Call `work`, in a thread if its data is large."""
     if size > INLINE_BYTES:
         return await asyncio.to_thread(work, *args, **kwargs)
     return work(*args, **kwargs)

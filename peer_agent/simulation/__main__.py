@@ -11,12 +11,12 @@ from peer_agent.simulation.churn import all_conditions
 from peer_agent.simulation.simulate import Figures, Simulation
 from peer_agent.simulation.world import Setting
 
-SAMPLES_PER_S = 1.0  # of a typical trainer; a round then takes about ten seconds, which suits the deadlines of a run
+SAMPLES_PER_S = 1.0  # of a typical trainer; rounds then take about ten seconds, which suits a run's deadlines
 SHARD = 40_000  # samples in a shard
 
 
 def setting_of(peers: int, rounds: int, seed: int, relays: int) -> Setting:
-    """Return settings with realistic proportions: tens of seconds for an update, a few seconds for a unit."""
+    """Return settings with realistic proportions: tens of seconds per update, a few seconds per unit."""
     return Setting(
         trainers=peers,
         relays=relays,

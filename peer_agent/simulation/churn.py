@@ -1,4 +1,4 @@
-"""Random faults: peers die, sleep, hang, lose links or run out of disk, and the site restarts."""
+"""Random faults: peers die, sleep, hang, lose links or run out of disk space, and the site restarts."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,9 +13,9 @@ NIGHT_S = 8 * 3600.0
 
 
 class Spell(Struct, frozen=True):
-    """How often a kind of fault strikes one victim, and how long the fault lasts, in virtual seconds.
+    """How often a kind of fault strikes a given victim, and how long it lasts, in virtual seconds.
 
-    `every_s` is the mean time between two such faults. The other two times limit a fault's duration.
+    `every_s` is the mean time between two such faults. The other two times are the limits on a fault's duration.
     """
 
     every_s: float
@@ -63,7 +63,7 @@ ODDS: Mapping[Kind, float] = {
     "answer lost": 0.03,
     "unknown and not written": 0.03,
 }
-FIRST_NIGHT_S = 300.0  # when the first night begins: early, so that even a short run has a night
+FIRST_NIGHT_S = 300.0  # when the first night begins: early, so that even short runs have one
 
 
 class Conditions(Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class Conditions(Struct, frozen=True, kw_only=True):
 
 
 def all_conditions(churn: float = 1.0) -> Conditions:
-    """Return all known faults at `churn` times their default rates. 0 means no faults."""
+    """Return all known faults at `churn` times their default rates, where 0 means no faults."""
     return Conditions() if not churn else only({*TRAINERS, *RELAYS, *SITE, *ODDS}, churn)
 
 
@@ -116,7 +116,7 @@ def inject(world: World, conditions: Conditions) -> Callable[[], None]:
 
 
 def _begin(world: World, over: list[bool], kind: Kind, spell: Spell, victims: list[Peer]) -> None:
-    """Repeat one kind of fault on random victims, or on the site if `victims` is empty."""
+    """Keep injecting one kind of fault into random victims, or into the site if `victims` is empty."""
     chance = world.faults.chance
 
     def strike() -> None:

@@ -46,7 +46,7 @@ class LedgerRow(Struct, frozen=True):
 
 
 class Database:
-    """The stored data of one run: the log and its head, ledger, lease marks, coverage, snapshot and host claim."""
+    """One run's stored data: the log and its head, ledger, lease marks, coverage, snapshot and host claim."""
 
     def __init__(self, run: RunId, seed: int, failure_rates: FailureRates, faults: Faults | None = None) -> None:
         self.run = run
@@ -54,17 +54,17 @@ class Database:
         self.failure_rates = failure_rates
         self.chance = random.Random(f"database {seed}")
         self.faults = faults or Faults(seed)
-        self.script: list[Fault] = []  # the faults of the next writes
-        self.back_at = 0.0  # the database is unreachable until this time
+        self.script: list[Fault] = []  # faults of the next writes
+        self.back_at = 0.0  # the database is unreachable until then
         self.fence = 0
-        self.owner: tuple[object, float] = None, 0.0  # the host, and the time at which its claim expires
+        self.owner: tuple[object, float] = None, 0.0  # the host, and when its claim expires
         self.index = 0
         self.step = 0
         self.digest = GENESIS
         self.log: list[Entry] = []
         self.ledger: list[LedgerRow] = []
         self.marks: dict[tuple[int, int], int] = {}
-        # By (epoch, shard): ranges of settled positions, sorted and merged.
+        # By (epoch, shard): ranges of settled positions, sorted and merged
         self.coverage: dict[tuple[int, int], Ranges] = {}
         self.left_out: list[Unit] = []  # units that no update will ever contain
         self.snapshot = Snapshot(index=0, step=0, digest=GENESIS, state_digest="", file="0" * 64, size=0)
@@ -76,7 +76,7 @@ class Database:
     # --- claim
 
     def claim(self, owner: object = None, now: float = 0.0) -> int:
-        """Give the run to a host, and return the new fence. The previous host thereby becomes stale."""
+        """Give the run to a host and return the new fence, which makes the previous host stale."""
         self.fence += 1
         self.owner = owner, now + CLAIM_S
         return self.fence
@@ -100,7 +100,7 @@ class Database:
     # --- writes
 
     def reserve(self, marks: tuple[Mark, ...]) -> None:
-        """Raise lease marks. A mark is never lowered."""
+        """Raise lease marks. Marks are never lowered."""
         for mark in marks:
             place = mark.epoch, mark.shard
             self.marks[place] = max(mark.mark, self.marks.get(place, 0))
@@ -116,8 +116,7 @@ class Database:
         return "committed", self.log[-1]
 
     def _write(self, sealed: Entry) -> bool:
-        """Write the head, log, ledger and coverage from signed bytes. Return False if the record is not the next
-        one."""
+        """Write the head, log, ledger and coverage from signed bytes. Return False if the record is not the next."""
         record = read_record(sealed)
         step = self.step if record.kind == "rollback" else record.step - 1
         place = record.index - 1, step, record.previous, record.fence
@@ -169,7 +168,7 @@ class Database:
         return [Unit(*place, *found) for place, ranges in sorted(self.coverage.items()) for found in ranges]
 
     def record_of(self, head: Signed) -> Record:
-        """Return the record of a signed head in this log, decoded once for all replicas."""
+        """Return the record with a signed head in this log, decoded once for all replicas."""
         return self._decoded[id(head)]
 
 

@@ -10,11 +10,11 @@ from peer_agent.simulation.site import Peer
 from peer_agent.simulation.trainer import Trainer
 from peer_agent.simulation.world import World
 
-FOR_EVER_S = 1e7  # how long an endless hang lasts, before the owner ends it
+FOR_EVER_S = 1e7  # how long an endless hang lasts before the owner ends it
 SLOW = 0.1  # a slow peer's fraction of its usual speed
 EVENING_S = 60.0  # the time in which all trainers leave, or all come back
 DAY_S = 2 * 3600.0  # the shortest time between two nights
-PING_S = 30.0  # time until the site notices that a closed laptop does not answer
+PING_S = 30.0  # time before the site notices that a closed laptop does not answer
 
 End = Callable[[], None]
 
@@ -68,7 +68,7 @@ def order(
 
 
 def heal(world: World) -> None:
-    """End all faults. From now on no message is lost, and every peer is alive and connected."""
+    """End all faults. From now on, no message is lost, and every peer is alive and connected."""
     world.faults.odds = {}
     world.faults.waiting.clear()
     world.unreachable.clear()

@@ -1,6 +1,6 @@
-"""Faults in a simulation. They are ordered for a peer and a round, or happen by chance (`odds`), and are counted. A
-test can order a fault and assert that it happened, as with torchft's `EventInjector`. Code that would carry out a
-fault first asks this module whether it happens now.
+"""Faults in a simulation. They are ordered for a peer and a round or happen by chance (`odds`), and are counted. A test
+can order a fault and assert that it happened, as with torchft's `EventInjector`. Code about to carry out a fault first
+asks this module whether it happens now.
 """
 
 import random
@@ -12,14 +12,14 @@ from msgspec import Struct
 
 from peer_agent.protocol.identifiers import PeerId
 
-# Faults of a message between a peer and the host. "lost notice": the host does not learn that a socket has closed.
+# Faults in a message between a peer and the host. "lost notice": the host does not learn that a socket has closed.
 # "unheard": a socket misses the announcement of a new host.
 LetterFault = Literal[
     "lost up", "lost down", "twice up", "twice down", "late up", "late down", "lost notice", "unheard"
 ]
 # Faults of a peer. "far": the peer cannot dial one of the relays.
 PeerFault = Literal["killed", "reconnected", "frozen", "gave back", "hung", "far", "damaged", "differs", "slow", "full"]
-# Faults of the site.
+# Faults of the site
 SiteFault = Literal["site killed", "host replaced", "host frozen", "host overtaken", "layer away", "database away"]
 Kind = LetterFault | PeerFault | SiteFault | Literal["failed", "answer lost", "unknown and not written", "night"]
 
@@ -37,7 +37,7 @@ class Ordered(Struct, frozen=True):
 
 
 class Faults:
-    """All the faults of a simulation: the ordered faults, the odds of random faults, and counts by kind."""
+    """All of a simulation's faults: the ordered ones, the odds of random ones, and counts by kind."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(f"faults {seed}")

@@ -37,14 +37,14 @@ class Judge:
         self.advance_cpu_s = 0.0
         self.events = 0
         self.rounds: set[tuple[int, int]] = set()  # (fence, round number) of each cut
-        self.leased: set[Unit] = set()  # units that were leased and are in no update
-        self.reports: dict[PeerId, m.Report] = {}  # the last report of each trainer
+        self.leased: set[Unit] = set()  # units that were leased but are in no update
+        self.reports: dict[PeerId, m.Report] = {}  # each trainer's last report
         self.uncredited_samples = self.doubled_samples = 0
-        self.faults: list[str] = []  # one sentence per fault that was found
+        self.faults: list[str] = []  # one sentence per fault found
         self._offers: dict[bytes, m.Offer] = {}  # offers since the last commit, by root
         self._planned: dict[Attempt, Planned] = {}  # plans since the last commit
-        self._ratio: dict[PeerId, Fraction] = {}  # samples per loss token in each trainer's last offer that had units
-        # By (epoch, shard): 1 for each position that an update contains.
+        self._ratio: dict[PeerId, Fraction] = {}  # samples per loss token in each trainer's last offer with units
+        # By (epoch, shard): 1 for each position that an update contains
         self._used: dict[tuple[int, int], bytearray] = {}
         self._rows = 0  # how many ledger rows have been checked
 
@@ -236,9 +236,9 @@ def _joined(included: dict[int, tuple[Included, ...]]) -> list[tuple[int, int, t
 # be filled counts, measured in usual round times.
 
 LOOK_S = 1.0
-OVERHEAD_S = 4.0  # seconds of a usual round besides computing: offers, chunks, the database, and unfinished units
+OVERHEAD_S = 4.0  # seconds in a usual round besides computing: offers, chunks, database, and unfinished units
 REDUCE_S = 1.5  # seconds for a trainer's chunks at a relay's usual speed; more on slow links
-PATIENCE = 10.0  # number of usual round times without a commit
+PATIENCE = 10.0  # usual round times without a commit
 
 
 class Standstill(Struct, frozen=True):
@@ -248,7 +248,7 @@ class Standstill(Struct, frozen=True):
 
 
 class Progress:
-    """Counts standstills: ten usual round times without a commit, although the trainers could have filled the batch."""
+    """Counts standstills: ten usual round times without a commit although the trainers could have filled the batch."""
 
     def __init__(self, world: World) -> None:
         self.world = world

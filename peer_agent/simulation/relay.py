@@ -20,7 +20,7 @@ from peer_agent.simulation.trainer import Trainer
 POLL_S = 0.4  # seconds between checks for chunks that have arrived
 TICK_S = 0.5
 DISK_S = 0.01
-FULL_S = 1.0  # seconds between tries to write to a full disk
+FULL_S = 1.0  # seconds between attempts to write to a full disk
 
 
 class Relay(Peer):
@@ -33,7 +33,7 @@ class Relay(Peer):
     ) -> None:
         super().__init__(world, peer, latency_s)
         self.trainers = trainers
-        self.index = 0  # index of the log on disk, which survives the process
+        self.index = 0  # index of the log on disk, which outlives the process
         self.forget()
 
     def forget(self) -> None:

@@ -15,9 +15,9 @@ from peer_agent.simulation.judge import Judge, Progress
 from peer_agent.simulation.site import Host
 from peer_agent.simulation.world import Setting, World
 
-GIVE_UP = 10  # standstills after which the simulation gives up
+GIVE_UP = 10  # standstills before the simulation gives up
 LIMIT_S = 30 * 86_400.0  # virtual seconds
-DRAIN_ROUNDS = 8  # rounds without faults: more than the rounds for which leases survive a session or a host
+DRAIN_ROUNDS = 8  # rounds without faults: more than leases outlive a session or host by
 DRAIN_S = 1200.0  # time limit for the rounds without faults
 SETTLE_S = 60.0  # a pause in which every replica reaches the head of the log
 PARTING_S = 10.0  # a pause in which every message about leaving arrives
@@ -25,7 +25,7 @@ MOST_REASONS = 20
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """The figures of a finished simulation. In a sound run, those from `stuck_rounds` to `doubled_samples` are 0.
+    """A finished simulation's figures. In a sound run, those from `stuck_rounds` to `doubled_samples` are 0.
     `committed_rounds`, `void_rounds`: counted before the drain. `seconds`: real time. `advance_cpu_s`: CPU time in the
     coordinator. `fairness`: Jain's index of the trainers' ratios of credited to computed samples.
     """

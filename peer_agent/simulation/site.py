@@ -23,7 +23,7 @@ from peer_agent.protocol.recipe import Recipe, encode_recipe
 from peer_agent.simulation.database import RENEW_S, Database, state_digest
 from peer_agent.simulation.faults import Faults, Kind
 
-UPTIME_S = 90_000.0  # value of the monotonic clock when the run begins: more than a day, as on machines that stay on
+UPTIME_S = 90_000.0  # the monotonic clock when the run begins: more than a day, as on machines that stay on
 
 
 class Clock:
@@ -38,11 +38,11 @@ class Clock:
         self.at(self.now + delay_s, action)
 
     def at(self, when: float, action: Callable[[], None]) -> None:
-        """Run `action` at a virtual time. If that time has passed, run it now."""
+        """Run `action` at a virtual time, or immediately if that time has passed."""
         heapq.heappush(self._queue, (max(when, self.now), next(self._numbers), action))
 
     def step(self) -> bool:
-        """Run the next action. Return False if there is no action."""
+        """Run the next action. Return False if there is none."""
         if not self._queue:
             return False
         self.now, _, action = heapq.heappop(self._queue)
@@ -111,7 +111,7 @@ class Surroundings(ABC):
         return f"person {peer[:6]}"
 
     def strikes(self, kind: Kind, peer: PeerId, of: str = "") -> bool:
-        """Return True if a fault happens now. Each round is numbered by the step that it produces."""
+        """Return True if a fault happens now. Each round is numbered after the step that it produces."""
         return self.faults.strikes(kind, peer, self.database.step + 1, of)
 
     def log_digest(self, index: int) -> str:
@@ -141,16 +141,16 @@ class Surroundings(ABC):
         """Store the snapshot that a trainer uploads."""
 
 
-DIAL_S = 0.5  # seconds between tries to reach a site that is down
+DIAL_S = 0.5  # seconds between attempts to reach a site that is down
 
 
 def name_of(*parts: object) -> str:
-    """Return 32 hexadecimal digits, derived from `parts`, to use as an identifier."""
+    """Return 32 hexadecimal digits, derived from `parts`, for use as an identifier."""
     return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:32]
 
 
 class Peer(ABC):
-    """A virtual peer. `life` is the number of its process. Actions that an earlier process scheduled are dropped."""
+    """A virtual peer. `life` is its process's number. Actions scheduled by an earlier process are dropped."""
 
     role: Role
 
@@ -161,9 +161,9 @@ class Peer(ABC):
         self.session: Socket | None = None
         self.fence = 0
         self.hung = False  # True if a computation hangs; everything else goes on
-        self.pace = 1.0  # speed of a relay's reduction: 0.1 takes ten times as long
+        self.pace = 1.0  # speed of a relay's reduction; at 0.1, it takes ten times as long
         self.disk_full = False
-        self._stalled: list[Callable[[], None]] = []  # computations that wait until the hang ends
+        self._stalled: list[Callable[[], None]] = []  # computations waiting for the hang to end
         self._missed: list[Callable[[], None]] = []  # events that arrived while the peer was frozen
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
@@ -220,7 +220,7 @@ class Peer(ABC):
             act()
 
     def connect(self) -> None:
-        """Open a session, and retry while the site is down. The site requests a hello once it knows the run's host."""
+        """Open a session, retrying while the site is down. The site requests a hello once it knows the run's host."""
         if self.alive and self.session is None and not self.world.open_session(self):
             self.after(DIAL_S + self.world.chance.random(), self.connect)
 
@@ -231,7 +231,7 @@ class Peer(ABC):
             self.world.close_session(socket)
 
     def reconnect(self, delay_s: float) -> None:
-        """Lose the session, as a Wi-Fi failure or a laptop's sleep would, and open another later. Keep all state."""
+        """Lose the session, as in a Wi-Fi failure or when a laptop sleeps, and open another later. Keep all state."""
         self.disconnect()
         self.after(delay_s, self.connect)
 
@@ -261,7 +261,7 @@ class Peer(ABC):
 
     @abstractmethod
     def hello(self) -> m.Hello:
-        """Return a hello with all state that the host needs from this peer."""
+        """Return a hello with all the state that the host needs from this peer."""
 
     @abstractmethod
     def receive(self, message: Message | Plan) -> None:
@@ -269,8 +269,8 @@ class Peer(ABC):
 
 
 LOOK_S = 2.0  # seconds between database lookups while the host is silent
-NOTICE_S = 0.3  # seconds until the site notices that a socket has closed
-LATE_S = 15.0  # longest delay of a late message; later messages wait behind it
+NOTICE_S = 0.3  # seconds before the site notices that a socket has closed
+LATE_S = 15.0  # longest delay of a late message; later ones wait behind it
 UP: tuple[Kind, Kind, Kind] = ("lost up", "twice up", "late up")
 DOWN: tuple[Kind, Kind, Kind] = ("lost down", "twice down", "late down")
 
@@ -342,7 +342,7 @@ class Socket:
             self.peer.deliver(message)
 
     def _ways(self, way: str, kinds: tuple[Kind, Kind, Kind], of: str) -> list[float]:
-        """Return the delay of each copy of a message: usually one copy, none if the message is lost."""
+        """Return the delay of each copy of a message: usually one copy, or none if the message is lost."""
         world = self.world
         lost, twice, late = kinds
         if world.clock.now < world.layer_back_at or world.strikes(lost, self.peer.peer, of):
@@ -369,9 +369,9 @@ class Socket:
 
 DATABASE_S = 0.02
 REPLAY_S = 1.0
-AGAIN_S = 1.0  # seconds between tries to reach the database
+AGAIN_S = 1.0  # seconds between attempts to reach the database
 CONTEXT = 16  # tokens in a sample
-CAPACITY = 10_000  # Messages that a frozen process's channel stores. More are dropped.
+CAPACITY = 10_000  # Most messages stored by a frozen process's channel. Any more are dropped.
 
 
 class Host:
@@ -437,7 +437,7 @@ class Host:
             self.handle(e.Directed(self.world.goal, back_to=self.world.database.back_to, trusted=self.world.trusted))
 
     def _stand_back(self) -> None:
-        """End this host but not its sockets, because another host has the run or the run no longer needs a host."""
+        """End this host but not its sockets, because another host has the run or the run no longer needs one."""
         self.alive = False
         self.world.replace_host(self)
 
@@ -520,7 +520,7 @@ class Host:
         self.handle(e.Paged(command.peer, command.first + len(page) - 1))
 
     def _persist(self, command: e.Persist) -> None:
-        """Write a record. The write continues even if this host dies in the meantime (rule 4)."""
+        """Write a record. The write continues even if this host dies meanwhile (rule 4)."""
         database, now = self.world.database, self.world.clock.now
         is_there, at = database.answers(now), database.index
         outcome, sealed = database.persist(command.record, now)

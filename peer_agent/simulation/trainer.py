@@ -31,7 +31,7 @@ NATS = 2.5  # loss per token
 
 
 class Trainer(Peer):
-    """A virtual trainer. Delays replace threads, and names replace arrays."""
+    """A virtual trainer. Delays take the place of threads, and names the place of arrays."""
 
     role = Role.TRAINER
 
@@ -41,17 +41,17 @@ class Trainer(Peer):
         super().__init__(world, peer, latency_s)
         self.samples_per_s, self.chunks_per_s = samples_per_s, chunks_per_s
         self.computed = 0  # samples computed so far
-        self.damaged = False  # True if faulty memory corrupts the chunks that this trainer sends
+        self.damaged = False  # True if faulty memory corrupts the chunks sent by this trainer
         self.corrupt = False  # True if this trainer's replica differs from the log
         self.offer_delay_s = ENCODE_S
         self._seeds = 0
         self.averages: dict[tuple[int, int, int], Leaf] = {}  # leaves of spans by step, span and attempt
-        self.running = 0  # units that the computing thread works on, even if they were cancelled
-        self.held_up: list[Callable[[], None]] = []  # jobs that wait for the computing thread
+        self.running = 0  # units that the computing thread is working on, even if cancelled
+        self.held_up: list[Callable[[], None]] = []  # jobs waiting for the computing thread
         self.forget()
 
     def forget(self) -> None:
-        """Reset to the state of a newly started process: no replica, a new accumulator."""
+        """Reset to the state of a newly started process: no replica, and a new accumulator."""
         self.lose_memory()
         self.after(TICK_S * self.world.chance.random(), self._tick)
 

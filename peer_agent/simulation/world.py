@@ -32,7 +32,7 @@ from peer_agent.simulation.site import (
 )
 from peer_agent.simulation.trainer import Trainer
 
-TAKE_S = 1.0  # seconds between checks by other hosts for a run without a host
+TAKE_S = 1.0  # seconds between other hosts' checks for a run without a host
 
 
 class Setting(Struct, frozen=True, kw_only=True):
@@ -40,23 +40,23 @@ class Setting(Struct, frozen=True, kw_only=True):
     relays: int = 1
     steps: int = 20
     seed: int = 0
-    samples_each: int = 8  # samples of the target batch per trainer
+    samples_each: int = 8  # samples per trainer in the target batch
     samples_per_s: float = 4.0  # of a typical trainer; others are up to about three times faster or slower
     micro_batch: int = 4
     minimum_trainers: int = 1
     snapshot_every: int = 20
     elements: int = 8 * 16 * 1024 - 1000
     shards: tuple[int, ...] = (4000, 1001, 90)
-    sources: tuple[int, ...] = ()  # the source of each shard, if the run mixes sources
+    sources: tuple[int, ...] = ()  # each shard's source, if the run mixes sources
     mix: tuple[float, ...] = ()
     failure_rates: FailureRates = FailureRates()
     non_finite: float = 0.0
     even: bool = False  # True if all trainers have the same speed
     staleness: Literal[0, 1] = 0
-    slow_links: int = 0  # how many trainers, counted from the first, have links ten times slower
+    slow_links: int = 0  # how many trainers, counting from the first, have links ten times slower
     contributors: Literal["all", "fast"] = "all"
     codecs: Literal["stated", "plan"] = "stated"
-    trusted: frozenset[str] | None = None  # people with looser limits; None: everybody
+    trusted: frozenset[str] | None = None  # people with looser limits; None: everyone
 
     def recipe(self) -> CausalLM:
         return CausalLM(
@@ -75,7 +75,7 @@ class Setting(Struct, frozen=True, kw_only=True):
 
 
 class World(Surroundings):
-    """A simulated world. `seed` determines all random choices."""
+    """A simulated world, in which `seed` determines all random choices."""
 
     def __init__(self, setting: Setting, observers: Sequence[Observer] = ()) -> None:
         self.setting, self.seed = setting, setting.seed
@@ -91,13 +91,13 @@ class World(Surroundings):
         self.run_id = RunId(name_of(setting.seed, "run"))
         self.database = Database(self.run_id, setting.seed, setting.failure_rates, self.faults)
         self.sockets: dict[int, Socket] = {}  # open sockets, by number
-        self.numbers = 0  # the number of the newest socket
+        self.numbers = 0  # number of the newest socket
         self.is_up = True  # True if the site is up, with or without a host for the run
-        self.layer_back_at = 0.0  # the channel layer is unreachable until this time
-        self.night_until = -1e9  # no trainer is on until this time
-        self.unreachable: set[tuple[PeerId, PeerId]] = set()  # pairs (trainer, relay) that cannot connect
+        self.layer_back_at = 0.0  # the channel layer is unreachable until then
+        self.night_until = -1e9  # no trainer is on until then
+        self.unreachable: set[tuple[PeerId, PeerId]] = set()  # (trainer, relay) pairs that cannot connect
         self.on_commit: list[Callable[[], None]] = []
-        self.host: Host | None = Host(self)  # the newest host; an older host may still believe that it is the host
+        self.host: Host | None = Host(self)  # the newest host; an older one may still believe that it is the host
         self.trainers = {peer.peer: peer for peer in map(self._trainer, range(setting.trainers))}
         self.relays = {peer.peer: peer for peer in map(self._relay, range(setting.relays))}
         self.peers: dict[PeerId, Peer] = {**self.trainers, **self.relays}
@@ -211,7 +211,7 @@ class World(Surroundings):
             self.host.handle(e.Directed(goal, target_steps, mix, trusted=self.trusted))
 
     def roll_back(self, index: int) -> None:
-        """Request a rollback to the state of a log entry, as an organizer would. The host carries it out."""
+        """Request a rollback to the state at a log entry, as an organizer would. The host carries it out."""
         step = self.database.records[index - 1].step if index else 0
         self.database.back_to = e.Target(index, step, "0" * 64)
 

@@ -1,4 +1,4 @@
-"""A machine's login at a site, and the short-lived credentials that the site issues."""
+"""A machine's login at a site, and the short-lived credentials issued by the site."""
 
 import asyncio
 import base64
@@ -31,7 +31,7 @@ PublicKey = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class Enrolled(Struct, frozen=True):
-    """The site's answer when a machine is approved."""
+    """The site's response when a machine is approved."""
 
     machine: Peer
     person: str
@@ -70,7 +70,7 @@ def run_of(url: str) -> str:
 
 
 def understood(answer: dict[str, Any], kind: type[Answer], url: str) -> Answer:
-    """Convert the site's answer to a struct. Raises Problem E110 if another service seems to have answered."""
+    """Convert the site's response to a struct. Raises Problem E110 if another service seems to have answered."""
     try:
         return msgspec.convert(answer, kind)
     except msgspec.ValidationError as error:
@@ -94,7 +94,7 @@ async def log_in(home: Home, url: str, token: str, *, kind: str = "agent", name:
 
 
 class RunAccess:
-    """A machine's access to one run, or a relay's access to all runs of a site. It renews the machine's credential."""
+    """A machine's access to one run, or a relay's access to all of a site's runs. It renews the credential."""
 
     def __init__(self, home: Home, site: KnownSite, role: Role, slug: str = "") -> None:
         self.home, self.site, self.role, self.slug = home, site, role, slug
@@ -103,7 +103,7 @@ class RunAccess:
         self.credential: Signed | None = None
         self.control = self.title = ""
         self.run = RunId("")
-        self._asked_at = (0.0, 0.0)  # by the monotonic clock, and by the clock that also runs during sleep
+        self._asked_at = (0.0, 0.0)  # by the monotonic clock, and by one that also runs during sleep
 
     @property
     def peer(self) -> PeerId:
@@ -142,9 +142,9 @@ class RunAccess:
         return await dial(self.control, link=Link.CONTROL, identity=self.identity(), server="site", version=__version__)
 
     async def may_dial(self, listener: Listener) -> bool:
-        """Return True if this machine may dial a listener. A member must not make this machine connect to its own
-        local network. Relays may have any address, because the operator sets them up. If the site itself is on the
-        local network, members may have any address too.
+        """Return True if this machine may dial a listener. A member must not be able to make this machine connect to
+        its own local network. Relays may have any address, because the operator sets them up. If the site itself is on
+        the local network, members may have any address too.
         """
         if not listener.fingerprint or is_public(urlsplit(listener.url).hostname or ""):
             return True

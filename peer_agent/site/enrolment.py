@@ -20,14 +20,14 @@ from peer_agent.site.credential import Enrolled, RunAccess, log_in, site_of, und
 from peer_agent.site.login_token import token_of_environment
 
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
-STRANGE_TRIES = 6  # a site that is restarting may send this many unexpected answers (E110)
+STRANGE_TRIES = 6  # a restarting site may send this many unexpected responses (E110)
 
 Address = Annotated[str, Meta(pattern="^https?://[!-~]+$", max_length=2000)]
 Sleep = Callable[[float], Awaitable[None]]
 
 
 class Code(Struct, frozen=True):
-    """The facts that a person needs to approve this machine. Times are in seconds."""
+    """The facts that a person needs in order to approve this machine. Times are in seconds."""
 
     device_code: Annotated[str, Meta(min_length=1, max_length=1000)]
     user_code: Annotated[str, Meta(pattern="^[0-9A-Z-]{1,20}$")]
@@ -47,9 +47,8 @@ async def get_approved(
     sleep: Sleep = asyncio.sleep,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> KnownSite:
-    """Request approval at the site with address `url`, `show` the code, and wait until a person approves the machine.
-    Raises Problem E115 if no person answers, E104, E105, E110, and the site's error if a person declines or the code
-    expires.
+    """Request approval at the site at `url`, `show` the code, and wait until a person approves the machine. Raises
+    Problem E115 if no one answers, E104, E105, E110, and the site's error if a person declines or the code expires.
     """
     site = site_of(url)
     code = await _ask(home, site, kind, run)
@@ -118,7 +117,7 @@ class Enrolment(Struct, frozen=True):
     token: str = ""
 
     async def enrol(self, home: Home, url: str) -> KnownSite:
-        """Enrol this machine with a token if there is one, else by a person's approval. Raises Problem."""
+        """Enrol this machine with a token if there is one, or else by a person's approval. Raises Problem."""
         kind = KINDS[self.role]
         if token := self.token or token_of_environment():
             return await log_in(home, url, token, kind=kind, name="relay" if self.role is Role.RELAY else "")
@@ -126,7 +125,7 @@ class Enrolment(Struct, frozen=True):
 
 
 async def access_for(home: Home, url: str, enrolment: Enrolment, *, sleep: Sleep = asyncio.sleep) -> RunAccess:
-    """Return access with a new credential. First wait until the machine is approved and the run prepared. Raises
+    """Return access with a new credential, first waiting until the machine is approved and the run prepared. Raises
     Problem.
     """
     known = home.sites().get(site_of(url))
@@ -145,7 +144,7 @@ async def access_for(home: Home, url: str, enrolment: Enrolment, *, sleep: Sleep
 async def _renewed(home: Home, known: KnownSite, enrolment: Enrolment, sleep: Sleep) -> RunAccess:
     """Return access with a new credential.
 
-    As long as the site reports that the run is not ready (E308), wait, and tell the user once.
+    As long as the site reports that the run is not ready (E308), wait, having told the user once.
     """
     access, is_told = RunAccess(home, known, enrolment.role, enrolment.run), False
     while True:

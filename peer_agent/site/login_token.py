@@ -12,10 +12,10 @@ from peer_agent.machine.language import gettext as _
 from peer_agent.protocol.credentials import TOKEN_PREFIX
 from peer_agent.protocol.errors import Problem
 
-VARIABLE = "MANYHANDS_TOKEN"  # name of the environment variable, for servers where no person can approve the machine
+VARIABLE = "MANYHANDS_TOKEN"  # the environment variable, for servers where nobody can approve the machine
 STANDARD_INPUT = "-"
 BYTE_ORDER_MARK = "\ufeff"  # some editors write it at the start of a file
-MOST = 512  # characters; a token has 46
+MOST = 512  # in characters; a token has 46
 _taken = ""
 
 
@@ -39,7 +39,7 @@ def refuse_argument(value: str) -> str:
 
 
 def token_in(path: str) -> str:
-    """Return the token in the first line of a file or of standard input. Raises Problem E133 if it is not a token."""
+    """Return the token in the first line of a file or standard input. Raises Problem E133 if it is not a token."""
     if not path:
         return ""
     where = _("Standard input") if path == STANDARD_INPUT else _("The file {path}").format(path=path)

@@ -39,8 +39,8 @@ from peer_agent.site.credential import RunAccess
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.5  # seconds between observations of this machine
-REPORT_S = 60.0  # after this time, an unchanged report is repeated as a heartbeat with traffic
-DUE_S = 5.0  # the same interval, from the end of a pause until the site sends new instructions
+REPORT_S = 60.0  # after this long, an unchanged report is repeated as a heartbeat with traffic
+DUE_S = 5.0  # the same, from the end of a pause until the site sends new instructions
 KBPS = 1000 / 8  # bytes per second in a kilobit per second
 
 
@@ -49,7 +49,7 @@ def _nothing(*_: object) -> None:
 
 
 class Refusal(NamedTuple):
-    """A refused contribution: step, refusing peer and reason. `is_relays`: True if the peer is a relay of the site."""
+    """A refused contribution: step, refusing peer and reason. `is_relays`: True if the peer is a site relay."""
 
     step: int
     by: PeerId
@@ -58,7 +58,7 @@ class Refusal(NamedTuple):
 
 
 def credible(refused: tuple[Refusal, ...]) -> tuple[str, ...]:
-    """Return the reasons if a relay or two members refused. Otherwise, a single member could stop a machine."""
+    """Return the reasons if a relay or two members refused; otherwise, a single member could stop a machine."""
     is_one_members = len({refusal.by for refusal in refused}) < 2 and not any(each.is_relays for each in refused)
     return () if is_one_members else tuple(sanitize(refusal.reason) for refusal in refused)
 
@@ -78,7 +78,7 @@ class MachineControl:
         self.on_change: Callable[[], None] = _nothing
         self.changed = asyncio.Event()
         self._refused: tuple[Refusal, ...] = ()
-        self._latched = Rest()  # a rest that lasts until the owner changes something
+        self._latched = Rest()  # a pause that lasts until the owner changes something
         self._around: Surroundings | None = None
         self._senses, self._month = Senses(), Month(home, since=TRAFFIC.sent + TRAFFIC.received)
         self._meter, self._metered_at = Meter(), time.monotonic()
@@ -88,13 +88,13 @@ class MachineControl:
         self._said_at = 0.0
 
     def fit(self, base: Limits) -> None:
-        """Set the base limits for a run. The owner's settings override them."""
+        """Set a run's base limits, which the owner's settings override."""
         self.base, self.limits = base, narrowed(base, self.wanted.limits)
 
     # --- link ---------------------------------------------------------------------------------------------------
 
     def linked(self, run: RunId, say: Callable[[MachineReport], None]) -> None:
-        """Send a report over a new control link. The site answers the machine's first report with instructions."""
+        """Send a report over a new control link. The site answers a machine's first report with instructions."""
         if run != self._run:
             self._before = Used(self._meter.energy_wh, TRAFFIC.sent)
         self._run, self._say = run, say
@@ -147,7 +147,7 @@ class MachineControl:
     # --- observations -------------------------------------------------------------------------------------------
 
     def refused(self, refusal: Refusal) -> None:
-        """Record a refused contribution. After too many in a row, the machine rests until its owner acts."""
+        """Record a refused contribution. After too many in a row, the machine pauses until its owner acts."""
         if all(refusal.step != before.step for before in self._refused):
             self._refused = (*self._refused, refusal)[-MOST_REFUSALS:]
             self._judge()
@@ -191,7 +191,7 @@ class MachineControl:
         self.on_change()
 
     def _found(self) -> Rest:
-        """Return the reason to rest, based on the latest observation.
+        """Return the reason to pause, based on the latest observation.
 
         New instructions may need data that the observation lacks.
         """
@@ -206,12 +206,12 @@ def _is_like(one: MachineReport, other: MachineReport | None) -> bool:
 
 
 SHOW_S = 1.0
-MOST_REPORTS = 100  # Reports queued for a slow link. More are dropped; reports are repeated in time.
+MOST_REPORTS = 100  # Most reports queued for a slow link. Any more are dropped; reports recur anyway.
 
 
 async def stay_on_hold(access: RunAccess, control: MachineControl, show: Callable[[str], Awaitable[None]]) -> None:
-    """Wait, outside the run, until the owner wants the machine to work, to leave or to move to another run.
-    `show` is called with the reason every second. Raises Problem.
+    """Wait, outside the run, until the owner wants the machine to work, to leave or to move to another run. `show` is
+    called with the reason every second. Raises Problem.
     """
     try:
         await until_one_ends(_keep_link(access, control), _free(control), _show(control, show))
@@ -240,7 +240,7 @@ async def _keep_link(access: RunAccess, control: MachineControl) -> None:
             speaking.cancel()
 
     def told(_: Connected | Waiting) -> None:
-        """Ignore the link's state, because nothing waits for it during a hold."""
+        """Ignore the link's state, because nothing waits for it while on hold."""
 
     await keep(access.dial_control, hear, on_state=told, random=Random())
 

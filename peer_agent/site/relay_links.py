@@ -1,5 +1,5 @@
 """A peer's links to a run's listeners. They are dialled when a listener appears, and kept open during a round (rule
-41). Most listeners are relays. A listening member has its own certificate, whose fingerprint the site gives. If a
+41). Most listeners are relays. A listening member has its own certificate, whose fingerprint the site supplies. If a
 member cannot be dialled, a relay forwards the link, and the member does not count as reached.
 """
 
@@ -22,9 +22,9 @@ from peer_agent.protocol.messages import Listener
 from peer_agent.protocol.wire import LOGGED, Frame
 from peer_agent.site.credential import RunAccess
 
-QUICK_S = 3.0  # deadline for redialling directly if a relay can forward instead, because a round may be waiting
-AGAIN_S = 600.0  # seconds between tries to replace a forwarded link with a direct one
-# Between checks for an open round, and how many checks; with staleness 1 a round is always open.
+QUICK_S = 3.0  # deadline for redialling directly if a relay can forward instead, as a round may be waiting
+AGAIN_S = 600.0  # seconds between attempts to replace a forwarded link with a direct one
+# Time between checks for an open round, and how many checks; with staleness 1, a round is always open.
 BUSY_S, BUSY_LOOKS = 1.0, 600
 Serve = Callable[[Connection], Awaitable[None]]
 
@@ -43,11 +43,11 @@ class Dialling:
         self.may_forward = bool(listener.fingerprint) and access.role in FORWARDED
         self._relays = relays
         self._turn = 0  # index of the next relay to forward
-        self._has_failed = False  # True if the last direct try failed
+        self._has_failed = False  # True if the last direct attempt failed
         self._was_open = False
 
     async def connect(self) -> Connection:
-        """Try to connect. After a failed direct attempt, go through a relay, using a different relay each time."""
+        """Try to connect. After a failed direct attempt, go through a relay, a different one each time."""
         relays = self._relays() if self.may_forward else ()
         was_open, self._was_open = self._was_open, False
         if self._has_failed and relays:
@@ -117,7 +117,7 @@ Hear = Callable[[PeerId, m.AnyMessage | Frame], Awaitable[None]]
 
 
 class _Wanted:
-    """A span requested from a relay's log. If a chunk exceeds `largest` bytes, the span counts as missing."""
+    """A span requested from a relay's log. If any chunk exceeds `largest` bytes, the span counts as missing."""
 
     def __init__(self, entry: SpanEntry, largest: int) -> None:
         self.entry, self.largest = entry, largest
@@ -155,12 +155,12 @@ class DataLinks:
 
     @property
     def addresses(self) -> list[str]:
-        """Addresses of the relays to which links are kept. Members are omitted, because they come and go."""
+        """Addresses of the relays that links are kept to. Members are omitted, because they come and go."""
         return sorted(relay.url for relay in self._tasks if not relay.fingerprint)
 
     @property
     def reached(self) -> list[str]:
-        """Addresses of the relays with an open link."""
+        """Addresses of the relays that have an open link."""
         return sorted(relay.url for relay in self._forwarders())
 
     def follow(self, relays: tuple[m.Listener, ...]) -> None:
@@ -258,7 +258,7 @@ class DataLinks:
         except (LinkLost, Refused):
             return None
         except TimeoutError:
-            link.abort()  # a frozen relay costs one wait, and is dialled again when it wakes
+            link.abort()  # a frozen relay costs one wait and is redialled when it wakes
             return None
         finally:
             del self._wanted[place]

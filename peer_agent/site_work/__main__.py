@@ -17,7 +17,7 @@ from peer_agent.recipes.preparation import parse_preparation
 if TYPE_CHECKING:
     from peer_agent.site_work.fetching import Wanted
 
-LOW = 10  # added to the process's niceness, so that requests by people come first
+LOW = 10  # added to the process's niceness, so that people's requests come first
 
 
 def run_prepare(given: argparse.Namespace) -> msgspec.Struct:
@@ -84,7 +84,7 @@ def run_evaluate(given: argparse.Namespace) -> msgspec.Struct:
 
 
 def run_write(given: argparse.Namespace) -> msgspec.Struct:
-    """Continue a prompt from standard input. A prompt passed as an argument would be visible in process lists."""
+    """Continue a prompt from standard input, since a prompt passed as an argument would be visible in process lists."""
     _give_way()
 
     from peer_agent.site_work.evaluate import write

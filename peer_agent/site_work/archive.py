@@ -1,6 +1,6 @@
-"""Copies averaged bytes from relays' logs into the site's archive, which has a relay's folder layout.
+"""Copies averaged bytes from relays' logs into the site's archive, which is laid out like a relay's folder.
 
-The bytes are compared with the roots in the signed records, so an archive is as good as the log of any relay.
+The bytes are compared with the roots in the signed records, so an archive is as good as any relay's log.
 """
 
 import os
@@ -29,8 +29,7 @@ class Archived(Struct, frozen=True):
 def archive(
     records: Iterable[RecordHead], folder: Path, logs: Sequence[Path], relays: RelayLogs | None
 ) -> Iterator[Archived]:
-    """Copy the spans of each record, and yield the record's index. Stop at the first record with a span that no log
-    has.
+    """Copy each record's spans and yield the record's index. Stop at the first record with a span that no log has.
 
     `folder`: the run's archive. `logs`: log folders of relays on this machine, tried first. Raises Problem E106.
     """

@@ -1,4 +1,4 @@
-"""An uploaded model: a transformers folder, or a zip of one. Reads are limited in size, and no code from it runs."""
+"""An uploaded model: a transformers folder, or a zip of one. Reads are limited in size, and none of its code is run."""
 
 import hashlib
 import json
@@ -41,10 +41,10 @@ from peer_agent.site_work.fetching import (
 from peer_agent.site_work.intake.chat import ChatTemplate, Writer
 from peer_agent.site_work.prepare_text import PreparedText, cut, open_all, sources_of
 
-MOST_JSON = 4 << 20  # limit for a JSON file, in bytes
-# Limit of the compression ratio. Parameters hardly shrink, so the upload's size limits the unpacked size.
+MOST_JSON = 4 << 20  # limit on a JSON file, in bytes
+# Limit on the compression ratio. Parameters hardly shrink, so the upload's size limits the unpacked size.
 MOST_SHRUNK = 4
-# Errors of zipfile. RuntimeError: a password or an unknown compression method.
+# zipfile's errors. RuntimeError: a password or an unknown compression method.
 UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 
 
@@ -74,7 +74,7 @@ class ModelFiles(ABC):
         return self.bytes_of(name)
 
     def values(self, name: str) -> dict[str, Any]:
-        """Return the object in a JSON file, or {} if the file is missing. Raises Problem E388 if it has no object."""
+        """Return the object in a JSON file, or {} if there is no file. Raises Problem E388 if it contains no object."""
         try:
             found = json.loads(self.read(name) or b"{}")
         except (UnicodeDecodeError, ValueError, RecursionError) as error:
@@ -84,7 +84,7 @@ class ModelFiles(ABC):
         return found
 
     def held(self, name: str) -> str:
-        """Return the name of a required file, without its folder. Raises Problem E388 if the file is missing."""
+        """Return a required file's name, without its folder. Raises Problem E388 if the file is missing."""
         last = PurePosixPath(name).name
         if last not in self.names:
             raise Problem.of("E388", reason=f"{name[:100]} is missing")
@@ -110,7 +110,7 @@ class _Folder(ModelFiles):
 
 
 class _Zipped(ModelFiles):
-    """The files of an archive that are in the same folder as config.json."""
+    """The files in an archive that are in the same folder as config.json."""
 
     def __init__(self, packed: zipfile.ZipFile) -> None:
         self._packed = packed
@@ -152,9 +152,9 @@ def open_model(path: Path) -> Iterator[ModelFiles]:
         raise Problem.of("E388", reason=error) from error
 
 
-MOST_TOKENIZER = 256 << 20  # limit for the tokenizer's file, in bytes
+MOST_TOKENIZER = 256 << 20  # limit on the tokenizer's file, in bytes
 MOST_LAYERS = 512
-# Errors that transformers raises for an invalid configuration.
+# Errors that transformers raises for an invalid configuration
 WRONG = (KeyError, TypeError, ValueError, RuntimeError, AttributeError, ZeroDivisionError, StrictDataclassError)
 UNUSED = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
 # Settings that affect tokenization. None of them names code, so transformers loads the tokenizer without running any.
@@ -162,7 +162,7 @@ KEPT = ("bos_token", "eos_token", "unk_token", "pad_token", "add_bos_token", "ad
 
 
 class Read(NamedTuple):
-    """A base model read from its files, with its end-of-text token and its chat template."""
+    """A base model as read from its files, with its end-of-text token and its chat template."""
 
     base: Base
     end: int
@@ -184,7 +184,7 @@ def read_base(model: Path, out: Path) -> Read:
 
 
 def _config_of(files: ModelFiles) -> dict[str, Any]:
-    """Return the model's configuration, for transformers. Raises Problem E390 if the kind of model is not supported."""
+    """Return the model's configuration, for transformers. Raises Problem E390 if that kind is not supported."""
     config = files.values(CONFIG_FILE)
     kind = config.get("model_type")
     if "auto_map" in config:
@@ -328,7 +328,7 @@ def _end_of(tokenizer: Tokenizer, special: Mapping[str, Any], config: Mapping[st
 
 
 class PreparedAdapted(PreparedText, frozen=True, kw_only=True):
-    """A prepared text with its base model. The model's parameters are in `out`/model."""
+    """A prepared text with its base model, whose parameters are in `out`/model."""
 
     base: Base
 
@@ -344,8 +344,8 @@ def prepare(
     fields: Sequence[str] = (),
 ) -> PreparedAdapted:
     """Write `out`/model, `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. `text`, `further`: sources of
-    text. `base`: the base model's folder or zip; its chat template renders conversations. Raises Problem E387 if there
-    is no base model, and the errors of `read_base`, `prepare` and `open_texts`.
+    text. `base`: the base model's folder or zip, whose chat template renders conversations. Raises Problem E387 if
+    there is no base model, and the errors of `read_base`, `prepare` and `open_texts`.
     """
     del preparation  # it has no values, because the base model determines everything
     if base is None:

@@ -19,7 +19,7 @@ from peer_agent.training.loop import mean_loss, memory_or_problem
 log = logging.getLogger(__name__)
 
 MOST_UNITS = 200_000  # loss units used, from the start of the held-out data, whose order is random
-TRIES = 2  # timed tries of a batch; the first one also loads what torch needs
+TRIES = 2  # timed runs of a batch, the first of which also loads what torch needs
 BUDGET_S = 600.0  # seconds for the loss; the other figures may take about as long again
 
 
@@ -29,7 +29,7 @@ class Evaluated(Struct, frozen=True, kw_only=True):
     loss: float
     units: int
     figures: dict[str, float]
-    written: list[str] = []  # a text for each prompt, or for fewer prompts if time ran out
+    written: list[str] = []  # a text for each prompt, or for fewer if time ran out
 
 
 def evaluate(
@@ -42,9 +42,9 @@ def evaluate(
     data: Path = NO_FILES,
     prompts: Sequence[str] = (),
 ) -> Evaluated:
-    """Return the held-out loss and figures of a snapshot. Raises Problem E107, E111, E310, E360, E361. `most`: the
-    maximum number of loss units. `data`: the prepared data, with the tokenizer for the prompts. If the model is too
-    slow for this CPU, the number of samples is halved until they fit the time budget.
+    """Return a snapshot's held-out loss and figures. Raises Problem E107, E111, E310, E360, E361. `most`: the maximum
+    number of loss units. `data`: the prepared data, with the tokenizer for the prompts. If the model is too slow for
+    this CPU, the number of samples is halved until they fit in the time budget.
     """
     shard = training_of(recipe).load_shard(heldout)
     with memory_or_problem():
@@ -62,7 +62,7 @@ def evaluate(
 
 
 def _written(recipe: Recipe, model: torch.nn.Module, data: Path, prompts: Sequence[str]) -> list[str]:
-    """Return the model's continuations. Return [] after an error, so that the loss is not discarded."""
+    """Return the model's continuations, or [] after an error, so that the loss is not discarded."""
     try:
         return training_of(recipe).written(recipe, model, data, prompts)
     except (OSError, RuntimeError, ValueError):
@@ -71,7 +71,7 @@ def _written(recipe: Recipe, model: torch.nn.Module, data: Path, prompts: Sequen
 
 
 def affordable(model: torch.nn.Module, recipe: Recipe, shard: Shard) -> tuple[int, float]:
-    """Return how many samples fit the time budget, and their loss units (infinity if all fit). Raises ValueError."""
+    """Return how many samples fit in the time budget, and their loss units (infinity if all fit). Raises ValueError."""
     kind = training_of(recipe)
     whole, batch = recipe.samples_in(kind.size_of(shard)), next(heldout_batches(recipe, shard), None)
     if batch is None:
@@ -90,7 +90,7 @@ def _seconds(compute: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-# A released model continues a visitor's prompt, with limits on time and memory.
+# A released model continues a visitor's prompt, within limits on time and memory.
 
 
 class Written(Struct, frozen=True, kw_only=True):
@@ -101,7 +101,7 @@ class Written(Struct, frozen=True, kw_only=True):
 
 
 def write(folder: Path, prompt: str, *, tokens: int, seconds: float, seed: int, memory: int = 0) -> Written:
-    """Continue a prompt by at most `tokens` tokens. Raises Problem E327. `memory`: limit in bytes. 0 means no limit."""
+    """Continue a prompt by up to `tokens` tokens. Raises Problem E327. `memory`: limit in bytes; 0 means no limit."""
     bound_memory(memory)
     try:
         from peer_agent.recipes.text.next_token import continuation  # this import needs memory too
@@ -114,10 +114,10 @@ def write(folder: Path, prompt: str, *, tokens: int, seconds: float, seed: int, 
 
 
 def bound_memory(size: int) -> None:
-    """Limit this process's memory from now on, if the system supports it. 0 means no limit."""
+    """Limit this process's memory from now on, if the system supports that. 0 means no limit."""
     if not size:
         return
-    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows or another system lacks this limit
+    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows and some other systems lack this limit
         import resource
 
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))

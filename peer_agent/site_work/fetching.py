@@ -1,5 +1,5 @@
 """Inspect a model, tokenizer or dataset on the Hub, then fetch it into a folder. Code from the Hub never runs. A fetch
-resumes an earlier one, even one that was killed. Files are compared with the digests that the Hub lists.
+resumes an earlier one, even if that was killed. Files are checked against the digests listed by the Hub.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from peer_agent.publishing.hub_client import (
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-# Files are chosen only by their names, so the choice is the same each time.
+# Files are chosen by name alone, so the choice is the same each time.
 
 CONFIG_FILE, INDEX, WEIGHTS = "config.json", "model.safetensors.index.json", "model.safetensors"
 TOKENIZER, TOKENIZER_CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
@@ -40,15 +40,15 @@ PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 BESIDE = (CONFIG_FILE, TOKENIZER, TOKENIZER_CONFIG, SPECIAL, TEMPLATE)
 PART = re.compile(r"model-\d+-of-\d+\.safetensors")
 
-ROWS = ((".parquet",), (".jsonl", ".ndjson"), (".json",), (".txt",))  # suffixes of text formats, the best format first
+ROWS = ((".parquet",), (".jsonl", ".ndjson"), (".json",), (".txt",))  # suffixes of text formats, best format first
 NO_ROWS = {"dataset_info.json", "dataset_infos.json", "requirements.txt", "LICENSE.txt", "LICENCE.txt"}
 TRAINING = re.compile(r"(^|[/._-])train([/._-]|$)")
 MOST_FILES = 1000
-NAMED = 3  # maximum number of folders that an error message names
+NAMED = 3  # most folders named in an error message
 
 
 def model_files(names: Collection[str]) -> list[str]:
-    """Return the files of a model at the top level of a repository. Raises Problem E388, E389."""
+    """Return a model's files at the top level of a repository. Raises Problem E388, E389."""
     for wanted in (CONFIG_FILE, TOKENIZER):
         if wanted not in names:
             raise Problem.of("E388", reason=f"there is no {wanted} in it")
@@ -64,16 +64,16 @@ def model_files(names: Collection[str]) -> list[str]:
 
 
 def tokenizer_files(names: Collection[str]) -> list[str]:
-    """Return the files of a tokenizer. Raises Problem E372 if the repository has none."""
+    """Return a tokenizer's files. Raises Problem E372 if the repository has none."""
     if TOKENIZER not in names:
         raise Problem.of("E372", reason=f"there is no {TOKENIZER} in it")
     return [name for name in (TOKENIZER, TOKENIZER_CONFIG, SPECIAL) if name in names]
 
 
 def text_files(names: Collection[str], pattern: str, repository: str) -> list[str]:
-    """Return a dataset's files with rows or texts, all in one format. By default, prefer files for training.
-    `pattern`: a folder, or a pattern like `data/train-*`. Empty means the default. Raises Problem E396 if the user
-    must choose, E398 if no file is readable.
+    """Return a dataset's files with rows or texts, all in one format. By default, prefer files meant for training.
+    `pattern`: a folder, or a pattern like `data/train-*`. Empty means the default. Raises Problem E396 if the user must
+    choose, E398 if no file is readable.
     """
     found = sorted(name for name in names if name.rpartition("/")[2] not in NO_ROWS)
     folder = pattern.rstrip("/") + "/"
@@ -93,7 +93,7 @@ def text_files(names: Collection[str], pattern: str, repository: str) -> list[st
 
 
 def is_parquet(name: str) -> bool:
-    """Return True if a file is Parquet, so that machines can read single row groups of it on the Hub."""
+    """Return True if a file is Parquet, so that machines can read individual row groups of it on the Hub."""
     return name.lower().endswith(ROWS[0])
 
 
@@ -107,12 +107,12 @@ def _require_one_part(names: Sequence[str], repository: str) -> None:
         raise Problem.of("E396", repository=repository, parts=", ".join(first) + more, example=example)
 
 
-MOST_LISTED = 20_000  # maximum number of a repository's files to consider
+MOST_LISTED = 20_000  # most files considered in a repository
 CONVERTED = "refs/convert/parquet"  # the revision with the Hub's Parquet conversion of data in other formats
 MEGABYTE = 1_000_000
-# Unpacked bytes in the sample of a streamed dataset: enough to train a tokenizer and to hold some data out.
+# Unpacked bytes in a streamed dataset's sample: enough to train a tokenizer and to hold some data out
 SAMPLE_BYTES = 256 << 20
-LICENCE = 200  # maximum number of the licence's characters to store
+LICENCE = 200  # most characters of the licence to store
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -164,14 +164,14 @@ def _is_for_all(info: Any) -> bool:
 
 
 def fetch(wanted: Wanted, commit: str, folder: Path, token: str, *, most: int) -> Fetched:
-    """Fetch a commit's chosen files into a folder. Keep files from an earlier fetch. Raises the errors of `look`,
+    """Fetch a commit's chosen files into a folder, keeping files from an earlier fetch. Raises the errors of `look`,
     Problem E106 if the disk fails, and E399 if the bytes differ.
     """
     check_name(wanted.repository)
     api = api_of(token, wanted.endpoint)
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    # A task may run twice. The second one waits, and then finds all files.
+    # A task may run twice. The second one waits, then finds all files.
     with FileLock(folder.with_name(f"{folder.name}.lock")), _told(wanted):
         _, files = _chosen(api, wanted, commit)
         if sum(file.size for file in files.values()) > most:
@@ -183,7 +183,7 @@ def fetch(wanted: Wanted, commit: str, folder: Path, token: str, *, most: int) -
 
 
 def chosen_files(wanted: Wanted, commit: str) -> dict[str, Any]:
-    """Return the chosen files of a public dataset by name. Raises the errors of `look`."""
+    """Return the chosen files of a public dataset, by name. Raises the errors of `look`."""
     check_name(wanted.repository)
     with _told(wanted):
         return _chosen(api_of("", wanted.endpoint), wanted, commit)[1]
@@ -194,7 +194,7 @@ def _told(wanted: Wanted) -> Any:
 
 
 def _chosen(api: "HfApi", wanted: Wanted, commit: str) -> tuple[str, dict[str, Any]]:
-    """Return the commit and its chosen files by name. For an unreadable dataset, use the Hub's Parquet conversion."""
+    """Return the commit and its chosen files, by name. For an unreadable dataset, use the Hub's Parquet conversion."""
     held = held_files(api, wanted.repository, commit, kind=wanted.kind, most=MOST_LISTED)
     if wanted.kind != "dataset":
         return commit, _files(held, (model_files if wanted.kind == "model" else tokenizer_files)(held))
@@ -261,7 +261,7 @@ def _go_on(api: "HfApi", wanted: Wanted, commit: str, file: Any, path: Path) -> 
         is_rest = response.status_code == 206
         left = file.size - (begin if is_rest else 0)
         with disk_errors(path), path.open("ab" if is_rest else "wb") as target:
-            for block in response.iter_bytes():  # blocks as they arrive; a lost connection would lose a larger block
+            for block in response.iter_bytes():  # blocks as they arrive; a lost connection would lose larger ones
                 target.write(block)
                 left -= len(block)
                 if left < 0:

@@ -1,4 +1,4 @@
-"""Judge files without a run or a site, by preparing them in a temporary folder."""
+"""Judges files without a run or a site, by preparing them in a temporary folder."""
 
 import importlib
 import tempfile
@@ -14,16 +14,16 @@ from peer_agent.site_work.intake.unpack import members_of
 from peer_agent.site_work.intake.verdict import Verdict
 from peer_agent.site_work.prepare_images import SUFFIXES
 
-MANY_IMAGES = 0.2  # least share of images among an image archive's files; the archive may contain other files too
-LOOKED_AT = 200  # maximum number of files to look at to recognise the kind of data
+MANY_IMAGES = 0.2  # least share of images among an image archive's files, which may include others
+LOOKED_AT = 200  # most files examined to recognize the kind of data
 IMAGES, TEXTS = "image_classification", "causal_lm"
 
 
 def inspect(files: Sequence[Path], recipe: str = "", fields: Sequence[str] = ()) -> Verdict:
-    """Return the verdict on files as the sources of one run. If the files are refused, a finding says so.
+    """Return the verdict on files as the sources of a run. If the files are refused, a finding says so.
 
-    `recipe`: the name of a kind of recipe. If empty, the data determine the kind. Raises Problem E301 if there is no
-    such recipe.
+    `recipe`: the name of a kind of recipe. If it is empty, the data determines the kind. Raises Problem E301 if there
+    is no such recipe.
     """
     kind = _recipe(recipe or _kind_of(files[0]))
     preparation: Any = kind.preparation()
@@ -52,7 +52,7 @@ def _recipe(name: str) -> Recipe:
 
 
 def _kind_of(path: Path) -> str:
-    """Return the kind of recipe for a file or a folder: images if enough of its files are images."""
+    """Return the kind of recipe for a file or folder: images if enough of its files are images."""
     images = others = 0
     with tempfile.TemporaryDirectory() as folder:
         try:

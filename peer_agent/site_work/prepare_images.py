@@ -1,4 +1,4 @@
-"""Prepare images: turn archives or folders into shards of pixels and a held-out part, in constant memory."""
+"""Prepares images: turns archives or folders into shards of pixels and a held-out part, in constant memory."""
 
 import hashlib
 import importlib
@@ -32,14 +32,14 @@ from peer_agent.site_work.intake.unpack import Member, members_of, parts_of, spl
 from peer_agent.site_work.intake.verdict import Pixels as ClassPixels
 from peer_agent.site_work.intake.verdict import Verdict, counted, shown
 
-# Decode images. An error means "not an image", and costs no more time or memory than a large image.
+# Decoding images. An error means "not an image", and costs no more time or memory than a large image.
 
-FILE_BYTES = 64 * 1024 * 1024  # limit for one image
+FILE_BYTES = 64 * 1024 * 1024  # limit per image
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "PPM", "TIFF")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".gif", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff")
-MOST_PIXELS = 64 * 1024 * 1024  # maximum number of pixels of an image to decode
-ORIENTATION = 0x0112  # tag in Exif
-OUTLIERS, FAR = 2.0, 4.0  # percent of values at each end; clipped if all others span less than a quarter of the range
+MOST_PIXELS = 64 * 1024 * 1024  # most pixels in an image to decode
+ORIENTATION = 0x0112  # Exif tag
+OUTLIERS, FAR = 2.0, 4.0  # percent of values at either end; clipped if all others span less than a quarter of the range
 DEEP = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")  # Pillow's modes with more than 8 bits per channel
 # Of each 16-bit colour, Pillow keeps one byte, chosen by the byte order in the mode's name. With the opposite byte
 # order, it keeps the other byte. Grey with alpha has no opposite mode, but its four bytes can be read as four colours.
@@ -82,7 +82,7 @@ def decoded(content: bytes, side: int) -> Decoded | None:
 
 @cache
 def _formats() -> tuple[str, ...]:
-    """Return the image formats to read. They include HEIC and AVIF if pillow-heif is installed."""
+    """Return the image formats to read, including HEIC and AVIF if pillow-heif is installed."""
     try:
         pillow_heif = importlib.import_module("pillow_heif")
     except ImportError:
@@ -131,8 +131,8 @@ def _reduced(image: Image.Image, least: int, *, is_exact: bool) -> Image.Image:
 def _in_8_bits(image: Image.Image, values: NDArray[np.float32]) -> Image.Image:
     """Scale `values`, [height, width] or [height, width, 3], so that the darkest becomes 0 and the brightest 255.
 
-    If a few values lie far outside the range of all others, such as values that mean "no data", they are clipped. The
-    alpha channel and the orientation are those of `image`.
+    If a few values lie far outside the range of the rest, such as values that mean "no data", they are clipped. The
+    alpha channel and orientation are those of `image`.
     """
     finite = values[np.isfinite(values)]
     if not finite.size:
@@ -159,21 +159,21 @@ def _on_white(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-# A shard ends at this size of its pixels, or at this number of images.
+# A shard ends at this size in pixels, or at this number of images.
 SHARD_BYTES, SHARD_IMAGES = 16 * 1024 * 1024, 4096
 MOST_BYTES = 32 << 30  # limit on the bytes of all images' pixels
-CLASSES = 10_000  # maximum number of classes
-HELD_OUT, HELD_OUT_MOST = 0.1, 10_000  # fraction of the images to hold out, and the maximum number
+CLASSES = 10_000  # most classes
+HELD_OUT, HELD_OUT_MOST = 0.1, 10_000  # fraction of the images to hold out, and most images held out
 FEWEST = 20  # with fewer images, none are held out
 FLAT = 8.0  # mean deviation of pixels (of 255) below which images hardly show anything
 MANY_PLAIN, MANY_LEFT_OUT, SMALL_OVERLAP = 0.5, 0.2, 0.01  # shares above which a question is asked
-MEASURED, LOOKED_AT = 500, 5000  # numbers of images: measured per class, and considered for display
+MEASURED, LOOKED_AT = 500, 5000  # images measured per class, and images considered for display
 ORDER_KEY = 0x4D616E7968616E64  # a fixed key, so that the same images give the same shards
-SPARE = 4  # number of images whose copies are searched for, as a multiple of those wanted
+SPARE = 4  # images whose copies are searched for, as a multiple of those wanted
 ASIDE = ("validation", "test")  # parts that organizers set aside; the first one present is held out
-SHOWN = 30  # maximum number of classes to show on pages
-PICTURES, PICTURE_SIDE = 12, 96  # number of images to show on pages, and their side in pixels
-OTHERS = 5  # maximum number of kinds of other files that an error names
+SHOWN = 30  # most classes shown on pages
+PICTURES, PICTURE_SIDE = 12, 96  # images shown on pages, and their side in pixels
+OTHERS = 5  # most kinds of other files named in an error
 
 
 class PreparedImages(Prepared, frozen=True, kw_only=True):
@@ -185,17 +185,17 @@ class PreparedImages(Prepared, frozen=True, kw_only=True):
 
 
 class Read(Struct):
-    """The contents of all archives, except the pixels. `ends`: the number of images after each archive."""
+    """The contents of all archives, except the pixels. `ends`: the number of images up to the end of each archive."""
 
     verdict: Verdict
     ends: list[int] = field(default_factory=list)
-    folders: list[tuple[str, ...]] = field(default_factory=list)  # the folder of each image
+    folders: list[tuple[str, ...]] = field(default_factory=list)  # each image's folder
     digests: "array[int]" = field(default_factory=lambda: array("Q"))  # digest of each image's pixels
-    hashes: "array[int]" = field(default_factory=lambda: array("Q"))  # perceptual hash of each image
+    hashes: "array[int]" = field(default_factory=lambda: array("Q"))  # each image's perceptual hash
     lost: dict[str, str] = field(default_factory=dict)  # by split: the name of a file that is not a readable image
-    deviation: float = 0.0  # deviation of the pixels, summed over the images
+    deviation: float = 0.0  # the pixels' deviation, summed over the images
     scaled: int = 0
-    plain: int = 0  # number of images of a single colour
+    plain: int = 0  # number of single-colour images
 
 
 def prepare(
@@ -287,15 +287,14 @@ def _readable(folder: str) -> str:
 
 
 class Found(NamedTuple):
-    """The class and the split of each image. Each is empty if the image has none."""
+    """Each image's class and split, empty if it has none."""
 
     names: list[str]
     splits: list[str]
 
 
 def classes_of(folders: Sequence[tuple[str, ...]], verdict: Verdict, *, needs: int) -> Found:
-    """Return each image's class: its folder's path, without the leading parts that all images share and without a
-    split.
+    """Return each image's class: its folder's path, without a split and without the leading parts shared by all images.
 
     Folders such as `train` and `val` divide the images if at least one is for training and another is set aside.
     """
@@ -415,7 +414,7 @@ def _write_pictures(pixels: Pixels, labels: NDArray[np.uint16], order: NDArray[n
 def _ask_about_parts(
     verdict: Verdict, classes: list[str], held: NDArray[np.uint16], trained: NDArray[np.uint16]
 ) -> None:
-    """Ask about a class that is held out but never trained on. `held`, `trained`: the labels of each part."""
+    """Ask about a class that is held out but never trained on. `held`, `trained`: each part's labels."""
     if missing := sorted({*held.tolist()} - {*trained.tolist()}):
         reason = f"no image of {shown(classes[missing[0]], 60)} is trained on"
         verdict.ask("E462", name=verdict.heldout or "held out", reason=reason)
@@ -427,8 +426,8 @@ def _parted(
     """Return the numbers of the held-out images, and of each source's training images, all shuffled.
 
     If the organizer set images aside in folders such as `val` or `test`, the first such part is held out, and any other
-    is not used. Otherwise, all copies of an image go to the same part. If some images have classes, images without a
-    class are not used.
+    is not used. Otherwise, all copies of an image go to the same part. If some images have classes, those without one
+    are not used.
     """
     splits, is_used = np.array(found.splits), np.array([bool(name) or not has_classes for name in found.names])
     if count := int((~is_used).sum()):
@@ -465,7 +464,7 @@ def _parted(
 def _chosen(read: Read, pixels: Pixels, quotas: Sequence[int]) -> NDArray[np.int64]:
     """Return the numbers of the images to hold out, up to each source's quota. An image is chosen with all its copies.
 
-    Images are considered in the order of their digests. Images with too many copies stay in the training part.
+    Images are considered in the order of their digests. Those with too many copies stay in the training part.
     """
     digests = np.array(read.digests, dtype=np.uint64)
     _, firsts, groups, counts = np.unique(digests, return_index=True, return_inverse=True, return_counts=True)
@@ -497,7 +496,7 @@ def _chosen(read: Read, pixels: Pixels, quotas: Sequence[int]) -> NDArray[np.int
 def _overlap(read: Read, pixels: Pixels, held: NDArray[np.int64], learned: NDArray[np.int64]) -> float:
     """Return the share of held-out images that have a copy in the training part.
 
-    Ask about such images if there are any.
+    If there are any, ask about them.
     """
     digests, hashes = (np.array(each, dtype=np.uint64) for each in (read.digests, read.hashes))
     are_learned = np.isin(digests[held], digests[learned])

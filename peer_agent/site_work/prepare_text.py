@@ -1,4 +1,4 @@
-"""Prepare texts: turn uploads into a tokenizer, shards and a held-out part, in constant memory."""
+"""Prepares texts: turns uploads into a tokenizer, shards and a held-out part, in constant memory."""
 
 import hashlib
 import json
@@ -47,9 +47,9 @@ from peer_agent.site_work.intake.verdict import Verdict, shown, together
 # Its own truncation, padding and post-processing are removed, because the recipes make the samples.
 
 SMALLEST_VOCAB, LARGEST_VOCAB = 257, 65_536  # minimum: 256 bytes and an end-of-text token; maximum: the range of uint16
-MOST_BYTES = 64 << 20  # size limit of the tokenizer's file
+MOST_BYTES = 64 << 20  # size limit on the tokenizer's file
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")  # usual names of the end-of-text token
-# The roles of special tokens in a masked language model, in the recipes' order, and usual names of these tokens.
+# The roles of a masked language model's special tokens, in the recipes' order, and the tokens' usual names
 ROLES = {
     "pad_token": ("<pad>", "[PAD]"),
     "unk_token": ("<unk>", "[UNK]"),
@@ -152,15 +152,15 @@ def _join_by(tokenizer: Tokenizer, found: Mapping[str, str]) -> None:
     )
 
 
-TRAINED_ON = 64 << 20  # maximum number of bytes of text to train a tokenizer on
+TRAINED_ON = 64 << 20  # most bytes of text that a tokenizer is trained on
 HELD_OUT, HELD_OUT_BYTES = 0.02, 8192  # fraction of the text to hold out, but at least this many bytes ...
 HELD_OUT_AT_MOST = 0.2  # ... and at most this fraction
-SMALL_OVERLAP = 0.01  # share of the held-out part also in the training part, above which a question is asked
-MUCH_OVERLAP = 0.25  # the share for a part that the site chose, which may contain passages common to all documents
+SMALL_OVERLAP = 0.01  # share of the held-out part also in the training part above which a question is asked
+MUCH_OVERLAP = 0.25  # the same for a part chosen by the site, which may contain passages common to all documents
 FEWEST_DOCUMENTS = 10  # with fewer documents, no held-out part is expected
-PIECE = 200  # maximum number of a document's characters to show
-SHOWN = 5  # number of random documents to show
-FIELD_NAME = 60  # maximum number of characters of a field's name to show
+PIECE = 200  # most characters shown of a document
+SHOWN = 5  # random documents shown
+FIELD_NAME = 60  # most characters shown of a field's name
 UNREAD = " {count:,} rows there are left out: their row groups are too large."
 UNLISTED = " Another {count:,} tokens there are left out: a run lists no more shards."
 STREAMED = " Some {count:,} of these tokens stay on the Hub, where machines read them."
@@ -171,7 +171,7 @@ class PreparedText(Prepared, frozen=True, kw_only=True):
 
     vocab: int
     characters: int
-    unigram_entropy: float | None  # nats per token; None if the loss is not per token
+    unigram_entropy: float | None  # in nats per token; None if the loss is not per token
     end: int = END_OF_TEXT_ID  # number of the end-of-text token ...
     special: tuple[int, ...] = ()  # ... and an uploaded sentence tokenizer's special tokens, in the order of `ROLES`
     verdict: Verdict
@@ -192,7 +192,7 @@ def prepare(
 
     Texts in `further` get their own shards and held-out parts. `base`: an uploaded tokenizer, or None to train one on
     all texts. `names`, `fields`: for each text, in order, its file's name and the field to read. The part of a source
-    that stays on the Hub becomes portions, which describe where its texts are.
+    that stays on the Hub becomes portions, which say where its texts are.
     """
     vocab = preparation.vocab
     if base is None and not SMALLEST_VOCAB <= vocab <= LARGEST_VOCAB:
@@ -204,7 +204,7 @@ def prepare(
 
 
 def sources_of(paths: Sequence[Path], names: Sequence[str], fields: Sequence[str]) -> list[Source]:
-    """Return the sources, with a name and a field for each if they are given."""
+    """Return the sources, with a name and a field for each if given."""
     return [
         Source(path, *(given[number] if number < len(given) else "" for given in (names, fields)))
         for number, path in enumerate(paths)
@@ -212,7 +212,7 @@ def sources_of(paths: Sequence[Path], names: Sequence[str], fields: Sequence[str
 
 
 def open_all(sources: Sequence[Source], out: Path, stack: ExitStack, writer: Writer | None = None) -> list["Texts"]:
-    """Open the sources until `stack` closes, and choose which documents of each to hold out.
+    """Open the sources until `stack` closes, and choose which of each one's documents to hold out.
 
     If one source's name says that it is for training, and others are named as set aside, such as `val.csv`, those are
     held out.
@@ -231,7 +231,7 @@ def open_all(sources: Sequence[Source], out: Path, stack: ExitStack, writer: Wri
     for source, split in zip(sources, splits, strict=True):
         if split not in ("", "train", part):
             first.verdict.leave_out("set aside as a test", source.name)
-    is_brought = bool(beside) and first.heldout is not None  # if so, no documents of the other sources are held out
+    is_brought = bool(beside) and first.heldout is not None  # if so, none of the other sources' documents are held out
     choices = [overlap.Choice([], 0.0) if is_brought else _chosen(each) for each in opened]
     texts = [
         Texts(number, sources[number].path, each, choice.held)
@@ -249,7 +249,7 @@ def open_all(sources: Sequence[Source], out: Path, stack: ExitStack, writer: Wri
 
 
 def _apart(texts: Sequence["Texts"]) -> list["Texts"]:
-    """Exclude from the training part any documents that equal held-out documents of another source."""
+    """Exclude from the training part any documents that equal another source's held-out documents."""
     held = {overlap.digest_of(text) for each in texts for text in each.held_texts()}
     apart = []
     for each in texts:
@@ -261,7 +261,7 @@ def _apart(texts: Sequence["Texts"]) -> list["Texts"]:
 
 
 def _overlap(texts: Sequence["Texts"]) -> float:
-    """Return the share of the held-out passages that the training part contains."""
+    """Return the share of the held-out passages contained in the training part."""
     held = [text for each in texts for text in each.held_texts()]
     return overlap.overlap_of(held, (each.documents[number] for each in texts for number in each.trained()))
 
@@ -270,7 +270,7 @@ class Texts(NamedTuple):
     """A source with its documents. `number`: its index among the sources.
 
     `held`: the numbers of the held-out documents, unless the organizer provided a held-out part. `copies`: the numbers
-    of documents that are not used, because another source holds out equal ones.
+    of documents that are not used because another source holds out equal ones.
     """
 
     number: int
@@ -410,7 +410,7 @@ def _learned_from(texts: Texts, most_bytes: int) -> Iterator[str]:
 def _write_shards(
     shards: Iterable[Sentences], folder: Path, counts: NDArray[np.int64], source: int
 ) -> Iterator[DataFile]:
-    """Write shards, and add their token counts to `counts`. Yield each shard's file."""
+    """Write shards, adding their token counts to `counts`. Yield each shard's file."""
     folder.mkdir(parents=True, exist_ok=True)
     for shard in shards:
         yield write_shard(shard, folder, source)

@@ -48,7 +48,7 @@ def read_reach(path: Path) -> Reach:
 
 FETCH_S = 30.0  # deadline for a span, in addition to ...
 SLOWEST_BPS = 64 * 1024  # ... the time for its bytes at this rate
-OTHERS = 64  # stop waiting for a relay that has sent this many messages besides the chunks
+OTHERS = 64  # stop waiting for a relay that has sent this many messages besides chunks
 
 Take = Callable[[Sequence[bytes]], bool]
 
@@ -88,7 +88,7 @@ class RelayLogs:
     async def _ask(
         self, relay: m.Listener, index: int, span: int, first: int, sizes: Sequence[int]
     ) -> list[bytes] | None:
-        """Return a relay's payloads of a span, or None if it does not answer, lacks the span or sends other data."""
+        """Return a relay's payloads for a span, or None if it does not answer, lacks the span or sends other data."""
         for _ in range(2):  # a link that was left open may have ended
             is_old = relay.peer in self._links
             try:

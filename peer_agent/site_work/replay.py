@@ -20,7 +20,7 @@ from peer_agent.training.replica import OutOfOrder, Replica
 
 
 class Initial(Struct, frozen=True, kw_only=True):
-    """A run's initial state, the snapshot of step 0. `file`: its sha256 in hexadecimal. `size`: in bytes."""
+    """A run's initial state, the snapshot at step 0. `file`: its SHA-256 in hexadecimal. `size`: in bytes."""
 
     file: str
     size: int
@@ -30,7 +30,7 @@ class Initial(Struct, frozen=True, kw_only=True):
 
 
 def make_initial(recipe: Recipe, out: Path, files: Path = NO_FILES) -> Initial:
-    """Write a recipe's snapshot of step 0 to a folder. Raises Problem E106, E111."""
+    """Write a recipe's snapshot at step 0 to a folder. Raises Problem E106, E111."""
     out.mkdir(parents=True, exist_ok=True)
     replica = Replica(recipe, files=files)
     part = out / "initial.safetensors"
@@ -49,7 +49,7 @@ Tell = Callable[[int], None]
 
 
 class Replayed(Struct, frozen=True, kw_only=True):
-    """The state after a replay. `file`: the snapshot's sha256 in hexadecimal. `size`: in bytes."""
+    """The state after a replay. `file`: the snapshot's SHA-256 in hexadecimal. `size`: in bytes."""
 
     file: str
     size: int
@@ -79,10 +79,10 @@ def replay(
     tell: Tell = lambda _: None,
     files: Path = NO_FILES,
 ) -> Replayed:
-    """Apply signed records to a snapshot, and write the result to `<out>/<file>.safetensors`. `records`: a folder
-    whose files are applied in the order of their names. `begins`: the snapshot's sha256, or "" to skip this check.
-    `expected`: the sha256 of a state that is already stored. Raises Problem E341 if no source has the bytes, E342 if a
-    record does not follow the state, E218, E310, E106.
+    """Apply signed records to a snapshot, and write the result to `<out>/<file>.safetensors`. `records`: a folder whose
+    files are applied in order of name. `begins`: the snapshot's SHA-256, or "" to skip this check. `expected`: the
+    SHA-256 of a state that is already stored. Raises Problem E341 if no source has the bytes, E342 if a record does not
+    follow the state, E218, E310, E106.
     """
     replica = Replica(recipe, files=files)
     replica.load(snapshot)
@@ -95,7 +95,7 @@ def replay(
 
 
 def telling(path: Path | None) -> Tell:
-    """Return a function that writes the step to a file for the site. If `path` is None, it does nothing."""
+    """Return a function that writes the step to a file for the site, or does nothing if `path` is None."""
 
     def tell(step: int) -> None:
         if path is not None:
@@ -138,7 +138,7 @@ def _is_fetched(assembly: Assembly, record: RecordHead, entry: SpanEntry, logs: 
 
 
 def _is_filled(assembly: Assembly, entry: SpanEntry, path: Path) -> bool:
-    """Insert a span from a file. Return False if its bytes are wrong, because another relay may have the right ones."""
+    """Insert a span from a file. Return False if its bytes are wrong, since another relay may have the right ones."""
     file = read_span(path)
     if file is None:
         return False

@@ -1,4 +1,4 @@
-"""List all row groups of Hub datasets that are too large to fetch, and fetch a random sample. The sample is prepared
+"""List all row groups in Hub datasets that are too large to fetch, and fetch a random sample. The sample is prepared
 like any other text. The rest stays on the Hub, where machines read it (`publishing.portions`).
 """
 
@@ -20,11 +20,11 @@ from peer_agent.publishing.row_groups import GROUP_BYTES, Groups, faults_of_this
 from peer_agent.publishing.rows import CONVERSATIONS
 from peer_agent.site_work.fetching import SAMPLE_BYTES, Fetched, Wanted, chosen_files
 
-FOOTER_BYTES = 256 << 20  # limit of bytes read from one file to find its row groups ...
+FOOTER_BYTES = 256 << 20  # limit on bytes read from one file to find its row groups ...
 FOOTERS_BYTES = 4 << 30  # ... and from all files
-MOST_LISTED = 2_000_000  # limit of row groups in a dataset
+MOST_LISTED = 2_000_000  # limit on row groups in a dataset
 MOST_SAMPLED = 1000
-PARTS = ".parts"  # suffix of the folder's name for unfinished files
+PARTS = ".parts"  # suffix of the name of the folder for unfinished files
 
 
 def fetch_sample(wanted: Wanted, commit: str, folder: Path, *, most: int) -> Fetched:
@@ -55,7 +55,7 @@ def fetch_sample(wanted: Wanted, commit: str, folder: Path, *, most: int) -> Fet
 
 
 def _listed(wanted: Wanted, commit: str, parts: Path) -> list[RemoteFile]:
-    """Return the row groups of each file.
+    """Return each file's row groups.
 
     Save each file's list, so that a retry need not read up to a thousand files again.
     """
@@ -77,7 +77,7 @@ def _listed(wanted: Wanted, commit: str, parts: Path) -> list[RemoteFile]:
 
 
 def _sampled(files: list[RemoteFile], most: int) -> list[tuple[int, int]]:
-    """Return a fixed random choice of row groups, with at most `most` bytes. If all are larger, return the smallest."""
+    """Return a fixed random choice of row groups, of at most `most` bytes. If all are larger, return the smallest."""
     sizes = {
         (number, at): sum(group.sizes.values())
         for number, file in enumerate(files)

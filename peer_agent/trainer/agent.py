@@ -1,5 +1,5 @@
-"""A trainer's agent: sockets, threads and messages around the state machine in `protocol.trainer`, called the core.
-The core receives events in order and returns actions. Gradients, optimizer, encoding and files run in threads (`Jobs`).
+"""A trainer's agent: sockets, threads and messages around the state machine in `protocol.trainer`, called the core. The
+core receives events in order and returns actions. Gradients, optimizer, encoding and files run in threads (`Jobs`).
 Only `Follower` changes parameters, because a peer never takes a step alone.
 """
 
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.25
 LEAVE_S = 1.0  # longest wait while the last messages are sent to the site
-MOST_WORDS = 1000  # Messages queued for a slow link. More are dropped, and repeated later.
+MOST_WORDS = 1000  # Most messages queued for a slow link. Any more are dropped, and repeated later.
 
 
 def _nothing() -> None:
@@ -86,7 +86,7 @@ class Agent:
         """Join the run, train and leave. Raises Problem on a permanent error."""
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await self.access.renew()
-        self.core = self._new_core()  # the core for the run in the credential
+        self.core = self._new_core()  # the core for the credential's run
         self.owner.on_change = self._obey
         self.prober = Prober(self.access.run, self._say)
         if self.place is not None:
@@ -101,7 +101,7 @@ class Agent:
             await self._leave()
 
     def _obey(self) -> None:
-        """Apply the owner's changed limits and instructions. Leave at once to rest; leave after the step to move or
+        """Apply the owner's changed limits and instructions. Leave at once to pause; leave after the step to move or
         finish.
         """
         self.jobs.take_limits(self.owner.limits)
@@ -126,7 +126,7 @@ class Agent:
             self._ended.set_exception(error)
 
     def start(self, part: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a coroutine in the background. If it fails, the agent ends with the coroutine's error."""
+        """Run a coroutine in the background. If it fails, the agent ends with its error."""
         task = asyncio.create_task(part)
         self._tasks.add(task)
         task.add_done_callback(self._stopped)
@@ -227,8 +227,8 @@ class Agent:
                 self._hear_refusal(peer, body, round_)
 
     def _hear_refusal(self, peer: PeerId, body: m.SlotRefused, round_: OpenRound | None) -> None:
-        """Show that a relay or member refused this machine's slot.
-        The refusal counts only while its round is open. Otherwise a peer could repeat it at will.
+        """Show that a relay or member refused this machine's slot. The refusal counts only while its round is open.
+        Otherwise, a peer could repeat it at will.
         """
         fault = Fault.of("E141", chunk=body.chunk, reason=body.code)
         self.view.fault(fault)
@@ -308,7 +308,7 @@ class Agent:
                 self.jobs.add(self.jobs.change, action)
 
     def _round_of(self, plan: m.PlanHead) -> OpenRound:
-        """Return the open round of a plan. If there is none, open a round that only receives averages."""
+        """Return a plan's open round. If there is none, open a round that only receives averages."""
         is_its = self.round is not None and (self.round.cut.step, self.round.cut.fence) == (plan.step, plan.fence)
         return self.round if self.round is not None and is_its else self._open_round(plan)
 
@@ -331,8 +331,8 @@ class Agent:
             round_.task = self.start(contribute(round_, self.links))
 
     def _say(self, message: m.Message) -> None:
-        """Queue a message to the coordinator. While the link is down, drop messages, because the next hello replaces
-        them.
+        """Queue a message to the coordinator, or drop it while the link is down, because the next hello makes up for
+        it.
         """
         with contextlib.suppress(asyncio.QueueFull):
             self._words.put_nowait(message)
@@ -381,7 +381,7 @@ class Agent:
         self.jobs.add(self.jobs.publish, record)
 
     def _credit(self, step: int, samples: int) -> None:
-        """Show the first credit of this machine in this run, also counting earlier processes."""
+        """Show this machine's first credit in this run, also counting earlier processes."""
         if samples and not self._is_credited:
             self._is_credited = True
             if self.home.is_first_credit(self.access.run):
@@ -389,8 +389,8 @@ class Agent:
 
 
 async def finish_step(agent: "Agent") -> None:
-    """If this machine has work in the current step, wait until the step is committed. Meanwhile, the machine stays in
-    the round, because other machines count on it.
+    """If this machine has work in the current step, wait until the step is committed. Meanwhile, it stays in the round,
+    because other machines count on it.
     """
     if not agent.core.has_state or not _has_something(agent):
         return

@@ -1,5 +1,5 @@
-"""The connection between an agent and the training loop that computes its units.
-The loop is the agent's own, `compute_units`, or another program's loop that uses `peer_agent.collaboration`.
+"""The connection between an agent and the training loop that computes its units. The loop is either the agent's own,
+`compute_units`, or that of another program using `peer_agent.collaboration`.
 """
 
 import queue
@@ -43,13 +43,13 @@ class Collaboration:
 
     def units(self) -> "Iterator[UnitInHand]":
         """Yield units until this machine has left the run. Raises the run's error, or Problem E107, E111 for a unit. A
-        loop that stopped during a unit gets the same unit when it starts again.
+        loop that stopped during a unit gets the same one when it starts again.
         """
         while self._has_one() or self._waits_for_one():
             assert self._asks is not None
             try:
                 self._in_hand = self._asks.begin(*self._asks.units)
-            except CancelledError:  # the agent ended while data were fetched; `end` reports that
+            except CancelledError:  # the agent ended while data was being fetched; `end` reports that
                 self._asks = None
                 continue
             except Exception as error:
@@ -62,10 +62,10 @@ class Collaboration:
             raise self.error
 
     def step(self) -> None:
-        """Finish the current unit. The unit counts if the gradient is finite. Raises ValueError, RuntimeError."""
+        """Finish the current unit, which counts if its gradient is finite. Raises ValueError, RuntimeError."""
         if self._asks is None or self._in_hand is None:
             raise RuntimeError("there is no unit in hand")
-        # First, because Ctrl-C may interrupt between any two statements.
+        # This comes first, because Ctrl-C may interrupt between any two statements.
         self._asks.result.set_result(self._in_hand.finish())
         self._asks = self._in_hand = None
 
@@ -110,8 +110,8 @@ class Collaboration:
 
 
 def compute_units(collaboration: Collaboration) -> None:
-    """Run the agent's own loop: compute units until the run ends on this machine. The caller of `ask` receives any
-    error.
+    """Run the agent's own loop: compute units until the run ends on this machine. Any error goes to the caller of
+    `ask`.
     """
     try:
         for unit in collaboration.units():

@@ -27,8 +27,8 @@ if TYPE_CHECKING:  # torch is loaded only for training
 log = logging.getLogger(__name__)
 
 HAND_IN_TRIES, PAUSE_S, LONGEST_PAUSE_S = 5, 1.0, 30.0
-TOKENIZER_LIMIT = 64 << 20  # size limit of a tokenizer's file, in bytes
-STRANGE_TRIES = 6  # a site that is restarting may send this many unexpected answers (E110)
+TOKENIZER_LIMIT = 64 << 20  # size limit on a tokenizer's file, in bytes
+STRANGE_TRIES = 6  # a restarting site may send this many unexpected responses (E110)
 
 
 async def fetch_shard(home: Home, access: RunAccess, recipe: Recipe, shard: m.Shard) -> Path:
@@ -44,7 +44,7 @@ async def fetch_tokenizer(home: Home, access: RunAccess, digest: str) -> Path:
 
 
 async def fetch_model_files(home: Home, access: RunAccess, recipe: Recipe) -> Path:
-    """Fetch the files of the recipe's model, and return their folder. Delete other models from the cache."""
+    """Fetch the files of the recipe's model and return their folder. Delete other models from the cache."""
     folder, names = home.cache / "models", set[str]()
     for file in recipe.files():
         path = folder / f"{file.digest}.safetensors"
@@ -114,7 +114,7 @@ async def hand_in(home: Home, access: RunAccess, state: "State", view: View) -> 
 
 
 def _save(state: "State", path: Path) -> None:
-    """Write the state to a file. First delete files left by a killed agent."""
+    """Write the state to a file, after deleting any files left by a killed agent."""
     with disk_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         for old in path.parent.glob("state-*"):

@@ -1,6 +1,6 @@
 """Publishing by the organizer's agent during training: one commit on the Hub after each snapshot step. A child process
-packs and uploads. Errors are shown and never stop the agent. During an upload, only the newest snapshot is queued.
-While the Hub is unreachable, the newest snapshot is retried with backoff.
+packs and uploads. Errors are shown but never stop the agent. During an upload, only the latest snapshot is queued.
+While the Hub is unreachable, the latest snapshot is retried with backoff.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ if TYPE_CHECKING:  # torch is loaded only for training
 
 log = logging.getLogger(__name__)
 
-LAST_S = 1800.0  # how long the last upload may take after the run is finished
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 600.0  # pauses before a retry; each one is twice as long as the last
+LAST_S = 1800.0  # how long the last upload may take once the run is finished
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 600.0  # pauses before a retry, each twice as long as the last
 
 
 class HubPublisher:
-    """Publishes snapshots of one run to one repository on the Hub, and reports to `view`."""
+    """Publishes one run's snapshots to one repository on the Hub, reporting to `view`."""
 
     def __init__(self, home: Home, access: RunAccess, repository: str, token: str, view: View) -> None:
         self.home, self.access, self.repository, self.view = home, access, repository, view
@@ -100,8 +100,9 @@ class HubPublisher:
         return str(made["url"])
 
     async def _facts(self, record: RecordHead, target_steps: int) -> CardFacts:
-        """Fetch the run's facts at this step from the site. If it does not answer, return the few facts known
-        locally."""
+        """Fetch the run's facts at this step from the site. If it does not respond, return the few facts known
+        locally.
+        """
         where = f"{self.access.site.url}/api/v1/runs/{self.access.slug}/facts?step={record.step}"
         try:
             await self.access.renew()
@@ -146,7 +147,7 @@ class HubPublisher:
         return await run_child(["hub-snapshot", str(self.folder), *where], secret=self._token)
 
     def _known(self) -> dict[str, str]:
-        """Return this machine's last commit in each repository. A new commit may replace that commit's files."""
+        """Return this machine's last commit in each repository, whose files a new commit may replace."""
         try:
             return msgspec.json.decode((self.home.folder / "published.json").read_bytes(), type=dict[str, str])
         except (OSError, msgspec.DecodeError):

@@ -1,4 +1,4 @@
-"""Jobs that a trainer's core requests, run in order. The core uses the job number to decide whether a result still
+"""Jobs requested by a trainer's core, run in order. The core uses the job number to decide whether a result still
 counts.
 """
 
@@ -50,7 +50,7 @@ PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 class Follower:
     """Keeps a replica up to date with the log: it loads a snapshot or applies a record. Nothing else changes the
     replica. `busy` is locked while parameters are read for gradients, and while they change. A new state is reported
-    only once its digest is known. Otherwise a gradient on the old parameters could be reported as one on the new.
+    only once its digest is known. Otherwise, a gradient on the old parameters could be reported as one on the new.
     """
 
     def __init__(self, home: Home, access: RunAccess, links: DataLinks, replica: "Replica") -> None:
@@ -58,7 +58,7 @@ class Follower:
         self.busy = asyncio.Lock()
 
     async def load(self, snapshot: m.Snapshot) -> str:
-        """Load a snapshot, and return the state's digest. Raises Problem E111 or E310 (wrong file), E106, E110."""
+        """Load a snapshot and return the state's digest. Raises Problem E111 or E310 (wrong file), E106, E110."""
         path = await fetch_snapshot(self.home, self.access, snapshot)
         try:
             async with self.busy:
@@ -67,12 +67,12 @@ class Follower:
             if digest != snapshot.state_digest:
                 raise Problem.of("E111", name=path.name, url=self.access.site.url)
         except Problem:
-            path.unlink(missing_ok=True)  # so that the next try fetches it again
+            path.unlink(missing_ok=True)  # so that the next attempt refetches it
             raise
         return digest
 
     async def apply(self, record: RecordHead, digest: str, gradient: Floats) -> str:
-        """Apply a record's averaged gradient [P] to the replica (rule 6). Return the digest of the new state."""
+        """Apply a record's averaged gradient [P] to the replica (rule 6). Return the new state's digest."""
         async with self.busy:
             await asyncio.to_thread(self.replica.apply, record, digest, gradient)
             return await asyncio.to_thread(self.replica.digest)
@@ -104,14 +104,14 @@ async def _fill(assembly: Assembly, entry: SpanEntry, payloads: list[bytes]) -> 
     return True
 
 
-LOOK_S = 0.2  # seconds between checks whether the unit is still wanted
-LONGEST_REST_S = 300.0  # longest rest after one unit, for any duty cycle
+LOOK_S = 0.2  # seconds between checks that the unit is still wanted
+LONGEST_REST_S = 300.0  # longest pause after one unit, for any duty cycle
 
 
 class Accumulation:
-    """Computes one replica's gradients, and keeps two sums: the offered sum, and the sum not yet offered. The core
-    decides what happens to these sums. Together they take the 8 bytes per parameter of rule 9, because one may grow
-    while the other is frozen. `busy` keeps the replica unchanged while a unit is computed.
+    """Computes one replica's gradients and keeps two sums: the offered one, and the one not yet offered. The core
+    decides what happens to these sums. Together they take rule 9's 8 bytes per parameter, because one may grow while
+    the other is frozen. `busy` keeps the replica unchanged while a unit is computed.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Accumulation:
             self.collaboration.end()
 
     async def compute(self, action: e.Compute, is_wanted: Callable[[int], bool]) -> e.Computed | e.NotFinite | None:
-        """Rest as the duty cycle requires, then compute units. Return None if they are no longer wanted. Raises
+        """Pause as the duty cycle requires, then compute units. Return None if they are no longer wanted. Raises
         Problem E107, E111.
         """
         while (rest_s := self._rests_until - time.monotonic()) > 0:
@@ -148,7 +148,7 @@ class Accumulation:
         took_s = max(time.monotonic() - began, 1e-6)
         self._rests_until = time.monotonic() + min(took_s * (100 / self.duty_percent - 1), LONGEST_REST_S)
         samples = [unit.samples for unit in action.units]
-        if self.trainer.at_once:  # a smaller batch was necessary, because memory is short
+        if self.trainer.at_once:  # memory is short, so a smaller batch was necessary
             self.device_batch.fits(self.trainer.at_once // max(samples))
         if not is_wanted(action.job):
             return None
@@ -162,12 +162,12 @@ class Accumulation:
         return e.Computed(action.job, result.loss_sum, result.loss_tokens, result.base_step, self.device_batch.units)
 
     def keep(self) -> None:
-        """Add the last computed gradient to the sum that is not yet offered."""
+        """Add the last computed gradient to the sum not yet offered."""
         assert self._computed is not None
         self.trainer.keep(self._computed)
 
     def discard_held(self) -> None:
-        """Discard the offered sum, and the residuals of earlier offers."""
+        """Discard the offered sum and the residuals of earlier offers."""
         self.accumulator = Accumulator(self.grid)
 
     def renew(self) -> None:
@@ -183,12 +183,12 @@ class Accumulation:
             return None
 
     def hold(self) -> None:
-        """Add the sum that is not yet offered to the offered sum. Raises NotFinite on overflow."""
+        """Add the sum not yet offered to the offered sum. Raises NotFinite on overflow."""
         if self.accumulator.sending is None and self.trainer.units:
             self.accumulator.add(self.trainer.take_sum().gradient_sum)
 
     def release(self) -> None:
-        """Unfreeze the offered sum after a void round, and keep it."""
+        """Unfreeze the offered sum after a void round, keeping it."""
         if self.accumulator.sending is not None:
             self.accumulator.release()
 
@@ -208,8 +208,8 @@ def _own_loop() -> Collaboration:
     return collaboration
 
 
-SETTLE_S = 1.0  # wait for averaged chunks that are still on their way at the commit; then fetch them from the log
-MOST_JOBS = 10_000  # Queued jobs. The core requests only one load, one update and one computation at a time.
+SETTLE_S = 1.0  # wait for averaged chunks still on their way at the commit; then fetch them from the log
+MOST_JOBS = 10_000  # Most queued jobs. The core requests only one load, one update and one computation at a time.
 
 
 class Surroundings(Protocol):
@@ -224,21 +224,21 @@ class Surroundings(Protocol):
     publisher: "HubPublisher | None"
 
     def handle(self, event: e.Event) -> None:
-        """Pass the result of a job to the core."""
+        """Pass a job's result to the core."""
 
     def start(self, part: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine in the background."""
 
 
 class Jobs:
-    """Runs jobs one after another on the replica and its gradient sums. The first load creates both."""
+    """Runs jobs one after another on the replica and its gradient sums, which the first load creates."""
 
     def __init__(self, agent: Surroundings) -> None:
         self.agent = agent
         self.follower: Follower | None = None
         self.accumulation: Accumulation | None = None
         self.shards: Shards | None = None
-        self.collaboration: Collaboration | None = None  # set if another program's loop computes
+        self.collaboration: Collaboration | None = None  # set if another program's loop does the computing
         self._waiting: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue(MOST_JOBS)
         self._handing_in: asyncio.Task[Any] | None = None
         self._told_of_compiling = False
@@ -320,7 +320,7 @@ class Jobs:
         return follower, accumulation
 
     def take_limits(self, limits: Limits) -> None:
-        """Apply changed limits, starting with the next unit."""
+        """Take on changed limits, starting with the next unit."""
         if self.shards is not None and self.accumulation is not None:
             self.shards.disk_bytes = limits.disk_gb * GIGABYTE
             self.accumulation.duty_percent = limits.duty_percent
@@ -332,7 +332,8 @@ class Jobs:
 
     async def fetch(self, action: e.Apply, round_: OpenRound | None) -> None:
         """Gather an update's averages from the open round or the logs, then queue the update. Runs in the
-        background."""
+        background.
+        """
         follower, _ = self._there()
         record = action.record.record
         if round_ is not None and round_.is_of(record):
@@ -347,9 +348,7 @@ class Jobs:
             self.add(self.apply, action, gradient)
 
     async def apply(self, action: e.Apply, gradient: Floats) -> None:
-        """Apply an update, unless another state has been loaded meanwhile. Wait until the current unit has been
-        computed.
-        """
+        """Apply an update, unless another state has been loaded meanwhile, after the current unit has been computed."""
         follower, _ = self._there()
         if self.agent.core.job == action.job:
             digest = await follower.apply(action.record.record, action.record.digest, gradient)
@@ -364,7 +363,7 @@ class Jobs:
             self._handing_in = agent.start(hand_in(agent.home, agent.access, state, agent.view))
 
     async def hash_state(self) -> None:
-        """Hash the state without copying it. Changes to the state are jobs too, so they wait until this job is done."""
+        """Hash the state without copying it. Changes to the state are also jobs, so they wait for this one."""
         follower, _ = self._there()
         replica = follower.replica
         sha256, size = await asyncio.to_thread(replica.state_hash)
@@ -378,20 +377,20 @@ class Jobs:
     # --- gradients ----------------------------------------------------------------------------------------------
 
     async def compute(self, action: e.Compute) -> None:
-        """Start a computation in the background, so that a cut does not wait for it. Prefetch the data of later
-        units."""
+        """Start a computation in the background, so that a cut does not wait for it. Prefetch later units' data."""
         if self.shards is not None and self.accumulation is not None:
             core = self.agent.core
             self.shards.prefetch([*(unit.shard for unit in (*action.units, *core.queue)), *core.coming])
             coming = tuple(islice(core.queue, core.in_one_pass))
-            # Otherwise an earlier unit might wait for the data of a later one.
+            # Otherwise, an earlier unit might wait for a later one's data.
             are_there = all(self.shards.is_open(unit.shard) for unit in coming)
             self.accumulation.trainer.coming = coming if are_there else ()
         self.agent.start(self._compute(action))
 
     async def _compute(self, action: e.Compute) -> None:
         """Wait for the units' data, then compute. The wait does not lock the replica, so rounds and updates
-        continue."""
+        continue.
+        """
         _, accumulation = self._there()
         shards = [unit.shard for unit in action.units]
         if self.shards is not None and not await self.shards.ready(shards, lambda: self._is_wanted(action.job)):

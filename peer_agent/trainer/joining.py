@@ -36,7 +36,7 @@ from peer_agent.trainer.observer import Observer
 log = logging.getLogger(__name__)
 
 LOG = "agent.log"
-NOTHING = Preflight(device="")  # the checks of a machine that does not train
+NOTHING = Preflight(device="")  # the preflight of a machine that does not train
 
 
 class Prepared(NamedTuple):
@@ -58,8 +58,8 @@ async def join_run(
     place: Place | None = None,
     collaboration: Collaboration | None = None,
 ) -> None:
-    """Join a run and train until the run ends or the machine must leave. Raises Problem.
-    If the owner moves the machine to another run, it trains there next.
+    """Join a run and train until the run ends or the machine must leave. Raises Problem. If the owner moves the machine
+    to another run, it trains there next.
     """
     owner = MachineControl(leave_request.home, limits, view.tell)
     prepared = await prepare(run_url, enrolment, leave_request.home, view, disk_gb=limits.disk_gb)
@@ -97,7 +97,7 @@ async def prepare(run_url: str, enrolment: Enrolment, home: Home, view: View, *,
 
 
 async def moved(before: Prepared, owner: MachineControl, view: View, *, disk_gb: int | None) -> Prepared:
-    """Return the run to which the owner moves this machine, or `before` if that run cannot take the machine."""
+    """Return the run that the owner is moving this machine to, or `before` if that run cannot take the machine."""
     slug, owner.move_to = owner.move_to, ""
     view.tell("moving", _("Moving to the run {run}.").format(run=slug))
     try:
@@ -109,7 +109,7 @@ async def moved(before: Prepared, owner: MachineControl, view: View, *, disk_gb:
 
 
 async def _prepare_again(before: Prepared, slug: str, view: View, *, disk_gb: int | None) -> Prepared:
-    """Prepare to join another run of the same site, or the same run again. Raises Problem. Resets the view."""
+    """Prepare to join another run on the same site, or to rejoin this one. Raises Problem. Resets the view."""
     access, enrolment = before.access, replace(before.enrolment, run=slug, token="")
     try:
         return await prepare(f"{access.site.url}/runs/{slug}/", enrolment, access.home, view, disk_gb=disk_gb)
@@ -119,7 +119,8 @@ async def _prepare_again(before: Prepared, slug: str, view: View, *, disk_gb: in
 
 async def compare_versions(run_url: str, view: View) -> None:
     """Raise Problem E205 if this agent and the site are incompatible. Show a notice if the site offers a newer
-    agent."""
+    agent.
+    """
     offer = await offer_of(site_of(run_url))
     if offer is not None and (fault := difference(offer)) is not None:
         if fault.code != codes.NEWER_AGENT:
@@ -139,7 +140,7 @@ async def run_trainer(
 ) -> None:
     """Train until the run has finished or the machine must leave.
 
-    If instructed to rest, leave the run and rejoin later. Also return when `owner` moves the machine to another run.
+    If instructed to pause, leave the run and rejoin later. Also return when `owner` moves the machine to another run.
     Raises Problem. `publish`: the Hub repository to publish to, or "". `place`: where others may dial this machine.
     """
     if place is not None:
@@ -181,7 +182,7 @@ async def _work(agent: Agent, leave_request: LeaveRequest) -> None:
 
 
 def free_memory() -> None:
-    """Free a replica's memory while this machine rests, including memory that the allocator has cached."""
+    """Free a replica's memory while this machine is paused, including memory that the allocator has cached."""
     import torch
 
     gc.collect()

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.1  # seconds between ticks while chunks close at deadlines
 IDLE_TICKS = 5  # without deadlines, the state machine gets one in this many ticks
-MOST_WAITING = 4096  # Queued events. More are dropped; important ones are repeated.
+MOST_WAITING = 4096  # Most queued events. Any more are dropped; important ones are repeated.
 OF_A_LISTENER = m.SpanDone | m.Have | m.Progress | m.Arrivals | m.SlotRefused | m.Probed
 
 
@@ -81,7 +81,7 @@ class Listening:
         await asyncio.gather(*self._tasks, self.run.close(), self._server.close(), return_exceptions=True)
 
     def hear(self, body: m.TO_PEER) -> None:
-        """Handle a message from the site that concerns a reducer. Ignore other messages."""
+        """Handle a message from the site that concerns a reducer. Ignore any other message."""
         if isinstance(body, m.Planned) and not body.slots:
             return  # a plan in which this machine does not reduce
         if isinstance(body, m.Probe) and not body.begins:

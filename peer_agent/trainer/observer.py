@@ -24,11 +24,11 @@ LEADERBOARD_S = 10.0
 LEARNING_S = 60.0
 DISK_S = 10.0
 MOST_LINES = 1000
-MOST_WORDS = 1000  # limit of characters in the site's warning about training
+MOST_WORDS = 1000  # most characters in the site's warning about training
 
 
 class LeaderboardLine(Struct, frozen=True):
-    """The fields of a leaderboard entry that the display uses."""
+    """The fields of a leaderboard entry used by the display."""
 
     rank: int
     name: str
@@ -36,13 +36,13 @@ class LeaderboardLine(Struct, frozen=True):
 
 
 class Heldout(Struct, frozen=True):
-    """The held-out loss that the site measured on the newest snapshot."""
+    """The held-out loss that the site measured on the latest snapshot."""
 
     loss: float
 
 
 class Learning(Struct, frozen=True):
-    """The fields of a run's learning progress that the display shows."""
+    """The fields of a run's learning progress shown by the display."""
 
     heldout: Heldout | None = None
     warning: Annotated[str, Meta(max_length=MOST_WORDS)] = ""
@@ -116,7 +116,7 @@ class Observer:
             await asyncio.sleep(DISK_S)
 
     def _note(self, condition: Condition, fault: Fault | None) -> None:
-        """Report a condition's new fault, if any. If it had a different fault before, report that fault's end."""
+        """Report a condition's new fault, if any, and the end of any different fault that it had before."""
         before = self._found.pop(condition, "")
         if fault is not None:
             self._found[condition] = fault.code
@@ -125,9 +125,7 @@ class Observer:
             self.view.ended(before)
 
     async def _ask_for_rank(self) -> None:
-        """Ask the site regularly for the user's accepted samples. Until the site answers, show this machine's own
-        count.
-        """
+        """Regularly ask the site for the user's accepted samples. Until it responds, show this machine's own count."""
         access = self.agent.access
         url = f"{access.site.url}/api/v1/runs/{access.slug}/leaderboard?limit={MOST_LINES}"
         while True:
@@ -137,7 +135,7 @@ class Observer:
             await asyncio.sleep(LEADERBOARD_S)
 
     async def _ask_how_it_learns(self) -> None:
-        """Ask the site for the held-out loss and its training warning. Both change only every few minutes."""
+        """Ask the site for the held-out loss and its training warning, both of which change only every few minutes."""
         access = self.agent.access
         url = f"{access.site.url}/api/v1/runs/{access.slug}"
         while True:

@@ -18,8 +18,8 @@ from peer_agent.protocol.trainer.events import Gathered
 from peer_agent.protocol.wire import Frame, Kind
 from peer_agent.site.relay_links import DataLinks
 
-GATHER_S = 0.05  # wait at most this long, to serve together reducers that become ready at about the same time
-OPENS = 1000  # maximum number of requests in the queue: a run's maximum number of relays
+GATHER_S = 0.05  # longest wait, so that reducers becoming ready at about the same time are served together
+OPENS = 1000  # most requests in the queue: a run's maximum number of relays
 
 
 class OpenRound:
@@ -42,7 +42,7 @@ class OpenRound:
         self._planned_at = 0.0
         self._reducers: dict[int, PeerId] = {}  # by span
         self._arrived: dict[PeerId, Arrived] = {}
-        self.full_s: dict[PeerId, float] = {}  # by reducer: seconds in which its link accepted no more data
+        self.full_s: dict[PeerId, float] = {}  # by reducer: seconds for which its link accepted no more data
 
     def is_of(self, record: RecordHead) -> bool:
         """Return True if the averages received in this round belong to the record."""
@@ -55,7 +55,7 @@ class OpenRound:
         self.plan, self.slot = plan, slot
         self._planned_at, self._arrived, self.full_s = time.monotonic(), {}, {}
         self._reducers = {span.span: span.reducer for span in plan.spans}
-        if plan.codec_down != self.assembly.codec:  # a round may use another codec than the recipe's
+        if plan.codec_down != self.assembly.codec:  # a round may use a codec other than the recipe's
             self.assembly = Assembly(self.assembly.grid, plan.codec_down)
         self.assembly.follow(plan)
         frames, self._early_frames = self._early_frames, []
@@ -64,7 +64,8 @@ class OpenRound:
 
     def keep_chunk(self, frame: Frame) -> bool:
         """Store an averaged chunk. Return True if it is new. A chunk that arrives before its plan waits for the
-        plan."""
+        plan.
+        """
         if (frame.step, frame.fence) != (self.cut.step, self.cut.fence):
             return False
         if self.plan is None or frame.attempt > self.plan.attempt:
@@ -77,7 +78,7 @@ class OpenRound:
         return is_new
 
     def gathered(self) -> Gathered | None:
-        """Return an event with timings once all of this attempt's averages have arrived. Return None while any are
+        """Return an event with timings once all of this attempt's averages have arrived, or None while any are
         missing.
         """
         holds = self.assembly.holds() if self.plan is not None else None
@@ -87,7 +88,7 @@ class OpenRound:
         return Gathered(self.plan.attempt, holds, came, departures_of(self.full_s))
 
     def serve(self, peer: PeerId, message: m.Open) -> None:
-        """Queue a reducer's request for chunks. Drop it if the queue is full. The reducer repeats the request on a new
+        """Queue a reducer's request for chunks, or drop it if the queue is full, since the reducer repeats it on a new
         link.
         """
         with contextlib.suppress(asyncio.QueueFull):
@@ -105,7 +106,8 @@ class OpenRound:
 
     def material(self) -> tuple[Sending, m.PlanHead, int]:
         """Return the gradient to send, its plan and its slot. Raises RuntimeError if this machine contributes
-        nothing."""
+        nothing.
+        """
         if self.sending is None or self.plan is None or self.slot is None:
             raise RuntimeError("this machine contributes nothing to the round")
         return self.sending, self.plan, self.slot
@@ -126,8 +128,8 @@ class OpenRound:
 
 async def contribute(round_: OpenRound, links: DataLinks) -> None:
     """Until cancelled, send chunks to each reducer that requests them, even late or after a lost link. Serve a late
-    reducer at once, because it would otherwise suspect this trainer. The writers are plain tasks, because a
-    TaskGroup's errors would keep the round's data in memory until garbage collection.
+    reducer at once, because it would otherwise suspect this trainer. The writers are plain tasks, because a TaskGroup's
+    errors would keep the round's data in memory until garbage collection.
     """
     writers: set[asyncio.Task[None]] = set()
     try:
@@ -143,7 +145,7 @@ async def contribute(round_: OpenRound, links: DataLinks) -> None:
 
 
 async def _gathered(round_: OpenRound) -> dict[PeerId, m.Open]:
-    """Wait for a ready reducer, then at most `GATHER_S` for the plan's others. Return all that are ready."""
+    """Wait for a ready reducer, then up to `GATHER_S` for the plan's others. Return all that are ready."""
     ready = dict([await round_.opens.get()])
     wanted = {span.reducer for span in round_.material()[1].spans if not span.root}
     with contextlib.suppress(TimeoutError):
@@ -163,7 +165,7 @@ async def _send(round_: OpenRound, links: DataLinks, ready: dict[PeerId, m.Open]
 
 
 def _pace(sending: Sending, plan: m.PlanHead) -> float:
-    """Return this machine's pace in bytes per second. 0 means no limit. Sending faster would delay slower machines."""
+    """Return this machine's pace in bytes per second; 0 means no limit. Sending faster would delay slower machines."""
     chunks = (chunk for span in plan.spans if not span.root for chunk in range(span.first, span.stop))
     seconds = coming_s(plan)
     return plan.pace * sum(len(sending.payloads[chunk]) for chunk in chunks) / seconds if seconds else 0.0
@@ -182,7 +184,7 @@ def _leaves(round_: OpenRound) -> m.Leaves:
 
 
 def _frames(round_: OpenRound, peer: PeerId, received: set[int]) -> list[Frame]:
-    """Return the chunks for one reducer in ascending order, without those that the reducer already has."""
+    """Return the chunks for one reducer in ascending order, without those that it already has."""
     sending, plan, slot = round_.material()
     spans = sorted((span for span in plan.spans if span.reducer == peer and not span.root), key=lambda s: s.first)
     return [

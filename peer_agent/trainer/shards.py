@@ -23,14 +23,15 @@ from peer_agent.recipes.training import training_of
 from peer_agent.site.credential import RunAccess
 from peer_agent.trainer.files import fetch_shard, fetch_tokenizer
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # pauses before asking the Hub again; each one is twice as long as the last
-SILENT_S = 900.0  # a try ends after this long without a byte from the Hub; this includes the time to tokenize rows
-MADE = ".made-"  # part of the names of unfinished files
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # pauses before asking the Hub again, each twice as long as the last
+SILENT_S = 900.0  # an attempt ends after this long without a byte from the Hub, including time to tokenize rows
+MADE = ".made-"  # part of unfinished files' names
 
 
 class Portions:
     """Builds shards one at a time from texts that stay on the Hub. While the Hub is unreachable, `view` shows a
-    fault."""
+    fault.
+    """
 
     def __init__(self, home: Home, access: RunAccess, view: View | None = None) -> None:
         self.home, self.access, self.view = home, access, view
@@ -64,7 +65,7 @@ class Portions:
                 self.view.ended(codes.HUB_AWAY)
 
     async def _try(self, path: Path, tokenizer: Path) -> Problem | None:
-        """Try to build a shard. Return the problem if another attempt may succeed, or None after success."""
+        """Try to build a shard. Return the problem if another attempt may succeed, or None on success."""
         out = path.with_suffix(f"{MADE}{os.getpid()}")
         command = ["shard", *map(str, (path, tokenizer, out)), "--endpoint", hub_endpoint()]
         loop = asyncio.get_running_loop()
@@ -93,9 +94,9 @@ class Portions:
         return None
 
 
-LOOK_S = 0.5  # seconds between checks whether the agent is still running
+LOOK_S = 0.5  # seconds between checks that the agent is still running
 AHEAD = 4  # shards to fetch in advance: the next two of each of two sources
-OPEN_BYTES = 1 << 30  # limit of shards in memory, by the size of their files; the shard in use always stays
+OPEN_BYTES = 1 << 30  # limit on shards in memory, by the size of their files; the shard in use always stays
 
 
 class Shards:
@@ -112,14 +113,13 @@ class Shards:
         disk_bytes: int,
         view: View | None = None,
     ) -> None:
-        """Prepare a run's shards. `disk_bytes`: the limit for all shards in this home, including those of other
-        runs."""
+        """Prepare a run's shards. `disk_bytes`: the limit on all shards in this home, including other runs'."""
         self.home, self.access, self.recipe, self.shards, self.loop = home, access, recipe, shards, loop
         self.disk_bytes = disk_bytes
         self._portions = Portions(home, access, view)
         self._portions.sweep()
         self._load = training_of(recipe).load_shard
-        # By number: a shard's content, and the size of its file.
+        # By number: a shard's content, and the size of its file
         self._open: OrderedDict[int, tuple[Any, int]] = OrderedDict()
         self._fetching: dict[int, asyncio.Task[Path]] = {}
         self._ahead: list[int] = []  # numbers of shards to prefetch, in order
@@ -132,7 +132,7 @@ class Shards:
             try:
                 self._open[shard] = self._load(path), path.stat().st_size
             except Problem:
-                path.unlink(missing_ok=True)  # so that the next try fetches it again
+                path.unlink(missing_ok=True)  # so that the next attempt refetches it
                 raise
         self._open.move_to_end(shard)
         while len(self._open) > 1 and sum(size for _, size in self._open.values()) > OPEN_BYTES:
@@ -141,7 +141,8 @@ class Shards:
 
     async def ready(self, shards: Iterable[int], is_wanted: Callable[[], bool]) -> bool:
         """Fetch these shards' files. Return False as soon as `is_wanted` returns False. Call this from the event
-        loop."""
+        loop.
+        """
         for shard in dict.fromkeys(shards):
             fetched = asyncio.create_task(self._fetched(shard)) if shard not in self._open else None
             while fetched is not None and not (await asyncio.wait([fetched], timeout=LOOK_S))[0]:
@@ -163,7 +164,7 @@ class Shards:
         return fetched.result()
 
     def prefetch(self, coming: Iterable[int]) -> None:
-        """Fetch the first missing shards one by one, so that no shard delays an earlier one. Call this from the event
+        """Fetch the first missing shards one by one, so that none delays an earlier one. Call this from the event
         loop.
         """
         known = (shard for shard in dict.fromkeys(coming) if shard < len(self.shards))  # the site may name any number

@@ -25,9 +25,9 @@ def layers_of(module: nn.Module) -> Iterator[nn.Module]:
 
 
 class CompiledLayers:
-    """A model's layers, compiled on first use, and again for each new number of samples. Compiled gradients differ
-    only by rounding. Updates are never compiled, because replicas must have equal bits (rule 13). `error`: why
-    compilation failed, or "".
+    """A model's layers, compiled on first use, and again for each new number of samples. Compiled gradients differ only
+    by rounding. Updates are never compiled, because replicas must have equal bits (rule 13). `error`: why compilation
+    failed, or "".
     """
 
     def __init__(self, model: torch.nn.Module, backend: str | Callable[..., Any] = "inductor") -> None:
@@ -38,7 +38,7 @@ class CompiledLayers:
             layer.forward = self._either(layer.forward)
 
     def give_up(self, error: Exception) -> bool:
-        """Stop compiling. Return False if compilation had already stopped, because the error then has another cause."""
+        """Stop compiling. Return False if compilation had already stopped, so that the error has another cause."""
         if self.error:
             return False
         cause = getattr(error, "inner_exception", error)  # torch wraps the compiler's error

@@ -52,7 +52,7 @@ def pick_device() -> torch.device:
 
 
 class Trainer:
-    """Sums the gradients of one replica. Call one method at a time, and none while the replica applies an update."""
+    """Sums one replica's gradients. Call one method at a time, and none while the replica applies an update."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class Trainer:
         compiles: bool = False,
     ) -> None:
         """Prepare to train `replica`. `threads`: for torch; 0 leaves the number unchanged. `at_once`: samples computed
-        together; 0 means a whole pass. `recomputes`: True to recompute layers in the backward pass. If memory runs
-        out, the trainer lowers `at_once` and then recomputes.
+        together; 0 means a whole pass. `recomputes`: True to recompute layers in the backward pass. If memory runs out,
+        the trainer lowers `at_once`, then recomputes.
         """
         self.threads, self._threads_now = threads, 0
         self._use_threads()
@@ -91,16 +91,14 @@ class Trainer:
 
     @property
     def most_units(self) -> int:
-        """The limit on units in one pass. A CPU gets 1, because the system kills processes that run out of memory
+        """The limit on units in one pass. It is 1 on a CPU, because the system kills processes that run out of memory
         (decision 28).
         """
         is_alone = self.replica.device.type != "cuda" or self.replica.recipe.unit_is_whole
         return 1 if is_alone else MOST_UNITS
 
     def _use_threads(self) -> None:
-        """Set torch's number of threads. Call this in the computing thread, because torch ignores changes by other
-        threads.
-        """
+        """Set torch's number of threads. Call this in the computing thread, because torch ignores changes by others."""
         if self.threads and self.threads != self._threads_now:
             torch.set_num_threads(self.threads)
             self._threads_now = self.threads
@@ -115,7 +113,7 @@ class Trainer:
         self._loss_tokens, self._loss_sum = 0, 0.0
 
     def begin(self, *units: Unit) -> "UnitInHand":
-        """Make a batch of these units, and set the gradient to zero. Raises Problem E107, E111."""
+        """Make a batch of these units and zero the gradient. Raises Problem E107, E111."""
         self._use_threads()
         with memory_or_problem():
             self._tie()  # an earlier loop may have replaced the gradients
@@ -145,12 +143,12 @@ class Trainer:
         except Problem as problem:
             if problem.fault.code != codes.NO_MEMORY or not self._takes_less(recipe, len(batch[0])):
                 raise
-        # A compiler may raise anything; an error with another cause occurs again without the compiler.
+        # A compiler may raise anything. An error with another cause will recur without the compiler.
         except Exception as error:
             if self.compiled is None or not self.compiled.give_up(error):
                 raise
         if self.replica.device.type == "cuda":
-            torch.cuda.empty_cache()  # frees memory fragments of the failed try
+            torch.cuda.empty_cache()  # frees memory fragments left by the failed attempt
         return None
 
     def _filled(self, recipe: Recipe, batch: Batch) -> float:
@@ -164,13 +162,13 @@ class Trainer:
         return loss_sum
 
     def is_sound(self, recipe: Recipe, loss_sum: float) -> bool:
-        """Return True if the loss and gradients left by another program's loop are finite. Frozen parameters do not
-        count. Raises ValueError if the loop left no gradient.
+        """Return True if the loss and gradients left by another program's loop are finite, ignoring frozen parameters.
+        Raises ValueError if the loop left no gradient.
         """
         for piece, parameter in parameters_of(self.replica.model, self.replica.layout):
             buffer, gradient = piece.of(self._fresh), parameter.grad
             if gradient is not None and gradient.data_ptr() != buffer.data_ptr():
-                buffer.copy_(gradient.detach())  # the loop's `zero_grad()` has replaced the view by a new tensor
+                buffer.copy_(gradient.detach())  # the loop's `zero_grad()` has replaced the view with a new tensor
         if not self._fresh.any():
             raise ValueError("a unit has a gradient: call backward() of its loss before step()")
         self._leave_out(recipe.frozen(self.replica.step))
@@ -222,14 +220,14 @@ class Trainer:
         return tuple(self._units)
 
     def take_sum(self) -> Taken:
-        """Return the gradient sum in CPU memory, and begin a new sum."""
+        """Return the gradient sum in CPU memory, and begin a new one."""
         gradient = self._sum.to("cpu", copy=True).numpy()
         taken = Taken(gradient, self._loss_tokens, self._loss_sum, tuple(self._units))
         self.discard()
         return taken
 
     def discard(self) -> None:
-        """Drop the gradient sum, and begin a new sum."""
+        """Drop the gradient sum, and begin a new one."""
         self._sum.zero_()
         self._forget()
 
@@ -255,8 +253,8 @@ class UnitInHand:
         self._loss: torch.Tensor | float | None = None
 
     def summed_loss(self) -> torch.Tensor:
-        """Return the loss in nats. The loop must call `backward()` on it once. This does not limit memory or scale
-        fp16 losses.
+        """Return the loss in nats. The loop must call `backward()` on it once. Memory is not limited, nor are fp16
+        losses scaled.
         """
         loss = self._trainer.loss(self._recipe, self.batch)
         self._loss = loss.detach()
@@ -273,7 +271,7 @@ class UnitInHand:
         return sum(self._loss_units)
 
     def backward(self) -> None:
-        """Run the forward and backward passes, in parts if memory is short. Raises Problem E107 if memory still runs
+        """Run the forward and backward passes, in parts if memory is short. Raises Problem E107 if it still runs
         out.
         """
         loss_sum = None

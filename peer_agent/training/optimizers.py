@@ -93,7 +93,8 @@ def _move_of(optimizer: Optimizer) -> Move:
 
 def square_root(values: torch.Tensor) -> torch.Tensor:
     """Take correctly rounded square roots in place. On CPUs, a fifth of torch's own results are wrong in the last
-    bit."""
+    bit.
+    """
     if values.device.type == "cpu":
         np.sqrt(values.numpy(), out=values.numpy())
         return values

@@ -13,10 +13,10 @@ from peer_agent.protocol.recipe import Recipe
 
 FIRST, LEAST, MOST = 2.0**16, 1.0, 2.0**24
 GROWS_AFTER = 1000  # the loss scale grows after this many finite gradients in a row
-SIDE, TRIES = 512, 5  # the side of the matrices in the speed trial, and the number of repetitions
-WIDE = "sdpa_float32"  # name under which transformers knows this attention
-LONG = 256  # with samples of at least this many tokens, bf16 attention is no slower on a CPU
-PAYS = 1.5  # bf16 is used from this speedup on, because float32 parts and casts reduce the gain
+SIDE, TRIES = 512, 5  # side of the matrices in the speed trial, and number of repetitions
+WIDE = "sdpa_float32"  # the name by which transformers knows this attention
+LONG = 256  # for samples of at least this many tokens, bf16 attention is no slower on a CPU
+PAYS = 1.5  # least speed-up for which bf16 is used, because float32 parts and casts reduce the gain
 
 
 def half_of(recipe: Recipe, device: torch.device) -> torch.dtype | None:
@@ -35,7 +35,7 @@ def kept_in(recipe: Recipe, device: torch.device) -> torch.dtype | None:
 
 @cache
 def is_faster_in_bf16() -> bool:
-    """Return True if a trial shows that this CPU is faster in bf16. Some CPUs are three times as fast, and others are
+    """Return True if a trial shows that this CPU is faster in bf16. Some CPUs are three times as fast, while others are
     slower.
     """
     whole = min(_product_s(torch.float32) for _ in range(TRIES))
@@ -50,8 +50,8 @@ def _product_s(dtype: torch.dtype) -> float:
 
 
 def narrow_fixed(model: torch.nn.Module, half: torch.dtype) -> None:
-    """Store a model's fixed matrices in 16 bits, in place. Autocast would convert them anyway.
-    Vectors stay in float32. Outputs of embeddings are converted to float32, so that residual sums keep their precision.
+    """Store a model's fixed matrices in 16 bits, in place. Autocast would convert them anyway. Vectors stay in float32.
+    Embeddings' outputs are converted to float32, so that residual sums keep their precision.
     """
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
@@ -67,8 +67,8 @@ def _widened(module: torch.nn.Module, given: Sequence[Any], found: torch.Tensor)
 
 
 def widen_attention(model: torch.nn.Module) -> None:
-    """Make a model compute attention for short samples in float32, even under autocast. On CPUs, torch's bf16
-    attention takes up to five times as long as float32, mostly in the backward pass.
+    """Make a model compute attention for short samples in float32, even under autocast. On CPUs, torch's bf16 attention
+    takes up to five times as long as float32, mostly in the backward pass.
     """
     for module in model.modules():
         if getattr(getattr(module, "config", None), "_attn_implementation", "") == "sdpa":
@@ -93,7 +93,8 @@ def _attention(
 
 class LossScale:
     """A power of two that scales losses, so that small gradients do not become zero in fp16. It is 1 for other
-    types."""
+    types.
+    """
 
     def __init__(self, half: torch.dtype | None) -> None:
         self.value = FIRST if half is torch.float16 else LEAST
@@ -106,7 +107,7 @@ class LossScale:
             self._finite, self.value = 0, min(2 * self.value, self._most)
 
     def halve(self) -> bool:
-        """Halve the scale after a gradient that is not finite. Return False if the scale cannot be the cause."""
+        """Halve the scale after a non-finite gradient. Return False if the scale cannot be the cause."""
         self._finite = 0
         if self.value <= LEAST:
             return False

@@ -39,13 +39,12 @@ def state_digest(*vectors: torch.Tensor) -> str:
 
 
 class OutOfOrder(ValueError):
-    """A record that does not follow the replica's state. The replica is unchanged."""
+    """Raised for a record that does not follow the replica's state, which remains unchanged."""
 
 
 class Replica:
     """Parameters and two moments, as flat float32 vectors on one device. The model's parameters are views of
-    `parameters`. `step` and `index` count committed updates and log entries. `log_digest`: the digest of the last
-    record.
+    `parameters`. `step` and `index` count committed updates and log entries. `log_digest`: the last record's digest.
     """
 
     def __init__(self, recipe: Recipe, device: torch.device | str = "cpu", files: Path = NO_FILES) -> None:
@@ -96,7 +95,7 @@ class Replica:
         return state_digest(self.parameters, self.moment1, self.moment2)
 
     def state_hash(self) -> tuple[str, int]:
-        """Return the sha256 and size of the snapshot that `save` would write. The state must not change during this
+        """Return the SHA-256 and size of the snapshot that `save` would write. The state must not change during this
         call.
         """
         return hash_of(self._canonical_blocks())
@@ -120,7 +119,7 @@ class Replica:
         )
 
     def save(self, path: Path) -> str:
-        """Write a snapshot, and return its sha256 in hexadecimal. Raises Problem E106."""
+        """Write a snapshot and return its SHA-256 in hexadecimal. Raises Problem E106."""
         return self.copy_state().save(path)
 
     def load(self, path: Path) -> None:

@@ -1,5 +1,5 @@
-"""A replica's state as a file: safetensors with `parameters`, `moment1`, `moment2` (flat float32) and metadata.
-The file is named by its digest, so every writer must write the same bytes. The safetensors library writes metadata in
+"""A replica's state as a file: safetensors with `parameters`, `moment1`, `moment2` (flat float32) and metadata. The
+file is named by its digest, so every writer must write the same bytes. The safetensors library writes metadata in
 random order, so this module writes canonical bytes itself. They contain nothing that depends on the machine.
 """
 
@@ -17,11 +17,11 @@ from peer_agent.protocol.errors import Problem, disk_errors
 from peer_agent.protocol.log.digests import VECTORS
 from peer_agent.training.model import Layout
 
-BLOCK = 1 << 22  # elements written together
+BLOCK = 1 << 22  # elements written at a time
 
 
 class State(Struct, frozen=True, kw_only=True):
-    """A copy of a replica's state in CPU memory: three flat float32 vectors, and the position in the log."""
+    """A copy of a replica's state in CPU memory: three flat float32 vectors, and its position in the log."""
 
     layout: Layout
     step: int
@@ -32,7 +32,7 @@ class State(Struct, frozen=True, kw_only=True):
     moment2: NDArray[np.float32]
 
     def save(self, path: Path) -> str:
-        """Write a snapshot atomically, and return its sha256 in hexadecimal. Raises Problem E106."""
+        """Write a snapshot atomically and return its SHA-256 in hexadecimal. Raises Problem E106."""
         part = path.with_name(path.name + ".part")
         with disk_errors(path.parent):
             try:
@@ -44,7 +44,7 @@ class State(Struct, frozen=True, kw_only=True):
         return digest
 
     def hashed(self) -> tuple[str, int]:
-        """Return the snapshot's sha256 in hexadecimal and its size in bytes, without writing it."""
+        """Return the snapshot's SHA-256 in hexadecimal and its size in bytes, without writing it."""
         return hash_of(self._blocks())
 
     def _write(self, path: Path) -> str:
@@ -80,13 +80,13 @@ def header_of(layout: Layout, *, step: int, index: int, log_digest: str) -> byte
 
 
 def canonical_blocks(vector: NDArray[np.float32]) -> Iterator[memoryview]:
-    """Yield the bytes of a flat vector as the snapshot stores them: little-endian, one block at a time."""
+    """Yield the bytes of a flat vector as stored in the snapshot: little-endian, one block at a time."""
     for start in range(0, vector.size, BLOCK):
         yield np.ascontiguousarray(vector[start : start + BLOCK], dtype="<f4").data.cast("B")
 
 
 def hash_of(blocks: Iterable[bytes | memoryview]) -> tuple[str, int]:
-    """Return the blocks' sha256 in hexadecimal and their total size in bytes."""
+    """Return the blocks' SHA-256 in hexadecimal and their total size in bytes."""
     sha256, size = hashlib.sha256(), 0
     for block in blocks:
         sha256.update(block)

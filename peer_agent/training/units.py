@@ -17,14 +17,14 @@ from peer_agent.recipes.training import Batch, Place, Samples, Shard, training_o
 
 
 class Joined(Struct, frozen=True):
-    """The samples of several units as one batch, and the number of loss units in each unit."""
+    """The samples of several units as one batch, and the number of loss units in each."""
 
     batch: Batch
     loss_units: tuple[int, ...]
 
 
 class Made(Struct, frozen=True):
-    """A batch that is being made, with its recipe and units."""
+    """A batch in the making, with its recipe and units."""
 
     recipe: Recipe  # the recipe as it applies at the batch's step
     units: tuple[Unit, ...]
@@ -40,9 +40,7 @@ class Batches:
         self._ahead: Made | None = None
 
     def take(self, recipe: Recipe, units: tuple[Unit, ...], then: tuple[Unit, ...] = ()) -> Joined:
-        """Return the batch of these units, and start making the batch of the units `then`. Raises the errors of
-        `make`.
-        """
+        """Return the batch of these units, and start making that of the units `then`. Raises the errors of `make`."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or (ahead.recipe, ahead.units) != (recipe, units):
             ahead = self._begun(recipe, units)
@@ -84,22 +82,22 @@ def samples_of(unit: Unit, *, run: RunId, of: int) -> Samples:
 
 
 # How many units a device computes in one pass is found by trial. A cut discards the current pass, and an update waits
-# for it. So the number grows only while more units are faster.
+# for it, so the number grows only while more units are faster.
 
 MOST_UNITS = 64
-# Passes with each number of units. Only the fastest counts, because the first pass and data fetches are slow.
+# Passes with each number of units. Only the fastest counts, because first passes and data fetches are slow.
 TRIES = 3
-GAIN = 1.1  # the number of units doubles again only if the last doubling raised samples per second by this factor
-LONGEST_S = 1.0  # limit for a pass of several units, estimated from a pass with fewer units
+GAIN = 1.1  # the number of units doubles again only if the last doubling raised samples per second this much
+LONGEST_S = 1.0  # limit on a pass of several units, estimated from one with fewer
 
 
 class DeviceBatch:
-    """The number of units in the next pass. It starts at 1, doubles for as long as that is faster, and then never
-    grows again.
+    """The number of units in the next pass. It starts at 1, doubles for as long as that is faster, and then never grows
+    again.
     """
 
     def __init__(self, most: int = 1) -> None:
-        """Begin with one unit. `most`: the limit; 1 if using more units cannot be faster."""
+        """Begin with one unit. `most`: the limit, which is 1 if using more units cannot be faster."""
         self.most = most
         self._found, self._alone = 1, 0
         self._rates: list[float] = []  # speeds of passes with the current number of units, in samples per second
@@ -112,7 +110,7 @@ class DeviceBatch:
     def took(self, units: int, samples: int, seconds: float) -> None:
         self._alone = max(0, self._alone - 1)
         if units != self._found or self._found == self.most:
-            return  # this number is not on trial, or no larger number may be tried
+            return  # this number is not on trial, or no larger one may be tried
         self._rates.append(samples / seconds)
         if len(self._rates) < TRIES:
             return
@@ -132,7 +130,7 @@ class DeviceBatch:
         self.most = max(self._found, min(self.most, units))
 
     def was_not_finite(self, units: int) -> None:
-        """Record a pass whose gradient was not finite. If it had more than one unit, each is computed alone next."""
+        """Record a pass whose gradient was not finite. If it had several units, each is computed alone next."""
         self._alone = units if units > 1 else max(0, self._alone - 1)
 
     def _settle(self, units: int) -> None:

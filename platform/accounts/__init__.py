@@ -1,1 +1,1 @@
-"""People, and the machines that act for them. This package knows runs only by the ids in credentials."""
+"""People and the machines that act on their behalf. This package knows of runs only through the ids in credentials."""

@@ -1,4 +1,4 @@
-"""Admin pages for people and machines. They cannot delete rows, so contributions keep their contributors' names."""
+"""Admin pages for people and machines. Rows cannot be deleted, so that contributions keep their contributors' names."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ from accounts import deactivation, services
 from accounts.models import RELAY_KEEPER, Machine, Person
 from peer_agent.protocol.errors import Problem
 
-# This site has only two levels of permission, operator and everyone else, so it needs no groups. allauth's tables stay
-# empty, or the site's environment replaces them.
+# This site has only two permission levels, operator and everyone else, so it needs no groups. allauth's tables either
+# stay empty or are replaced by the site's environment settings.
 admin.site.unregister([Group, EmailAddress, SocialAccount, SocialApp, SocialToken])
 
 
 class Kept(admin.ModelAdmin):  # type: ignore[type-arg] # Django's class takes no parameters at run time
-    """The base class of admin pages on which no row can be created or deleted."""
+    """The base class for admin pages whose rows can be neither created nor deleted."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         del request
@@ -32,7 +32,7 @@ class Kept(admin.ModelAdmin):  # type: ignore[type-arg] # Django's class takes n
 
 @admin.register(Person)
 class PersonAdmin(Kept):
-    """Admin page to close or reopen accounts, make people operators, and create password links."""
+    """The admin page for closing or reopening accounts, making people operators, and creating password links."""
 
     list_display = ("username", "is_active", "is_superuser", "date_joined", "last_login")
     list_filter = ("is_active", "is_superuser")
@@ -43,7 +43,7 @@ class PersonAdmin(Kept):
     actions = ("close", "open", "password_link")
 
     def save_model(self, request: HttpRequest, obj: Person, form: Any, change: bool) -> None:  # noqa: FBT001
-        """Save with `is_staff` equal to `is_superuser`, since Django's admin and relay approvals check `is_staff`."""
+        """Save with `is_staff` matching `is_superuser`, since Django's admin and relay approvals check `is_staff`."""
         obj.is_staff = obj.is_superuser
         super().save_model(request, obj, form, change)
 
@@ -62,7 +62,7 @@ class PersonAdmin(Kept):
 
     @admin.action(description="Create a link for a new password")
     def password_link(self, request: HttpRequest, chosen: QuerySet[Person]) -> None:
-        """Show a password reset link for each selected person. A link works once, within a day."""
+        """Show a password reset link for each selected person. Each link works once and expires after a day."""
         for person in chosen:
             try:
                 link = request.build_absolute_uri(deactivation.reset_path(username=person.username))

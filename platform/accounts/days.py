@@ -1,4 +1,4 @@
-"""UTC days as integers, counted from 1 January 1970, which all databases store in the same way."""
+"""UTC days as integers, counted from 1 January 1970, so that every database stores them in the same way."""
 
 from datetime import date, datetime, timedelta
 

@@ -1,6 +1,6 @@
 """Functions that end sessions, set passwords and close accounts.
 
-A session is valid while its hash equals the hash that `models.Person` computes.
+A session is valid as long as its hash matches the one that `models.Person` computes.
 """
 
 import secrets
@@ -22,13 +22,13 @@ from peer_agent.protocol.errors import Problem
 
 
 def end_sessions(*, person: Person) -> None:
-    """End all sessions of the person. A view can keep the current session by renewing its hash afterwards."""
+    """End all of the person's sessions. A view can keep the current session by renewing its hash afterwards."""
     Person.objects.filter(pk=person.pk).update(session_epoch=F("session_epoch") + 1)
     person.refresh_from_db(fields=["session_epoch"])
 
 
 def set_password(*, person: Person, password: str) -> None:
-    """Set a password and end all sessions of the person. Raises ValidationError if the password is too weak."""
+    """Set a password and end all of the person's sessions. Raises ValidationError if the password is too weak."""
     validate_password(password, person)
     person.set_password(password)
     person.save(update_fields=["password"])
@@ -36,7 +36,7 @@ def set_password(*, person: Person, password: str) -> None:
 
 
 def change_password(*, person: Person, current: str, password: str) -> None:
-    """Set a password after checking the current one, if any. Raises ValidationError with the errors by form field."""
+    """Set a password after checking the current one, if any. Raises ValidationError with errors keyed by form field."""
     if person.has_usable_password() and not person.check_password(current):
         raise ValidationError({"current": gettext("That's not your current password.")})
     try:
@@ -70,7 +70,7 @@ def person_of_reset(*, person_id: str, token: str) -> Person:
 def close_account(*, person: Person) -> None:
     """Close an account: its logins, sessions, machines and tokens stop working. Its contributions still count.
 
-    Approvals that machines have not collected yet are withdrawn, so that reopening the account does not admit these
+    Approvals not yet collected by their machines are withdrawn, so that reopening the account does not admit those
     machines.
     """
     now = timezone.now()
@@ -85,7 +85,7 @@ def close_account(*, person: Person) -> None:
 
 @transaction.atomic
 def forget_person(*, person: Person) -> None:
-    """Close an account for good, and delete its name, password, logins and tokens. Its contributions still count.
+    """Close an account permanently and delete its name, password, logins and tokens. Its contributions still count.
 
     The public keys of its machines stay, because old signatures cannot be checked without them.
     """

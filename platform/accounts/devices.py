@@ -1,4 +1,4 @@
-"""Approval of machines in a browser (RFC 8628): a machine asks, a person answers, the machine collects the answer."""
+"""Machine approval in a browser (RFC 8628): a machine asks, a person answers, and the machine collects the answer."""
 
 import secrets
 from datetime import datetime, timedelta
@@ -13,9 +13,9 @@ from peer_agent.protocol.errors import Problem
 
 LIFETIME = timedelta(minutes=15)
 INTERVAL_S = 2
-GRACE = timedelta(seconds=60)  # time for a machine to collect an approval that came at the last moment
-MEMORY = timedelta(days=1)  # for this long, the site can tell an expired code from an unknown one
-MOST = 20_000  # most requests stored for all machines together, including expired ones
+GRACE = timedelta(seconds=60)  # time for a machine to collect an approval given at the last moment
+MEMORY = timedelta(days=1)  # how long the site can tell an expired code from an unknown one
+MOST = 20_000  # the maximum number of stored requests across all machines, including expired ones
 LETTERS = "BCDFGHJKMNPRSTVWXZ"  # no vowels, so no words; no L and Q, which look like I and O
 CODE_LENGTH = 8
 ATTEMPTS = 5
@@ -40,7 +40,7 @@ def request_approval(
     now: datetime,
     kind: Machine.Kind = Machine.Kind.AGENT,
 ) -> Asked:
-    """Store a machine's request for approval. Raises Problem E227, E228 if no one may approve this machine."""
+    """Store a machine's request for approval. Raises Problem E227, E228 if this machine may not be approved."""
     if (known := Machine.objects.select_related("person").filter(public_key=public_key).first()) is not None:
         require_welcome(known)
     forget_dead(now)
@@ -54,7 +54,7 @@ def request_approval(
                 request = DeviceRequest.objects.create(
                     device_digest=digest_of(device_code), user_code=new_user_code(), **facts, **times
                 )
-        except IntegrityError:  # another request has the same code, which happens once in billions
+        except IntegrityError:  # another request has the same code, a one-in-billions chance
             if attempt == ATTEMPTS - 1:
                 raise
         else:
@@ -67,7 +67,7 @@ def forget_dead(now: datetime) -> None:
 
 
 def _make_room(now: datetime) -> None:
-    """If too many requests are stored, delete expired ones, or else the oldest one from the busiest address."""
+    """If too many requests are stored, delete the expired ones or, failing that, the busiest address's oldest one."""
     if DeviceRequest.objects.count() < MOST:
         return
     dead = DeviceRequest.objects.filter(expires_at__lt=now).order_by("expires_at").values_list("pk", flat=True)
@@ -82,12 +82,12 @@ def _make_room(now: datetime) -> None:
 
 
 def new_user_code() -> str:
-    """Return a random code of eight letters, which a person can read aloud and type."""
+    """Return a random code of eight lettersthat is easy to read aloud and type."""
     return "".join(secrets.choice(LETTERS) for _ in range(CODE_LENGTH))
 
 
 def typed_code(text: str) -> str:
-    """Return a typed code in its stored form. People may type it in either case, with or without its dash."""
+    """Return the stored form of a code as typed, in either case and with or without its dash."""
     return "".join(letter for letter in text.upper() if letter.isalnum())[: CODE_LENGTH + 1]
 
 
@@ -96,7 +96,7 @@ def find_request(text: str) -> DeviceRequest | None:
 
 
 def require_answerable(*, request: DeviceRequest, person: Person, now: datetime) -> None:
-    """Check that the person may answer the request, or has. Raises Problem E225 (expired), E226 (another answered)."""
+    """Check that the person may answer the request or already has. Raises Problem E225 (expired), E226 (not theirs)."""
     if request.state == State.WAITING and request.expires_at <= now:
         raise Problem.of("E225", shown=request.shown_code, minutes=round(LIFETIME.total_seconds() / 60))
     if request.state != State.WAITING and request.person_id != person.pk:
@@ -104,7 +104,7 @@ def require_answerable(*, request: DeviceRequest, person: Person, now: datetime)
 
 
 def may_approve(*, request: DeviceRequest, person: Person) -> bool:
-    """Return True if the person may approve the request. Relays, which see gradients, must be approved by operators."""
+    """Return True if the person may approve the request. Only operators may approve relays, which see gradients."""
     return request.kind != Machine.Kind.RELAY or person.is_staff
 
 
@@ -121,7 +121,7 @@ def answer_request(*, request: DeviceRequest, person: Person, approve: bool, now
 
 
 def asked_with(device_code: str) -> Asked:
-    """Return the request that has this device code. Raises Problem E222 if the code is unknown."""
+    """Return the request with this device code. Raises Problem E222 if the code is unknown."""
     request = DeviceRequest.objects.select_related("person").filter(device_digest=digest_of(device_code)).first()
     if request is None:
         raise Problem.of("E222")
@@ -131,9 +131,9 @@ def asked_with(device_code: str) -> Asked:
 def collect_machine(*, asked: Asked, proof: bytes, url: str, now: datetime) -> Machine:
     """Admit the approved machine and return it. This works only once per request.
 
-    `proof` is the machine's signature of the device code, for the purpose REQUEST. `url` is the page where people
-    approve. Raises Problem E216 (wrong proof), E221 (declined), E222 (expired or used), E220 (not answered yet), E227,
-    E228.
+    `proof` is the machine's signature of the device code, for the purpose REQUEST. `url` is the page on which people
+    approve machines. Raises Problem E216 (wrong proof), E221 (declined), E222 (expired or used), E220 (not answered
+    yet), E227, E228.
     """
     request, key = asked.request, bytes(asked.request.public_key)
     if not is_proof(secret=asked.device_code, public_key=key, proof=proof):

@@ -1,7 +1,7 @@
-"""Logins through another site. For each login, this site stores only the other site's name and its id for the person.
+"""Logins through another site. For each one, this site stores only the other site's name and its id for the person.
 
-People connect such an account in one of two ways: by signing up through the other site, or while logged in here. A
-matching name or e-mail address never connects two accounts.
+People link such an account in one of two ways: by signing up through the other site, or from here while logged in. A
+matching name or e-mail address alone never links two accounts.
 """
 
 from collections.abc import Collection
@@ -22,7 +22,7 @@ def person_known_as(*, provider: str, uid: str) -> Person | None:
 
 @transaction.atomic
 def join_from_outside(*, provider: str, uid: str, username: str) -> Person:
-    """Return the person with this account on another site, or create one without a password. Raises ValidationError."""
+    """Return the person linked to this account elsewhere, or create one without a password. Raises ValidationError."""
     if known := person_known_as(provider=provider, uid=uid):
         return known
     require_free(username)
@@ -44,7 +44,7 @@ def connected(person: Person) -> list[str]:
 
 @transaction.atomic
 def connect(*, person: Person, provider: str, uid: str, name: str) -> None:
-    """Connect a person to an account of another site. `name` is that site's display name.
+    """Link a person to an account on another site, whose display name is `name`.
 
     Raises Problem E337 (another person uses that account), E338 (the person has another account there).
     """
@@ -63,7 +63,7 @@ def connect(*, person: Person, provider: str, uid: str, name: str) -> None:
 def disconnect(*, person: Person, provider: str, name: str, open_here: Collection[str]) -> None:
     """Remove a person's login through another site. `open_here` lists the sites through which people can log in.
 
-    Raises Problem E339 if the person would have no way left to log in.
+    Raises Problem E339 if this would leave the person with no way to log in.
     """
     now = Person.objects.select_for_update().get(pk=person.pk)
     others = set(connected(now)) & set(open_here) - {provider}

@@ -1,4 +1,4 @@
-"""The site's signing key, and encryption of secrets that the site must read back, such as access tokens."""
+"""The site's signing key, and encryption for secrets that the site must be able to read back, such as access tokens."""
 
 import base64
 
@@ -18,7 +18,7 @@ def site_key() -> Ed25519PrivateKey:
 
 
 class Unreadable(Exception):
-    """A secret that cannot be decrypted: it is damaged, or was encrypted under another key."""
+    """A secret that cannot be decrypted, because it is damaged or was encrypted with another key."""
 
 
 def seal(secret: str) -> str:

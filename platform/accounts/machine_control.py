@@ -15,8 +15,8 @@ from peer_agent.machine.resting import Rest
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.messages import Instructions, MachineReport
 
-SPARED = timedelta(seconds=30)  # within this time, a report that equals the last one is not written again
-MOST_CHANGED = 10_000  # most rows in one query; any other machine gets its instructions with its next report
+SPARED = timedelta(seconds=30)  # a repeat of the last report within this time is not written
+MOST_CHANGED = 10_000  # limit on rows per query; other machines get instructions with their next report
 FRESH = timedelta(seconds=150)  # a machine reports at least once a minute
 
 
@@ -33,7 +33,7 @@ class Control(NamedTuple):
 
     @property
     def paused_until(self) -> datetime | None:
-        """The time at which the site resumes the machine, or None if it is not paused or the owner must resume it."""
+        """When the site will resume the machine, or None if it is not paused or only the owner can resume it."""
         until = self.wanted.pause_until if self.wanted.pause else 0
         return datetime.fromtimestamp(until, UTC) if until else None
 
@@ -56,7 +56,7 @@ def controls_of(machines: Collection[Machine]) -> dict[UUID, Control]:
 
 
 def paused_in(run: RunId, owner: Person) -> tuple[Machine, Control] | None:
-    """Return one connected machine in the run that its owner has paused, with its `Control`, or None."""
+    """Return one connected machine in the run that its owner has paused, along with its `Control`, or None."""
     rows = MachineControl.objects.filter(machine__person=owner, reported_at__gte=timezone.now() - FRESH)
     for row in rows.select_related("machine"):
         control = _control_in(row)
@@ -71,7 +71,7 @@ def _control_in(row: MachineControl) -> Control:
 
 
 def wanted_in(row: MachineControl) -> Instructions:
-    """Return the current instructions. The end of a pause counts as another revision, although it is not stored."""
+    """Return the current instructions. The end of a pause counts as a new revision, although it is not stored."""
     try:
         said = msgspec.json.decode(row.instructions)
         wanted = msgspec.convert({"type": "Instructions", **said, "revision": row.revision}, Instructions)
@@ -136,6 +136,6 @@ def forget_report(*, machine_id: str, at: datetime) -> None:
 
 
 def changed_since(then: datetime) -> dict[str, Instructions]:
-    """Return the instructions changed since `then`, by the machine's id in protocol messages."""
+    """Return the instructions changed since `then`, keyed by the machine's id in protocol messages."""
     rows = MachineControl.objects.filter(changed_at__gte=then).order_by("-changed_at")[:MOST_CHANGED]
     return {row.machine_id.hex: wanted_in(row) for row in rows}

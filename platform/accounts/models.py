@@ -1,4 +1,4 @@
-"""Tables of people, their machines and their tokens."""
+"""Tables for people, their machines and their tokens."""
 
 import uuid
 from typing import Any, ClassVar
@@ -25,7 +25,7 @@ NAME_RULE = RegexValidator(
 
 class PersonManager(BaseUserManager["Person"]):
     def create_user(self, username: str, password: str | None = None, **fields: Any) -> "Person":
-        """Create a person. Without a password, the person cannot log in."""
+        """Create a person. A person without a password cannot log in."""
         person = self.model(username=self.model.normalize_username(username), **fields)
         person.set_password(password)
         person.save(using=self._db)
@@ -36,7 +36,7 @@ class PersonManager(BaseUserManager["Person"]):
 
 
 class Person(AbstractBaseUser, PermissionsMixin):
-    """A person. `username` is the public name, and the only fact that the site requires about a person."""
+    """A person. `username` is the public name, and the only thing that the site requires a person to provide."""
 
     username = models.CharField(
         "name",
@@ -48,7 +48,7 @@ class Person(AbstractBaseUser, PermissionsMixin):
     is_staff = models.BooleanField(default=False)  # an operator of this site
     is_active = models.BooleanField(default=True)
     date_joined = models.DateTimeField(default=timezone.now)
-    # At /people/<name>/; if False, only the person can see the page.
+    # The page at /people/<name>/; if False, only the person can see it.
     has_public_page = models.BooleanField(default=True)
     session_epoch = models.PositiveIntegerField(default=0, editable=False)  # raising this number ends all sessions
 
@@ -106,7 +106,7 @@ class Machine(models.Model):
 
 
 class MachineControl(models.Model):
-    """An owner's instructions for a machine, and its last report. If there is no row, the owner has changed nothing.
+    """An owner's instructions for a machine, and its last report. No row means that the owner has changed nothing.
 
     The owner's pages write `instructions`; the machine's connection writes `report`. Both are JSON encodings of
     protocol structs: `Instructions` and `MachineReport`.
@@ -117,14 +117,14 @@ class MachineControl(models.Model):
     instructions = models.TextField(default="{}")
     changed_at = models.DateTimeField(default=timezone.now, db_index=True)
     report = models.TextField(blank=True)
-    reported_at = models.DateTimeField(null=True, blank=True)  # None: the machine has since disconnected
+    reported_at = models.DateTimeField(null=True, blank=True)  # None once the machine has disconnected
 
     def __str__(self) -> str:
         return f"what is wanted of {self.machine_id}"
 
 
 class PastOwner(models.Model):
-    """A former owner of a machine. If this person's account is closed, the site also rejects the machine's key."""
+    """A former owner of a machine. If that person's account is closed, the site also rejects the machine's key."""
 
     machine = models.ForeignKey(Machine, models.CASCADE, related_name="past_owners")
     person = models.ForeignKey(Person, models.CASCADE, related_name="+")
@@ -147,18 +147,18 @@ class DeviceRequest(models.Model):
         USED = "used"  # approved, and the machine has collected the approval
 
     device_digest = models.CharField(max_length=64, unique=True)
-    user_code = models.CharField(max_length=8, unique=True)  # without its dash
+    user_code = models.CharField(max_length=8, unique=True)  # without the dash
     name = models.CharField(max_length=60)
     public_key = models.BinaryField(max_length=KEY_BYTES)
     system = models.CharField(max_length=80)
     kind = models.CharField(max_length=8, choices=Machine.Kind.choices, default=Machine.Kind.AGENT)
-    # The slug of a run, as the machine sent it; the run may not exist.
+    # The run's slug as sent by the machine. There may be no such run.
     run = models.CharField(max_length=80, blank=True)
     address = models.CharField(max_length=45, blank=True)
     state = models.CharField(max_length=8, choices=State.choices, default=State.WAITING)
     person = models.ForeignKey(
         Person, models.CASCADE, related_name="device_requests", null=True, blank=True
-    )  # the person who answered
+    )  # whoever answered
     created_at = models.DateTimeField(default=timezone.now)
     expires_at = models.DateTimeField(db_index=True)
 
@@ -176,16 +176,16 @@ class DeviceRequest(models.Model):
 
     @property
     def shown_code(self) -> str:
-        """The code as shown to people, such as BCDF-GHJK."""
+        """The code as displayed to people, such as BCDF-GHJK."""
         return f"{self.user_code[:4]}-{self.user_code[4:]}"
 
 
 class Token(models.Model):
-    """A secret that the site shows only once. Only its sha256 is stored, which is safe for 256 random bits."""
+    """A secret that the site shows only once. Only its SHA-256 is stored, which is safe for 256 random bits."""
 
     class Purpose(models.TextChoices):
         MACHINE = "machine"  # admits one machine, once
-        API = "api"  # reads and writes through the API as the person
+        API = "api"  # grants API access, as the person
 
     person = models.ForeignKey(Person, models.CASCADE, related_name="tokens")
     purpose = models.CharField(max_length=8, choices=Purpose.choices)
@@ -204,12 +204,12 @@ class Token(models.Model):
 
 
 class Team(models.Model):
-    """A team: people whose contributions are counted together. Only the sha256 of its link's secret is stored."""
+    """A team: people whose contributions are counted together. Of its link's secret, only the SHA-256 is stored."""
 
     slug = models.SlugField(max_length=40, unique=True)
     name = models.CharField(max_length=40)
     leader = models.ForeignKey(Person, models.PROTECT, related_name="teams_led")
-    link_digest = models.CharField(max_length=64, blank=True)  # empty: the link admits no one
+    link_digest = models.CharField(max_length=64, blank=True)  # empty if there is no working link
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
@@ -226,12 +226,12 @@ class Team(models.Model):
 
 
 class TeamMember(models.Model):
-    """A person's membership in a team, in UTC days. Samples contributed in that time count for the team."""
+    """A person's membership in a team, in UTC days. Samples contributed during it count for the team."""
 
     team = models.ForeignKey(Team, models.CASCADE, related_name="members")
     person = models.ForeignKey(Person, models.CASCADE, related_name="in_teams")
-    joined_day = models.IntegerField()  # days since 1970; samples of this day count for the team
-    left_day = models.IntegerField(null=True, blank=True)  # samples of this day no longer count for the team
+    joined_day = models.IntegerField()  # days since 1970; the first day whose samples count for the team
+    left_day = models.IntegerField(null=True, blank=True)  # the first day whose samples no longer count
 
     class Meta:
         ordering = ("pk",)

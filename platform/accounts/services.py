@@ -1,4 +1,4 @@
-"""Functions that change people, machines and tokens, check requests for credentials, and sign credentials."""
+"""Functions that change people, machines and tokens, check credential requests, and sign credentials."""
 
 import hashlib
 import secrets
@@ -33,19 +33,19 @@ from peer_agent.protocol.identifiers import Peer, PeerId, RunId
 from peer_agent.protocol.messages import PROTOCOL
 
 MACHINE_TOKEN_LIFETIME = timedelta(hours=24)
-# Machines may ask for these roles; the site gives all others only to itself.
+# Machines may request only these roles; the site reserves all others for itself.
 ASKED_FOR = (Role.TRAINER, Role.AUXILIARY, Role.RELAY)
 
 
 class IssuedToken(NamedTuple):
-    """A token with its secret, which is shown only once."""
+    """A token together with its secret, which is shown only once."""
 
     token: Token
     secret: str
 
 
 def sign_up(*, username: str, password: str) -> Person:
-    """Create a person. Raises ValidationError, which lists the invalid fields."""
+    """Create a person. Raises a ValidationError listing the invalid fields."""
     require_free(username)
     return _add_person(Person(username=Person.normalize_username(username)), password)
 
@@ -71,7 +71,7 @@ def relay_keeper() -> Person:
 def create_token(
     *, person: Person, purpose: Token.Purpose, label: str = "", lifetime: timedelta | None = None
 ) -> IssuedToken:
-    """Create a token. Its secret is `mh_` followed by 256 random bits. Without `lifetime`, it works until revoked."""
+    """Create a token. Its secret is `mh_` followed by 256 random bits. With no `lifetime`, it works until revoked."""
     secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
     expires_at = timezone.now() + lifetime if lifetime else None
     token = Token.objects.create(
@@ -96,10 +96,10 @@ def digest_of(secret: str) -> str:
 def enrol_machine(
     *, secret: str, name: str, public_key: bytes, proof: bytes, kind: Machine.Kind = Machine.Kind.AGENT
 ) -> Machine:
-    """Admit the machine that has `public_key`, for the person who created the token.
+    """Admit the machine with `public_key` on behalf of the person who created the token.
 
-    A machine that the site already knows keeps its row and its history. `proof` is the machine's signature of
-    `secret`, for the purpose REQUEST. Raises Problem E215 (token), E216 (proof), E227, E228.
+    A machine already known to the site keeps its row and its history. `proof` is the machine's signature of `secret`,
+    for the purpose REQUEST. Raises Problem E215 (token), E216 (proof), E227, E228.
     """
     now = timezone.now()
     token = _usable_token(secret, Token.Purpose.MACHINE, now)
@@ -135,13 +135,13 @@ def require_welcome(machine: Machine) -> None:
 
 
 def is_proof(*, secret: str, public_key: bytes, proof: bytes) -> bool:
-    """Return True if `proof` is a signature of `secret` made with the private key of `public_key`."""
+    """Return True if `proof` is a signature of `secret` made with the private key that belongs to `public_key`."""
     signed = Signed(secret.encode(), proof)
     return len(public_key) == KEY_BYTES and credentials.is_signed_by(public_key, credentials.REQUEST, signed)
 
 
 def person_of_token(*, secret: str, now: datetime | None = None) -> Person:
-    """Return the owner of a personal access token, and record its use. Raises Problem E215 if it is not valid."""
+    """Return the owner of a personal access token, and record its use. Raises Problem E215 if the token is invalid."""
     now = now or timezone.now()
     token = _usable_token(secret, Token.Purpose.API, now)
     Token.objects.filter(pk=token.pk).update(used_at=now)
@@ -194,7 +194,7 @@ def issue_credential(*, machine: Machine, run: RunId, role: Role, now: int) -> S
 def issue_reader(*, key: bytes, peer: PeerId, run: RunId, now: int) -> Signed:
     """Return a signed one-hour credential.
 
-    With it the site, as the holder of `key`, can read a run's log on relays.
+    The site, as the holder of `key`, uses it to read a run's log on relays.
     """
     credential = Credential(
         person=RELAY_KEEPER,
@@ -209,7 +209,7 @@ def issue_reader(*, key: bytes, peer: PeerId, run: RunId, now: int) -> Signed:
 
 
 def _add_person(person: Person, password: str) -> Person:
-    """Create a person. Raises ValidationError, which lists the faults of both the name and the password."""
+    """Create a person. Raises a ValidationError listing everything wrong with the name and the password."""
     faults: dict[str, list[str]] = {}
     try:
         person.full_clean(exclude=["password"])
@@ -228,7 +228,7 @@ def _add_person(person: Person, password: str) -> Person:
 
 
 def _usable_token(secret: str, purpose: Token.Purpose, now: datetime) -> Token:
-    """Return the token with this secret. Raises Problem E215 if it is unknown, used up, expired or revoked."""
+    """Return the token with this secret. Raises Problem E215 if it is unknown, already used, expired or revoked."""
     token = Token.objects.select_related("person").filter(digest=digest_of(secret), purpose=purpose).first()
     if token is None or token.revoked_at or not token.person.is_active:
         raise Problem.of("E215")
@@ -239,11 +239,11 @@ def _usable_token(secret: str, purpose: Token.Purpose, now: datetime) -> Token:
     return token
 
 
-# Requests for a credential. A machine signs its id, the role and the time with its own key.
+# Credential requests. A machine signs its id, the role and the time with its own key.
 
 
 class CredentialRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a request for a credential. `issued_at` is in UTC seconds. Protocol 1 omits `protocol`."""
+    """The body of a credential request. `issued_at` is in UTC seconds. Protocol 1 omits `protocol`."""
 
     machine: Peer
     role: Role
@@ -254,10 +254,10 @@ class CredentialRequest(Struct, frozen=True, forbid_unknown_fields=True):
 def verified_request(
     *, body: bytes, signature: str, site: str, now: float, upgrade: Callable[[], str]
 ) -> tuple[Machine, Role]:
-    """Check a request for a credential and return its machine and role.
+    """Check a credential request and return its machine and role.
 
-    Raises Problem E206, E205, E101, E214, E216, E204, E213, checked in this order. `upgrade` returns the command that
-    updates an agent whose protocol this site does not support.
+    Raises Problem E206, E205, E101, E214, E216, E204, E213, checked in this order. `upgrade` returns the command for
+    updating an agent whose protocol this site does not support.
     """
     request = _parsed(body)
     if request.protocol != PROTOCOL:
@@ -270,7 +270,7 @@ def verified_request(
         raise Problem.of("E216") from error
     if not is_signed_by(bytes(machine.public_key), REQUEST, signed):
         raise Problem.of("E216")
-    # Check the clock last, so that only the machine itself can cause an error about its clock.
+    # Check the clock last, so that only the machine itself can trigger an error about its clock.
     if abs(now - request.issued_at) > CLOCK_TOLERANCE_S:
         raise Problem.of("E204", minutes=round(abs(now - request.issued_at) / 60))
     if request.role not in ASKED_FOR:

@@ -1,4 +1,4 @@
-"""Functions to create, join and leave teams. A person is in at most one team."""
+"""Functions for creating, joining and leaving teams. A person can be in only one team at a time."""
 
 import secrets
 
@@ -15,7 +15,7 @@ from accounts.services import digest_of
 from peer_agent.protocol.errors import Problem
 
 MOST_MEMBERS = 1000
-RESERVED = {"new", "leave", ""}  # these names are pages of the site
+RESERVED = {"new", "leave", ""}  # taken by pages of the site
 
 
 def team_of(person: Person) -> Team | None:
@@ -28,14 +28,14 @@ def members_of(team: Team) -> QuerySet[TeamMember]:
 
 @transaction.atomic
 def make_team(*, leader: Person, name: str) -> Team:
-    """Create a team. Its leader leaves any previous team. Raises ValidationError."""
+    """Create a team and remove its leader from any previous team. Raises ValidationError."""
     name = " ".join(name.split())
     team = Team(name=name, slug=_free_slug(name), leader=leader)
     team.full_clean(exclude=["link_digest"])
     try:
         with transaction.atomic():
             team.save()
-    except IntegrityError as error:  # two requests at once
+    except IntegrityError as error:  # two simultaneous requests
         raise ValidationError({"name": gettext("That name is taken.")}) from error
     _move(leader, team)
     return team
@@ -50,7 +50,7 @@ def new_link(*, team: Team) -> str:
 
 
 def team_by_link(*, slug: str, secret: str) -> Team:
-    """Return the team to which an invitation link belongs. Raises Problem E330 if the link does not work."""
+    """Return the team that an invitation link belongs to. Raises Problem E330 if the link does not work."""
     team = Team.objects.filter(slug=slug, link_digest=digest_of(secret)).first()
     if team is None:
         raise Problem.of("E330")
@@ -59,7 +59,7 @@ def team_by_link(*, slug: str, secret: str) -> Team:
 
 @transaction.atomic
 def join_team(*, slug: str, secret: str, person: Person) -> Team:
-    """Move a person into the team of an invitation link. Raises Problem E330 (invalid link), E340 (full team)."""
+    """Move a person into the team that invited them by link. Raises Problem E330 (invalid link), E340 (full team)."""
     team = Team.objects.select_for_update().get(pk=team_by_link(slug=slug, secret=secret).pk)
     if members_of(team).filter(person=person).exists():
         return team
@@ -74,14 +74,14 @@ def join_team(*, slug: str, secret: str, person: Person) -> Team:
 
 @transaction.atomic
 def leave_team(*, person: Person) -> None:
-    """End a person's membership; their samples stay. The longest-standing member succeeds a leader who leaves."""
+    """End a person's membership; their samples stay. If a leader leaves, the longest-standing member takes over."""
     for place in TeamMember.objects.filter(person=person, left_day=None):
         _leave(place)
 
 
 @transaction.atomic
 def remove_member(*, team: Team, person: Person) -> None:
-    """Remove a member and disable the team's invitation link, which the member may know."""
+    """Remove a member, and disable the team's invitation link in case the member knows it."""
     for place in members_of(team).filter(person=person):
         _leave(place)
         Team.objects.filter(pk=team.pk).update(link_digest="")
@@ -92,7 +92,7 @@ def _move(person: Person, team: Team) -> None:
     try:
         with transaction.atomic():
             TeamMember.objects.create(team=team, person=person, joined_day=day_of(timezone.now()))
-    except IntegrityError as error:  # two requests at once
+    except IntegrityError as error:  # two simultaneous requests
         raise ValidationError({"name": gettext("You joined another team at this moment.")}) from error
 
 

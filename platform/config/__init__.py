@@ -1,4 +1,4 @@
-"""Settings from the environment, trusted proxies, and Celery. Every other package builds on this one."""
+"""Settings from the environment, trusted proxies, and Celery. All other packages build on this one."""
 
 import os
 

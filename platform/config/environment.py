@@ -14,7 +14,7 @@ from peer_agent.protocol.errors import Problem
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# Use FULL, not NORMAL: a commit that was announced must survive a power cut (rule 16).
+# FULL rather than NORMAL, so that a commit that has been announced survives a power cut (rule 16).
 SQLITE_OPTIONS = {
     "transaction_mode": "IMMEDIATE",
     "timeout": 20,
@@ -22,8 +22,8 @@ SQLITE_OPTIONS = {
 }
 SECRET_BYTES = 32
 CONNECTS_AS = f"manyhands {__version__}"  # what PostgreSQL calls this version's connections (application_name)
-# Time limits for PostgreSQL, so that a process or a network that hangs blocks others for less than a host's claim lasts
-# (10 s). `manage.py migrate` lifts the first one. Reaching a limit raises OperationalError, which callers retry.
+# Time limits for PostgreSQL. If a process or network hangs, it blocks others for less time than a host's claim lasts
+# (10 s). `manage.py migrate` lifts the first limit. Exceeding one raises OperationalError, which callers retry.
 SERVER_LIMITS = {"statement_timeout": 8000, "lock_timeout": 4000, "idle_in_transaction_session_timeout": 5000}  # ms
 CLIENT_LIMITS = {  # seconds; `tcp_user_timeout` is in milliseconds
     "connect_timeout": 5,
@@ -38,7 +38,7 @@ YEAR_S = 31_536_000
 
 
 def text(name: str, default: str = "", *, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the variable `name`, or the content of the file whose path is in `name`_FILE. Raises Problem E405."""
+    """Return the variable `name`, or the content of the file that `name`_FILE points to. Raises Problem E405."""
     if file := environ.get(f"{name}_FILE"):
         try:
             return Path(file).read_text().strip()
@@ -48,7 +48,7 @@ def text(name: str, default: str = "", *, environ: Mapping[str, str] = os.enviro
 
 
 def number(name: str, default: int, *, least: int, most: int, environ: Mapping[str, str] = os.environ) -> int:
-    """Return a whole number from `least` to `most`. Raises Problem E405."""
+    """Return a whole number between `least` and `most`. Raises Problem E405."""
     value = text(name, environ=environ)
     if not value:
         return default
@@ -58,7 +58,7 @@ def number(name: str, default: int, *, least: int, most: int, environ: Mapping[s
 
 
 def flag(name: str, *, environ: Mapping[str, str] = os.environ) -> bool:
-    """Return True for "1", False for "0" or an empty value. Raises Problem E405 on any other value."""
+    """Return True for "1" and False for "0" or an empty value. Raises Problem E405 for any other value."""
     value = text(name, environ=environ)
     if value not in ("", "0", "1"):
         raise Problem.of("E405", name=name, reason=f"“{value}” is neither 0 nor 1")
@@ -66,7 +66,7 @@ def flag(name: str, *, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def choice(name: str, known: Sequence[str], *, environ: Mapping[str, str] = os.environ) -> str:
-    """Return one of the known values, by default the first. Raises Problem E405 on any other value."""
+    """Return one of the known values, defaulting to the first. Raises Problem E405 for any other value."""
     value = text(name, environ=environ) or known[0]
     if value not in known:
         raise Problem.of("E405", name=name, reason=f"“{value}” is none of {', '.join(known)}")
@@ -74,7 +74,7 @@ def choice(name: str, known: Sequence[str], *, environ: Mapping[str, str] = os.e
 
 
 def listening(name: str, *, environ: Mapping[str, str] = os.environ) -> tuple[str, int] | None:
-    """Return a host and a port to listen at, as in 127.0.0.1:9100, or None if unset. Raises Problem E405."""
+    """Return the host and port to listen on, as in 127.0.0.1:9100, or None if unset. Raises Problem E405."""
     value = text(name, environ=environ)
     host, _, port = value.rpartition(":")
     if value and not (host and port.isdecimal() and 0 < int(port) < 65_536):
@@ -87,7 +87,7 @@ def folder(name: str, default: Path, *, environ: Mapping[str, str] = os.environ)
 
 
 def folders(name: str, *, environ: Mapping[str, str] = os.environ) -> list[Path]:
-    """Parse folders separated as in PATH and return their absolute paths. Raises Problem E405 if one is missing."""
+    """Parse folders, separated as in PATH, and return their absolute paths. Raises Problem E405 if any is missing."""
     found = [Path(part).expanduser().resolve() for part in text(name, environ=environ).split(os.pathsep) if part]
     for path in found:
         if not path.is_dir():
@@ -105,7 +105,7 @@ def networks(name: str, *, environ: Mapping[str, str] = os.environ) -> list[Netw
 
 
 def address(name: str, default: str, *, environ: Mapping[str, str] = os.environ) -> str:
-    """Return an http(s) address without a path. Raises Problem E405 on any other value."""
+    """Return an http(s) address without a path. Raises Problem E405 for any other value."""
     value = text(name, default, environ=environ).rstrip("/")
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query:
@@ -114,12 +114,12 @@ def address(name: str, default: str, *, environ: Mapping[str, str] = os.environ)
 
 
 def in_url(host: str) -> str:
-    """Return a host in the form used in URLs, with an IPv6 address in brackets."""
+    """Return a host as it is written in URLs, with brackets around an IPv6 address."""
     return f"[{host}]" if ":" in host else host
 
 
 def broker(name: str, *, environ: Mapping[str, str] = os.environ) -> str:
-    """Return a Redis address, or an empty string if none is set. Raises Problem E405 on any other value."""
+    """Return a Redis address, or an empty string if none is set. Raises Problem E405 for any other value."""
     value = text(name, environ=environ)
     if value and not value.startswith(("redis://", "rediss://")):
         raise Problem.of("E405", name=name, reason="it does not begin with redis:// or rediss://")
@@ -127,9 +127,9 @@ def broker(name: str, *, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def mail_server(name: str, *, sender: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return Django's settings for the SMTP server at a URL; an empty dict if no URL is set. Raises Problem E405.
+    """Return Django's settings for the SMTP server at a URL, or an empty dict if no URL is set. Raises Problem E405.
 
-    `sender` is the address from which e-mail is sent. `smtps://` uses TLS from the first byte. `smtp://` uses STARTTLS,
+    `sender` is the address that e-mail is sent from. `smtps://` uses TLS from the first byte. `smtp://` uses STARTTLS,
     except for a server on this machine.
     """
     value = text(name, environ=environ)
@@ -155,7 +155,7 @@ def mail_server(name: str, *, sender: str, environ: Mapping[str, str] = os.envir
 
 
 def database(name: str, data: Path, *, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return Django's database settings for the URL in `name`, or for SQLite in `data`. Raises Problem E405."""
+    """Return Django's database settings for the URL in `name`, or for SQLite under `data`. Raises Problem E405."""
     value = text(name, environ=environ)
     if not value:
         return sqlite(str(data / "db.sqlite3"))
@@ -174,7 +174,7 @@ def sqlite(path: str) -> dict[str, Any]:
 def postgresql(url: str) -> dict[str, Any]:
     """Return settings for PostgreSQL with psycopg's pool and time limits.
 
-    `?host=/folder` names a Unix socket. All other parameters go to libpq and replace the limits of the same name.
+    `?host=/folder` names a Unix socket. All other parameters go to libpq and override the limits of the same name.
     """
     parts = urlsplit(url)
     given = {key: values[-1] for key, values in parse_qs(parts.query).items()}
@@ -194,23 +194,23 @@ def postgresql(url: str) -> dict[str, Any]:
         "HOST": host,
         "PORT": parts.port or "",
         "CONN_MAX_AGE": 0,
-        "CONN_HEALTH_CHECKS": True,  # replaces connections that broke when the database restarted
+        "CONN_HEALTH_CHECKS": True,  # replaces connections broken by a database restart
         "OPTIONS": {**options, "pool": dict(POOL)},
     }
 
 
-# Secrets that only this site uses. Each is a file with mode 0600 in the data folder, created at first use.
+# Secrets used by this site alone. Each is a file with mode 0600 in the data folder, created on first use.
 
 
 def kept_secret(path: Path) -> bytes:
-    """Return 32 random bytes from a file, which has them in hexadecimal. The first of concurrent calls creates it."""
+    """Return the 32 random bytes that a file stores in hexadecimal. If calls race, the first one creates the file."""
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
         draft.touch(mode=0o600)
         draft.write_text(secrets.token_hex(SECRET_BYTES))
         try:
-            os.link(draft, path)  # unlike a rename, a link never replaces another process's file
+            os.link(draft, path)  # unlike renaming, linking never replaces another process's file
         except FileExistsError:
             pass
         finally:
@@ -218,15 +218,15 @@ def kept_secret(path: Path) -> bytes:
     return bytes.fromhex(path.read_text())
 
 
-# Other sites through which people can log in. By default, there are none.
+# Other sites through which people can log in. There are none by default.
 
 HUGGING_FACE = "https://huggingface.co"
-# Use PKCE (RFC 7636): an intercepted code is then useless.
+# Use PKCE (RFC 7636), which makes an intercepted code useless.
 SAFE = {"oauth_pkce_enabled": True}
 
 
 def login_providers(*, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return allauth's SOCIALACCOUNT_PROVIDERS. Raises Problem E405 if a client's id or secret is missing."""
+    """Return allauth's SOCIALACCOUNT_PROVIDERS. Raises Problem E405 if a client lacks its id or secret."""
     found: dict[str, Any] = {}
     openid = [app for app in (hugging_face(environ), own_provider(environ)) if app]
     if openid:
@@ -243,9 +243,9 @@ def hugging_face(environ: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def own_provider(environ: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the app for a school's or lab's OpenID Connect provider, or None if none is configured.
+    """Return the app for a school's or lab's own OpenID Connect provider, or None if none is configured.
 
-    MANYHANDS_OIDC_CLIENT_ID, …_CLIENT_SECRET, …_URL and …_NAME configure it. …_NAME is the text of the login button.
+    MANYHANDS_OIDC_CLIENT_ID, …_CLIENT_SECRET, …_URL and …_NAME configure it. …_NAME labels the login button.
     """
     found = client("MANYHANDS_OIDC", environ)
     if found is None:
@@ -258,7 +258,7 @@ def own_provider(environ: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def client(prefix: str, environ: Mapping[str, str]) -> dict[str, str] | None:
-    """Return an OAuth client's id and secret; None if neither is set. Raises Problem E405 if only one is set."""
+    """Return an OAuth client's id and secret, or None if neither is set. Raises Problem E405 if only one is set."""
     name, secret = (text(f"{prefix}_CLIENT_{part}", environ=environ) for part in ("ID", "SECRET"))
     if bool(name) != bool(secret):
         missing = f"{prefix}_CLIENT_{'SECRET' if name else 'ID'}"
@@ -271,7 +271,7 @@ def openid_app(found: dict[str, str], provider_id: str, name: str, url: str) -> 
     return {**found, "provider_id": provider_id, "name": name, "settings": settings}
 
 
-# Settings that depend on the site's public address. `serve` applies them again once it knows its port.
+# Settings that depend on the site's public address. `serve` applies them again once it knows its own port.
 
 
 def public_settings(url: str) -> dict[str, Any]:
@@ -290,7 +290,7 @@ def public_settings(url: str) -> dict[str, Any]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if only this machine can reach the host. False for 127.0.0.2, which tests use as another machine."""
+    """Return True if only this machine can reach the host. False for 127.0.0.2, another machine to the tests."""
     return host in ("127.0.0.1", "localhost", "::1")
 
 

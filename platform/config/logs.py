@@ -1,4 +1,4 @@
-"""Log records as JSON objects, one a line, for programs that collect them (MANYHANDS_LOG=json)."""
+"""Log records as JSON objects, one per line, for log collectors (MANYHANDS_LOG=json)."""
 
 import json
 import logging
@@ -7,18 +7,18 @@ from datetime import UTC, datetime
 
 _facts: ContextVar[dict[str, object]] = ContextVar("log_facts", default={})  # noqa: B039 (never changed in place)
 LINE = {"format": "{asctime} {levelname:7} {name}: {message}", "style": "{"}
-LONGEST = 20_000  # characters of a message or a traceback
+LONGEST = 20_000  # characters in a message or traceback
 
 
 def add_log_facts(**facts: object) -> None:
-    """Add facts to all further records of this task or thread and of those it starts. An empty text removes one."""
+    """Add facts to all further records of this task or thread and of any it starts. An empty string removes a fact."""
     known = _facts.get()
     if any(known.get(name) != value for name, value in facts.items()):
         _facts.set({**known, **facts})
 
 
 class JsonFormatter(logging.Formatter):
-    """A formatter of JSON lines: `time` (UTC), `level`, `logger`, `message`, the facts, and `traceback` of an error."""
+    """Formats records as JSON lines: `time` (UTC), `level`, `logger`, `message`, facts, and an error's `traceback`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -34,5 +34,5 @@ class JsonFormatter(logging.Formatter):
 
 
 def formatter(kind: str) -> dict[str, str]:
-    """Return Django's description of the formatter: `text` for people, `json` for programs."""
+    """Return the formatter's configuration for Django: `text` for people, `json` for programs."""
     return {"()": "config.logs.JsonFormatter"} if kind == "json" else LINE

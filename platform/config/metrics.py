@@ -1,6 +1,6 @@
-"""Figures of this process for Prometheus, and who may read them (docs/how-to/watch-a-site.md).
+"""This process's figures for Prometheus, and who may read them (docs/how-to/watch-a-site.md).
 
-Rooms count here. `web.metrics` adds what all processes have in common, from the database.
+Each package does its own counting. `web.metrics` adds the figures common to all processes, from the database.
 """
 
 import secrets
@@ -17,7 +17,7 @@ prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 SHORT_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 LONG_S: Final = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
-FORWARDED: Final = ("X-Forwarded-For", "X-Real-IP", "Forwarded", "Via")  # headers with which proxies show themselves
+FORWARDED: Final = ("X-Forwarded-For", "X-Real-IP", "Forwarded", "Via")  # headers that reveal a proxy
 
 ROUNDS = Counter(
     "manyhands_rounds", "Rounds that ended, by outcome; void ones by cause too.", ("run", "outcome", "cause")
@@ -34,10 +34,10 @@ JOB_S = Histogram("manyhands_job_seconds", "Duration of jobs.", ("kind", "outcom
 
 
 def may_read(peer: str, headers: Mapping[str, str]) -> bool:
-    """Return True if a request may read the figures. `peer` is the address of its connection.
+    """Return True if a request may read the figures. `peer` is the address that it comes from.
 
-    With MANYHANDS_METRICS_TOKEN, only requests with that token may. Without it, only machines on loopback and private
-    networks may, and never through a proxy, which might pass on the requests of strangers.
+    If MANYHANDS_METRICS_TOKEN is set, only requests with that token may. Otherwise, only machines on loopback and
+    private networks may, and never through a proxy, since it might be passing on requests from strangers.
     """
     if settings.METRICS_TOKEN:
         given, wanted = headers.get("Authorization", ""), f"Bearer {settings.METRICS_TOKEN}"

@@ -1,6 +1,6 @@
 """Trusted proxies: those on this machine, and those that the operator lists.
 
-The site accepts the visitor's address that a trusted proxy reports.
+The site believes a trusted proxy's statement of the visitor's address.
 """
 
 import ipaddress
@@ -28,10 +28,10 @@ def is_trusted(ip: str) -> bool:
 
 
 def visitor_of(peer: str, forwarded: str) -> str:
-    """Return the visitor's address: the last address in `forwarded` and `peer` that is not a trusted proxy.
+    """Return the visitor's address: the last of the addresses in `forwarded` and `peer` that is not a trusted proxy.
 
-    `forwarded` is the header X-Forwarded-For, to which each proxy appends its client's address. A visitor can forge
-    any address to the left of the returned one. Return an empty string if no address is known.
+    `forwarded` is the X-Forwarded-For header, to which each proxy appends its client's address. A visitor can forge any
+    address to the left of the one returned. Return an empty string if no address is known.
     """
     hop = parsed(peer)
     hops = forwarded.split(",") if forwarded else []

@@ -1,4 +1,4 @@
-"""The jobs that clean up after hosts."""
+"""Jobs that clean up after hosts."""
 
 from django.utils import timezone
 
@@ -11,7 +11,7 @@ from runs.departure import forget_lines
 
 @does(Kind.EXPIRE_PENDING)
 def expire_pending(_: Job) -> Outcome:
-    """Delete expired pending snapshots. Do the job again when the next one expires."""
+    """Delete expired pending snapshots. Run again when the next one expires."""
     snapshots.expire_pending()
     first = snapshots.next_expiry()
     return Later(max((first - timezone.now()).total_seconds() + 1, 0.0)) if first is not None else None
@@ -19,6 +19,6 @@ def expire_pending(_: Job) -> Outcome:
 
 @does(Kind.FORGET_NAME)
 def forget_name(job: Job) -> None:
-    """Erase a deleted account's name a second time, since hosts may have written it again from memory."""
+    """Erase a deleted account's name once more, since a host may have written it again from memory."""
     forget_lines(job.key)
     presence.forget_plans(job.key)

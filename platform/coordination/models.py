@@ -1,6 +1,6 @@
 """Tables that hosts write for the rest of the site: presence, elections, admitted hashes and pending snapshots.
 
-`Parcel` carries messages between site processes.
+`Parcel` carries messages between the site's processes.
 """
 
 from django.db import models
@@ -14,14 +14,14 @@ from runs.models import Run
 class Presence(models.Model):
     """The machines in a run and the progress of its step, written every second. The coordinator never reads these rows.
 
-    `plan` is the last plan, which is kept when the run loses its host. `links` has each machine's bandwidth, for the
-    machine's owner. `crowd` lists changes in the number of trainers as [UTC seconds, new number], the newest last.
+    `plan` is the last plan, kept when the run loses its host. `links` has each machine's bandwidth, for the machine's
+    owner. `crowd` lists changes in the number of trainers as [UTC seconds, new number], latest last.
     """
 
     run = models.OneToOneField(Run, models.CASCADE, primary_key=True, related_name="presence")
     at = models.DateTimeField(auto_now=True)
     phase = models.CharField(max_length=12)
-    done = models.BigIntegerField(default=0)  # samples in the accumulators
+    done = models.BigIntegerField(default=0)  # samples in accumulators
     target = models.BigIntegerField(default=0)
     void_rounds = models.BigIntegerField(default=0)
     members = models.JSONField(default=list)
@@ -34,7 +34,7 @@ class Presence(models.Model):
 
 
 class Election(models.Model):
-    """The one machine that may upload the state at a log entry, and its deadline."""
+    """The one machine allowed to upload the state at a log entry, and its deadline."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="elections")
     index = models.BigIntegerField()
@@ -56,7 +56,7 @@ class Admission(models.Model):
     index = models.BigIntegerField()
     step = models.BigIntegerField()
     sha256 = models.CharField(max_length=64)
-    size = models.BigIntegerField()  # bytes
+    size = models.BigIntegerField()  # in bytes
     at = models.DateTimeField(default=timezone.now)
 
     class Meta:
@@ -85,7 +85,7 @@ class PendingSnapshot(models.Model):
 
 
 class UploadSlot(models.Model):
-    """A machine's permission for one upload at a time, renewed while bytes arrive."""
+    """A machine's permission for one upload at a time, renewed as bytes arrive."""
 
     machine = models.OneToOneField(Machine, models.CASCADE, primary_key=True, related_name="upload_slot")
     until = models.DateTimeField()
@@ -95,7 +95,7 @@ class UploadSlot(models.Model):
 
 
 class Parcel(models.Model):
-    """A message to one site process or to all ("groups"), used while Redis is down (`channel_layer.bridge`)."""
+    """A message to one of the site's processes or to all ("groups"), sent while Redis is down (see `bridge`)."""
 
     recipient = models.CharField(max_length=32)
     data = models.BinaryField()

@@ -1,4 +1,4 @@
-"""The machines present in a run. The run's host writes them; pages and the API read them through this module only."""
+"""The machines present in a run. The run's host writes them; pages and the API read them only through this module."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -19,8 +19,8 @@ from runs.models import Run
 from runs.states import HOSTED
 
 TRAINER, AUXILIARY, RELAY = Role.TRAINER.value, Role.AUXILIARY.value, Role.RELAY.value
-CHANGES = 50  # changes in the number of trainers that are kept
-FRESH = timedelta(seconds=15)  # an older record means that the run has no living host
+CHANGES = 50  # how many changes in the number of trainers are kept
+FRESH = timedelta(seconds=15)  # an older record means that the run has no live host
 
 
 class OnlinePeer(NamedTuple):
@@ -43,14 +43,14 @@ class Step(TypedDict):
 
 
 class Carried(msgspec.Struct, frozen=True):
-    """The rate of a link in one direction, in bytes per second. With `is_floor`, the rate is a lower bound."""
+    """A link's rate in one direction, in bytes per second. If `is_floor`, the rate is a lower bound."""
 
     bps: float
     is_floor: bool
 
 
 class Link(msgspec.Struct, frozen=True):
-    """A member's link in both directions. None means not measured yet."""
+    """A member's link in both directions. None means not yet measured."""
 
     role: str
     up: Carried | None
@@ -63,10 +63,10 @@ class Crowd(NamedTuple):
 
 
 class Here(NamedTuple):
-    """The current state of a run. `links` has the stored form (see `links_in`); `crowd` ends with the newest change."""
+    """The current state of a run. `links` has the stored form (see `links_in`); `crowd` ends with the latest change."""
 
     peers: list[OnlinePeer]
-    phase: str  # empty if no host drives the run
+    phase: str  # empty if no host is driving the run
     plan: Outline | None
     links: dict[str, Any]
     crowd: list[Crowd]
@@ -82,7 +82,7 @@ class Shown(NamedTuple):
 
 
 class Before(NamedTuple):
-    """The members that a host wrote last time. `at` is the time of that write, or None if there was none."""
+    """The members that a host wrote last time. `at` is when that was, or None if it never did."""
 
     members: list[OnlinePeer]
     at: datetime | None
@@ -104,7 +104,7 @@ def online(run: Run) -> list[OnlinePeer]:
 
 
 def online_in(runs: Iterable[Run]) -> dict[UUID, list[OnlinePeer]]:
-    """Return the connected peers of each run that has a host, by run, in one query."""
+    """Return the connected peers of each run that has a host, keyed by run, in one query."""
     driven = [run.pk for run in runs if run.state in HOSTED]
     fresh = Presence.objects.filter(run__in=driven, at__gte=timezone.now() - FRESH)
     return {run_id: _peers_in(members) for run_id, members in fresh.values_list("run_id", "members")}
@@ -115,7 +115,7 @@ def _peers_in(members: Iterable[Mapping[str, Any]]) -> list[OnlinePeer]:
 
 
 def last_plan(run: Run) -> Outline | None:
-    """Return the last plan that a host made, even if the run has no host now."""
+    """Return the last plan that a host made, even if the run now has no host."""
     return _outline(Presence.objects.filter(run=run).values_list("plan", flat=True).first())
 
 
@@ -127,7 +127,7 @@ def _outline(plan: Any) -> Outline | None:
 
 
 def links(run: Run) -> dict[PeerId, Link]:
-    """Return the measured links of connected machines. Show a link only to the machine's owner and the organizer."""
+    """Return the measured links of connected machines. Show each link only to the machine's owner and the organizer."""
     fresh = Presence.objects.filter(run=run, run__state__in=HOSTED, at__gte=timezone.now() - FRESH)
     return links_in(fresh.values_list("links", flat=True).first() or {})
 
@@ -143,7 +143,7 @@ def _crowd_in(row: Presence) -> list[Crowd]:
 
 
 def _with(changes: list[list[float]], *newer: list[float]) -> list[list[float]]:
-    """Append the `newer` numbers of trainers that differ from the last. Return the last `CHANGES` entries."""
+    """Append those `newer` numbers of trainers that differ from the one before. Return the last `CHANGES` entries."""
     for seconds, trainers in newer:
         if not changes or changes[-1][1] != trainers:
             changes.append([seconds, trainers])
@@ -151,7 +151,7 @@ def _with(changes: list[list[float]], *newer: list[float]) -> list[list[float]]:
 
 
 def forget_plans(person: str) -> None:
-    """Delete stored plans that name a person whose account was deleted. Active runs soon get a new plan."""
+    """Delete stored plans that name someone whose account was deleted. Active runs soon get a new plan."""
     for row in Presence.objects.exclude(plan=None).only("pk", "plan").iterator():
         if msgspec.json.encode(person) in msgspec.json.encode(row.plan):
             Presence.objects.filter(pk=row.pk).update(plan=None)
@@ -173,7 +173,7 @@ def _links_of(state: RunState) -> dict[PeerId, Link]:
 
 
 def picture_of(state: RunState) -> tuple[Step, list[OnlinePeer]]:
-    """Return the step's progress and the connected peers. A peer that is one step behind still counts as ready."""
+    """Return the step's progress and the connected peers. A peer one step behind still counts as ready."""
     direct = frozenset(p.peer for p in state.listening.values() if p.role is not Role.RELAY and state.may_reduce(p))
     members = sorted(state.members.values(), key=lambda p: (not p.trains, p.role, p.person, p.peer))
     seen = [
@@ -207,7 +207,7 @@ def way_of(member: Member, direct: frozenset[PeerId]) -> str:
 
 @transaction.atomic
 def show(run: Run, shown: Shown) -> Before:
-    """Write the run's state for pages, and return the previous members. Without a new plan, keep the old one."""
+    """Write the run's state for pages, and return the previous members. If there is no new plan, keep the old one."""
     plan = {"plan": shown.plan} if shown.plan is not None else {}
     now = timezone.now()
     here: list[float] = [round(now.timestamp(), 1), sum(each.role == TRAINER for each in shown.members)]

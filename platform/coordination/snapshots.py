@@ -1,7 +1,7 @@
 """Snapshots from keepers: which machine may upload one, and which hash is admitted (rule 17).
 
 The coordinator decides both. A host passes the commands `Elected`, `Admitted` and `Replay` to `carry_out`, and each
-relay's hello to `note_listener`. It polls `news_of` once a second and turns the news into events: `SnapshotStored` for
+relay's hello to `note_listener`. It polls `news_of` every second and turns the news into events: `SnapshotStored` for
 another snapshot, `Verified` for a higher `verified`, and `Replayed` for the result of a replay.
 """
 
@@ -22,17 +22,17 @@ from runs import storage
 from runs.models import Head, LogEntry, RefusedSnapshot, RelayAddress, ReplayRequest, Run, Snapshot
 from runs.snapshots.verification import ask_the_log, verified_up_to
 
-ELECTED = timedelta(minutes=10)  # an elected keeper may begin its upload within this time
-PENDING = timedelta(minutes=10)  # a file waits this long for its hash to be admitted
-ARCHIVE_S = 5.0  # seconds until the averages of a new entry are archived, with those of all entries until then
-ANSWERS_KEPT = 16  # entries of the log; the coordinator forgets older votes
+ELECTED = timedelta(minutes=10)  # an elected keeper must begin its upload within this time
+PENDING = timedelta(minutes=10)  # how long a file waits for its hash to be admitted
+ARCHIVE_S = 5.0  # seconds before a new entry's averages are archived, along with any others by then
+ANSWERS_KEPT = 16  # log entries; the coordinator forgets older votes
 
 
 class News(NamedTuple):
     """The state of a run's snapshots, as a poll finds it.
 
-    `snapshot` is None if the run is a draft again. `verified` is the index of the newest verified snapshot, `archived`
-    says how far the site's archive reaches. `replays` has the results of requested replays.
+    `snapshot` is None if the run is a draft again. `verified` is the index of the latest verified snapshot, and
+    `archived` says how far the site's archive reaches. `replays` has the results of requested replays.
     """
 
     snapshot: m.Snapshot | None = None
@@ -41,7 +41,7 @@ class News(NamedTuple):
     replays: tuple[Replayed, ...] = ()
 
 
-# --- Commands of the coordinator
+# --- The coordinator's commands
 
 
 def carry_out(run: Run, command: Elected | Admitted | Replay) -> None:
@@ -56,7 +56,7 @@ def carry_out(run: Run, command: Elected | Admitted | Replay) -> None:
 
 
 def elect_keeper(run: Run, *, peer: PeerId, index: int, step: int) -> None:
-    """Allow only this machine to upload the state at this entry of the log."""
+    """Allow only this machine to upload the state at this log entry."""
     expire_pending()
     now = timezone.now()
     Election.objects.filter(run=run, until__lt=now).delete()
@@ -66,7 +66,7 @@ def elect_keeper(run: Run, *, peer: PeerId, index: int, step: int) -> None:
 
 
 def admit_hash(run: Run, *, index: int, step: int, sha256: str, size: int) -> None:
-    """Admit the hash that most people's copies have at this entry, unless a replay of the log has contradicted it."""
+    """Admit the hash of most people's copies at this log entry, unless a replay of the log has contradicted it."""
     if RefusedSnapshot.objects.filter(run=run, file=sha256).exists():
         return
     facts = {"step": step, "sha256": sha256, "size": size}
@@ -97,7 +97,7 @@ def news_of(run: Run) -> News:
 
 
 def _archived(run: Run) -> Archived:
-    """Return how far the site's archive reaches. Request the entries that it lacks."""
+    """Return how far the site's archive reaches. Request any entries that it lacks."""
     head = Head.objects.get(run=run)
     if head.archived < head.index:
         queue.put(Kind.ARCHIVE_LOG, run.pk, after_s=ARCHIVE_S)
@@ -130,7 +130,7 @@ def admitted_at(run: Run, index: int) -> Admission | None:
 def keep_if_admitted(run: Run, index: int) -> None:
     """Store a pending file as a snapshot if its hash is admitted. Delete the file if another hash is admitted.
 
-    A file and its hash may arrive at the same time. Each caller writes its own row before it looks for the other row,
+    A file and its hash may arrive at the same time. Each caller writes its own row before it looks for the other one,
     so at least one caller finds both.
     """
     admission, pending = admitted_at(run, index), PendingSnapshot.objects.filter(run=run, index=index).first()
@@ -159,7 +159,7 @@ def _keep(run: Run, pending: PendingSnapshot) -> None:
             for kind in (Kind.MEASURE_HELDOUT, Kind.THIN_SNAPSHOTS, Kind.VERIFY_SNAPSHOTS):
                 queue.put(kind, run.pk)
     except IntegrityError:
-        pass  # another keeper or the site itself has stored this snapshot
+        pass  # another keeper or the site has stored this snapshot
 
 
 def forget_pending(pending: PendingSnapshot) -> None:
@@ -173,6 +173,6 @@ def expire_pending() -> None:
 
 
 def next_expiry() -> datetime | None:
-    """Return the time at which the next pending snapshot expires. Return None if there is none."""
+    """Return when the next pending snapshot expires, or None if there are none."""
     first: datetime | None = PendingSnapshot.objects.aggregate(first=Min("expires"))["first"]
     return first

@@ -1,4 +1,4 @@
-"""The database access of a run's host. Every write is idempotent or one transaction."""
+"""Database access for a run's host. Every write either is idempotent or happens in a single transaction."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -61,11 +61,11 @@ class Stale(Exception):
 
 
 class Refused(Exception):
-    """Raised if a rollback is no longer wanted, or no longer possible."""
+    """Raised if a rollback is no longer wanted or no longer possible."""
 
 
 def load(run: Run, fence: int) -> RunState:
-    """Rebuild the coordinator's state from the stored head, snapshot, lease marks, coverage and newest records."""
+    """Rebuild the coordinator's state from the stored head, snapshot, lease marks, coverage and latest records."""
     recipe = run.parsed_recipe
     head, snapshot = run.head, run.snapshots.order_by("-index").first()
     assert snapshot is not None
@@ -105,12 +105,12 @@ def commit(run: Run, sealed: Entry, record: Record, *, duration_s: float, attemp
 
 
 def roll_back(run: Run, sealed: Entry, record: Record) -> Outcome:
-    """Write an entry that undoes others. Return "refused" if the rollback is not wanted any more or not possible."""
+    """Write an entry that undoes others. Return "refused" if the rollback is no longer wanted or possible."""
     return _outcome(partial(write_rollback, run, sealed, record), run, sealed, record)
 
 
 def _outcome(write: Callable[[], None], run: Run, sealed: Entry, record: Record) -> Outcome:
-    """Call `write` and return the outcome. If the database does not answer, find out whether it stored the record."""
+    """Call `write` and return the outcome. If the database does not respond, find out whether it stored the record."""
     try:
         write()
     except Stale:
@@ -126,7 +126,7 @@ def _outcome(write: Callable[[], None], run: Run, sealed: Entry, record: Record)
 
 @contextmanager
 def fenced(run: Run, fence: int) -> Iterator[None]:
-    """Lock the head of the run in a transaction. Raises Stale if another host has the run, or no host may have it."""
+    """Lock the run's head in a transaction. Raises Stale if another host has the run, or no host may have it."""
     with transaction.atomic():
         if not Head.objects.select_for_update().filter(run=run, fence=fence).exists():
             raise Stale
@@ -148,7 +148,7 @@ def _write(run: Run, sealed: Entry, record: Record, duration_s: float, attempts:
 def _add_update(
     run: Run, sealed: Entry, record: Record, fence: int, *, duration_s: float, attempts: int
 ) -> list[LedgerEntry]:
-    """Move the head to an update, and write its rows. Return the ledger's rows. Raises Stale."""
+    """Move the head to an update and write the update's rows. Return the ledger's rows. Raises Stale."""
     _move_head(Head.objects.filter(run=run, step=record.step - 1), sealed, record, step=record.step, fence=fence)
     averaged = averaged_bytes(record)
     entry = LogEntry.objects.create(
@@ -192,7 +192,7 @@ def _ledger_rows(run: Run, entry: LogEntry, record: Record) -> list[LedgerEntry]
             weight=c.weight,
         )
         for c in record.contributions
-        if c.peer in machines  # a database that was restored from a backup does not know newer machines
+        if c.peer in machines  # a database restored from a backup does not know newer machines
     ]
 
 
@@ -206,7 +206,7 @@ def decide(run: Run, sealed: Entry, record: Record) -> Outcome:
 
 
 def raise_marks(run: Run, fence: int, marks: Iterable[Mark]) -> None:
-    """Raise lease marks before any lease under them is granted (rule 11). Never lower one. Raises Stale."""
+    """Raise lease marks before granting any lease under them (rule 11). Never lower one. Raises Stale."""
     asked = {(mark.epoch, mark.shard): mark.mark for mark in marks}
     with fenced(run, fence):
         _raise_marks(run, asked)
@@ -225,13 +225,13 @@ def _raise_marks(run: Run, asked: dict[tuple[int, int], int]) -> None:
 
 
 def abandon(run: Run, fence: int, units: Iterable[Unit]) -> None:
-    """Record that no update will include these units. Raises Stale."""
+    """Record that no update will ever include these units. Raises Stale."""
     with fenced(run, fence):
         leave_out(run, units)
 
 
 def agree(run: Run, step: int, digest: str) -> None:
-    """Write the state digest that most replicas report at a step. Do nothing for step 0, which has no row."""
+    """Write the state digest reported by most replicas at a step. Do nothing for step 0, which has no row."""
     LogEntry.objects.filter(run=run, step=step, is_undone=False).update(state_digest=digest)
 
 
@@ -240,7 +240,7 @@ def sealed_from(run: Run, first: int, count: int) -> list[Entry]:
 
 
 def set_waiting(run: Run, reason: str) -> None:
-    """Store the reason why the run is waiting, unless the run has become a draft again meanwhile."""
+    """Store why the run is waiting, unless the run has since become a draft again."""
     Run.objects.filter(pk=run.pk).exclude(state__in=NOT_OPEN).update(waiting_for=reason)
 
 
@@ -250,7 +250,7 @@ class Wanted(TypedDict):
 
 
 def goal_of(run: Run, now: datetime | None = None) -> Wanted:
-    """Return what the run should do now. Before its start time it is paused, and `scheduled` says until when."""
+    """Return what the run should be doing now. Before its start time it is paused, and `scheduled` says until when."""
     if run.wanted == Run.Wanted.FINISHED:
         return Wanted(goal="finishing", scheduled="")
     at = run.later_start(now) if run.state != Run.State.PAUSED else None
@@ -267,13 +267,13 @@ def directed(run: Run) -> Directed:
 
 
 def revoked(peers: Iterable[PeerId]) -> list[PeerId]:
-    """Return those of the machines that were revoked or belong to a closed account."""
+    """Return those of the machines that are revoked or belong to a closed account."""
     gone = Machine.objects.filter(pk__in=list(peers)).filter(Q(revoked_at__isnull=False) | Q(person__is_active=False))
     return [PeerId(machine.hex) for machine in gone.values_list("pk", flat=True)]
 
 
 def uninvited(run: Run, peers: Iterable[PeerId]) -> list[PeerId]:
-    """Return those of the machines whose owners may not, or may no longer, take part in the run."""
+    """Return those of the machines whose owners are not, or are no longer, allowed to take part in the run."""
     return [PeerId(pk.hex) for pk in shut_out(run, list(peers)).values_list("pk", flat=True)]
 
 
@@ -281,9 +281,9 @@ def run_named(run_id: RunId) -> Run:
     return Run.objects.select_related("dataset", "head").get(pk=run_id)
 
 
-# Rollback to a snapshot: the entry and all its consequences, in one transaction (rule 15).
-# The snapshot's state is stored again, at the rollback's own entry. So newcomers, replicas and replays begin at the
-# newest snapshot as always, and no undone entry lies after it.
+# Rollback to a snapshot: the entry and all its consequences, in one transaction (rule 15). The snapshot's state is
+# stored again at the rollback's own entry. Newcomers, replicas and replays thus begin at the latest snapshot as always,
+# with no undone entry after it.
 
 
 def target_of(run: Run) -> Target | None:
@@ -294,7 +294,7 @@ def target_of(run: Run) -> Target | None:
 
 
 def last_index(run: Run) -> int:
-    """Return the log index of the run's last rollback, or 0 if it has none."""
+    """Return the log index of the run's last rollback, or 0 if there has been none."""
     found = run.log.filter(kind=LogEntry.Kind.ROLLBACK).order_by("-index").values_list("index", flat=True).first()
     return found or 0
 
@@ -303,7 +303,7 @@ def write_rollback(run: Run, sealed: Entry, record: Record) -> None:
     """Store the restored state, then the rows. If Stale, Refused or DatabaseError is raised, nothing was undone."""
     assert record.restored
     target = _restored_by(run, record)
-    if target is None:  # the rollback was written, but its answer was lost; or another rollback undid this snapshot
+    if target is None:  # written, but its answer was lost; or another rollback undid this snapshot
         Run.objects.filter(pk=run.pk, rollback_index=record.restored.index).update(rollback_index=None)
         raise Stale
     try:
@@ -330,7 +330,7 @@ def _restate(run: Run, sealed: Entry, record: Record, target: Snapshot) -> Resta
 
 
 def _give_up(run: Run, target: Snapshot, reason: str) -> None:
-    """Cancel a rollback that would fail again every second, and tell the organizer."""
+    """Cancel a rollback that would otherwise fail again every second, and tell the organizer."""
     fault = Fault.of("E413", step=f"{target.step:,}", reason=reason)
     with transaction.atomic():
         if Run.objects.filter(pk=run.pk, rollback_index=target.index).update(rollback_index=None):
@@ -369,7 +369,7 @@ def _add_rollback(run: Run, sealed: Entry, record: Record, target: Snapshot, mad
 
 
 def _undo(run: Run, target: Snapshot) -> None:
-    """Mark rows after the target as undone, and drop elections, uploads and replays for undone steps."""
+    """Mark rows after the target as undone, and drop elections, uploads and replays for the undone steps."""
     run.log.filter(index__gt=target.index).update(is_undone=True)
     run.snapshots.filter(index__gte=target.index).update(is_undone=True)
     run.replays.filter(state_digest="").delete()
@@ -382,7 +382,7 @@ def _undo(run: Run, target: Snapshot) -> None:
 
 
 def adopt(run: Run, fence: int, entries: Sequence[Entry]) -> int:
-    """Append records that this site has signed and its database has lost. Return how many follow the log's end.
+    """Append records that this site signed but its database has lost. Return how many follow the end of the log.
 
     All are written in one transaction, with their ledger rows, lease marks and a line on the timeline. Machines that
     the database no longer knows get no ledger rows. Raises Stale.
@@ -411,7 +411,7 @@ def adopt(run: Run, fence: int, entries: Sequence[Entry]) -> int:
 
 
 def _next_record(run: Run, sealed: Entry) -> Record | None:
-    """Return the record if this site has signed it and it follows the log's end."""
+    """Return the record if this site signed it and it follows the end of the log."""
     head = Head.objects.get(run=run)
     try:
         record = open_record(sealed, public_bytes(site_key()))
@@ -423,7 +423,7 @@ def _next_record(run: Run, sealed: Entry) -> Record | None:
 
 
 def _marks_above(record: Record) -> dict[tuple[int, int], int]:
-    """Return marks above all units of a record, so that no host leases them again."""
+    """Return marks above all of a record's units, so that no host leases them again."""
     marks: dict[tuple[int, int], int] = {}
     for unit in (unit for part in record.contributions for unit in part.units):
         marks[unit.epoch, unit.shard] = max(unit.stop, marks.get((unit.epoch, unit.shard), 0))
@@ -431,7 +431,7 @@ def _marks_above(record: Record) -> dict[tuple[int, int], int]:
 
 
 def tell_branch(run: Run, entries: Sequence[Entry]) -> None:
-    """Say on the timeline which signed records are not in the log, because it went on without them."""
+    """Say on the timeline which signed records are missing from the log because it went on without them."""
     lost = [record for sealed in entries if (record := _lost_record(run, sealed)) is not None]
     if lost:
         people = {part.person for record in lost for part in record.contributions}

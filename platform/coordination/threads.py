@@ -1,4 +1,4 @@
-"""Database calls from the event loop, in threads."""
+"""Running the event loop's database calls in threads."""
 
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 def in_thread(function: Callable[P, T]) -> Callable[P, Awaitable[T]]:
-    """Wrap a function so that it runs in a thread of the shared pool."""
+    """Wrap a function so that it runs in a thread from the shared pool."""
     return database_sync_to_async(function, thread_sensitive=False)
 
 
 def in_thread_of(threads: ThreadPoolExecutor, function: Callable[P, T]) -> Callable[P, Awaitable[T]]:
-    """Wrap a function so that it runs in one of these threads, which do no other work."""
+    """Wrap a function so that it runs in one of these threads, which do nothing else."""
     return database_sync_to_async(function, thread_sensitive=False, executor=threads)

@@ -1,7 +1,6 @@
-"""Uploads of snapshots by elected keepers.
+"""Snapshot uploads by elected keepers.
 
-A machine may upload one snapshot at a time, of at most the announced size. Each is either stored completely or
-discarded.
+A machine may upload one snapshot at a time, no larger than announced. Each is either stored completely or discarded.
 """
 
 from datetime import timedelta
@@ -22,12 +21,12 @@ from runs.datasets.uploads import too_long
 from runs.models import LogEntry, RefusedSnapshot, Run, Snapshot
 from runs.snapshots.state_check import Place, Readable, check_state, first_layout, write_body
 
-SLOT = timedelta(seconds=60)  # after this time without a byte, the machine may begin another upload
+SLOT = timedelta(seconds=60)  # after this long without a byte, the machine may start another upload
 RENEWED = timedelta(seconds=10)
 
 
 class Taken(NamedTuple):
-    """A state that the site has stored, or keeps until its hash is admitted."""
+    """A state that the site has stored, or is keeping until its hash is admitted."""
 
     step: int
     file: str
@@ -36,7 +35,7 @@ class Taken(NamedTuple):
 
 
 def require_asked(*, run: Run, peer: PeerId, step: int, size: int) -> Election:
-    """Return the election that allows the machine to upload this step. Call this before any byte of the body is read.
+    """Return the election that allows the machine to upload this step. Call this before reading any of the body.
 
     `size` is the announced length. Raises Problem E355 (not elected), E304 (longer than most people's copies), E356
     (shorter).
@@ -53,7 +52,7 @@ def require_asked(*, run: Run, peer: PeerId, step: int, size: int) -> Election:
 
 
 def take_snapshot(*, election: Election, body: Readable, size: int) -> Taken:
-    """Store an elected keeper's upload of at most `size` bytes. Raises Problem E356 (a minority's copy), E310."""
+    """Store an elected keeper's upload of up to `size` bytes. Raises Problem E356 (a minority's copy), E310."""
     run = election.run
     with storage.workspace() as work:
         path = work / "offered"
@@ -67,7 +66,7 @@ def take_snapshot(*, election: Election, body: Readable, size: int) -> Taken:
 
 
 def _known(run: Run, election: Election, file: str) -> Taken | None:
-    """Return the snapshot if the site has this file, else None. Raises Problem E356 if another file is expected."""
+    """Return the snapshot if the site already has this file. Raises Problem E356 if a different file is expected."""
     stored = Snapshot.objects.filter(run=run, index=election.index).first()
     admission = admitted_at(run, election.index)
     expected = stored.file if stored else admission.sha256 if admission else file
@@ -82,9 +81,9 @@ def _place(run: Run, election: Election) -> Place:
 
 
 def _wait(run: Run, election: Election, taken: Taken) -> Taken:
-    """Keep the file until its hash is admitted, perhaps at once. Raises Problem E356 if another hash is admitted."""
+    """Keep the file until its hash is admitted, perhaps at once. Raises Problem E356 if another one is admitted."""
     for before in PendingSnapshot.objects.filter(run=run, index=election.index).exclude(sha256=taken.file):
-        storage.pending_path(run, before.sha256).unlink(missing_ok=True)  # the upload of a keeper that was replaced
+        storage.pending_path(run, before.sha256).unlink(missing_ok=True)  # uploaded by a keeper since replaced
     facts = {"step": taken.step, "sha256": taken.file, "size": taken.size, "state_digest": taken.state_digest}
     PendingSnapshot.objects.update_or_create(
         run=run, index=election.index, defaults={**facts, "expires": timezone.now() + PENDING}
@@ -96,10 +95,10 @@ def _wait(run: Run, election: Election, taken: Taken) -> Taken:
 
 
 class Slot:
-    """A reservation for a machine's only upload. Arriving bytes renew it; without them, it soon expires."""
+    """A machine's single upload slot. Each chunk of data received renews it; if none arrives, it soon expires."""
 
     def __init__(self, machine: Machine) -> None:
-        """Reserve the machine's slot. Raises Problem E357 while another upload has it."""
+        """Reserve the machine's slot. Raises Problem E357 if another upload holds it."""
         now = timezone.now()
         self._machine, self._until = machine, now + SLOT
         UploadSlot.objects.filter(machine=machine, until__lt=now).delete()
@@ -119,5 +118,5 @@ class Slot:
         self._until = later
 
     def release(self) -> None:
-        """Free the slot, unless another upload has it by now."""
+        """Free the slot, unless another upload holds it by now."""
         UploadSlot.objects.filter(machine=self._machine, until=self._until).delete()

@@ -1,6 +1,6 @@
-"""The demo's training data, and a small recipe of each kind, given as form values.
+"""The demo's training data and a small recipe of each kind, as form values.
 
-The texts ship with every CPython. The images are handwritten digits (digits/LICENCE.md).
+The text ships with every CPython. The images are handwritten digits (digits/LICENCE.md).
 """
 
 import ast
@@ -19,14 +19,14 @@ from PIL import Image
 
 LICENCE = "PSF-2.0"
 LEFT_OUT = {"site-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo", "__phello__"}
-SHORTEST = 80  # characters; a shorter docstring says little
+SHORTEST = 80  # characters; shorter docstrings say little
 DIGITS_LICENCE = "CC BY 4.0"
 DATA = Path(__file__).parent / "digits" / "digits.csv.gz"
 SIDE, BRIGHTEST = 8, 16
 
 
 def digits_tar() -> bytes:
-    """Return a tar of 1,797 images of 8 by 8 pixels. Its bytes are always the same."""
+    """Return a tar of 1,797 images of 8 by 8 pixels. Its bytes never vary."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for number, line in enumerate(gzip.decompress(DATA.read_bytes()).decode().splitlines()):
@@ -46,7 +46,7 @@ def _png(pixels: list[int]) -> bytes:
 
 
 def python_text() -> str:
-    """Return about two megabytes of text, which are the same on every machine with the same Python version."""
+    """Return about two megabytes of text, identical on every machine with the same Python version."""
     return "\n\n".join([*_reference(), *_docstrings()])
 
 
@@ -106,15 +106,15 @@ DIGITS = Material("digits.tar", digits_tar, DIGITS_LICENCE, "images: handwritten
 
 
 class Small(NamedTuple):
-    """A recipe that shows progress within minutes, with its training data."""
+    """A recipe, with its training data, that makes visible progress within minutes."""
 
     title: str
     purpose: str
     fields: dict[str, str]
     learning_rate: float
-    in_few_steps: float  # the learning rate for a short run, which can take larger steps
+    in_few_steps: float  # learning rate for a short run, which tolerates larger steps
     material: Material = TEXT
-    adapts: "Small | None" = None  # a causal language model that is trained first; then this recipe adapts it
+    adapts: "Small | None" = None  # a causal language model trained first, which this recipe then adapts
 
 
 USUAL = {

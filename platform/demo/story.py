@@ -18,7 +18,7 @@ from peer_agent.site.login_token import VARIABLE
 PASSWORD = "many hands make light work"  # noqa: S105 (of accounts in the demo's own folder)
 NAMES = ("Amina", "Teo", "Noor", "Ines", "Bao", "Lena", "Kofi", "Yuki")
 SHORT = 100  # runs of at most this many steps are short
-STEPS_BEFORE = 60  # steps of a run whose model is then adapted
+STEPS_BEFORE = 60  # steps in a run whose model is then adapted
 START_S, RELEASE_S = 60.0, 240.0
 
 
@@ -38,7 +38,7 @@ class Demo:
         self.data, self.site = self.folder / "site", ""
         self.slug, self.step = "", 0
         self.people: dict[str, Visitor] = {}
-        self.committed_before = 0  # samples in the relay's log that an earlier run committed
+        self.committed_before = 0  # samples in the relay's log from an earlier run
 
     def run(self, children: Children, environment: dict[str, str], *, forever: bool) -> dict[str, Any] | None:
         """Run the demo. With `forever`, the site stays up until Ctrl-C. Raises Problem E403."""
@@ -56,7 +56,7 @@ class Demo:
         return result
 
     def epilogue(self) -> str:
-        """Return the text to show after Ctrl-C: the progress, and how to open the site again."""
+        """Return the text shown after Ctrl-C: the progress, and how to open the site again."""
         far = f"Stopped after step {self.step} of {self.steps}. " if self.step else "Stopped. "
         return f"{far}To look at it again: MANYHANDS_DATA={self.data} .venv/bin/python manage.py serve"
 
@@ -76,7 +76,7 @@ class Demo:
         return person
 
     def _trained_before(self, children: Children, organizer: Visitor, small: Small) -> Path:
-        """Train a model that another run will adapt. Return the archive of its release."""
+        """Train the model that another run will adapt. Return its release archive."""
         self.say("First a small model is trained; what it learned is then adapted.")
         self._open_run(organizer, "causal_lm", small, STEPS_BEFORE)
         names = self._start_volunteers(children, organizer, "agents-before")
@@ -205,7 +205,7 @@ class Demo:
 
 
 def committed_samples(relay: Path) -> int:
-    """Return the number of samples in all commit records of a relay's log. Each record's first line is JSON."""
+    """Return the number of samples in all commit records in a relay's log. The first line of each record is JSON."""
     return sum(
         json.loads(path.read_bytes().split(b"\n", 1)[0])["samples"] for path in sorted(relay.glob("**/records/*.json"))
     )

@@ -1,4 +1,4 @@
-"""A simulated browser with forms, cookies, CSRF tokens and redirects. It uses the standard library only."""
+"""A simulated browser with forms, cookies, CSRF tokens and redirects, using only the standard library."""
 
 import http.cookiejar
 import json
@@ -32,7 +32,7 @@ class Visitor:
 
     @property
     def slug(self) -> str:
-        """The slug of the run whose page is open."""
+        """The slug of the run whose page is currently open."""
         return self.address.split("/runs/")[1].split("/")[0]
 
     def read(self, path: str) -> str:
@@ -60,7 +60,7 @@ class Visitor:
         *,
         action: str = "",
     ) -> str:
-        """Submit the form found at `path`, to `action` if given, and return the next page. Raises Refused."""
+        """Submit the form at `path`, to `action` if given, and return the next page. Raises Refused."""
         csrf = CSRF.search(self.read(path))
         if csrf is None:
             raise Refused(f"there is no form at {path}")
@@ -70,7 +70,7 @@ class Visitor:
         return self._open(request).decode()
 
     def publish(self, slug: str, limit_s: float = 120) -> None:
-        """Publish a draft as soon as the manage page shows the verdict on its data. Raises Refused."""
+        """Publish a draft as soon as the manage page reports on its data. Raises Refused."""
         until = time.monotonic() + limit_s
         page = f"/runs/{slug}/manage/"
         while (seen := SEEN.search(self.read(page))) is None:

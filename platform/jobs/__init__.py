@@ -1,1 +1,1 @@
-"""Background work that must not be forgotten, stored as jobs in the database."""
+"""Background work that must not be lost, stored as jobs in the database."""

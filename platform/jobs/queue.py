@@ -1,4 +1,4 @@
-"""Requests for jobs, their leases, and wake-ups of the worker.
+"""Job requests, leases, and wake-ups for the worker.
 
 All times come from the database's clock, so workers with wrong clocks do no harm.
 """
@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 State = Job.State
 
 LEASE = timedelta(seconds=30)
-TRIES = 100  # tries to store a request, while other processes insert and delete the same row
-LOOKED_AT = 8  # due jobs that a worker tries to lease before it looks again
-DEADLY = 5  # a job is given up after this many workers in a row died while doing it
+TRIES = 100  # attempts to store a request while other processes insert and delete the same row
+LOOKED_AT = 8  # due jobs that a worker tries to lease before querying again
+DEADLY = 5  # give up a job after this many workers in a row died doing it
 DIED = "The worker ended {times} times while it did this."
 
 
 class Lane(StrEnum):
-    """Groups of jobs. Each has a few threads of its own in a worker (`jobs.runner`), so that no lane delays another."""
+    """A group of job kinds. Each has a few worker threads of its own (`jobs.runner`), so no lane delays another."""
 
     SHORT = "short"
     PREPARE = "prepare"
@@ -89,15 +89,15 @@ LANES: dict[Kind, Lane] = {
 
 
 def put(kind: Kind, key: UUID | str = "", *, after_s: float = 0.0) -> None:
-    """Request a job, in the current transaction. If the job is running now, it will be done once more.
+    """Request a job, in the current transaction. If the job is already running, it will run once more.
 
-    A job that is waiting for a retry keeps its due time. A job that was given up is queued again.
+    A job waiting for a retry keeps its due time. A job that had been given up is queued again.
     """
     _request(kind, key, after_s, keeps_retry=True)
 
 
 def try_again(kind: Kind, key: UUID | str = "") -> None:
-    """Request a job that a person wants done now, even if it is waiting for a retry."""
+    """Request a job that a person wants done now, even if it is waiting to be retried."""
     _request(kind, key, 0.0, keeps_retry=False)
 
 
@@ -119,7 +119,7 @@ def _request(kind: Kind, key: UUID | str, after_s: float, *, keeps_retry: bool) 
 
 
 def _in_seconds(seconds: float) -> Any:
-    """Return the time in `seconds`, as SQL. For 0, avoid a sum, because SQLite writes sums with more digits."""
+    """Return a SQL expression for the time in `seconds`. If 0, add nothing: SQLite returns more digits after adding."""
     return Now() + timedelta(seconds=seconds) if seconds else Now()
 
 
@@ -137,7 +137,7 @@ def _created(kind: Kind, key: str, due: Any) -> bool:
 
 
 def claim(lane: Lane) -> Job | None:
-    """Lease the job of this lane that has been due the longest, or return None."""
+    """Lease the job in this lane that has been due longest, or return None."""
     kinds = [kind for kind, own in LANES.items() if own == lane]
     free = Q(state=State.QUEUED, due__lte=Now()) | Q(state=State.RUNNING, leased_until__lt=Now())
     for job in Job.objects.filter(free, kind__in=kinds).order_by("due", "pk")[:LOOKED_AT]:
@@ -152,7 +152,7 @@ def claim(lane: Lane) -> Job | None:
 
 
 def _is_deadly(job: Job) -> bool:
-    """Give up a job if several workers have died while doing it. Return True if the job was given up."""
+    """Give up a job if several workers have died doing it. Return True if it was given up."""
     if job.failures + 1 < DEADLY:
         return False
     lost = Job.objects.filter(pk=job.pk, lease=job.lease, state=State.RUNNING)
@@ -165,7 +165,7 @@ def renew(jobs: Iterable[Job]) -> None:
 
 
 def done(job: Job) -> None:
-    """Delete a job whose work is done. If it was requested meanwhile, queue it again."""
+    """Delete a finished job. If it was requested again meanwhile, queue it instead."""
     if not _leased(job).filter(is_wanted_again=False).delete()[0]:
         _give_back(job, failures=0, fault="")
 
@@ -173,8 +173,8 @@ def done(job: Job) -> None:
 def later(job: Job, after_s: float, fault: str = "") -> None:
     """Queue a job again after `after_s` seconds.
 
-    If `fault` is set, count a failure: only a person can then make the retry come sooner. If there is no fault and the
-    job was requested again meanwhile, make it due at once.
+    If `fault` is set, count a failure; then only a person can bring the retry forward. If `fault` is empty and the job
+    was requested again meanwhile, make it due at once.
     """
     due = _in_seconds(after_s)
     if fault:
@@ -191,7 +191,7 @@ def give_up(job: Job, fault: str) -> None:
 
 
 def release(job: Job) -> None:
-    """Queue a job again whose worker is ending before the job is done."""
+    """Put a job back in the queue when its worker ends before finishing it."""
     _give_back(job)
 
 
@@ -208,16 +208,16 @@ def _give_back(job: Job, **changes: Any) -> None:
     _leased(job).update(state=State.QUEUED, lease="", leased_until=None, **changes)
 
 
-# Wake-ups, after which a worker looks at the table at once; otherwise it looks every few seconds. On a site with
-# several processes, Celery carries them. A lost wake-up delays a job only until the next look.
+# Wake-ups, which make a worker look at the table at once; otherwise it looks every few seconds. On a site with several
+# processes, Celery carries them. A lost wake-up only delays a job until the next look.
 
 EXPIRES_S = 5.0  # so that wake-ups do not pile up while no worker runs
 
-_awake: "defaultdict[str, threading.Event]" = defaultdict(threading.Event)  # by lane
+_awake: "defaultdict[str, threading.Event]" = defaultdict(threading.Event)  # keyed by lane
 
 
 def wake(lane: str) -> None:
-    """Ask the worker to look for jobs in this lane. Never raises an error, and waits only briefly."""
+    """Ask the worker to look for jobs in this lane. Never raises an error and never blocks for long."""
     if not settings.REDIS_URL:
         awake(lane).set()
         return
@@ -233,5 +233,5 @@ def wake_up(lane: str) -> None:
 
 
 def awake(lane: str) -> threading.Event:
-    """Return the event that a wake-up of this lane sets in this process."""
+    """Return the event that is set when this lane is woken up in this process."""
     return _awake[lane]

@@ -1,7 +1,7 @@
-"""Threads of a worker that do jobs. Other packages register the functions that do them with `does`.
+"""A worker's threads, which do the jobs. Other packages register the functions for them with `does`.
 
 The threads take jobs from the table themselves. Celery only wakes them, so jobs continue while Redis is down or
-Celery's consumer restarts.
+Celery's consumer is restarting.
 """
 
 import logging
@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 2.0  # seconds until a thread looks for due jobs without a wake-up
 THREADS = dict.fromkeys(Lane, 1) | {Lane.PREPARE: 2, Lane.PUBLISH: 2}
-PATIENCE_S = 2.0  # seconds for threads to end; jobs that take longer are repeated at the next start
+PATIENCE_S = 2.0  # seconds for threads to end; slower jobs are repeated at the next start
 FIRST_RETRY_S, LONGEST_RETRY_S = 5.0, 600.0
 
 
 class Later(Struct, frozen=True):
-    """The outcome of a job that must be done again later. `fault` says why it failed, or is empty if it did not.
+    """An outcome: the job must be done again later. `fault` says why it failed, or is empty if it did not.
 
-    Without `after_s`, the wait grows with the number of failures in a row.
+    If `after_s` is None, the wait grows with the number of consecutive failures.
     """
 
     after_s: float | None = None
@@ -39,7 +39,7 @@ class Later(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """The outcome of a job that would fail again if it were retried."""
+    """An outcome: the job failed, and would fail again if it were retried."""
 
     fault: str
 
@@ -51,7 +51,7 @@ _known: dict[Kind, Work] = {}
 
 
 def does(kind: Kind) -> Callable[[Work], Work]:
-    """Return a decorator for the function that does a kind of job. It must be safe to repeat after any interruption."""
+    """Return a decorator that registers the function for a kind of job, which must be safe to repeat if interrupted."""
 
     def register(function: Work) -> Work:
         _known[kind] = function
@@ -61,15 +61,15 @@ def does(kind: Kind) -> Callable[[Work], Work]:
 
 
 def undone() -> set[Kind]:
-    """Return the kinds of job for which no function is registered."""
+    """Return the kinds of job that have no registered function."""
     return set(Kind) - set(_known)
 
 
 @contextmanager
 def doing_jobs() -> Iterator[Callable[[], None]]:
-    """Do jobs in threads during a `with` block. Yield a function that makes each thread end after its current job.
+    """Run jobs in threads during a `with` block. Yield a function that stops each thread after its current job.
 
-    Call this function before the jobs' child processes are killed, so that the interrupted jobs are queued again.
+    Call that function before the jobs' child processes are killed, so that the interrupted jobs are queued again.
     """
     stopped, running = threading.Event(), Running()
     lanes = [lane for lane, number in THREADS.items() for _ in range(number)]
@@ -93,7 +93,7 @@ def doing_jobs() -> Iterator[Callable[[], None]]:
 
 
 class Running:
-    """The jobs that this worker's threads are doing."""
+    """The jobs that this worker's threads are currently running."""
 
     def __init__(self) -> None:
         self._jobs: set[Job] = set()
@@ -129,7 +129,7 @@ def _work(lane: Lane, running: Running, stopped: threading.Event) -> None:
 
 
 def do_next(lane: Lane, running: Running | None = None, stopped: threading.Event | None = None) -> bool:
-    """Do the job of a lane that has been due the longest. Return False if no job is due."""
+    """Do the job in a lane that has been due longest. Return False if no job is due."""
     job = queue.claim(lane)
     if job is None:
         return False
@@ -140,7 +140,7 @@ def do_next(lane: Lane, running: Running | None = None, stopped: threading.Event
     add_log_facts(job="", key="")
     JOB_S.labels(job.kind, _word(outcome)).observe(time.monotonic() - began)
     if stopped is not None and stopped.is_set():
-        queue.release(job)  # it may have been interrupted
+        queue.release(job)  # it may have been cut short
     elif isinstance(outcome, Later):
         after_s = backoff_s(job.failures) if outcome.after_s is None else outcome.after_s
         queue.later(job, after_s, outcome.fault)
@@ -166,7 +166,7 @@ def _word(outcome: Outcome) -> str:
 
 
 def backoff_s(failures: int) -> float:
-    """Return the seconds until the next try, which double with each of the `failures` before this one."""
+    """Return the seconds until the next attempt, doubling with each of the `failures` so far."""
     return min(FIRST_RETRY_S * 2.0 ** min(failures, 10), LONGEST_RETRY_S)
 
 

@@ -1,6 +1,6 @@
 """Checks that a webhook's address is https and on the public internet.
 
-A host name is resolved only once, and the notice is posted to the addresses found.
+A host name is resolved only once, and the notice is posted to the addresses found then.
 """
 
 import ipaddress
@@ -14,25 +14,25 @@ from notices.models import LONGEST_ADDRESS, Webhook
 
 IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
-MOST_LOOKED_AT = 16  # most addresses of one name that are checked
+MOST_LOOKED_AT = 16  # most addresses checked per name
 DISCORD = frozenset({"discord.com", "discordapp.com", "ptb.discord.com", "canary.discord.com"})
 SLACK = frozenset({"hooks.slack.com", "hooks.slack-gov.com"})
 PORTS = {"https": 443, "http": 80}
 
 
 class Refused(Exception):
-    """An address to which the site does not post; the message says why."""
+    """An address that the site will not post to; the message says why."""
 
 
 class Target(NamedTuple):
     is_secure: bool
-    host: str  # as in certificates: lower case, ASCII
+    host: str  # as in certificates: lower-case ASCII
     port: int
-    path: str  # includes the query
+    path: str  # including the query
 
 
 def parse(address: str) -> Target:
-    """Return the parts of a webhook's address. Raises Refused, which says what is wrong with the address."""
+    """Split a webhook's address into its parts. Raises Refused, which says what is wrong with the address."""
     if len(address) > LONGEST_ADDRESS:
         raise Refused(f"The address is longer than {LONGEST_ADDRESS} characters.")
     if not address.isascii() or not address.isprintable() or " " in address or "\\" in address:
@@ -77,7 +77,7 @@ def service_of(target: Target) -> Webhook.Service:
 
 
 def resolved(target: Target) -> list[IP]:
-    """Return the host's IP addresses. Raises OSError, or Refused if the site must not reach one of them."""
+    """Return the host's IP addresses. Raises OSError, or Refused if any of them is off limits to the site."""
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
     except UnicodeError as error:
@@ -89,7 +89,7 @@ def resolved(target: Target) -> list[IP]:
 
 
 def may_reach(address: IP) -> bool:
-    """Return True if the address is on the public internet, or, in debug mode, on this machine."""
+    """Return True if the address is on the public internet or, in debug mode, on this machine."""
     if settings.DEBUG and address.is_loopback:
         return True
     inner = embedded(address)
@@ -106,7 +106,7 @@ def is_public(address: IP) -> bool:
 
 
 def embedded(address: IP) -> ipaddress.IPv4Address | None:
-    """Return the IPv4 address inside an IPv6 one (mapped, 6to4, Teredo, NAT64 or compatible), or None."""
+    """Return the IPv4 address embedded in an IPv6 one (mapped, 6to4, Teredo, NAT64 or compatible), or None."""
     if isinstance(address, ipaddress.IPv4Address):
         return None
     if address in NAT64 or address.packed[:12] == bytes(12):

@@ -1,10 +1,10 @@
 """Delivery of due notices by e-mail and webhook, at least once.
 
 One job sends notices for the whole site, and marks each row as sent. If the worker dies in between, or the receiver's
-answer is lost, the row is sent again. Receivers recognize a repeated notice by its id.
+response is lost, the notice is sent again. Receivers can recognize a repeat by its id.
 
-The wait before a retry is as long as sending has been failing, but between a minute and half an hour. After a day of
-failures, the site gives up on an e-mail, or switches a webhook off and tells its owner.
+The wait before a retry equals the time for which sending has been failing, within limits of a minute and half an hour.
+After a day of failures, the site abandons an e-mail, or switches a webhook off and tells its owner.
 """
 
 import logging
@@ -34,14 +34,14 @@ log = logging.getLogger(__name__)
 
 BATCH = 32  # rows taken together
 AT_ONCE = 8  # rows sent at the same time
-BUDGET_S = 60.0  # after this time a call ends, and the next call sends the rest
+BUDGET_S = 60.0  # a call stops after this time and leaves the rest to the next
 FIRST_RETRY, LONGEST_RETRY = timedelta(minutes=1), timedelta(minutes=30)
 GIVE_UP = timedelta(days=1)
 NEW = 2 * LONGEST_RETRY  # a failure this long after the last try counts as a new failure
 
 
 class Undelivered(Exception):
-    """A notice that did not arrive; the message says why. `retry_after` is the wait that the receiver requested."""
+    """A notice that did not arrive; the message says why. `retry_after` is the wait that the receiver asked for."""
 
     def __init__(self, reason: str, retry_after: timedelta = timedelta(0)) -> None:
         super().__init__(reason)
@@ -53,7 +53,7 @@ Send = Callable[[], None]
 
 @does(Kind.DELIVER_NOTICES)
 def deliver(_: Job) -> Outcome:
-    """Send the notices that are due. Do the job again when the next one is due."""
+    """Send all due notices. Run again when the next one is due."""
     deliver_due()
     first = outbox.next_due()
     return Later(max((first - timezone.now()).total_seconds(), 0.0)) if first is not None else None
@@ -80,7 +80,7 @@ def deliver_due(clock: Callable[[], datetime] = timezone.now) -> int:
 
 
 def take(now: datetime) -> list[Notice]:
-    """Return the next due rows, at most one for each webhook, so that the notices of a webhook arrive in order."""
+    """Return the next due rows, at most one per webhook, so that each webhook's notices arrive in order."""
     taken: list[Notice] = []
     hooks: set[int] = set()
     for notice in outbox.due(now).select_related("person__mailbox", "person__webhook")[:BATCH]:
@@ -94,7 +94,7 @@ def take(now: datetime) -> list[Notice]:
 
 
 def prepared(taken: list[Notice], now: datetime) -> list[tuple[Notice, Send]]:
-    """Pair notices with functions that send them without using the database. Mark those that cannot be sent."""
+    """Pair each notice with a function that sends it without using the database. Mark those that cannot be sent."""
     found = [(notice, sender(notice, now)) for notice in taken]
     for notice, send in found:
         if send is None:
@@ -103,7 +103,7 @@ def prepared(taken: list[Notice], now: datetime) -> list[tuple[Notice, Send]]:
 
 
 def sender(notice: Notice, now: datetime) -> Send | None:
-    """Return a function that sends the notice, or None if the person has left or no longer has that channel."""
+    """Return a function that sends the notice, or None if the person has left or no longer uses that channel."""
     if not notice.person.is_active:
         return None
     address = settings.PUBLIC_URL + notice.path
@@ -178,12 +178,12 @@ def failed(notice: Notice, problem: Undelivered, now: datetime) -> None:
 
 
 def retry_in(failing: timedelta) -> timedelta:
-    """Return the wait before the next try: as long as sending has been failing, within two bounds."""
+    """Return the wait before the next attempt: the time for which sending has been failing, within two bounds."""
     return min(max(failing, FIRST_RETRY), LONGEST_RETRY)
 
 
 def _hook_failing_since(notice: Notice, reason: str, now: datetime) -> datetime | None:
-    """Record a failure. Return when failures began, or None if the webhook has been replaced meanwhile."""
+    """Record a failure. Return when failures began, or None if the webhook has since been replaced."""
     hook = Webhook.objects.select_for_update().filter(person=notice.person_id).first()
     tried = getattr(notice.person, "webhook", None)
     if hook is None or tried is None or hook.saved_at != tried.saved_at:
@@ -200,7 +200,7 @@ def _end(notice: Notice, reason: str) -> None:
 
 
 def _switch_off(person_id: int, reason: str, now: datetime) -> None:
-    """Switch the webhook off, and tell its owner through the other channels that the owner uses."""
+    """Switch the webhook off, and tell its owner through any other channels in use."""
     Webhook.objects.filter(person=person_id).update(off_at=now)
     waiting = Notice.objects.filter(person=person_id, way=Way.WEBHOOK, state=Notice.State.WAITING)
     waiting.update(state=Notice.State.FAILED, problem=reason)

@@ -12,9 +12,9 @@ LONGEST_ADDRESS = 500  # characters in a webhook's address
 
 
 class Event(models.TextChoices):
-    """Events about which the site notifies people. Only operators can choose `TROUBLE`.
+    """An event that the site notifies people about. Only operators can choose `TROUBLE`.
 
-    The last three are always sent and cannot be chosen.
+    The last three cannot be chosen; they are always sent.
     """
 
     NEEDED = "needed", gettext_lazy("A run you are in needs volunteers")
@@ -40,7 +40,7 @@ OPERATORS_CHOOSE = (*CHOSEN, Event.TROUBLE)
 
 
 class Choice(models.Model):
-    """A person's choice to be notified of an event through a channel. Without a row, the site sends nothing."""
+    """A person's choice to be notified of an event through a channel. If there is no row, the site sends nothing."""
 
     person = models.ForeignKey(Person, models.CASCADE, related_name="notice_choices")
     event = models.CharField(max_length=8, choices=Event.choices)
@@ -66,7 +66,7 @@ class Mailbox(models.Model):
 
 
 class Webhook(models.Model):
-    """A person's webhook. Address and secret are stored encrypted, because anyone with the address can post there."""
+    """A person's webhook. Its address and secret are encrypted, because anyone with the address can post to it."""
 
     class Service(models.TextChoices):
         DISCORD = "discord", "Discord"
@@ -75,13 +75,13 @@ class Webhook(models.Model):
 
     person = models.OneToOneField(Person, models.CASCADE, primary_key=True, related_name="webhook")
     sealed_address = models.TextField()
-    sealed_secret = models.TextField()  # signs posts to a generic webhook
+    sealed_secret = models.TextField()  # for signing posts to a generic webhook
     host = models.CharField(max_length=255)
     service = models.CharField(max_length=8, choices=Service.choices)
     saved_at = models.DateTimeField(default=timezone.now)
     tried_at = models.DateTimeField(null=True, blank=True)
     failing_since = models.DateTimeField(null=True, blank=True)
-    problem = models.CharField(max_length=LONGEST_PROBLEM, blank=True)  # the problem of the last try
+    problem = models.CharField(max_length=LONGEST_PROBLEM, blank=True)  # what went wrong on the last attempt
     off_at = models.DateTimeField(null=True, blank=True)
 
     def __str__(self) -> str:
@@ -89,31 +89,31 @@ class Webhook(models.Model):
 
 
 class Notice(models.Model):
-    """A notice to a person through a channel. `about` names its subject, which is sent at most once a day (UTC).
+    """A notice to a person through a channel. `about` is its subject, announced to a person at most once a day (UTC).
 
-    A WAITING row may be sent from `due_at` on; a failed try postpones `due_at`. Open pages fetch the notices for the
-    browser, which stay WAITING.
+    A WAITING row may be sent once `due_at` is reached; a failed attempt postpones `due_at`. Notices for the browser are
+    fetched by open pages and stay WAITING.
     """
 
     class State(models.TextChoices):
         WAITING = "waiting"
         SENT = "sent"
-        FAILED = "failed"  # not tried again
+        FAILED = "failed"  # will not be retried
 
     person = models.ForeignKey(Person, models.CASCADE, related_name="notices")
     event = models.CharField(max_length=8, choices=Event.choices)
     way = models.CharField(max_length=8, choices=Way.choices)
     about = models.CharField(max_length=80)
     day = models.IntegerField()  # since 1970
-    title = models.CharField(max_length=LONGEST_TITLE, blank=True)  # the title of the run
-    machine = models.CharField(max_length=LONGEST_NAME, blank=True)  # the name of the machine
-    path = models.CharField(max_length=200)  # the path of the page to open
+    title = models.CharField(max_length=LONGEST_TITLE, blank=True)  # the run's title
+    machine = models.CharField(max_length=LONGEST_NAME, blank=True)  # the machine's name
+    path = models.CharField(max_length=200)  # path of the page to open
     at = models.DateTimeField(default=timezone.now)
     due_at = models.DateTimeField(default=timezone.now)
     state = models.CharField(max_length=8, choices=State.choices, default=State.WAITING)
     tries = models.PositiveIntegerField(default=0)
     sent_at = models.DateTimeField(null=True, blank=True)
-    problem = models.CharField(max_length=LONGEST_PROBLEM, blank=True)  # the problem of the last try
+    problem = models.CharField(max_length=LONGEST_PROBLEM, blank=True)  # what went wrong on the last attempt
 
     class Meta:
         constraints = (
@@ -129,12 +129,12 @@ class Notice(models.Model):
 
 
 class Trouble(models.Model):
-    """A check of the site that has failed, and what its operators were told about it."""
+    """A failed check of the site, and what its operators have been told about it."""
 
     check_name = models.CharField(max_length=20, primary_key=True)
-    since = models.DateTimeField(null=True)  # None: the check passes
-    is_told = models.BooleanField(default=False)  # operators know that it fails
-    told_at = models.DateTimeField(null=True)  # when they were last told that it fails
+    since = models.DateTimeField(null=True)  # None while the check passes
+    is_told = models.BooleanField(default=False)  # operators have been told of the failure
+    told_at = models.DateTimeField(null=True)  # when they were last told of it
 
     def __str__(self) -> str:
         return self.check_name

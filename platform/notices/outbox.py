@@ -1,4 +1,4 @@
-"""The outbox: notices stored as rows, in the same transaction as the event. Other modules send them."""
+"""The outbox: notices stored as rows in the same transaction as the event. Other modules send them."""
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
@@ -12,11 +12,11 @@ from jobs import queue
 from jobs.queue import Kind
 from notices.models import LONGEST_NAME, LONGEST_TITLE, Choice, Event, Notice, Way
 
-MOST_A_DAY = 50  # most notices a day to one person, of one event, through one channel; more are dropped
-KEPT = timedelta(days=7)  # a notice is deleted after this time, sent or not
-FRESH = timedelta(hours=1)  # a browser shows no older notice
-MOST_SHOWN = 10  # most notices that a browser shows at once
-AT_ONCE = 500  # rows in one SQL statement
+MOST_A_DAY = 50  # daily maximum per person, event and channel; any more are dropped
+KEPT = timedelta(days=7)  # notices are deleted after this time, sent or not
+FRESH = timedelta(hours=1)  # browsers show no older notices
+MOST_SHOWN = 10  # most notices shown by a browser at once
+AT_ONCE = 500  # rows per SQL statement
 
 
 def note(
@@ -30,10 +30,10 @@ def note(
     after: timedelta = timedelta(0),
     now: datetime | None = None,
 ) -> int:
-    """Store a notice for each channel on which one of the people chose the event. Return the number, repeats included.
+    """Store a notice for each channel on which each person chose the event. Return their number, including repeats.
 
-    `after` delays sending; until then, a notice can be withdrawn. A person is notified of the same subject at most once
-    a day per channel.
+    `after` delays sending; until then, a notice can be withdrawn. Each channel notifies a person of the same subject at
+    most once a day.
     """
     now = now or timezone.now()
     day = day_of(now)
@@ -65,7 +65,7 @@ def _counted(told: QuerySet[Notice]) -> list[tuple[tuple[int, str], int]]:
 
 
 def note_directly(event: Event, person_id: int, way: Way, *, about: str, title: str = "", path: str) -> None:
-    """Store a notice to one person through one channel, regardless of the person's choices."""
+    """Store a notice to one person through one channel, whatever the person has chosen."""
     row = _row(event, person_id, way, about=about, title=title, path=path, now=timezone.now())
     Notice.objects.bulk_create([row], ignore_conflicts=True)
     if way != Way.BROWSER:
@@ -99,13 +99,13 @@ def _row(
 
 
 def withdraw(event: Event, abouts: Collection[str], *, now: datetime | None = None) -> None:
-    """Delete notices that are not due yet about these subjects, because they no longer apply."""
+    """Delete notices about these subjects that are not due yet, because they no longer apply."""
     later = Notice.objects.filter(state=Notice.State.WAITING, tries=0, due_at__gt=now or timezone.now())
     later.filter(event=event, about__in=abouts).delete()
 
 
 def withdraw_all(run: str) -> None:
-    """Delete all notices that are not yet due about a run that has ended and about its machines."""
+    """Delete all notices about a finished run and its machines that are not due yet."""
     later = Notice.objects.filter(state=Notice.State.WAITING, tries=0, due_at__gt=timezone.now())
     later.filter(event__in=(Event.NEEDED, Event.STOPPED, Event.REQUEST), about__startswith=run).delete()
 
@@ -115,18 +115,18 @@ def due(now: datetime) -> QuerySet[Notice]:
 
 
 def next_due() -> datetime | None:
-    """Return the time at which the next notice must be sent. Return None if none waits."""
+    """Return the time at which the next notice must be sent, or None if none is waiting."""
     first: datetime | None = _waiting().aggregate(first=Min("due_at"))["first"]
     return first
 
 
 def _waiting() -> QuerySet[Notice]:
-    """Return unsent notices to be sent by e-mail or webhook; open pages fetch the others."""
+    """Return unsent notices for e-mail or webhooks; open pages fetch the rest themselves."""
     return Notice.objects.filter(state=Notice.State.WAITING).exclude(way=Way.BROWSER)
 
 
 def for_browser(person_id: int, now: datetime) -> list[Notice]:
-    """Return the notices that the person's open pages show, oldest first. Each page remembers which it has shown."""
+    """Return the notices to show on the person's open pages, oldest first. Each page remembers which it has shown."""
     fresh = Notice.objects.filter(person=person_id, way=Way.BROWSER, due_at__lte=now, due_at__gt=now - FRESH)
     return list(fresh.order_by("-due_at", "-pk")[:MOST_SHOWN])[::-1]
 

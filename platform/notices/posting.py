@@ -1,7 +1,7 @@
-"""One POST to an address that a stranger chose, limited in time and bytes, without redirects, proxies or cookies.
+"""One POST to an address chosen by a stranger, limited in time and bytes, with no redirects, proxies or cookies.
 
-The host name is resolved once, and the connection goes to the address found, so that the name cannot be pointed
-elsewhere in between. Only the head of the answer is read.
+The host name is resolved once, and the connection goes to the address found, so that the name cannot be redirected in
+between. Only the head of the response is read.
 """
 
 import re
@@ -17,13 +17,13 @@ CONNECT_S = 4.0
 TOTAL_S = 10.0  # counted from the first attempt to connect
 HEAD_BYTES = 16_384
 PIECE = 4_096
-LONGEST_WAIT_S = 86_400  # the longest wait that an answer may ask for
+LONGEST_WAIT_S = 86_400  # the longest wait that a response may ask for
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |\r|$)")
 RETRY_AFTER = re.compile(rb"^retry-after:[ \t]*(\d{1,6})[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 
 
 class Answer(NamedTuple):
-    """The status of a response, and the wait in seconds that the receiver requested, or 0."""
+    """A response's status, and the wait in seconds that the receiver requested, or 0."""
 
     status: int
     retry_after_s: int
@@ -35,11 +35,11 @@ class Answer(NamedTuple):
 
 
 class Unreached(Exception):
-    """A post without an answer; the message says why."""
+    """A post that got no response; the message says why."""
 
 
 def post(target: Target, body: bytes, headers: Mapping[str, str], *, total_s: float = TOTAL_S) -> Answer:
-    """Post a body to the target and return the answer. Raises Refused, Unreached."""
+    """Post a body to the target and return the response. Raises Refused, Unreached."""
     try:
         addresses = resolved(target)
     except OSError as error:
@@ -67,10 +67,10 @@ def _left(deadline: float) -> float:
 
 
 def _connected(target: Target, addresses: Sequence[IP], deadline: float) -> socket.socket:
-    """Connect to the first address that accepts a connection. Raises OSError."""
+    """Connect to the first address that accepts the connection. Raises OSError."""
     failed: OSError = OSError("no address")
     for address in addresses:
-        # `create_connection` would look the address up, as if it were a name.
+        # `create_connection` would try to resolve the address as a host name.
         link = socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6)
         try:
             link.settimeout(min(CONNECT_S, _left(deadline)))
@@ -107,7 +107,7 @@ def _request(target: Target, body: bytes, headers: Mapping[str, str]) -> bytes:
 
 
 def _answer(link: socket.socket, deadline: float) -> Answer:
-    """Read the head of the answer; skip heads with a status of 1xx. Raises OSError, Unreached."""
+    """Read the response's head, skipping any with a 1xx status. Raises OSError, Unreached."""
     read = b""
     while True:
         head, end, rest = read.partition(b"\r\n\r\n")

@@ -5,7 +5,7 @@ from typing import Any
 from accounts.models import Person
 from notices.models import Choice, Mailbox, Notice, Webhook
 
-RECENT = 10  # notices shown on the settings page
+RECENT = 10  # number shown on the settings page
 
 
 def choices_of(person: Person) -> set[tuple[str, str]]:
@@ -25,7 +25,7 @@ def recent(person: Person) -> list[Notice]:
 
 
 def exported(person: Person) -> dict[str, Any]:
-    """Return everything stored about a person's notices, except the webhook's address and secret."""
+    """Return everything stored about a person's notices, apart from the webhook's address and secret."""
     notices = Notice.objects.filter(person=person).order_by("pk")
     return {
         "choices": list(Choice.objects.filter(person=person).order_by("pk").values("event", "way")),

@@ -17,7 +17,7 @@ from notices import addresses, mail, outbox
 from notices.models import OPERATORS_CHOOSE, Choice, Event, Mailbox, Notice, Way, Webhook
 from peer_agent.protocol.errors import Problem
 
-UNCONFIRMED = timedelta(days=7)  # an unconfirmed address is deleted after this time
+UNCONFIRMED = timedelta(days=7)  # unconfirmed addresses are deleted after this time
 SECRET_PREFIX = "mhs_"  # noqa: S105 (the prefix of secrets, for programs that look for them)
 
 
@@ -51,7 +51,7 @@ def confirmable(*, token: str) -> Mailbox:
 
 
 def confirm_address(*, token: str) -> None:
-    """Confirm an e-mail address, so that the site sends notices to it. Raises Problem E358."""
+    """Confirm an e-mail address, so that the site can send notices to it. Raises Problem E358."""
     mailbox = confirmable(token=token)
     Mailbox.objects.filter(pk=mailbox.pk, address=mailbox.address, confirmed_at=None).update(
         confirmed_at=timezone.now()
@@ -66,7 +66,7 @@ def remove_address(*, person: Person) -> None:
 
 @transaction.atomic
 def stop_mail(*, token: str) -> None:
-    """Unsubscribe an address through the link in an e-mail. Raises Problem E358 if this site did not sign the link."""
+    """Unsubscribe an address through a link in an e-mail. Raises Problem E358 if this site did not sign the link."""
     mailbox = mail.mailbox_of(token, mail.STOP)
     if mailbox is not None:
         _end(mailbox.person_id, Way.EMAIL)
@@ -74,7 +74,7 @@ def stop_mail(*, token: str) -> None:
 
 @transaction.atomic
 def save_webhook(*, person: Person, address: str) -> str:
-    """Store a webhook and return the secret that signs its posts. The secret is shown only once. Raises Refused."""
+    """Store a webhook and return the secret for signing its posts, which is shown only once. Raises Refused."""
     target = addresses.parse(address.strip())
     secret = SECRET_PREFIX + secrets.token_urlsafe(32)
     Webhook.objects.update_or_create(

@@ -1,6 +1,6 @@
-"""The text of notices, and the body that each kind of webhook accepts. Pure functions.
+"""The text of notices, and the body that each kind of webhook expects. Pure functions.
 
-Names come from strangers, so each is reduced to one visible line.
+Names come from strangers, so each is reduced to a single visible line.
 """
 
 import hashlib
@@ -16,10 +16,10 @@ from django.utils.translation import gettext as _
 
 from notices.models import Event, Webhook
 
-LONGEST = 120  # most characters of a name
-MOST_MARKS = 4  # most combining marks on one letter
+LONGEST = 120  # most characters in a name
+MOST_MARKS = 4  # most combining marks per letter
 JOINERS = "\u200c\u200d"  # zero-width characters that Bengali, Persian and Hindi spelling needs
-# Characters that Unicode classes as letters or marks, but that show nothing.
+# Characters that Unicode classifies as letters or marks but that are invisible.
 BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | {chr(mark) for mark in range(0xE0100, 0xE01F0)}
 RIGHT_TO_LEFT = frozenset({"R", "AL"})
 NAMELESS = "untitled"
@@ -31,7 +31,7 @@ class Words(NamedTuple):
 
 
 def one_line(name: str, most: int = LONGEST) -> str:
-    """Return a name on one line, without invisible characters or stacked marks. Needed joiners are kept."""
+    """Return a name on one line, without invisible characters or stacked marks, but with the joiners that it needs."""
     kept: list[str] = []
     marks = 0
     composed = unicodedata.normalize("NFC", name)
@@ -51,24 +51,24 @@ def one_line(name: str, most: int = LONGEST) -> str:
 
 
 def _joins(letter: str) -> bool:
-    """Return True if a zero-width joiner beside this letter is part of the spelling.
+    """Return True if a zero-width joiner next to this letter is part of the spelling.
 
-    This holds for letters of scripts without upper and lower case, and for their marks.
+    This is true of letters in scripts without upper and lower case, and of their marks.
     """
     return bool(letter) and unicodedata.category(letter) in ("Lo", "Mn", "Mc") and letter not in BLANK
 
 
 def quoted(name: str) -> str:
-    """Return a name in quotes. Unicode isolates keep a right-to-left name from reordering the line."""
+    """Return a name in quotes. Unicode isolates prevent a right-to-left name from reordering the line."""
     line = one_line(name)
     turns = any(unicodedata.bidirectional(letter) in RIGHT_TO_LEFT for letter in line)
     return f"“\u2068{line}\u2069”" if turns else f"“{line}”"
 
 
 def words_of(event: str, *, title: str = "", machine: str = "") -> Words:
-    """Return a notice's headline and text. `title` is the run's title, or for SWITCHED_OFF the last problem.
+    """Return a notice's headline and text. `title` is the run's title or, for SWITCHED_OFF, the last problem.
 
-    For TROUBLE, `machine` is the check's title, and `title` says what is wrong; it is empty if all is well again.
+    For TROUBLE, `machine` is the check's title, and `title` says what is wrong, or is empty if all is well again.
     """
     run = quoted(title)
     match event:
@@ -119,20 +119,20 @@ def words_of(event: str, *, title: str = "", machine: str = "") -> Words:
             return Words(_("A test from Manyhands"), _("Notifications will reach you here."))
 
 
-# The body of a post to a webhook, by service
+# The body of a post to a webhook, per service
 
 SIGNATURE = "X-Manyhands-Signature"
-LONGEST_ON_DISCORD = 2_000  # most characters that Discord accepts
-NO_PREVIEWS = 4  # Discord's SUPPRESS_EMBEDS, so that a link in a title shows no picture
+LONGEST_ON_DISCORD = 2_000  # Discord's limit in characters
+NO_PREVIEWS = 4  # Discord's SUPPRESS_EMBEDS, so that a link in a title shows no preview
 MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|>~<:@&])")
 
 
 class Facts(NamedTuple):
-    """The facts of a notice, as sent to programs in JSON."""
+    """The facts of a notice, sent to programs as JSON."""
 
     id: int
     event: str
-    title: str  # the run's title; empty if the notice is about no run
+    title: str  # the run's title, or empty if no run is involved
     machine: str
     address: str
     at: datetime
@@ -168,7 +168,7 @@ def for_slack(words: Words, address: str) -> dict[str, Any]:
 
 
 def generic(words: Words, facts: Facts) -> dict[str, Any]:
-    """Return the notice as JSON for services other than Discord and Slack. `id` is the same on every try."""
+    """Return the notice as JSON for services other than Discord and Slack. `id` is the same on every attempt."""
     is_of_run = facts.event != Event.TROUBLE
     return {
         "id": facts.id,

@@ -1,7 +1,7 @@
 """Rules for who may see and who may manage a run. To a visitor, a forbidden run looks like one that does not exist.
 
 Co-organizers may do everything that the organizer may, except delete the run or choose other co-organizers. Moderators
-may admit and remove people, and make announcements.
+may admit and remove people, and post announcements.
 """
 
 from django.contrib.auth.models import AnonymousUser
@@ -15,7 +15,7 @@ from runs.models import Member, Run, RunRole
 from runs.states import NOT_OPEN
 
 Viewer = Person | AnonymousUser | None
-# Rows that pages read in the same query as the run.
+# Rows that pages read in the same query as the run
 BESIDE = ("dataset", "organizer", "head", "release", "publication", "verification")
 LISTED = (Run.Visibility.PUBLIC, Run.Visibility.REQUEST)
 MANAGING = (Run.Role.ORGANIZER, Run.Role.CO_ORGANIZER)
@@ -23,9 +23,9 @@ RANKS: dict[Run.Role | None, int] = {Run.Role.ORGANIZER: 3, Run.Role.CO_ORGANIZE
 
 
 class Preparing(Problem):
-    """Problem E308 for a run that will open by itself, which tells a machine to wait for the run."""
+    """Problem E308 for a run that will open by itself, which tells a machine to wait."""
 
-    retry_after_s = 20  # a machine that waits stays below the rate limit of "credentials"
+    retry_after_s = 20  # keeps a waiting machine within the "credentials" rate limit
 
 
 def person_of(viewer: Viewer) -> Person | None:
@@ -50,7 +50,7 @@ def visible_runs(viewer: Viewer) -> QuerySet[Run]:
 def _joined(person: Person | None) -> Q:
     """Return a filter for the runs that the person has joined.
 
-    These are runs in which the person has a role, and invitation-only runs of which they are a member.
+    These are runs in which the person has a role, and invitation-only runs that they are a member of.
     """
     if person is None:
         return Q(pk__in=[])
@@ -67,7 +67,7 @@ def _is_member(person: Person) -> Q:
 
 
 def access_run(*, slug: str, viewer: Viewer) -> Run:
-    """Return the run at this address. Raises Problem E305 if there is none, or the viewer may not see it."""
+    """Return the run at this address. Raises Problem E305 if there is none or the viewer may not see it."""
     run = visible_runs(viewer).select_related(*BESIDE).filter(slug=slug).first()
     if run is None:
         raise Problem.of("E305", address=f"/runs/{slug}/")
@@ -75,9 +75,9 @@ def access_run(*, slug: str, viewer: Viewer) -> Run:
 
 
 def access_peer_run(which: Q, *, person: Person | None, address: str) -> Run:
-    """Return the run that a credential is for, if the credential's person may take part now.
+    """Return the run that a credential is for, if the credential's person may take part at present.
 
-    If `person` is None, the credential belongs to a relay of the site, which serves all runs. The check is needed
+    If `person` is None, the credential belongs to one of the site's relays, which serve all runs. The check is needed
     because a removed person's credential stays valid for up to an hour. Raises Problem E305, E324 (removed), E410
     (members only).
     """
@@ -91,7 +91,7 @@ def access_peer_run(which: Q, *, person: Person | None, address: str) -> Run:
 
 
 def helped_runs(person: Person) -> QuerySet[Run]:
-    """Return the visible runs from which the person was not removed. By-request runs count only once joined."""
+    """Return the visible runs that the person has not been removed from. By-request runs count only once joined."""
     others = Q(visibility=Run.Visibility.REQUEST) & ~_has_role(person) & ~_is_member(person)
     return visible_runs(person).exclude(Exists(_removals(person))).exclude(others)
 
@@ -101,7 +101,7 @@ def _removals(person: Person) -> QuerySet[Member]:
 
 
 def participants(run: Run) -> QuerySet[Person]:
-    """Return the organizer, the members and, in a run open to all, contributors. Removed people are left out."""
+    """Return the organizer, the members and, in a run open to all, the contributors. Removed people are left out."""
     members = Member.objects.filter(run=run, removed_at=None).values("person")
     removed = Member.objects.filter(run=run, removed_at__isnull=False).values("person")
     taking_part = Q(pk=run.organizer_id) | Q(pk__in=members)
@@ -111,9 +111,9 @@ def participants(run: Run) -> QuerySet[Person]:
 
 
 def trusted_in(run: Run) -> frozenset[str] | None:
-    """Return the names of the organizer and the members, whose work is limited less (rule 12). None means everybody.
+    """Return the names of the organizer and members, whose work is limited less (rule 12). None means everyone.
 
-    Only a run that strangers may join makes the difference. The organizer vouches for a person by an invitation.
+    This only matters in a run that strangers may join. By inviting people, the organizer vouches for them.
     """
     if run.members_only:
         return None
@@ -137,13 +137,13 @@ def _require_part(run: Run, person: Person) -> None:
 
 
 def require_unremoved(run: Run, machine: Machine) -> None:
-    """Raise Problem E229 if the machine once belonged to another person, who was removed from the run."""
+    """Raise Problem E229 if the machine once belonged to someone else who was removed from the run."""
     if machine.person_id != run.organizer_id and _of_removed(run).filter(pk=machine.pk).exists():
         raise Problem.of("E229")
 
 
 def _of_removed(run: Run) -> QuerySet[Machine]:
-    """Return the machines that once belonged to a person now removed from the run."""
+    """Return the machines that once belonged to someone now removed from the run."""
     removed = Member.objects.filter(run=run, removed_at__isnull=False).values("person")
     return Machine.objects.filter(pk__in=PastOwner.objects.filter(person__in=removed).values("machine"))
 
@@ -151,7 +151,7 @@ def _of_removed(run: Run) -> QuerySet[Machine]:
 def shut_out(run: Run, machines: list[PeerId]) -> QuerySet[Machine]:
     """Return those of the machines that may not take part in the run.
 
-    Either a past or current owner was removed, or the run is for members only and the owner is not a member.
+    Either a past or current owner has been removed, or the run is for members only and the owner is not one.
     """
     invited = Member.objects.filter(run=run, removed_at=None).values("person")
     removed = Member.objects.filter(run=run, removed_at__isnull=False).values("person")
@@ -196,13 +196,13 @@ def access_joinable_run(*, slug: str, viewer: Viewer) -> Run:
 
 
 def require_open(run: Run) -> None:
-    """Raise Problem E308 if the run has not been opened to volunteers, as Preparing if it will open by itself."""
+    """Raise Problem E308 if the run has not been opened to volunteers, or Preparing if it will open by itself."""
     if run.state in NOT_OPEN:
         raise (Preparing if run.state == Run.State.PREPARING else Problem).of("E308")
 
 
 def may_see(run: Run, viewer: Viewer) -> bool:
-    """Return True if the viewer may open the run's page. The address is enough, except for an invitation-only run."""
+    """Return True if the viewer may open the run's page. The address is enough, except for invitation-only runs."""
     return visible_runs(viewer).filter(pk=run.pk).exists()
 
 
@@ -211,7 +211,7 @@ def may_manage(run: Run, viewer: Viewer) -> bool:
 
 
 def role_of(run: Run, viewer: Viewer) -> Run.Role | None:
-    """Return the viewer's role in the run, or None. Being a site operator does not by itself give a role."""
+    """Return the viewer's role in the run, or None. Being a site operator does not in itself confer a role."""
     person = person_of(viewer)
     return run.role_of(person) if person is not None else None
 

@@ -1,4 +1,4 @@
-"""Admin pages for runs. The log and the ledger are read-only, because credit is read from them."""
+"""Admin pages for runs. The log and the ledger are read-only, because credit is derived from them."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -16,7 +16,7 @@ from runs.models import Dataset, Head, LedgerEntry, LogEntry, MachineTotal, Rele
 
 
 def pages_of(kept: Callable[[], int]) -> type[Paginator]:  # type: ignore[type-arg] # no parameters at run time
-    """Return a paginator for long tables. It counts rows only for searches; otherwise `kept` returns the number."""
+    """Return a paginator for long tables. It counts rows only for searches; otherwise `kept` supplies the number."""
 
     class KnownLength(Paginator):  # type: ignore[type-arg]
         @cached_property
@@ -28,12 +28,12 @@ def pages_of(kept: Callable[[], int]) -> type[Paginator]:  # type: ignore[type-a
 
 
 def entries() -> int:
-    """Return the number of log entries, as the sum over the heads of all runs."""
+    """Return the number of log entries, summed over the heads of all runs."""
     return int(Head.objects.aggregate(n=Sum("index", default=0))["n"])
 
 
 def rounds() -> int:
-    """Return the number of ledger rows, as the sum over the machines' totals. Each round of a machine has one row."""
+    """Return the number of ledger rows, summed from the machines' totals. There is one row per machine and round."""
     return int(MachineTotal.objects.aggregate(n=Sum("rounds", default=0))["n"])
 
 
@@ -47,7 +47,7 @@ class ReadOnly(Kept):
 
 @admin.register(Run)
 class RunAdmin(Kept):
-    """Admin page for runs. An operator may change the title, purpose and visibility; the organizer decides the rest."""
+    """The admin page for runs. Operators may change the title, purpose and visibility; organizers decide the rest."""
 
     list_display = ("title", "organizer", "state", "visibility", "created_at", "finished_at")
     list_filter = ("state", "visibility")
@@ -57,7 +57,7 @@ class RunAdmin(Kept):
     readonly_fields = ("slug", "organizer", "dataset", "state", "waiting_for", "created_at")
 
     def save_model(self, request: HttpRequest, obj: Run, form: Any, change: bool) -> None:  # noqa: FBT001  (Django's)
-        """Save with the organizer's functions, which also write to the timeline and keep past helpers as members."""
+        """Save through the organizer's functions, which also write to the timeline and keep past helpers as members."""
         del form, change
         run, operator = Run.objects.get(pk=obj.pk), cast("Person", request.user)
         drafts.change_words(run=run, title=obj.title, purpose=obj.purpose, by=operator, role=Run.Role.OPERATOR)

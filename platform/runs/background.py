@@ -22,7 +22,7 @@ AFTER_VERIFYING = (Kind.MEASURE_HELDOUT, Kind.THIN_SNAPSHOTS, Kind.PUBLISH_CHECK
 
 @does(Kind.PREPARE_DATASET)
 def prepare_dataset(job: Job) -> Outcome:
-    """Prepare a dataset, and then the runs that wait for it. Retry if the Hub does not answer."""
+    """Prepare a dataset, then the runs waiting for it. Retry if the Hub does not respond."""
     match preparation.prepare_dataset(UUID(job.key)):
         case "busy":
             return Later(BUSY_S)
@@ -59,7 +59,7 @@ def verify_snapshots(job: Job) -> Outcome:
 
 @does(Kind.ARCHIVE_LOG)
 def archive_log(job: Job) -> Outcome:
-    """Copy the averages of a run's new entries into the site's archive. Retry if a relay must come back first."""
+    """Copy the averages of a run's new entries into the site's archive. Retry if a missing relay is needed first."""
     faults: list[Fault] = []
     with faults_to(faults.append, "E312"):
         match archive.archive_next(UUID(job.key)):
@@ -74,7 +74,7 @@ def archive_log(job: Job) -> Outcome:
 
 @does(Kind.MEASURE_HELDOUT)
 def measure_heldout(job: Job) -> Outcome:
-    """Measure the held-out loss of a run's newest snapshot."""
+    """Measure the held-out loss of a run's latest snapshot."""
     if heldout.is_release_first():
         return Later(BUSY_S)
     fault = heldout.measure_newest(UUID(job.key), making.choose_by_default)
@@ -88,13 +88,13 @@ def thin_snapshots(job: Job) -> None:
 
 @does(Kind.MAKE_RELEASE)
 def make_release(job: Job) -> Outcome:
-    """Make a release of a verified model, and publish it if someone asked for that. Retry after a failure."""
+    """Make a release of a verified model, and publish it if that was requested. Retry after a failure."""
     run_id = UUID(job.key)
     match making.make_release(run_id):
         case Release.State.FAILED:
             return Later(fault=Release.objects.values_list("fault", flat=True).get(run=run_id))
         case Release.State.PREPARING:
-            queue.put(Kind.VERIFY_SNAPSHOTS, run_id)  # that job requests this one again once it is done
+            queue.put(Kind.VERIFY_SNAPSHOTS, run_id)  # that job requests this one again when done
     if publishing.waiting().filter(run=run_id).exists():
         queue.put(Kind.PUBLISH_RELEASE, run_id)
     return None
@@ -119,14 +119,14 @@ def remake_release(job: Job) -> Outcome:
 
 @does(Kind.PUBLISH_RELEASE)
 def publish_release(job: Job) -> Outcome:
-    """Send the release to the Hub. If the Hub does not answer, resume later."""
+    """Send the release to the Hub. If the Hub does not respond, resume later."""
     fault = publishing.push_release(UUID(job.key))
     return Later(fault=str(fault)) if fault is not None else None
 
 
 @does(Kind.PUBLISH_CHECKPOINT)
 def publish_checkpoint(job: Job) -> Outcome:
-    """Send the newest snapshot to the Hub if a checkpoint is due. If the Hub does not answer, try again later."""
+    """Send the latest snapshot to the Hub if a checkpoint is due. If the Hub does not respond, try again later."""
     fault = checkpoints.push_checkpoint(UUID(job.key))
     return Later(fault=str(fault)) if fault is not None else None
 
@@ -137,7 +137,7 @@ def write_trial(job: Job) -> None:
 
 
 def request_after_start() -> None:
-    """Delete stale uploads. Request jobs to deliver waiting notices and to remake outdated releases."""
+    """Delete stale uploads. Request the jobs that deliver waiting notices and remake outdated releases."""
     forget_stale()
     if outbox.next_due() is not None:
         queue.put(Kind.DELIVER_NOTICES)

@@ -1,4 +1,4 @@
-"""Deletion of an account. Data that belong only to the person are deleted; contributions stay, without a name."""
+"""Account deletion. Data that belongs only to the person is deleted; contributions stay, without a name."""
 
 import re
 from functools import partial
@@ -18,10 +18,10 @@ from runs.lifecycle import roles
 from runs.lifecycle.drafts import delete_draft
 from runs.models import ActivityLine, HubAccount, JoinRequest, Member, NamedVolunteer, Release, Run
 
-NOBODY = "a former volunteer"  # replaces the name on timelines
+NOBODY = "a former volunteer"  # replaces the name in timelines
 WORD = r"(?<![\w.-]){}(?!-?\w|\.\w)"  # matches whole names only; names may contain dots and dashes
 SETTLED = (Run.State.DRAFT, Run.State.FINISHED)
-HOSTS_KNOW_S = 60.0  # seconds until each host has noticed that the machines are revoked
+HOSTS_KNOW_S = 60.0  # seconds until every host has noticed that the machines are revoked
 
 
 @transaction.atomic
@@ -29,7 +29,7 @@ def delete_account(*, person: Person) -> str:
     """Delete an account, its drafts, and its name on cards and timelines. Return the name. Raises Problem E329.
 
     A run with co-organizers, even a draft, passes to the longest-standing one. Removals from runs stay in force,
-    because their rows contain no name. Hosts may write the name for a few more seconds, so a job erases it once more.
+    because their rows contain no name. Hosts may still write the name for a few seconds, so a job erases it once more.
     """
     quotas.held(person)
     for heir in roles.successors(person):
@@ -55,7 +55,7 @@ def delete_account(*, person: Person) -> str:
 
 
 def forget_lines(name: str) -> None:
-    """Replace a person's name in all lines of timelines that name the person."""
+    """Replace a person's name in every timeline line that mentions it."""
     for line in ActivityLine.objects.filter(names__contains=name).iterator():
         if name in (names := line.names.split()):
             others = " ".join(other for other in names if other != name)
@@ -63,7 +63,7 @@ def forget_lines(name: str) -> None:
 
 
 def without_name(text: str, name: str) -> str:
-    """Replace a name in a line that names the person with “a former volunteer”. Quotations stay as they are."""
+    """Replace a name in a line that mentions it with “a former volunteer”. Quotations are left as they are."""
     replaced = re.sub(rf"“\u2068.*?\u2069”|{WORD.format(re.escape(name))}", _nobody, text)
     return replaced[:1].upper() + replaced[1:] if replaced != text else text
 
@@ -83,10 +83,10 @@ def _require_not_needed(person: Person) -> None:
 
 
 def _remake_cards(person: Person) -> None:
-    """Remake model cards that name the person, as a volunteer or as the person who said that a text may be shared."""
+    """Remake model cards that name the person, as a volunteer or as the one who said that a text may be shared."""
     vouched = Q(run__dataset__vouched_by=person) | Q(run__dataset__further__vouched_by=person)
     named = vouched | Q(run__dataset__base__vouched_by=person) | Q(run__named__person=person)
     for release in Release.objects.filter(named, state=Release.State.READY).distinct():
-        # An added name that no one has, so that the card counts as stale.
+        # An extra name that belongs to no one, so that the card counts as stale.
         Release.objects.filter(pk=release.pk).update(named=[*release.named, ""])
         queue.put(Kind.REMAKE_RELEASE, release.run_id)

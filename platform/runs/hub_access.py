@@ -1,4 +1,4 @@
-"""Access to the Hugging Face Hub for child processes. A token leaves the database only as input to a child."""
+"""Access to the Hugging Face Hub for child processes. A token only ever leaves the database as input to a child."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ def account_of(person: Person) -> HubAccount | None:
 
 
 def token_of(person: Person) -> str:
-    """Return the person's token for the Hub. Raises Problem E351 (no token), E352 (the token cannot be decrypted)."""
+    """Return the person's Hub token. Raises Problem E351 (no token), E352 (the token cannot be decrypted)."""
     account = account_of(person)
     if account is None:
         raise Problem.of("E351")
@@ -27,5 +27,5 @@ def token_of(person: Person) -> str:
 
 
 def hub_environment(home: Path) -> dict[str, str]:
-    """Return environment variables for the Hub's client: its own cache folder, and proxy settings."""
+    """Return environment variables for the Hub's client: a cache folder of its own, and the proxy settings."""
     return {"HF_HOME": str(home), **{name: os.environ[name] for name in PASSED_ON if name in os.environ}}

@@ -1,4 +1,4 @@
-"""Limits that a child process puts on itself: it ends with its parent, and uses only part of the machine.
+"""Limits that a child process imposes on itself: it ends with its parent and uses only part of the machine.
 
 Only the standard library is imported, since children import this module. Programs started with `--attached` watch their
 standard input instead. Children cannot, because their standard input carries a secret.
@@ -37,8 +37,8 @@ def _watch(parent: int) -> None:
 def take_at_most(memory_bytes: int) -> None:
     """Limit this process's memory and open files, and write no core dumps. Do nothing on Windows.
 
-    The limit counts what the process allocates, but neither programs nor files that it maps. An uploaded file can make
-    a library allocate any amount: a tokenizer of a few kilobytes can double its input thirty times.
+    The limit counts what the process allocates, but not the program files and data files that it maps. An uploaded file
+    can make a library allocate any amount: a tokenizer of a few kilobytes can double its input thirty times.
     """
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource

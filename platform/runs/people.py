@@ -13,23 +13,23 @@ from runs.access import Viewer, listed_runs, visible_runs
 from runs.models import AveragedTotal, DailyTotal, LedgerEntry, MachineTotal, Run
 
 SAMPLES = (1, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
-DAYS = (7, 30, 100, 365)  # days with a contribution
+DAYS = (7, 30, 100, 365)  # number of days with a contribution
 GIGABYTES = (1, 100, 1_000, 10_000)  # gigabytes averaged for others
-FINISHED = (1, 3, 10)  # number of finished runs to which the person has contributed
+FINISHED = (1, 3, 10)  # number of finished runs contributed to
 
 
-# Milestones. Pure functions
+# Milestones, as pure functions
 
 
 class Milestone(NamedTuple):
-    """A milestone. `day` is the day since 1970 on which it was reached, or None if that is unknown."""
+    """A milestone. `day` is the day (since 1970) when it was reached, or None if that is unknown."""
 
     name: str
     day: int | None = None
 
 
 class Reached(NamedTuple):
-    """The highest milestone of each kind, and a text about the next one, which is empty after the last milestone."""
+    """The highest milestone reached of each kind, and text about the next one, empty after the last milestone."""
 
     milestones: list[Milestone]
     next_one: str
@@ -38,8 +38,8 @@ class Reached(NamedTuple):
 def reached(by_day: Mapping[int, int], *, bytes_averaged: int, finished: Sequence[int]) -> Reached:
     """Return the milestones reached.
 
-    `by_day` maps each day (a UTC day number, counted from 1970-01-01) to the samples contributed that day.
-    `finished` has the days on which runs with the person's contributions finished, in order.
+    `by_day` maps each day (a UTC day number, counted from 1970-01-01) to the samples contributed that day. `finished`
+    has the days on which runs with the person's contributions finished, in order.
     """
     days = sorted(by_day)
     found, so_far, passed = list[Milestone](), 0, dict[int, int]()
@@ -67,7 +67,7 @@ def reached(by_day: Mapping[int, int], *, bytes_averaged: int, finished: Sequenc
 
 
 class Given(NamedTuple):
-    """A person's contribution to one run. `part` is the fraction of all the run's samples."""
+    """A person's contribution to one run. `part` is the fraction of all of the run's samples."""
 
     run: Run
     samples: int
@@ -77,7 +77,7 @@ class Given(NamedTuple):
 
 
 class Contributions(NamedTuple):
-    """All contributions of a person.
+    """All of a person's contributions.
 
     `by_day` maps each day (a UTC day number, counted from 1970-01-01) to the samples contributed that day.
     """
@@ -113,7 +113,7 @@ def contributions(person: Person, viewer: Viewer) -> Contributions:
 
 
 def given_to(person: Person, run: Run) -> Given:
-    """Return the person's contribution to one run, without the bytes that their machines averaged."""
+    """Return the person's contribution to one run, not counting bytes averaged by their machines."""
     sums = run.totals.filter(person=person).aggregate(
         given=Sum("samples", default=0), made=Sum("person_rounds", default=0)
     )
@@ -122,7 +122,7 @@ def given_to(person: Person, run: Run) -> Given:
 
 
 def runs_shown(person: Person, viewer: Viewer) -> QuerySet[Run]:
-    """Return the runs on a person's page. The person sees all visible runs, other viewers only listed ones."""
+    """Return the runs on a person's page: all visible ones for the person themselves, only listed ones for others."""
     return visible_runs(viewer) if viewer == person else listed_runs(viewer)
 
 

@@ -26,9 +26,9 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 6 * 3600
 BEAT_S = 5.0
-KILLED = -9  # exit status if the kernel kills a child because the machine is out of memory
+KILLED = -9  # exit status of a child that the kernel kills for lack of memory
 LEAST_MEMORY = 2_000_000_000
-# What Python, torch and Rust print when an allocation fails.
+# What Python, torch and Rust print when an allocation fails
 OUT_OF_MEMORY = ("MemoryError", "can't allocate memory", "memory allocation of")
 LIMITS = "from runs.parent import take_at_most; take_at_most({}); "
 BOOTSTRAP = (
@@ -44,7 +44,7 @@ DISK_FULL = "53100"  # PostgreSQL's SQLSTATE code for a full disk
 
 
 class ChildStopped(Exception):
-    """A child that was killed because the site is shutting down. Its job is repeated after the next start."""
+    """Raised if a child was killed because the site is shutting down. The next start repeats its job."""
 
 
 def run_child(
@@ -58,7 +58,7 @@ def run_child(
     """Run a child process and return the JSON object on its last line. The child reads `secret` from standard input.
 
     `beat` is called every few seconds; if it raises, the child is killed. Raises ChildStopped, Problem with the child's
-    fault, or E327 if the child dies without a fault or takes too long.
+    fault, or E327 if the child takes too long or dies without reporting a fault.
     """
     command = [sys.executable, "-c", LIMITS.format(memory_limit()) + BOOTSTRAP, *arguments]
     child = _start(command, {**child_environment(), **(more or {})})
@@ -79,7 +79,7 @@ def run_child(
 def _waited_for(
     child: "subprocess.Popen[str]", secret: str, timeout_s: float, beat: Callable[[], None] | None
 ) -> tuple[str, str]:
-    """Return the child's output and errors. Raises TimeoutExpired, or an exception that `beat` raises."""
+    """Return the child's output and errors. Raises TimeoutExpired, or any exception that `beat` raises."""
     until, said = time.monotonic() + timeout_s, secret
     try:
         while True:
@@ -89,7 +89,7 @@ def _waited_for(
             except subprocess.TimeoutExpired:
                 if beat is None or left_s <= BEAT_S:
                     raise
-                said = ""  # the secret was sent; output received so far is kept
+                said = ""  # the secret has been sent; output received so far is kept
                 beat()
     except BaseException:
         child.kill()
@@ -98,7 +98,7 @@ def _waited_for(
 
 
 def stop_children() -> None:
-    """Kill all running children and prevent new ones, before this process exits."""
+    """Kill all running children and prevent new ones, because this process is about to exit."""
     _is_stopping.set()
     with _lock:
         for child in _running:
@@ -106,7 +106,7 @@ def stop_children() -> None:
 
 
 def child_environment() -> dict[str, str]:
-    """Return a child's environment: paths and a limit on threads, but none of the site's secrets."""
+    """Return a child's environment: paths and a thread limit, but none of the site's secrets."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "SYSTEMROOT", "TMPDIR") if name in os.environ}
     paths = (str(settings.ROOT), str(settings.ROOT / "platform"))
     threads = os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
@@ -149,7 +149,7 @@ def _fault_in(errors: str, status: int) -> Fault:
 
 
 def disk_fault(error: BaseException | None) -> Fault | None:
-    """Return error E328, which names no folder, if `error` means that the disk is full or broken; else None."""
+    """Return error E328, which names no folder, if `error` means that the disk is full or failing; otherwise, None."""
     cause = error.__cause__ if isinstance(error, DatabaseError) else error
     is_full = (
         getattr(cause, "errno", None) in NO_ROOM
@@ -161,16 +161,16 @@ def disk_fault(error: BaseException | None) -> Fault | None:
 
 @contextmanager
 def faults_to(record: Callable[[Fault], None], code: str) -> Iterator[None]:
-    """Pass an exception inside the block to `record`. Record an unexpected one as error `code`. Ignore a shutdown."""
+    """Pass an exception raised in the block to `record`, or error `code` if it is unexpected. Ignore a shutdown."""
     try:
         yield
     except ChildStopped:
         logger.info("stopped with the site; done again at the next start")
     except Problem as problem:
         logger.warning("%s", problem)
-        # The child's message may name a folder on the disk.
+        # The child's message may reveal a folder on the disk.
         record(Fault.of("E328") if problem.fault.code == codes.DISK_FULL else problem.fault)
     except Exception as error:
         logger.exception("unforeseen")
-        # Other messages may name folders on this machine, and everyone can read the page.
+        # Other messages may reveal folders on this machine, and everyone can read the page.
         record(disk_fault(error) or Fault.of(code, reason=type(error).__name__))

@@ -1,6 +1,6 @@
-"""Limits per person (`settings.QUOTAS`) on drafts, disk, model size and concurrent runs. Operators have no limits.
+"""Limits per person (`settings.QUOTAS`) on drafts, disk, model size and concurrent runs. Operators are exempt.
 
-Limits that concurrent requests could exceed are checked with the person's row locked.
+Limits that concurrent requests might exceed are checked with the person's row locked.
 """
 
 from typing import NamedTuple
@@ -27,7 +27,7 @@ class Quotas(NamedTuple):
 
 
 class Use(NamedTuple):
-    """How much of each quota a person uses, and the limits. `most` is None for operators."""
+    """How much of each quota a person is using, and the limits. `most` is None for operators."""
 
     drafts: int
     disk_mb: int
@@ -54,7 +54,7 @@ def under_way(person: Person) -> int:
 
 
 def disk_of(person: Person) -> int:
-    """Return the size of a person's texts in bytes. An unfinished upload counts with its full size."""
+    """Return the size of a person's texts in bytes. Unfinished uploads count at their full size."""
     kept, coming = (
         rows.filter(**{owner: OuterRef("pk")}).order_by().values(owner).annotate(total=Sum("size")).values("total")
         for rows, owner in ((Dataset.objects, "organizer"), (Upload.objects, "person"))
@@ -64,14 +64,14 @@ def disk_of(person: Person) -> int:
 
 
 def require_draft_left(person: Person) -> None:
-    """Raise Problem E364 if the person has reached the limit of drafts."""
+    """Raise Problem E364 if the person has reached the limit on drafts."""
     most = quotas_of(person)
     if most is not None and (count := drafts_of(person)) >= most.drafts:
         raise Problem.of("E364", count=count, most=most.drafts)
 
 
 def require_disk(person: Person, size: int, *, given_up: int = 0) -> None:
-    """Raise Problem E365 unless `size` more bytes fit the quota after `given_up` bytes have been deleted."""
+    """Raise Problem E365 unless `size` more bytes fit in the quota once `given_up` bytes have been deleted."""
     most = quotas_of(person)
     if most is None:
         return
@@ -88,7 +88,7 @@ def require_model(person: Person, recipe: Recipe) -> None:
 
 
 def require_run_left(person: Person) -> None:
-    """Raise Problem E367 if the person has reached the limit of concurrent runs."""
+    """Raise Problem E367 if the person has reached the limit on concurrent runs."""
     most = quotas_of(person)
     if most is not None and (count := under_way(person)) >= most.runs:
         raise Problem.of("E367", count=count, most=most.runs)

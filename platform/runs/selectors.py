@@ -1,4 +1,4 @@
-"""Queries about runs, made so that a page needs only a few."""
+"""Queries about runs, designed so that a page needs only a few."""
 
 import math
 from collections import defaultdict
@@ -57,20 +57,20 @@ from runs.models import (
 from runs.states import HOSTED, LIVE
 from runs.timeline import STEP, activity_of
 
-POINTS = 360  # most points of the curve on a page
-LONG = 1200  # most points of the curve as a table or on a card
-PACED = 20  # the pace is the median over this many newest steps, all of which are in the curve
-MEASURED = 120  # most held-out losses
-WRITTEN = 3  # newest snapshots whose texts a page shows; it shows the first snapshot too
+POINTS = 360  # most points in a page's curve
+LONG = 1200  # most points in the curve as a table or on a card
+PACED = 20  # latest steps, all in the curve, whose median duration is the pace
+MEASURED = 120  # most held-out losses shown
+WRITTEN = 3  # latest snapshots whose texts a page shows, besides the first
 SHORT_S = 3.0  # steps shorter than this are too quick to watch, so pages show shares …
-SHARED_STEPS, SHARED = 50, 12  # … over this many steps together, of this many people
+SHARED_STEPS, SHARED = 50, 12  # … of this many people, summed over this many steps
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
-MOST_AT_ONCE = 100  # most lines expected to have the same time
-RECENT, RECENT_STEPS = 8, 1  # lines of the timeline: other events, and newest steps
+MOST_AT_ONCE = 100  # most lines expected to share a timestamp
+RECENT, RECENT_STEPS = 8, 1  # timeline lines: other events, and latest steps
 
 
 class Point(NamedTuple):
-    """The loss of one committed step, and other facts about its entry. A fact that the entry lacks is None."""
+    """The loss of one committed step, and other facts about its entry. Facts missing from the entry are None."""
 
     step: int
     loss: float
@@ -82,9 +82,9 @@ class Point(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The held-out loss of a snapshot, in nats per token that counts for the loss, and other figures.
+    """A snapshot's held-out loss, in nats per token that counts towards the loss, and other figures.
 
-    `place` is the index of the snapshot in the log.
+    `place` is the snapshot's index in the log.
     """
 
     place: int
@@ -120,23 +120,23 @@ class RunProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPicture(RunProgress):
-    """The content of a run's page at one moment, without the people who are online."""
+    """The content of a run's page at one moment, apart from who is online."""
 
     step: int
     index: int
     target_steps: int
     target_batch: int
-    pace_s: float | None  # seconds per step, over the last twenty steps
+    pace_s: float | None  # seconds per step over the last twenty steps
     people: int
     machines: int
     tokens: int
     release: Release | None
     leaderboard: list[LeaderboardLine] = field(default_factory=list)
     activity: list[ActivityLine] = field(default_factory=list)
-    written: list[Snapshot] = field(default_factory=list)  # the snapshots whose texts are shown, newest first
+    written: list[Snapshot] = field(default_factory=list)  # snapshots whose texts are shown, latest first
     averaged: list[AveragedLine] = field(default_factory=list)
     recent: Recent = field(default_factory=lambda: Recent(0, {}))
-    shares: Shares | None = None  # of the newest steps, if steps are short
+    shares: Shares | None = None  # over the latest steps, if steps are short
 
     @property
     def loss(self) -> float | None:
@@ -155,7 +155,7 @@ def run_lines(viewer: Viewer, *, offset: int = 0, limit: int = 100) -> list[RunL
 
 
 def run_progress(run: Run) -> RunProgress:
-    """Return the losses of a run and its contributed samples, in three or four queries."""
+    """Return a run's losses and contributed samples, in three or four queries."""
     given = totals(run).samples
     return RunProgress(
         run=run, dataset=run.dataset, points=loss_points(run), samples=given, heldout=heldout_points(run)
@@ -169,7 +169,7 @@ def last_loss(run: Run) -> float | None:
 def run_picture(run: Run, *, lines: int = 10, today: int | None = None) -> RunPicture:
     """Return everything that a run's page needs from the database.
 
-    This takes seven or eight queries, however long the run is. `today` is a day as `day_of` counts it. Changes in rank
+    This takes seven or eight queries, however long the run is. `today` is a day as counted by `day_of`. Rank changes
     are counted from the start of that day; without it, they are all 0.
     """
     board, sums = board_and_totals(run, limit=lines, today=today)
@@ -193,7 +193,7 @@ def run_head(run: Run) -> RunPicture:
 
 
 def _head(run: Run, sums: Totals) -> RunPicture:
-    """Return the head of a run's page. The newest entries of its curve also give the pace."""
+    """Return the head of a run's page. The latest entries of its curve also determine the pace."""
     recipe, points = run.parsed_recipe, loss_points(run)
     return RunPicture(
         run=run,
@@ -210,10 +210,10 @@ def _head(run: Run, sums: Totals) -> RunPicture:
 
 
 def activity(run: Run) -> list[ActivityLine]:
-    """Return the newest lines of the timeline, with only a few of the frequent commits, in one query.
+    """Return the latest lines of the timeline, including only a few of the frequent commits, in one query.
 
-    The query finds the time of the oldest line to show, for commits and for other lines. It then reads all lines since
-    that time, possibly a few too many.
+    The query finds the time of the oldest line to show, both for commits and for other lines. It then reads all lines
+    since that time, possibly a few too many.
     """
     lines = activity_of(run)
     is_step = Q(kind=STEP), ~Q(kind=STEP)
@@ -232,13 +232,13 @@ def void_rounds(run: Run) -> int:
 
 
 def pace(newest_first: list[datetime]) -> float | None:
-    """Return the median number of seconds between commits. Unlike a mean, it hardly changes after one long pause."""
+    """Return the median number of seconds between commits. Unlike the mean, it barely changes after one long pause."""
     gaps = sorted((late - early).total_seconds() for late, early in pairwise(newest_first))
     return gaps[len(gaps) // 2] if gaps else None
 
 
 def loss_points(run: Run, *, most: int = POINTS) -> list[Point]:
-    """Return the loss curve with at most `most` points, without undone steps. Only these rows are read."""
+    """Return the loss curve in at most `most` points, without undone steps. Only these rows are read."""
     rows = run.log.filter(IN_MODEL, step__in=places(run.head.step, most)).order_by("step")
     names = ("step", "loss", "at", "samples", "duration_s", "peers", "learning_rate", "bytes_averaged")
     return [_point(*row) for row in rows.values_list(*names)]
@@ -249,10 +249,10 @@ def _point(step: int, loss: float, at: datetime, samples: int, duration_s: float
 
 
 def places(last: int, most: int = POINTS) -> list[int]:
-    """Return the steps that a curve shows: all newer steps, and every 2nd, 4th, 8th, … of the older steps.
+    """Return the steps that a curve shows: all newer steps, and every 2nd, 4th, 8th, … of the older ones.
 
     The newer steps are a tenth to a fifth of `most`. A new step changes few points, because older steps are thinned in
-    groups and the stride rarely doubles. Changes in the live feed are therefore short.
+    groups and the stride rarely doubles. Updates to the live feed therefore stay small.
     """
     if last <= most:
         return list(range(1, last + 1))
@@ -265,7 +265,7 @@ def places(last: int, most: int = POINTS) -> list[int]:
 
 
 def best_snapshot(run: Run) -> Snapshot | None:
-    """Return the snapshot with the lowest held-out loss; on a tie, the earliest."""
+    """Return the snapshot with the lowest held-out loss; in a tie, the earliest."""
     return _current(run).exclude(heldout_loss=None).order_by("heldout_loss", "index").first()
 
 
@@ -275,7 +275,7 @@ def _current(run: Run) -> QuerySet[Snapshot]:
 
 
 def heldout_points(run: Run, *, most: int = MEASURED) -> list[Measured]:
-    """Return held-out losses in order, thinned by the database, but always including the newest and the best."""
+    """Return held-out losses in order, thinned by the database, but always including the latest and the best."""
     newer = Window(RowNumber(), order_by=F("index").desc()) - 1
     best = Window(RowNumber(), order_by=(F("heldout_loss").asc(), F("index").asc()))
     stride = (Window(Count("pk")) - 1) / most + 1
@@ -289,7 +289,7 @@ def heldout_points(run: Run, *, most: int = MEASURED) -> list[Measured]:
 
 
 def written_at(run: Run) -> list[Snapshot]:
-    """Return the snapshots whose texts a page shows, newest first: the last ones, and the first for comparison."""
+    """Return the snapshots whose texts a page shows, latest first: the last few, and the first for comparison."""
     known = _current(run).exclude(written=[])
     last = Coalesce(Subquery(known.order_by("-index").values("index")[WRITTEN - 1 : WRITTEN]), 0)
     first = Subquery(known.order_by("index").values("index")[:1])
@@ -312,22 +312,22 @@ def snapshots(run: Run, *, after: int = -1) -> QuerySet[Snapshot]:
     return _current(run).filter(index__gt=after, is_stored=True).order_by("index")
 
 
-# Progress, judged by medians of losses, since the loss of one step depends on its samples
+# Progress, judged by median losses, since a single step's loss depends on its samples
 
-TYPICAL = 9  # steps; the loss of one step alone is noisy
-RISEN = 1.02  # times the best held-out loss; a smaller rise is noise
-SINCE_BEST = 2  # snapshots measured since the best one
+TYPICAL = 9  # steps; a single step's loss is noisy
+RISEN = 1.02  # times the best held-out loss; smaller rises are noise
+SINCE_BEST = 2  # number of snapshots measured since the best one
 
 
 class Overfitting(NamedTuple):
-    """The best and the newest snapshot of a run whose held-out loss rose while its training loss fell."""
+    """The best and the latest snapshot of a run whose held-out loss has risen while its training loss fell."""
 
     best: Measured
     newest: Measured
 
 
 def typical_loss(points: Sequence[Point]) -> float | None:
-    """Return the median training loss of the last steps, in nats per loss token, or None if no loss is finite."""
+    """Return the median training loss over the last steps, in nats per loss token, or None if no loss is finite."""
     losses = [point.loss for point in points[-TYPICAL:] if math.isfinite(point.loss)]
     return median(losses) if losses else None
 
@@ -340,9 +340,9 @@ class Change(NamedTuple):
 
 
 def change(points: Sequence[Point], before: int) -> Change | None:
-    """Return the change from the loss near the point `before` to the last loss. Return None if either is missing.
+    """Return the change from the loss near the point `before` to the last loss, or None if either is missing.
 
-    Both losses are medians over groups of equally many steps, which do not overlap. `steps` is the distance between the
+    Both losses are medians over equally large groups of steps that do not overlap. `steps` is the distance between the
     middles of the groups.
     """
     last = max(1, min(TYPICAL, len(points) // 2, len(points) - 1 - before))
@@ -354,7 +354,7 @@ def change(points: Sequence[Point], before: int) -> Change | None:
 
 
 def overfitting(points: Sequence[Point], heldout: Sequence[Measured]) -> Overfitting | None:
-    """Return the best and the newest snapshot if the run overfits its data, else None."""
+    """Return the best and the latest snapshot if the run is overfitting its data, otherwise None."""
     if not heldout:
         return None
     newest, best = heldout[-1], min(heldout, key=lambda measured: measured.loss)
@@ -368,11 +368,11 @@ def overfitting(points: Sequence[Point], heldout: Sequence[Measured]) -> Overfit
 
 # Runs on the front page: a few queries for any number of runs
 
-CURVE = 40  # points of a curve on a card
-MOST_WORDS = 5  # most words of a search
+CURVE = 40  # points in a card's curve
+MOST_WORDS = 5  # most words in a search
 MOST_HOSTED = 1000  # most runs whose people are counted
 SEARCHED = ("title", "purpose", "organizer__username")
-OBJECTIVE = '"objective":"{}"'  # as written in a stored recipe
+OBJECTIVE = '"objective":"{}"'  # as it appears in a stored recipe
 STATES = {
     "open": (Run.State.PREPARING, *LIVE, Run.State.FINISHING),
     "finished": (Run.State.FINISHED,),
@@ -380,7 +380,7 @@ STATES = {
 
 
 class Search(NamedTuple):
-    """A visitor's search. An empty field matches anything. `recipe` is an objective, `state` a key of `STATES`."""
+    """A visitor's search. Empty fields match anything. `recipe` is an objective, `state` a key of `STATES`."""
 
     words: str = ""
     recipe: str = ""
@@ -388,16 +388,16 @@ class Search(NamedTuple):
 
 
 def hosted_runs(viewer: Viewer) -> list[Run]:
-    """Return listed runs to which machines may be connected. Only the columns that identify a run are loaded."""
+    """Return listed runs that machines may be connected to. Only the columns that identify a run are loaded."""
     runs = listed_runs(viewer).filter(state__in=HOSTED).only("pk", "state", "visibility")
     return list(runs.order_by("-opened_at")[:MOST_HOSTED])
 
 
 def found_runs(viewer: Viewer, search: Search, *, busy: Collection[UUID] = ()) -> QuerySet[Run]:
-    """Return listed runs that match a search, with their newest `heldout_loss` and its `heldout_step`.
+    """Return listed runs that match a search, with their latest `heldout_loss` and its `heldout_step`.
 
-    First come open runs without trainers, then `busy` ones, then other runs under way, then finished runs. Each group
-    is ordered by age, the newest first.
+    Open runs without trainers come first, followed by `busy` ones, other runs under way, and finished runs. Each group
+    is ordered by age, newest first.
     """
     known = Snapshot.objects.filter(run=OuterRef("pk"), is_undone=False)
     measured = known.filter(heldout_loss__isnull=False).order_by("-index")
@@ -419,7 +419,7 @@ def found_runs(viewer: Viewer, search: Search, *, busy: Collection[UUID] = ()) -
 
 
 def curves(runs: Sequence[Run]) -> dict[UUID, list[Point]]:
-    """Return the losses of each run at about `CURVE` steps, in order, using one query for all runs."""
+    """Return each run's losses at about `CURVE` steps, in order, with one query for all runs."""
     wanted = [Q(run=run, step__in=places(run.head.step, CURVE)) for run in runs if run.head.step]
     found: dict[UUID, list[Point]] = defaultdict(list)
     if wanted:
@@ -430,12 +430,12 @@ def curves(runs: Sequence[Run]) -> dict[UUID, list[Point]]:
 
 
 def newest_written(run: Run) -> Snapshot | None:
-    """Return the newest snapshot whose model wrote texts."""
+    """Return the latest snapshot whose model wrote texts."""
     return _current(run).exclude(written=[]).order_by("-index").only("step", "written").first()
 
 
 def newest_releases(*, most: int) -> list[Release]:
-    """Return the newest models of finished runs that everyone may see. `written` has the text that each wrote."""
+    """Return the latest models from finished runs that everyone may see. `written` has the text that each one wrote."""
     ready = Release.objects.filter(state=Release.State.READY, run__state=Run.State.FINISHED)
     same = Snapshot.objects.filter(run=OuterRef("run"), index=OuterRef("index")).values("written")
     found = ready.filter(run__in=_public()).select_related("run").annotate(written=Subquery(same[:1]))
@@ -453,6 +453,6 @@ def _public() -> Any:
 
 
 def samples_today(viewer: Viewer, now: datetime) -> int:
-    """Return the number of samples contributed since midnight (UTC) to the runs listed for the viewer."""
+    """Return how many samples have been contributed since midnight (UTC) to the runs listed for the viewer."""
     today = DailyTotal.objects.filter(day=day_of(now), run__in=listed_runs(viewer).order_by().values("pk"))
     return int(today.aggregate(given=Sum("samples", default=0))["given"])

@@ -1,6 +1,6 @@
-"""States of a run, and the allowed moves between them.
+"""A run's states, and the moves allowed between them.
 
-Only `move` writes a state, in a single conditional update, so that only one of two concurrent moves succeeds.
+Only `move` writes a state, in a single conditional update, so that of two concurrent moves only one succeeds.
 """
 
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from runs.models import Run
 DRAFT, PREPARING, OPEN = Run.State.DRAFT, Run.State.PREPARING, Run.State.OPEN
 PAUSED, FINISHING, FINISHED = Run.State.PAUSED, Run.State.FINISHING, Run.State.FINISHED
 
-NOT_OPEN = (DRAFT, PREPARING)  # volunteers cannot take part yet
-LIVE = (OPEN, PAUSED)  # has a host; a run in FINISHING still lacks only its release
-HOSTED = (*LIVE, FINISHING)  # pages may still show its machines
-UNDER_WAY = (PREPARING, *HOSTED)  # counts towards its organizer's concurrent runs
-MOVING = (PREPARING, OPEN, FINISHING)  # its state changes without a person's action
+NOT_OPEN = (DRAFT, PREPARING)  # not yet open to volunteers
+LIVE = (OPEN, PAUSED)  # has a host; a FINISHING run needs only its release
+HOSTED = (*LIVE, FINISHING)  # pages may still show the run's machines
+UNDER_WAY = (PREPARING, *HOSTED)  # counts towards the organizer's concurrent runs
+MOVING = (PREPARING, OPEN, FINISHING)  # the state changes without anyone's action
 EXTENDABLE = (DRAFT, *LIVE)
 
 
@@ -59,7 +59,7 @@ MOVES: Mapping[Why, Move] = MappingProxyType(
 def move(run: Run, why: Why, **values: Any) -> bool:
     """Change a run's state and set `values`, if `MOVES` allows the change. Then refresh `run`.
 
-    Return False, and write nothing, if the run is in another state. A pause also fails once the organizer has asked to
+    If the run is in another state, write nothing and return False. A pause also fails once the organizer has asked to
     end the run.
     """
     step = MOVES[why]
@@ -74,5 +74,5 @@ def move(run: Run, why: Why, **values: Any) -> bool:
 
 
 def ending_word(run: Run) -> str:
-    """Return the run's state as error messages name it: a run that is ending counts as finishing."""
+    """Return the run's state as named in error messages: a run that is ending counts as finishing."""
     return "finishing" if run.wanted == Run.Wanted.FINISHED and run.state in LIVE else run.state

@@ -10,8 +10,8 @@ from runs.models import ActivityLine, Head, Run
 
 STEP = "step"  # a committed step
 VOID = "void"  # a void round
-MEMBER = "member"  # a member was let in or removed
-ROLLING_BACK, ROLLED_BACK = "rolling back", "rolled back"  # a rollback was requested; was done
+MEMBER = "member"  # a member was admitted or removed
+ROLLING_BACK, ROLLED_BACK = "rolling back", "rolled back"  # a rollback was requested; carried out
 GROUPS = {
     "steps": (STEP,),
     "people": ("joined", "left", MEMBER, "evicted"),
@@ -24,14 +24,14 @@ GROUPS = {
         *(ROLLING_BACK, ROLLED_BACK),
         *("announced", "publishing", "handed over", "trial", "finished", "replayed", "release", "published"),
     ),
-}  # kinds of lines, in groups that people can choose
-ROLE = "role"  # a change of a role in the run
-AN_OPERATOR = "An operator of this site"  # the name that timelines show for an operator
-STEPS_KEPT = 64  # lines; the log has every step, and a page shows only a few
+}  # kinds of lines, in groups for people to choose from
+ROLE = "role"  # a change of role in the run
+AN_OPERATOR = "An operator of this site"  # an operator's name on timelines
+STEPS_KEPT = 64  # in lines; the log has every step, and a page shows only a few
 
 
 def quoted(text: str) -> str:
-    """Put a person's words in quotation marks. Unicode isolates keep right-to-left words from reordering the line."""
+    """Put someone's words in quotation marks. Unicode isolates keep right-to-left words from reordering the line."""
     return f"“\u2068{text}\u2069”"
 
 
@@ -47,7 +47,7 @@ def activity_of(run: Run, group: str = "") -> QuerySet[ActivityLine]:
 
 
 def trail_of(run: Run) -> QuerySet[ActivityLine]:
-    """Return the actions of the organizer, managers and operators, newest first. Only managers may see them."""
+    """Return what the organizer, managers and operators did, latest first. Only managers may see this."""
     return run.activity.filter(by__isnull=False).select_related("by").order_by("-pk")
 
 
@@ -67,10 +67,10 @@ def add_action(
     on: Person | None = None,
     is_internal: bool = False,
 ) -> None:
-    """Record what a person did to a run, as in “Amina paused the run.” Such lines are never changed.
+    """Record something that a person did to a run, as in “Amina paused the run.” Such lines are never changed.
 
-    `text` replaces the name and the action. `by` defaults to the organizer, and `role` to that person's current role.
-    A line with `is_internal` set is shown only to managers.
+    `text` replaces the name and the action. `by` defaults to the organizer, and `role` to that person's current role. A
+    line with `is_internal` set is shown only to managers.
     """
     who = by or run.organizer
     acted_as = role or run.role_of(who) or ""
@@ -90,7 +90,7 @@ def add_action(
 
 
 def add_line(*, run: Run, kind: str, text: str, names: Sequence[str] = ()) -> None:
-    """Add a line about something that happened. `names` are the people whom the text names."""
+    """Add a line about something that happened. `names` lists the people named in the text."""
     ActivityLine.objects.create(run=run, kind=kind[:20], text=text[:300], names=" ".join(names))
     if kind == STEP:
         _forget_old_steps(run)
@@ -106,6 +106,6 @@ def _forget_old_steps(run: Run) -> None:
 
 
 def add_line_once(*, run: Run, kind: str, text: str) -> None:
-    """Add a line unless the timeline already has an identical one. For events that may recur often."""
+    """Add a line unless the timeline already has an identical one, for events that may recur often."""
     if not run.activity.filter(kind=kind, text=text[:300]).exists():
         add_line(run=run, kind=kind, text=text)

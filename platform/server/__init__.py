@@ -1,1 +1,1 @@
-"""The processes of `manage.py serve`: site, worker and relay. This package builds on every other package."""
+"""The processes of `manage.py serve`: site, worker and relay. This package builds on all the others."""

@@ -10,7 +10,7 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from django.core.asgi import get_asgi_application
 from django.urls import path, re_path
 
-http = get_asgi_application()  # sets Django up, which must happen before models are imported
+http = get_asgi_application()  # sets up Django, which must happen before models are imported
 
 from coordination.sockets.consumer import AgentConsumer  # noqa: E402
 from server.body_limits import LengthGuard  # noqa: E402
@@ -19,8 +19,8 @@ from web.feed.consumer import WatcherConsumer  # noqa: E402
 
 METRICS = "/metrics"
 
-# whitenoise reads a whole style sheet before it sends one, which causes this warning. Our own downloads are streamed
-# (web.http.files).
+# whitenoise reads an entire style sheet before sending any of it, which causes this warning. Our own downloads are
+# streamed (web.http.files).
 warnings.filterwarnings("ignore", message="StreamingHttpResponse must consume synchronous iterators")
 
 
@@ -31,9 +31,9 @@ async def nowhere(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def http_by_any_name(scope: Any, receive: Any, send: Any) -> None:
-    """Answer HTTP. Prometheus may call this process by a name of its own network, such as `site-1:8000`.
+    """Answer HTTP. Prometheus may call this process by a name on its own network, such as `site-1:8000`.
 
-    Django refuses unknown names. `/metrics` answers no page or link, and decides by address or token who may read it.
+    Django rejects unknown names. `/metrics` serves no pages or links; an address or token decides who may read it.
     """
     if scope["path"] == METRICS:
         headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
@@ -41,7 +41,7 @@ async def http_by_any_name(scope: Any, receive: Any, send: Any) -> None:
     await http(scope, receive, send)
 
 
-# The stubs of Channels expect Channels' own pattern and application types.
+# Channels' stubs expect Channels' own pattern and application types.
 sockets: list[Any] = [
     path(AGENTS.removeprefix("/"), AgentConsumer.as_asgi()),  # type: ignore[arg-type]
     path("ws/runs/<slug:slug>/", WatcherConsumer.as_asgi()),  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """A guard that checks the length of a request's body before Django reads it.
 
-Django would write every body to disk before checking the sender. The guard rejects a body unread if it exceeds a limit
+Django would write every body to disk before checking who sent it. The guard rejects a body unread if it exceeds a limit
 or the sender's quota. Unknown senders may send only short bodies.
 """
 
@@ -32,18 +32,18 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-LARGE_AT_ONCE = 4  # most long bodies that one user may send at the same time
+LARGE_AT_ONCE = 4  # most long bodies that a user may send at once
 BODILESS = {"GET", "HEAD", "OPTIONS", "DELETE"}
-WITH_TEXT = re.compile(r"/runs/(new|[-\w]+/(edit|texts|model))/\Z")  # forms that may contain a whole file
+WITH_TEXT = re.compile(r"/runs/(new|[-\w]+/(edit|texts|model))/\Z")  # forms that may include an entire file
 SNAPSHOT = re.compile(r"/api/v1/runs/(?P<slug>[-\w]+)/snapshots/(?P<step>\d{1,15})\Z")
 
 
 class LengthGuard:
-    """An ASGI application that passes on requests whose bodies have an allowed length, and rejects all the others."""
+    """An ASGI application that passes on requests whose bodies have an acceptable length and rejects all others."""
 
     def __init__(self, inner: Application) -> None:
         self.inner = inner
-        self.sending: Counter[int] = Counter()  # number of long bodies being received, by user
+        self.sending: Counter[int] = Counter()  # how many long bodies are being received, by user
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -59,7 +59,7 @@ class LengthGuard:
 
     @contextmanager
     def _counted(self, sender: Person | Slot | None) -> Iterator[None]:
-        """Count a long body as it arrives. Raises Refused (E363) if its sender already has too many under way."""
+        """Count a long body while it arrives. Raises Refused (E363) if its sender already has too many under way."""
         if not isinstance(sender, Person):
             yield
             return
@@ -75,7 +75,7 @@ class LengthGuard:
 
 
 class Refused(Exception):
-    """Raised to reject a body unread. It is not a Problem, because Django might handle that too late."""
+    """Raised to reject a body unread. It is not a Problem, because Django might handle one too late."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -107,7 +107,7 @@ async def _checked(scope: Scope, headers: Mapping[str, str]) -> Person | Slot | 
     if match := SNAPSHOT.match(path) if method == "PUT" else None:
         return await sync_to_async(_with_database(_admit))(match["slug"], int(match["step"]), headers)
     if "transfer-encoding" not in headers and (length is None or method in BODILESS):
-        length = length or "0"  # the request has no body
+        length = length or "0"  # there is no body
     has_text = WITH_TEXT.match(path) is not None
     limit, allowance = (upload_limit(), FORM_ALLOWANCE) if has_text else (FORM_ALLOWANCE, 0)
     if fault := length_fault(length, limit=limit, allowance=allowance):
@@ -156,7 +156,7 @@ def _renewing(slot: Slot, receive: Receive) -> Receive:
 
 
 def _with_database(function: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a function so that it releases its database connections. Django does this only for its own requests."""
+    """Wrap a function so that it releases its database connections. Django does that only for its own requests."""
 
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
@@ -168,7 +168,7 @@ def _with_database(function: Callable[P, T]) -> Callable[P, T]:
 
 
 async def _send(response: HttpResponse, send: Send) -> None:
-    # Close the connection too: the server would take further bytes of the body for the next request.
+    # Close the connection too, since the server would take further bytes of the body for the next request.
     headers = [(b"connection", b"close"), (b"content-length", str(len(response.content)).encode())]
     kept = [(name.lower().encode(), value.encode()) for name, value in response.items()]
     await send(

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP connections, with limits so that no head, body or response takes forever."""
+"""uvicorn's HTTP connections, with limits to prevent any head, body or response from taking forever."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,11 +28,11 @@ class Config(uvicorn.Config):
 
 
 class TooManyRequests(Exception):
-    """Raised for too many pipelined requests on a connection, which a client that reads responses never has."""
+    """Raised if a connection has too many pipelined requests, as no client that reads responses ever does."""
 
 
 class Requests(HttpToolsProtocol):
-    """One HTTP connection, with limits that uvicorn lacks: on heads, bodies, pipelining and unread answers."""
+    """An HTTP connection with limits that uvicorn lacks: on heads, bodies, pipelining and unread responses."""
 
     config: Config
     timer: asyncio.TimerHandle | None = None
@@ -45,7 +45,7 @@ class Requests(HttpToolsProtocol):
         self.transport.abort()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
-        """Accept the connection unless there are too many, and start the time limit for the first head."""
+        """Accept the connection unless there are too many, and start the timeout for the first head."""
         super().connection_made(transport)
         if len(self.connections) > self.config.limits.connections:
             self.turn_out()
@@ -57,7 +57,7 @@ class Requests(HttpToolsProtocol):
         self._set_timer(self.config.limits.head_s, self.turn_out)
 
     def data_received(self, data: bytes) -> None:
-        """Limit the size of a request's head, because the parser would keep all of it in memory."""
+        """Limit the size of a request's head, because the parser would hold all of it in memory."""
         while data and self.parser is not None and not self.transport.is_closing():
             part = data[: self.head_left] if self.is_in_head else data
             if not part:
@@ -73,10 +73,10 @@ class Requests(HttpToolsProtocol):
             data = data[len(part) :]
             super().data_received(part)
             if self.transport.get_protocol() is not self:
-                return  # the connection is a WebSocket now
+                return  # the connection is now a WebSocket
 
     def on_headers_complete(self) -> None:
-        """End the time limit for the request's head, and start the one for its body."""
+        """Cancel the header timeout and start the body timeout."""
         self.is_in_head = False
         self._forget()
         if len(self.pipeline) >= MOST_PIPELINED:
@@ -103,7 +103,7 @@ class Requests(HttpToolsProtocol):
         self.is_in_head, self.head_left = True, HEAD_BYTES
 
     def handle_websocket_upgrade(self) -> None:
-        """Pass a connection for the relay to its process. Make any other connection a WebSocket of the site."""
+        """Hand a connection meant for the relay to the relay's process. Turn any other into a WebSocket of the site."""
         self._forget()
         place = place_in(self.config.relays, self.url) if self.config.relays is not None else None
         if place is None:
@@ -116,7 +116,7 @@ class Requests(HttpToolsProtocol):
         hand_over(place, self.transport, b"GET %b HTTP/1.1\r\n%b\r\n" % (self.url, head), visitor)
 
     def pause_writing(self) -> None:
-        """Start a time limit, because the client is not reading the response."""
+        """Start a timeout, because the client is not reading the response."""
         super().pause_writing()
         self.unread = self.loop.call_later(self.config.limits.unread_s, self.turn_out)
 
@@ -142,5 +142,5 @@ class Requests(HttpToolsProtocol):
 
 
 def _length_of(headers: list[tuple[bytes, bytes]]) -> int:
-    """Return the body length that the headers declare, or 0. The parser has already rejected non-numeric values."""
+    """Return the body length declared in the headers, or 0. The parser has already rejected non-numeric values."""
     return next((int(value) for name, value in headers if name == b"content-length"), 0)

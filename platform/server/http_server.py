@@ -1,4 +1,4 @@
-"""uvicorn inside our own event loop. A signal or the end of the parent process stops the server."""
+"""uvicorn inside our own event loop. The server stops on a signal or when the parent process ends."""
 
 import asyncio
 import contextlib
@@ -70,7 +70,7 @@ async def serve_http(
 
 
 def stop_on_signals(stop: asyncio.Event) -> None:
-    """Set `stop` on SIGINT or SIGTERM. A second signal ends the process at once."""
+    """Set `stop` on SIGINT or SIGTERM. A second signal ends the process immediately."""
     loop = asyncio.get_running_loop()
 
     def ask(number: int, _: object) -> None:
@@ -82,7 +82,7 @@ def stop_on_signals(stop: asyncio.Event) -> None:
 
 
 def stop_with_input(stop: asyncio.Event) -> None:
-    """Set `stop` when standard input closes. This shows that the parent process has ended, even if it was killed."""
+    """Set `stop` when standard input closes, which means that the parent process has ended, even if it was killed."""
     loop = asyncio.get_running_loop()
 
     def ask() -> None:

@@ -1,7 +1,7 @@
 """A numbered place for each site process: a lock, an announcement file, and a home folder for its relay.
 
-SQLite and the in-memory queue can each serve only one process, so a site with either has just the first place. A
-restarted process takes the first free place, with that place's relay key and log. The lock ends with its process.
+SQLite and the in-memory queue can each serve only one process, so a site that uses either has only the first place. A
+restarted process takes the first free place, along with that place's relay key and log. The lock ends with its process.
 """
 
 import json
@@ -24,7 +24,7 @@ class Place(NamedTuple):
     number: int
 
     def path(self, name: str, ending: str = "") -> Path:
-        """Return the path of a file in this place: `name` in the first place, `name-2` in the second."""
+        """Return the path of a file in this place: `name` for the first place, `name-2` for the second."""
         return self.folder / (f"{name}{ending}" if self.number == 1 else f"{name}-{self.number}{ending}")
 
     @property
@@ -34,12 +34,12 @@ class Place(NamedTuple):
 
     @property
     def relay_home(self) -> Path:
-        """The folder with the relay's key and the relay's part of the log."""
+        """The folder holding the relay's key and its part of the log."""
         return self.path("relay")
 
     @property
     def relay_log(self) -> Path:
-        """The file to which the relay's output is written."""
+        """The file that the relay's output is written to."""
         return self.path("relay", ".log")
 
 
@@ -47,8 +47,8 @@ class Place(NamedTuple):
 def own_place(folder: Path, *, alone: bool) -> Iterator[Place]:
     """Lock the first free place for this process and yield it.
 
-    `alone` means that only one process may run; a second one raises Problem E404, which names the process that holds
-    the lock. Raises Problem E106 if the folder cannot be used.
+    `alone` means that only one process may run; a second one raises Problem E404, which names the process holding the
+    lock. Raises Problem E106 if the folder cannot be used.
     """
     for number in count(1):
         place = Place(folder, number)
@@ -69,8 +69,8 @@ def _try_lock(file: IO[str], folder: Path) -> bool:
 
 
 def announced_url() -> str:
-    """Return the public address of a site process that uses this data folder, or an empty string if none is running."""
+    """Return the public address of a site process using this data folder, or an empty string if none is running."""
     for path in sorted(Path(settings.DATA).glob("serve*.json")):
-        with suppress(OSError, ValueError, KeyError):  # the process may have ended meanwhile
+        with suppress(OSError, ValueError, KeyError):  # the process may have ended in the meantime
             return str(json.loads(path.read_text())["url"])
     return ""

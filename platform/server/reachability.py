@@ -1,4 +1,4 @@
-"""Checks of ports, and of where the site can be reached from: this machine, a local network or the internet.
+"""Checks on ports and on where the site can be reached from: this machine, a local network or the internet.
 
 Some functions return warnings and hints for the operator.
 """
@@ -23,7 +23,7 @@ UNREACHED = "Other computers do not reach it under this address. For them: --pub
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on the port; 0 means any free port. Raises Problem E401, E405."""
+    """Return a socket listening on the port; 0 means any free port. Raises Problem E401, E405."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
@@ -32,7 +32,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind(address)
-        bound.listen(1024)  # until it listens, another process may bind the same address
+        bound.listen(1024)  # until it listens, another process could bind the same address
     except OSError as error:
         bound.close()
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
@@ -69,7 +69,7 @@ def checked_public(url: str) -> str:
 def hint_for_neighbours(host: str, port: int, public: str) -> str:
     """Return a hint giving the site's address on the local network, or an empty string.
 
-    The hint is needed if the site listens on all addresses, but only this machine can reach `public`.
+    The hint is needed if the site listens on all addresses but `public` can be reached only from this machine.
     """
     if host not in EVERYWHERE or not is_loopback(urlsplit(public).hostname or ""):
         return ""
@@ -83,12 +83,12 @@ def own_addresses() -> list[str]:
 
 
 def is_of_network(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Return True if the address belongs to a local network."""
+    """Return True if the address is on a local network."""
     return address.is_private and not address.is_loopback and not address.is_link_local
 
 
 def relay_port_for(public: str, host: str, asked: int) -> int:
-    """Return the relay's port: `asked`, a free port if other machines must reach it, or 0 to let it choose."""
+    """Return the relay's port: `asked`, a free port if other machines must reach it, or 0 to let the relay choose."""
     if asked or is_loopback(urlsplit(public).hostname or ""):
         return asked
     with bound_socket(host, 0) as free:

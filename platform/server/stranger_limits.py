@@ -1,4 +1,4 @@
-"""Limits for unauthenticated clients on bytes, seconds and connections. Relays have similar limits."""
+"""Limits on bytes, seconds and connections for unauthenticated clients. Relays have similar limits."""
 
 import resource
 from collections.abc import Hashable
@@ -11,33 +11,33 @@ from config.proxies import is_trusted
 from peer_agent.protocol.messages import MAX_HANDSHAKE
 from web.http.requester import household
 
-HEAD_BYTES = MAX_HANDSHAKE  # bytes of a request's first line and headers
-STRANGER_BYTES = 64 * 1024  # bytes of a body that anyone may send; every form or message without a file is shorter
-MOST_PIPELINED = 8  # most requests on one connection that wait for an earlier response
-MOST_FRAGMENTS = 1024  # most fragments of one message; empty ones would not exceed a limit on its length
-MOST_WAITING = 16  # unread messages from a page
-MOST_UNREAD = 64 * 1024  # bytes of answers to pings that the client has not read
-PER_CREDENTIAL = 4  # control connections of one machine in one run; when there are more, the oldest is closed
-RESERVED_FILES = 256  # files kept for the database, logs, storage and child processes
+HEAD_BYTES = MAX_HANDSHAKE  # bytes in a request's first line and headers
+STRANGER_BYTES = 64 * 1024  # bytes in a body that anyone may send; no form or message without a file is longer
+MOST_PIPELINED = 8  # most requests on one connection waiting for an earlier response
+MOST_FRAGMENTS = 1024  # most fragments per message; empty ones would escape a limit on its length
+MOST_WAITING = 16  # most unread messages from a page
+MOST_UNREAD = 64 * 1024  # bytes of pongs that the client has not read
+PER_CREDENTIAL = 4  # control connections per machine and run; beyond that, the oldest is closed
+RESERVED_FILES = 256  # open files reserved for the database, logs, storage and child processes
 MOST_FILES = 65_536
 
 
 class Limits(Struct, frozen=True):
-    """Limits in seconds and connections. `body_s` is for the whole of a short body; `slowest` is for a longer one."""
+    """Limits in seconds and connections. `body_s` covers an entire short body; `slowest` applies to longer ones."""
 
-    head_s: float = 10.0  # from the connection, or the first byte of a later request, to the end of the head
-    proof_s: float = 10.0  # from the end of the head to the proof, on an agent's connection
+    head_s: float = 10.0  # from the connection, or a later request's first byte, to the end of the head
+    proof_s: float = 10.0  # from the end of the head to the proof, for agents
     body_s: float = 30.0
-    keep_alive_s: float = 5.0  # between two requests
-    unread_s: float = 60.0  # a client must read part of its response within this time
-    slowest: int = 1024  # least bytes per second of a long body
+    keep_alive_s: float = 5.0  # between requests
+    unread_s: float = 60.0  # within which a client must read part of its response
+    slowest: int = 1024  # minimum bytes per second for a long body
     strangers: int = 1024
     of_address: int = 300
     connections: int = 4096
 
 
 def usual_limits() -> Limits:
-    """Raise this process's limit on open files as far as allowed, and return connection limits that fit it."""
+    """Raise this process's limit on open files as far as allowed, and return connection limits that fit within it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
@@ -62,7 +62,7 @@ class Strangers:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._at: dict[Guest, str] = {}  # the oldest first
+        self._at: dict[Guest, str] = {}  # oldest first
         self._of: dict[str, dict[Guest, None]] = {}
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class Strangers:
 
 
 class Owners:
-    """Authenticated connections by owner. Each machine may have a few; beyond that, its oldest connection is closed."""
+    """Authenticated connections by owner. Each machine may have a few; beyond that, its oldest one is closed."""
 
     def __init__(self) -> None:
         self._links: dict[str, dict[Guest, None]] = {}

@@ -1,4 +1,4 @@
-"""URLs of the site, and the views for errors."""
+"""The site's URLs, and the views for errors."""
 
 from django.contrib import admin
 from django.urls import include, path
@@ -11,7 +11,7 @@ urlpatterns = [
     path("api/v1/docs", page_of(api)),
     path("api/v1/", api.urls),
     path("admin/", admin.site.urls),
-    # allauth finds its pages by these names. No other page of allauth is mounted.
+    # allauth finds its pages by these names. No other allauth pages are mounted.
     path("login/with/github/", external_login.start, {"provider_id": "github"}, name="github_login"),
     path("login/with/github/callback/", external_login.callback, {"provider_id": "github"}, name="github_callback"),
     path("login/with/<slug:provider_id>/", external_login.start, name="openid_connect_login"),

@@ -1,7 +1,7 @@
-"""A watchdog that restarts this process when its event loop hangs.
+"""A watchdog that restarts this process if its event loop hangs.
 
-A process whose loop hangs keeps its sockets and database connections open, so agents and other processes would wait
-for it. After a restart, its agents reconnect at once, and any process can claim its runs.
+A process with a hung loop keeps its sockets and database connections open, so agents and other processes would wait for
+it. After a restart, its agents reconnect at once, and any process can claim its runs.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from peer_agent.protocol.errors import Fault
 
 log = logging.getLogger(__name__)
 
-STUCK_S = 5.0  # the process restarts after this many seconds without a turn of the loop; a claim lasts ten
+STUCK_S = 5.0  # the process restarts after this long without a turn of the loop; a claim lasts 10 s
 BEAT_S = 0.5
 
 
 async def watch_loop(stop: asyncio.Event, give_up: Callable[[], None] | None = None) -> None:
-    """Note each turn of the loop until `stop`. A thread calls `give_up` if the loop takes no turn for `STUCK_S`."""
+    """Note each turn of the loop until `stop`. A thread calls `give_up` if no turn takes place for `STUCK_S`."""
     beats = Beats()
     thread = threading.Thread(target=_watch, args=(beats, give_up or restart), name="watchdog", daemon=True)
     thread.start()
@@ -40,7 +40,7 @@ async def watch_loop(stop: asyncio.Event, give_up: Callable[[], None] | None = N
 
 
 class Beats:
-    """The number of turns that a loop has taken, and the thread in which it runs."""
+    """The number of turns that a loop has taken, and the thread that it runs in."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -49,9 +49,9 @@ class Beats:
 
 
 def _watch(beats: Beats, give_up: Callable[[], None]) -> None:
-    """Call `give_up` after too many checks in a row between which the loop took no turn.
+    """Call `give_up` after too many checks in a row without a turn of the loop in between.
 
-    Count checks, not seconds: while the whole process is stopped, this thread makes no checks either.
+    Checks are counted rather than seconds, because this thread makes none while the whole process is stopped.
     """
     known, missed = -1, 0
     while not beats.over.wait(BEAT_S):
@@ -71,8 +71,8 @@ def _stack_of(thread: int) -> str:
 def restart() -> None:
     """Replace this process with a new one that has the same arguments, PID, input and output.
 
-    Sockets, files and database connections close, and children end because their input closes. On Windows, which has no
-    such call, the process only ends, and the program that started it must start it again.
+    Sockets, files and database connections close, and children end because their input closes. Windows has no such
+    call; there, the process just ends, and the program that started it must start it again.
     """
     logging.shutdown()
     if os.name == "posix":

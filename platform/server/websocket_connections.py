@@ -1,6 +1,6 @@
-"""uvicorn's WebSockets, with limits on the messages of clients before and after they authenticate.
+"""uvicorn's WebSockets, with limits on clients' messages before and after authentication.
 
-An agent's WebSocket is closed when it is silent: agents ping the site every two seconds (`peer_agent.network`).
+An agent's WebSocket is closed if it falls silent: agents ping the site every two seconds (`peer_agent.network`).
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from server.http_connections import Config
 from server.stranger_limits import HEAD_BYTES, MOST_FRAGMENTS, MOST_UNREAD, MOST_WAITING
 
 AGENTS = "/ws/agents/"
-MAX_WORD = 256  # bytes of a message from a page, which only ever sends `again`
-SILENT_S = 10.0  # seconds without a byte after which an agent's WebSocket is closed
+MAX_WORD = 256  # bytes in a message from a page, which only ever sends `again`
+SILENT_S = 10.0  # seconds without a byte before an agent's WebSocket is closed
 HANDSHAKE_BYTES = HEAD_BYTES + 2 * MAX_HANDSHAKE  # most bytes in total before the proof
 
 
@@ -29,7 +29,7 @@ class Sockets(WebSocketsSansIOProtocol):
     owner = ""
     is_agent = is_known = False
     taken = 0  # bytes received
-    read_at = 0.0  # when the last byte arrived, by the event loop's clock
+    read_at = 0.0  # when the last byte arrived, by the loop's clock
     timer: asyncio.TimerHandle | None = None
 
     def turn_out(self) -> None:
@@ -51,7 +51,7 @@ class Sockets(WebSocketsSansIOProtocol):
             self.timer = self.loop.call_later(self.config.limits.proof_s, self.turn_out)
 
     def _prove(self, owner: str) -> None:
-        """Raise the limits, because the client has authenticated, and count the connection towards its owner."""
+        """Raise the limits, because the client has authenticated, and count the connection as its owner's."""
         if self.disconnected or self.is_known:
             return
         self._forget()
@@ -80,13 +80,13 @@ class Sockets(WebSocketsSansIOProtocol):
             super().start_keepalive()
 
     async def send(self, message: Any) -> None:
-        """Send a message. A page's WebSocket needs no proof, so it counts as authenticated once it is accepted."""
+        """Send a message. A page's WebSocket needs no proof, so it counts as authenticated once accepted."""
         await super().send(message)
         if message["type"] == "websocket.accept" and not self.is_agent:
             self.is_known = True
 
     def data_received(self, data: bytes) -> None:
-        """Pass received bytes on. Before authentication, close the WebSocket once too many have arrived."""
+        """Pass on received bytes. Before authentication, close the WebSocket once too many have arrived."""
         self.taken += len(data)
         self.read_at = self.loop.time()
         if self.is_known or self.taken <= HANDSHAKE_BYTES:
@@ -95,21 +95,21 @@ class Sockets(WebSocketsSansIOProtocol):
             self.turn_out()
 
     def handle_cont(self, event: Frame) -> None:
-        """Limit the number of fragments in a message, since a client could send empty ones forever."""
+        """Limit the number of fragments per message, since a client could send empty ones forever."""
         if len(self.frames) >= MOST_FRAGMENTS:
             self.turn_out()
         else:
             super().handle_cont(event)
 
     def handle_ping(self) -> None:
-        """Answer a ping, but close the WebSocket if its client does not read the answers."""
+        """Answer a ping, but close the WebSocket if the client is not reading the answers."""
         if self.transport.get_write_buffer_size() > MOST_UNREAD:
             self.turn_out()
         else:
             super().handle_ping()
 
     def send_receive_event_to_app(self) -> None:
-        """Pass a message on to the application. Close a page's WebSocket that has too many unread messages."""
+        """Pass a message on to the application. If a page's WebSocket has too many unread messages, close it."""
         if not self.is_agent and self.queue.qsize() >= MOST_WAITING:
             self.turn_out()
         else:

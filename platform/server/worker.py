@@ -1,4 +1,4 @@
-"""A worker in threads of this process. It does the jobs in the table, and receives wake-ups from other processes."""
+"""A worker in threads of this process. It does the jobs in the table and receives wake-ups from other processes."""
 
 import contextlib
 import logging
@@ -33,7 +33,7 @@ BACKGROUND = (
     web.operator_alerts,
 )  # importing these registers their jobs
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
-STEADY_S = 60.0  # after this time a consumer counts as healthy
+STEADY_S = 60.0  # after this long, a consumer counts as healthy
 PATIENCE_S = 4.0
 
 
@@ -59,7 +59,7 @@ def running_worker() -> Iterator[None]:
 
 
 def _beat(stopped: threading.Event) -> None:
-    """Touch the worker's file every few seconds, so that `web.health` knows that the worker is up."""
+    """Touch the worker's file every few seconds, so that `web.health` knows that the worker is running."""
     while not stopped.is_set():
         with contextlib.suppress(OSError):
             worker_mark().touch()
@@ -67,12 +67,12 @@ def _beat(stopped: threading.Event) -> None:
 
 
 def _consume(stopped: threading.Event) -> None:
-    """Receive wake-ups through Celery until `stopped`. Start its consumer again whenever it ends.
+    """Receive wake-ups through Celery until `stopped`. Restart its consumer whenever it ends.
 
-    A restart of Redis ends the consumer, because kombu 5.7 fails to return messages that it has not acknowledged. No
-    job is lost, because jobs are in the table.
+    Restarting Redis ends the consumer, because kombu 5.7 fails to return messages that it has not acknowledged. No job
+    is lost, because jobs are in the table.
     """
-    # Celery warns about pickles if the account is root; this site accepts only JSON.
+    # Celery warns about pickle when run as root; this site accepts only JSON.
     warnings.filterwarnings("ignore", category=SecurityWarning)
     pause_s = FIRST_PAUSE_S
     while not stopped.is_set():

@@ -1,4 +1,4 @@
-"""Django's admin for operators, reached through the site's own login page."""
+"""Django's admin for operators, entered through the site's own login page."""
 
 from functools import wraps
 from typing import Any
@@ -19,7 +19,7 @@ class OperatorsSite(AdminSite):
     index_title = "Site data"
 
     def has_permission(self, request: HttpRequest) -> bool:
-        """Return True for operators. Other staff accounts, such as the relay's, have no access."""
+        """Return True for operators. Other staff accounts, such as the relay's, are not admitted."""
         return bool(request.user.is_active and request.user.is_superuser)
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:  # noqa: FBT001, FBT002  (Django's)
@@ -41,7 +41,7 @@ class OperatorsSite(AdminSite):
         return self.turned_away(request, reverse("admin:index"))
 
     def turned_away(self, request: HttpRequest, wanted: str) -> HttpResponse:
-        """Redirect a visitor to the login page. Raises PermissionDenied if the visitor is logged in."""
+        """Redirect a visitor to the login page. Raises PermissionDenied if the visitor is already logged in."""
         if request.user.is_authenticated:
             raise PermissionDenied("These pages are for the operators of this site.")
         return redirect(f"{reverse('web:login')}?{urlencode({'next': wanted})}")

@@ -1,4 +1,4 @@
-"""Installation of the agent: bundles, the wheel that setup has built, and command lines for each operating system."""
+"""Installing the agent: bundles, the wheel built by setup, and command lines for each operating system."""
 
 import hashlib
 import ipaddress
@@ -12,12 +12,12 @@ from django.urls import reverse
 
 from peer_agent.machine.hardware import PYTORCH_CPU
 
-SYSTEMS = {"linux": "Linux", "macos": "macOS", "windows": "Windows"}  # names in scripts/bundle.py, and for people
+SYSTEMS = {"linux": "Linux", "macos": "macOS", "windows": "Windows"}  # names in scripts/bundle.py and for people
 BUNDLES = (".tar.gz", ".zip")
 
 
 class Package(NamedTuple):
-    """A file with the agent: the wheel, or a bundle, which needs no Python."""
+    """A file containing the agent: the wheel, or a bundle, which needs no Python."""
 
     path: Path
     size: int
@@ -30,17 +30,17 @@ class Package(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the file, from which pip reads a wheel's version."""
+        """The file's name, from which pip reads a wheel's version."""
         return self.path.name
 
     @property
     def version(self) -> str:
-        """The version of the agent, which is the second part of the file's name (PEP 427)."""
+        """The agent's version, which is the second part of the file name (PEP 427)."""
         return self.name.split("-")[1]
 
     @property
     def system(self) -> str:
-        """The operating system that a bundle is for, which is the third part of its file's name."""
+        """The operating system that a bundle is for, which is the third part of its file name."""
         return SYSTEMS.get(self.name.split("-")[2], "")
 
     @property
@@ -51,15 +51,15 @@ class Package(NamedTuple):
 class System(NamedTuple):
     """The command lines for one operating system.
 
-    `torch` installs the build for the CPU, if PyPI's is for CUDA. It is run before `pip` on a computer without an
-    NVIDIA card. Each line calls the environment's own programs, so that it works in any terminal.
+    `torch` installs the CPU build if PyPI's is for CUDA. It comes before `pip` on computers without an NVIDIA card.
+    Each line calls the environment's own programs, so it works in any terminal.
     """
 
     name: str
     environment: str
     pip: str
     torch: str
-    call: str  # the command `manyhands`, if the agent was installed with pip
+    call: str  # the `manyhands` command, if the agent was installed with pip
 
 
 class Install(NamedTuple):
@@ -70,16 +70,16 @@ class Install(NamedTuple):
     requirement: str
     uv: str
     systems: tuple[System, ...]
-    likely: str  # the visitor's own system, according to the browser
+    likely: str  # the visitor's system, according to the browser
 
     @property
     def upgrade_pip(self) -> str:
-        """The command line that replaces an older agent installed with pip in its own environment."""
+        """The command line that upgrades an older agent installed with pip in its own environment."""
         return f"pip install --force-reinstall --no-deps {self.requirement}"
 
     @property
     def upgrade_uv(self) -> str:
-        """The command line that replaces an older agent installed with uv."""
+        """The command line that upgrades an older agent installed with uv."""
         return self.uv.replace("install", "install --reinstall", 1)
 
 
@@ -88,7 +88,7 @@ def current_wheel() -> Package | None:
 
 
 def current_bundles(wheel: Package) -> list[Package]:
-    """Return the bundles of the wheel's version that an operator has put in the wheel's folder."""
+    """Return the bundles with the wheel's version that an operator has put in the wheel's folder."""
     found = [bundle for kind in BUNDLES for bundle in _packages(f"{wheel.version}-*{kind}") if bundle.system]
     return sorted(found, key=lambda bundle: bundle.name)
 
@@ -96,7 +96,7 @@ def current_bundles(wheel: Package) -> list[Package]:
 def _packages(pattern: str) -> list[Package]:
     try:
         return [Package.at(path) for path in Path(settings.DOWNLOADS).glob(f"manyhands-{pattern}")]
-    except FileNotFoundError:  # a file has just been replaced; the next call finds the new one
+    except FileNotFoundError:  # a file was just replaced; the next call will find the new one
         return []
 
 
@@ -107,7 +107,7 @@ def _sha256(path: Path, size: int, changed_at_ns: int) -> str:  # noqa: ARG001  
 
 
 def install_lines(request: HttpRequest) -> Install | None:
-    """Return the command lines containing this site's address, or None if there is no wheel."""
+    """Return the command lines with this site's address, or None if there is no wheel."""
     wheel = current_wheel()
     if wheel is None:
         return None
@@ -140,7 +140,7 @@ def _systems(requirement: str) -> list[System]:
 
 
 def is_near(request: HttpRequest) -> bool:
-    """Return True if the visitor reached the site at an address on the local network."""
+    """Return True if the visitor reached the site through an address on the local network."""
     host = request.get_host().rpartition(":")[0] or request.get_host()
     try:
         return ipaddress.ip_address(host.strip("[]")).is_private
@@ -149,7 +149,7 @@ def is_near(request: HttpRequest) -> bool:
 
 
 def likely_system(agent: str) -> str:
-    """Guess the visitor's operating system from the user agent; the page shows its instructions first."""
+    """Guess the visitor's operating system from the user agent. The page shows its instructions first."""
     if "Windows" in agent:
         return "Windows"
     return "macOS" if "Macintosh" in agent else "Linux"

@@ -1,4 +1,4 @@
-"""Checks of the site, read by its operators' pages, `/readyz` and `manage.py doctor`.
+"""Checks on the site, read by its operators' pages, `/readyz` and `manage.py doctor`.
 
 Each check runs in its own thread, for at most two seconds. Meanwhile, readers get its last finding, so they never wait
 for a server that hangs. Only the page that lists all checks waits for new findings.
@@ -52,14 +52,14 @@ from runs.states import LIVE
 from web.agent_package import current_wheel
 
 LIMIT_S = 2.0  # a check that takes longer has failed
-KEPT_S = 60.0  # age of a finding from which the pages repeat the check
+KEPT_S = 60.0  # age at which a finding makes the pages repeat the check
 PATIENCE_S = 0.3  # how long a page waits for findings
 DAY_S = 86_400
 SILENT_S = 30.0  # the worker touches its file every `BEAT_S`
 BEAT_S = 5.0
-OVERDUE_S = 600.0  # if a job has been due for this long, a worker may be missing
-OLD_DAYS = 7  # age of the last backup from which an operator is warned
-EXPIRES_DAYS = 14  # or a sixth of the certificate's life, if that is shorter
+OVERDUE_S = 600.0  # if a job has been due this long, a worker may be missing
+OLD_DAYS = 7  # age at which the last backup prompts a warning
+EXPIRES_DAYS = 14  # or a sixth of the certificate's lifetime, if shorter
 SKEW_S = 5.0
 SNAPSHOT_BYTES = 12  # per parameter
 MOST_NONCE = 64
@@ -82,7 +82,7 @@ class Finding(NamedTuple):
     """The result of a check: one sentence, and what an operator can do.
 
     `facts` fill the sentence's placeholders. `do` ends with a colon if `code` follows: a command, a setting or a file.
-    `is_down` means that the site cannot do its work. `is_optional` means that a site may go without it.
+    `is_down` means that the site cannot do its work. `is_optional` means that a site can do without it.
     """
 
     state: State
@@ -95,7 +95,7 @@ class Finding(NamedTuple):
 
     @property
     def said(self) -> str:
-        """The sentence in the reader's language."""
+        """The finding's sentence in the reader's language."""
         text: Any = self.text
         return str(text % self.facts if self.facts else text)
 
@@ -107,8 +107,8 @@ class Finding(NamedTuple):
 class Check:
     """A check and its last finding. At most one thread runs the check at a time.
 
-    If there is no answer, the finding points to `see`, a setting or a file. `is_vital` means that the site then cannot
-    do its work.
+    If there is no response, the finding points to `see`, a setting or a file. `is_vital` means that the site then
+    cannot do its work.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Check:
         self._is_busy = False
 
     def begin(self, kept_s: float) -> None:
-        """Start a thread that makes the check, unless one is running or the last finding is younger than `kept_s`."""
+        """Run the check in a thread, unless one is already running or the last finding is younger than `kept_s`."""
         with self._lock:
             if self._is_busy or time.monotonic() - self._found_at < kept_s:
                 return
@@ -133,11 +133,11 @@ class Check:
         start(self._make)
 
     def wait(self, patience_s: float) -> None:
-        """Wait until the check is done, for at most `patience_s` or until the check's own limit."""
+        """Wait for the check to finish, for at most `patience_s` or until the check's own limit."""
         self._done.wait(max(0.0, min(patience_s, self._began_at + LIMIT_S - time.monotonic())))
 
     def finding(self, kept_s: float) -> Finding:
-        """Return the last finding. While the check runs, that finding may be up to twice as old as `kept_s`."""
+        """Return the last finding, which may be up to twice as old as `kept_s` while the check runs."""
         with self._lock:
             now = time.monotonic()
             if self._is_busy and now - self._began_at > LIMIT_S:
@@ -185,7 +185,7 @@ def start(work: Callable[[], None]) -> None:
 
 
 def look(checks: Sequence[Check], *, kept_s: float = KEPT_S, patience_s: float = PATIENCE_S) -> list[Checked]:
-    """Return the findings of the checks. Repeat those with old findings, and wait up to `patience_s` for them."""
+    """Return the checks' findings. Repeat checks whose findings are old, and wait up to `patience_s` for them."""
     for check in checks:
         check.begin(kept_s)
     until = time.monotonic() + patience_s
@@ -198,12 +198,12 @@ def look(checks: Sequence[Check], *, kept_s: float = KEPT_S, patience_s: float =
 
 
 def proof_of(nonce: str) -> str:
-    """Return a code that only this site can compute. It shows that an answer came from one of the site's processes."""
+    """Return a code that only this site can compute, as proof that a response came from one of its processes."""
     return salted_hmac("web.health", nonce[:MOST_NONCE], algorithm="sha256").hexdigest()
 
 
 def check_address() -> Finding:
-    """Request this site's `/healthz` at its public address, through DNS and proxies as others would."""
+    """Request this site's `/healthz` at its public address, through DNS and proxies, as others would."""
     host, facts = _public_host(), {"url": settings.PUBLIC_URL}
     if is_loopback(host):
         do = _("Start the site with an address that others reach:")
@@ -267,7 +267,7 @@ def certificate_finding(certificate: Mapping[str, Any], now: float) -> Finding:
 
 
 def check_mail() -> Finding:
-    """Connect, greet and log in to the mail server as for a message, and send nothing."""
+    """Connect, greet and log in to the mail server as if to send a message, but send nothing."""
     if not settings.SENDS_MAIL:
         text, do = _("People cannot get notifications by e-mail."), _("Name a mail server:")
         return Finding(State.ABSENT, text, {}, do, "MANYHANDS_SMTP_URL", is_optional=True)
@@ -279,7 +279,7 @@ def check_mail() -> Finding:
     except smtplib.SMTPAuthenticationError:
         text, do = _("%(host)s refuses the name and password."), _("Correct them:")
         return Finding(State.LOOK, text, facts, do, "MANYHANDS_SMTP_URL")
-    except OSError as error:  # also the base of smtplib's errors
+    except OSError as error:  # also smtplib's base exception
         text, do = _("%(host)s cannot be used: %(reason)s."), _("Check the setting:")
         return Finding(State.LOOK, text, {**facts, "reason": _reason(error)}, do, "MANYHANDS_SMTP_URL")
     finally:
@@ -300,7 +300,7 @@ def check_logins() -> Finding:
 
 
 def check_relay() -> Finding:
-    """Look for relays in open runs. Without an open run, a recent credential shows that a relay is running."""
+    """Look for relays in open runs. If there are none, a recent credential shows that a relay is running."""
     runs = list(Run.objects.filter(state=Run.State.OPEN))
     here = presence.online_in(runs).values()
     linked = {peer.peer for peers in here for peer in peers if peer.role == presence.RELAY}
@@ -402,7 +402,7 @@ def check_disk() -> Finding:
         return Finding(State.LOOK, text, {}, do, str(settings.DATA), is_down=True)
     for folder in (Path(settings.DATA), *settings.RELAY_FOLDERS):
         disk = shutil.disk_usage(folder)
-        # One percent of a large disk lasts for a long time.
+        # One percent of a large disk lasts a long time.
         if disk.free < max(500e6, min(disk.total / 100, 5e9)):
             facts = {"free": in_bytes(disk.free), "folder": str(folder)}
             do = _("Delete what is not needed, or use a larger disk.")
@@ -424,7 +424,7 @@ def _bytes_to_come() -> int:
 
 
 def backup_mark() -> Path:
-    """Return the path of a file that the last command of a backup touches, so that it has the backup's time."""
+    """Return the path of a file touched by a backup's last command, so that it bears the backup's time."""
     return Path(settings.DATA) / "last-backup"
 
 
@@ -455,7 +455,7 @@ def check_clock() -> Finding:
 
 
 def _other_clock() -> tuple[str, float] | None:
-    """Return the name and UTC seconds of PostgreSQL's clock, else Redis's, else the Hub's for a site on a network."""
+    """Return the name and UTC seconds of PostgreSQL's clock, else Redis's, else, on a networked site, the Hub's."""
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute("SELECT extract(epoch FROM clock_timestamp())")
@@ -480,7 +480,7 @@ def _public_host() -> str:
 
 
 def _read(url: str) -> bytes:
-    # Others do not reach the site through the proxy that programs on this machine may use.
+    # Others do not reach the site through whatever proxy programs on this machine may use.
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with direct.open(url, timeout=LIMIT_S) as answer:
         content: bytes = answer.read(4096)
@@ -489,7 +489,7 @@ def _read(url: str) -> bytes:
 
 def _redis() -> Any:
     no_retry: Any = Retry(NoBackoff(), 0)
-    # Shorter than the check's own limit, so that the check still says what a silent Redis means.
+    # Shorter than the check's own limit, so that the check can still say what a silent Redis means.
     wait = {"socket_connect_timeout": LIMIT_S / 2, "socket_timeout": LIMIT_S / 2}
     return Redis.from_url(settings.REDIS_URL, retry=no_retry, **wait)
 

@@ -1,7 +1,7 @@
-"""The answer of `/metrics`: figures of this process, and figures that all processes share, from the database.
+"""The response to `/metrics`: this process's figures, and figures that all processes share, from the database.
 
-Every site process gives the shared figures, so queries take their maximum over processes. Each scrape asks a fixed
-number of questions, about at most `RUNS` runs.
+Every site process reports the shared figures, so queries take their maximum over processes. Each scrape makes a fixed
+number of queries, about at most `RUNS` runs.
 """
 
 import re
@@ -34,7 +34,7 @@ DATABASE = [check for check in health.CHECKS if check.name == "database"]
 
 
 def exposition() -> bytes:
-    """Return the figures in Prometheus's text format. While the database is away, leave out those that it holds."""
+    """Return the figures in Prometheus's text format. While the database is down, leave out those that it holds."""
     registry = CollectorRegistry()
     gauge = partial(Gauge, registry=registry)
     links = gauge("manyhands_links", "Machines linked to this process, by role and version.", ["role", "version"])
@@ -56,7 +56,7 @@ def exposition() -> bytes:
 
 
 def _few(linked: Count[tuple[str, str]]) -> Count[tuple[str, str]]:
-    """Return the links by role and version, with few versions: machines may claim any."""
+    """Return the links by role and version, limiting the number of versions, since machines may claim any."""
     found: Count[tuple[str, str]] = Count()
     for place, ((role, version), number) in enumerate(linked.most_common()):
         is_usual = place < VERSIONS and VERSION.fullmatch(version) is not None

@@ -1,6 +1,6 @@
-"""Alerts to operators by the channels that they use: a check of the site fails, or passes again.
+"""Alerts to operators, by the channels that they use, that a check of the site fails or passes again.
 
-A job looks each minute. If the worker itself is dead, no alert is sent, so a monitor should ask `/readyz` too.
+A job checks every minute. If the worker itself is dead, no alert is sent, so a monitor should query `/readyz` too.
 """
 
 from collections.abc import Iterable
@@ -20,14 +20,14 @@ from web import health
 from web.health import State
 
 EVERY_S = 60.0
-SELDOM, SELDOM_S = ("clock", "mail"), 600.0  # they ask the Hub and the mail server, which would mind more
-LASTS = timedelta(seconds=EVERY_S)  # operators are told of a check that has failed for this long
-REST = timedelta(hours=1)  # between two alerts about the same check
+SELDOM, SELDOM_S = ("clock", "mail"), 600.0  # they query the Hub and the mail server, which would mind more
+LASTS = timedelta(seconds=EVERY_S)  # operators are told of a check once it has failed this long
+REST = timedelta(hours=1)  # between alerts about the same check
 
 
 @does(Kind.WATCH_CHECKS)
 def watch_checks(_: Job) -> Outcome:
-    """Make all checks, tell operators what has changed, and do it again in a minute."""
+    """Run all checks and tell operators what has changed. Repeat in a minute."""
     for is_seldom, kept_s in ((False, EVERY_S / 2), (True, SELDOM_S)):
         checks = [check for check in health.CHECKS if (check.name in SELDOM) is is_seldom]
         note_changes(health.look(checks, kept_s=kept_s, patience_s=health.LIMIT_S), timezone.now())
@@ -36,9 +36,9 @@ def watch_checks(_: Job) -> Outcome:
 
 @transaction.atomic
 def note_changes(found: Iterable[health.Checked], now: datetime) -> None:
-    """Tell operators about checks that have failed for `LASTS`, and then about their recovery.
+    """Tell operators about checks that have failed for `LASTS`, and later about their recovery.
 
-    A check that fails again within `REST` is told of only then, if it still fails.
+    If a check fails again within `REST`, operators are told only at the end of it, and only if it still fails.
     """
     known = {row.check_name: row for row in Trouble.objects.select_for_update()}
     for name, title, finding in found:
@@ -60,6 +60,6 @@ def note_changes(found: Iterable[health.Checked], now: datetime) -> None:
 
 def _tell(name: str, title: str, text: str, now: datetime) -> None:
     operators = Person.objects.filter(is_superuser=True)
-    about = f"{name} {now:%H:%M} {bool(text)}"  # the same is told once a day, and this may happen again
+    about = f"{name} {now:%H:%M} {bool(text)}"  # notices go out once a day per subject, and this may recur
     path = reverse("web:checklist")
     outbox.note(Event.TROUBLE, operators, about=about, title=text, machine=title, path=path, now=now)

@@ -1,6 +1,6 @@
-"""Drawings made of strokes, like the logo. One stroke is one share of the work, in its person's tint.
+"""Drawings made of strokes, like the logo. A stroke is one share of the work, in its person's tint.
 
-Pure functions that return `<svg>` elements. Counts and tints are exact. A stroke's length has a meaning only if the
+Pure functions that return `<svg>` elements. Counts and tints are exact. A stroke's length means something only if the
 function's docstring says so.
 """
 
@@ -11,18 +11,18 @@ from itertools import groupby
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
-Part = tuple[int | str, float]  # a tint or class, and its share of the whole, in any unit
-Stroke = tuple[float, float, float, int | str]  # x, y at both ends, tint or class
+Part = tuple[int | str, float]  # a tint or class, and its share of the whole in any unit
+Stroke = tuple[float, float, float, int | str]  # x, y at either end, tint or class
 Point = tuple[float, float]
 
-GHOST = "ghost"  # the class of strokes for work still to be done
+GHOST = "ghost"  # class of the strokes for work still to be done
 STRIP, HERO, BAND, PLACES = 96, 150, 100, 60  # strokes in a drawing
-FIRST_DAYS = 30  # a shorter history also has places for the next days
-LOWEST = 0.55  # how far a loss curve falls, as a part of the drawing's height
+FIRST_DAYS = 30  # a shorter history also has places for the coming days
+LOWEST = 0.55  # how far a loss curve falls, as a fraction of the drawing's height
 
 
 def strip(parts: Sequence[Part], left: float, label: str) -> SafeString:
-    """Draw the step in progress. `parts` are the samples of each person so far; `left` is what the step still needs."""
+    """Draw the step in progress. `parts` has each person's samples so far; `left` is what the step still needs."""
     tints = spread([*parts], left, STRIP)
     strokes = [
         (round(4 + place * 952 / (STRIP - 1), 1), 37, 37 if tint == GHOST else round(30 - 24 * noise(place), 1), tint)
@@ -36,9 +36,9 @@ def strip(parts: Sequence[Part], left: float, label: str) -> SafeString:
 
 
 def history(stretches: Sequence[Sequence[Part]], label: str) -> SafeString:
-    """Draw the newest steps in stretches, the oldest first. A stroke is as tall as the samples of its stretch.
+    """Draw the latest steps in stretches, oldest first. A stroke's height shows the samples in its stretch.
 
-    The tints are distributed over all stretches, so each has as many strokes as its share requires, within one stroke.
+    The tints are spread over all stretches, so each has as many strokes as its share requires, to within one.
     """
     count = STRIP // max(len(stretches), 1)
     most = max((sum(amount for _, amount in parts) for parts in stretches), default=0) or 1
@@ -60,9 +60,9 @@ def history(stretches: Sequence[Sequence[Part]], label: str) -> SafeString:
 def hero(
     points: Sequence[Point], last: int, parts: Sequence[Part], label: str, *, state: str = "running"
 ) -> SafeString:
-    """Draw a run: strokes below its loss curve. `points` are steps and losses; `last` is the run's last step.
+    """Draw a run: strokes below its loss curve. `points` has steps and losses; `last` is the run's last step.
 
-    A run that is less than half done is drawn up to twice its current step. A phone shows only every other stroke.
+    A run that is less than half done is drawn up to twice its current step. Phones show only every other stroke.
     `state` is `running`, `waiting`, `paused`, `failed` or `finished`. A waiting run has a place for the reader.
     """
     width, height = 1184, 200
@@ -109,7 +109,7 @@ def _curves(points: Sequence[Point], last: int, width: int, height: int, state: 
 
 
 def shares(parts: Sequence[Part], label: str) -> SafeString:
-    """Draw a stroke for each percent of the whole, grouped by part, with a gap between groups."""
+    """Draw a stroke for each percent of the whole, grouped by part, with gaps between groups."""
     counts = Counter(spread([(place, amount) for place, (_, amount) in enumerate(parts)], 0, 100))
     pitch = 952 / max(99 + len(counts) - 1, 1)
     groups = [(name, counts[place]) for place, (name, _) in enumerate(parts) if counts[place]]
@@ -119,7 +119,7 @@ def shares(parts: Sequence[Part], label: str) -> SafeString:
 
 
 def times(seconds: Sequence[float], middle: float, label: str) -> SafeString:
-    """Draw a stroke for each step, the oldest first, whose height shows its duration, and a dotted line at `middle`."""
+    """Draw a stroke for each step, oldest first, whose height shows its duration, and a dotted line at `middle`."""
     longest = max(seconds, default=0) or 1
 
     def y(value: float) -> float:
@@ -133,7 +133,7 @@ def times(seconds: Sequence[float], middle: float, label: str) -> SafeString:
 
 
 def marked(name: int | str, part: float) -> list[int | str]:
-    """Return the strokes of a `band` in which the given part (0 to 1), but at least one stroke, has this tint."""
+    """Return the strokes of a `band` with the given fraction (0 to 1) of them, but at least one, in this tint."""
     part = max(part, 1 / BAND)
     return spread([(name, part), ("rest", 1 - part)], 0, BAND)
 
@@ -173,14 +173,14 @@ def days(given: Sequence[float], tint: int, label: str) -> SafeString:
 
 
 def bars(heights: Sequence[int], width: int) -> SafeString:
-    """Return the SVG path of a small bar chart that stands on y = 0, with a third of a bar's width between bars."""
+    """Return the SVG path of a small bar chart standing on y = 0, with a third of a bar's width between bars."""
     pitch = width * 4 // 3
     drawn = (f"M{place * pitch} 0v-{high}h{width}v{high}z" for place, high in enumerate(heights) if high)
     return SafeString("".join(drawn))
 
 
 def art(kind: str = "whole", label: str = "") -> SafeString:
-    """Draw loose strokes that become one curve; in the kind `lost`, one stroke has left its place in the curve."""
+    """Draw loose strokes that become one curve. In the kind `lost`, one stroke has left its place in the curve."""
     width, height, count = 704, 176, 76
 
     def y(part: float) -> float:
@@ -241,7 +241,7 @@ KINDS = {  # drawings of what each kind of recipe learns, by objective
 def places(tints: Sequence[int], goal: int) -> SafeString:
     """Draw a stroke for each participant, and a dashed outline for each one still needed.
 
-    If there are more than `PLACES` people, a stroke represents several of them.
+    If there are more than `PLACES` people, each stroke represents several of them.
     """
     people = max(goal, len(tints))
     count = min(people, PLACES)
@@ -260,7 +260,7 @@ def sketch(objective: str) -> SafeString:
 
 
 def spread(parts: Sequence[Part], left: float, count: int) -> list[int | str]:
-    """Divide `count` strokes by largest remainders, and mix them in a fixed order. Those for `left` come last."""
+    """Divide `count` strokes by largest remainders and mix them in a fixed order. Those for `left` come last."""
     whole = sum(amount for _, amount in parts)
     filled = count if left <= 0 else min(count, round(count * whole / (whole + left))) if whole else 0
     if not whole:
@@ -278,13 +278,13 @@ def spread(parts: Sequence[Part], left: float, count: int) -> list[int | str]:
 
 
 def noise(place: int, salt: int = 0) -> float:
-    """Return a number in [0, 1) that looks random and is the same for the same place."""
+    """Return a number in [0, 1) that looks random but is always the same for a given place."""
     mixed = (place * 2_654_435_761 + salt * 40_503 + 12_345) & 0xFFFF_FFFF
     return ((mixed ^ mixed >> 15) * 2_246_822_519 & 0xFFFF_FFFF) / 2**32
 
 
 def paths(strokes: Iterable[Stroke]) -> str:
-    """Return the SVG of the strokes, with one path per tint to keep it small."""
+    """Return the strokes' SVG, with one path per tint to keep it small."""
     by_name = sorted(strokes, key=lambda stroke: _class(stroke[3]))
     return "".join(_path(name, list(group)) for name, group in groupby(by_name, key=lambda stroke: _class(stroke[3])))
 

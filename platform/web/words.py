@@ -1,4 +1,4 @@
-"""Texts of the agent's packages, translated from the agent's and the site's catalogues; also sizes as text."""
+"""Texts from the agent's packages, translated from the agent's and the site's catalogues. Also sizes as text."""
 
 from functools import cache
 from gettext import NullTranslations
@@ -15,7 +15,7 @@ from peer_agent.site_work.intake import verdict
 
 
 def in_words_of_page(fault: Fault) -> Fault:
-    """Return an error in the active language, or unchanged if it has no translation."""
+    """Return an error in the active language, or unchanged if there is no translation."""
     return in_words(fault, _translated)
 
 
@@ -35,7 +35,7 @@ def reason_in_words_of_page(reason: str) -> str:
 
 
 def verdict_in_words_of_page(words: str) -> str:
-    """Return words of a verdict, such as a format or a reason to leave data out, in the active language."""
+    """Return wording from a verdict, such as a format or a reason to leave data out, in the active language."""
     return "; ".join(verdict.in_words(each, _translated) for each in words.split("; "))
 
 
@@ -57,13 +57,13 @@ def summary_of_page(recipe: Recipe) -> str:
 
 
 def loss_unit_of_page(recipe: Recipe) -> tuple[str, str]:
-    """Return the unit over which a loss is averaged, in the singular and the plural, such as “token” and “tokens”."""
+    """Return the unit over which a loss is averaged, in the singular and plural, such as “token” and “tokens”."""
     one, many = recipe.loss_unit
     return gettext(one), gettext(many)
 
 
 def in_bytes(count: float) -> str:
-    """Return a size as text, such as “3.4 MB”, with a no-break space before its unit."""
+    """Return a size as text, such as “3.4 MB”, with a no-break space before the unit."""
     return in_bytes_of_terminal(count).replace(" ", "\N{NO-BREAK SPACE}")
 
 

@@ -1,1 +1,1 @@
-"""Link capacities, estimated from the bytes that receivers counted. Peers are never asked for their bandwidth."""
+"""Link capacities, estimated from the bytes that receivers count. Peers are never asked for their bandwidth."""

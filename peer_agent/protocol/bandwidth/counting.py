@@ -18,7 +18,7 @@ class Arrived(Struct):
 
 
 def count(arrived: dict[PeerId, Arrived], sender: PeerId, payload_bytes: int, now: float) -> None:
-    """Add the bytes of one chunk to its sender's count. `now`: monotonic seconds."""
+    """Add a chunk's bytes to its sender's count. `now`: monotonic seconds."""
     so_far = arrived.setdefault(sender, Arrived(0, now, now))
     so_far.size += HEADER.size + payload_bytes
     so_far.last_at = now
@@ -45,5 +45,5 @@ def arrivals_of(
 
 
 def departures_of(full_s: Mapping[PeerId, float]) -> tuple[m.Departure, ...]:
-    """Return, for each reducer, the number of seconds for which its link was too full to take this peer's chunks."""
+    """Return, for each reducer, how many seconds its link was too full to take this peer's chunks."""
     return tuple(m.Departure(receiver, seconds) for receiver, seconds in sorted(full_s.items()))

@@ -1,6 +1,6 @@
-"""Flows of bytes between two peers, and what they show about links. Speeds are in bytes per second.
+"""Flows of bytes between two peers, and what they reveal about links. Speeds are in bytes per second.
 
-A direction is the uplink or the downlink of one peer. A pair is a sender and a receiver.
+A direction is one peer's uplink or downlink. A pair is a sender and a receiver.
 """
 
 from collections import defaultdict
@@ -14,18 +14,18 @@ from numpy.typing import NDArray
 
 from peer_agent.protocol.identifiers import PeerId
 
-FULL = 0.85  # fraction of the estimate: a direction that carries this much counts as full
-STEADY = 0.8  # fraction of a direction's bytes in flows that lasted to the end; with less, the direction was idle
-EDGE = 0.025  # fraction of a direction's bytes to ignore at the start and at the end, when only few flows run
-TO_THE_END = 0.85  # a flow lasted to the end if it lasted for at least this fraction of a direction's time
-SHORTEST_S = 0.25  # a shorter flow shows start-up rather than capacity
-IN_TIME = 1.12  # times the planned seconds: a flow that takes longer counts as delayed
-PAUSE_S = 0.1  # seconds of extra slack, for pauses of a machine or a clock
-OFTEN_FULL = 0.3  # fraction of a flow's seconds: each flow in a full direction finds it full this often
-FASTER = 1.2  # times the estimate: if a direction is faster, the estimate was wrong
-MOST_RISE = 4.0  # times the estimate: the largest rise in a round, because the receiver may report false times
-WEIGHT = 0.7  # weight of a new measurement against the old estimate
-FASTEST_BPS = 1.25e10  # 100 Gb/s: a larger measurement must be false
+FULL = 0.85  # fraction of the estimate at which a direction counts as full
+STEADY = 0.8  # least fraction of a direction's bytes in flows that lasted to the end if it was never idle
+EDGE = 0.025  # fraction of a direction's bytes to ignore at either end, when only a few flows are running
+TO_THE_END = 0.85  # a flow lasted to the end if it took at least this fraction of the direction's time
+SHORTEST_S = 0.25  # a shorter flow measures start-up rather than capacity
+IN_TIME = 1.12  # times the planned seconds; a flow that takes longer counts as delayed
+PAUSE_S = 0.1  # extra seconds of slack, for hiccups of a machine or clock
+OFTEN_FULL = 0.3  # fraction of the time for which each flow in a full direction finds it full
+FASTER = 1.2  # times the estimate; if a direction is faster than this, the estimate was wrong
+MOST_RISE = 4.0  # times the estimate: the largest rise per round, since receivers may report false times
+WEIGHT = 0.7  # weight of a new measurement relative to the old estimate
+FASTEST_BPS = 1.25e10  # 100 Gb/s; any faster measurement must be false
 
 Way = Literal["up", "down"]
 Direction = tuple[PeerId, Way]
@@ -33,7 +33,7 @@ WAYS: tuple[Way, Way] = ("up", "down")
 
 
 class Flow(Struct, frozen=True):
-    """The bytes that `receiver` got from `sender` between two times on the receiver's clock (seconds)."""
+    """The bytes that `receiver` got from `sender` between two times on the receiver's clock (in seconds)."""
 
     sender: PeerId
     receiver: PeerId
@@ -41,12 +41,12 @@ class Flow(Struct, frozen=True):
     first_s: float
     last_s: float
     asked_s: float = 0.0  # planned seconds; 0 means as fast as possible
-    in_step: bool = False  # the sender keeps its flows level, so that none gets far ahead of the others
-    full_s: float | None = None  # seconds in which the link was too full to take more, if the sender reports them
+    in_step: bool = False  # the sender keeps its flows level, so none gets far ahead of the others
+    full_s: float | None = None  # seconds for which the link was too full for more, if reported by the sender
 
     @property
     def is_held_up(self) -> bool:
-        """True if the flow took longer than planned, and not only because its sender keeps all its flows level."""
+        """True if the flow took longer than planned, and not just because its sender keeps all its flows level."""
         took_s, pause_s = self.last_s - self.first_s, PAUSE_S if self.asked_s else 0.0
         only_kept_step = self.full_s is not None and self.full_s < OFTEN_FULL * took_s
         return took_s > max(IN_TIME * self.asked_s + pause_s, SHORTEST_S) and not only_kept_step
@@ -57,19 +57,19 @@ class Capacity(Struct):
 
     bps: float  # bytes per second
     is_floor: bool  # the estimate is only a lower bound
-    measured_at: float  # the round's number, or another number that orders measurements
-    is_tried: bool = False  # a direction: a round needed more and did not get it. A pair: two rounds found the limit
-    is_suspected: bool = False  # in the last round, the direction looked slower
+    measured_at: float  # the round's number, or any other number that orders measurements
+    is_tried: bool = False  # direction: a round needed more but did not get it; pair: two rounds hit the limit
+    is_suspected: bool = False  # the direction looked slower in the last round
 
 
 class Load(Struct):
-    """The flows of one attempt in one direction of a link, or between one pair of peers."""
+    """One attempt's flows in one direction of a link, or between one pair of peers."""
 
     received: int = 0
     first_s: float = float("inf")
     last_s: float = 0.0
     flows: list[Flow] = []
-    _bps: float = 0.0  # cache of `bps`; 0 means not computed
+    _bps: float = 0.0  # cached `bps`; 0 means not yet computed
 
     def add(self, flow: Flow) -> None:
         self.received += flow.received
@@ -95,7 +95,7 @@ class Load(Struct):
 
     @property
     def is_steady(self) -> bool:
-        """True if flows that lasted to the end carried most of the bytes. If so, the direction was never idle."""
+        """True if flows that lasted to the end carried most of the bytes, so that the direction was never idle."""
         until = self.first_s + TO_THE_END * self.seconds
         lasting = sum(flow.received for flow in self.flows if flow.last_s >= until)
         return lasting >= STEADY * self.received
@@ -130,7 +130,7 @@ class Load(Struct):
         return carried / (last - first)
 
     def _carried(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the times at which flows begin or end, and the bytes received by each time. O(flows log flows)."""
+        """Return the times at which flows begin or end, and the bytes received by then. O(flows log flows)."""
         size = np.array([flow.received for flow in self.flows], np.float64)
         began, ended = _lasted(self.flows)
         times, changes = np.concatenate([began, ended]), np.concatenate([size, -size]) / np.tile(ended - began, 2)
@@ -162,16 +162,16 @@ def loads_of(flows: Iterable[Flow]) -> dict[Direction, Load]:
 
 
 def directions_of(flow: Flow) -> tuple[Direction, Direction]:
-    """Return the two directions that a flow uses: the sender's uplink and the receiver's downlink."""
+    """Return the two directions used by a flow: the sender's uplink and the receiver's downlink."""
     return (flow.sender, "up"), (flow.receiver, "down")
 
 
 def has_room(capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], flow: Flow) -> bool:
-    """Return True if neither of the two directions that a flow uses was full."""
+    """Return True if neither of the two directions used by a flow was full."""
     return all(use(capacities, loads, direction) < FULL for direction in directions_of(flow))
 
 
 def use(capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], direction: Direction) -> float:
-    """Return the fraction of a direction's estimated capacity that was used, or 1 without an estimate."""
+    """Return the fraction of a direction's estimated capacity that was used, or 1 if there is no estimate."""
     known = capacities.get(direction)
     return loads[direction].bps / known.bps if known is not None and known.bps else 1.0

@@ -1,11 +1,11 @@
-"""Estimate the bandwidth of each peer's uplink and downlink from the flows of a round (rule 31).
+"""Estimate the bandwidth of each peer's uplink and downlink from a round's flows (rule 31).
 
 A flow is the bytes that one peer received from another in one attempt. The plan determines its size; the receiver
-reports when its first and last bytes arrived. A flow that is on time shows only a lower bound for its two directions. A
-direction was full if delayed flows kept it busy to the end and it carried about as much as estimated. Its estimate is
-then corrected. If both directions of delayed flows seem to have room, one of the two has become slower. It is taken to
-be the direction that carried most of the delayed bytes. Nothing else lowers an estimate, because a peer with little
-work never shows its full speed. Limits between pairs are determined first.
+reports when its first and last bytes arrived. A flow that is on time only gives a lower bound for its two directions. A
+direction was full if delayed flows kept it busy to the end and it carried about as much as estimated; its estimate is
+then corrected. If both directions of delayed flows seem to have room, one of them has become slower, presumably the one
+that carried most of the delayed bytes. Nothing else lowers an estimate, because a peer with little work never shows its
+full speed. Limits between pairs are determined first.
 """
 
 from collections import defaultdict
@@ -36,11 +36,11 @@ from peer_agent.protocol.bandwidth.pairs import learn_pairs, limits_of, narrow_f
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Pair
 
-BUSY = 0.5  # fraction of the estimate: a direction that carried this much could have shown more
-MOST = 0.5  # a larger fraction of the bytes counts as most of the bytes
-NEARLY_FULL = 0.7  # fraction of the estimate: a direction that bursts and steady flows share carries no more
-HOPE = 2.0  # the plan assumes this multiple of a lower bound, so that rounds test whether the link is faster
-HOPE_OF_REDUCERS = 4.0  # multiple for peers that only reduce: their links were mostly measured with slower peers
+BUSY = 0.5  # fraction of the estimate above which a direction could have shown that it has more
+MOST = 0.5  # anything above this fraction of the bytes counts as most of them
+NEARLY_FULL = 0.7  # fraction of the estimate that a direction shared by bursts and steady flows can carry
+HOPE = 2.0  # multiple of a lower bound that plans assume, so that rounds test for a faster link
+HOPE_OF_REDUCERS = 4.0  # the same for peers that only reduce, measured mostly with slower peers
 
 
 def learn(
@@ -50,14 +50,14 @@ def learn(
     at: float,
     hoped_s: float = 0.0,
 ) -> None:
-    """Update the estimates from the flows of one attempt. O(flows).
+    """Update the estimates from one attempt's flows. O(flows).
 
     `hoped_s`: how many seconds all flows would take if links exceeded their lower bounds as the plan hopes.
     """
     loads = loads_of(flows)
     held_up = _held_up(capacities, loads)
     narrow = narrow_flows(capacities, loads, held_up)
-    # The plan did not know these limits, so all flows of these senders were kept level with the limited flows.
+    # The plan did not know these limits, so all of these senders' flows were kept level with the limited ones.
     waiting = {flow.sender for flow in narrow if (flow.sender, flow.receiver) not in limits_of(pairs)}
     learn_pairs(pairs, loads, held_up, narrow, at)
     held_up -= narrow
@@ -72,7 +72,7 @@ def learn(
         is_slowing = direction in slowing and was_full
         was_suspected, known.is_suspected = known.is_suspected, is_slowing
         if load.is_of_averages and not was_suspected:
-            is_slowing = False  # this downlink may have been busy only briefly, and no plan would test a lower estimate
+            is_slowing = False  # it may have been busy only briefly, and no plan would test a lower estimate
         is_full = load.is_steady and load.part_of(held_up) >= STEADY and load.bps >= FULL * known.bps
         is_end = is_full and load.is_asked and _others_have_room(capacities, loads, direction)
         if is_slowing or is_end:
@@ -92,7 +92,7 @@ def learn(
 
 
 def learn_probe(capacities: dict[Direction, Capacity], flow: Flow, at: float) -> None:
-    """Use the measured speed of an idle link as a lower bound for both directions.
+    """Use an idle link's measured speed as a lower bound for both directions.
 
     A probe never lowers an estimate. Its byte count is only one peer's claim, and the other end or the path may have
     been the bottleneck.
@@ -126,7 +126,7 @@ def _raise(known: Capacity, load: Load, at: float) -> None:
 
 
 def _held_up(capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load]) -> set[Flow]:
-    """Return flows delayed by a link. Exclude those that the sender slowed to match a flow to a full downlink."""
+    """Return the flows delayed by a link, except those that their sender slowed to match a flow to a full downlink."""
     slow = {flow for load in loads.values() for flow in load.flows if flow.is_held_up}
     full = {flow for flow in slow if flow.in_step and use(capacities, loads, (flow.receiver, "down")) >= FULL}
     waits_for: dict[PeerId, set[PeerId]] = defaultdict(set)
@@ -191,15 +191,15 @@ def _others_have_room(
 
 
 def is_limit(known: Capacity | None) -> bool:
-    """Return True if a round has found a direction's real limit, or asked for more speed and did not get it."""
+    """Return True if a round has hit a direction's real limit, or asked for more speed without getting it."""
     return known is not None and (known.is_tried or not known.is_floor)
 
 
 def hope_of(*, trains: bool) -> float:
     """Return how many times faster than its lower bound a plan assumes a peer's link to be.
 
-    Peers that only reduce get a larger factor. Otherwise no round would show that such a peer is faster than the
-    trainers it was measured with.
+    Peers that only reduce get a larger factor. Otherwise, no round would reveal that such a peer is faster than the
+    trainers that it was measured with.
     """
     return HOPE if trains else HOPE_OF_REDUCERS
 
@@ -215,6 +215,6 @@ def budget_bps(
 
 
 def unknown(capacities: Mapping[Direction, Capacity], peers: Sequence[PeerId]) -> list[PeerId]:
-    """Return the peers that have no estimate, or only a lower bound, for one direction of their link."""
+    """Return the peers with no estimate, or only a lower bound, for one direction of their link."""
     known = {direction for direction, capacity in capacities.items() if not capacity.is_floor}
     return [peer for peer in peers if any((peer, way) not in known for way in WAYS)]

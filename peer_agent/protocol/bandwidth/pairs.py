@@ -1,7 +1,7 @@
 """Limits between two peers that neither peer's own link explains, such as a bad route between regions (rule 26).
 
 A delayed flow reveals a limit if both of its directions had room and other flows through them were on time. The limit
-counts only after the pair's next use confirms it, because a briefly busy machine looks the same. After an on-time
+counts only once the pair's next use confirms it, because a briefly busy machine looks the same. After an on-time
 delivery, the next plan assumes slightly more speed, so that a wrong limit does not last. Limits that have not been
 measured for a long time are forgotten.
 """
@@ -21,17 +21,17 @@ from peer_agent.protocol.bandwidth.flows import (
 )
 from peer_agent.protocol.plan import Pair
 
-ROOM = 0.7  # fraction of the estimate: a fuller direction may itself have delayed the flow
-FREE = 0.25  # at least this fraction of a direction's bytes was on time
-ROUNDS_KEPT = 100  # a pair is forgotten after this many rounds without a measurement
-HOPE = 1.1  # times the speed of a pair that was on time: the next plan assumes this much
-MOST_PAIRS = 2048  # maximum number of pairs to remember; the pairs measured longest ago are forgotten first
+ROOM = 0.7  # fraction of the estimate above which a direction may itself have delayed the flow
+FREE = 0.25  # least fraction of a direction's bytes that was on time
+ROUNDS_KEPT = 100  # pairs are forgotten after this many rounds without a measurement
+HOPE = 1.1  # times an on-time pair's speed: what the next plan assumes
+MOST_PAIRS = 2048  # maximum number of pairs remembered; those measured longest ago are forgotten first
 
 
 def narrow_flows(
     capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], held_up: AbstractSet[Flow]
 ) -> set[Flow]:
-    """Return delayed flows that no link explains. Return none if any flow lacks a planned pace. O(flows log flows)."""
+    """Return delayed flows that no link explains; an empty set if any has no planned pace. O(flows log flows)."""
     if not all(flow.asked_s for load in loads.values() for flow in load.flows):
         return set()
     free = {direction for direction, load in loads.items() if load.part_of(held_up) <= 1 - FREE}
@@ -40,7 +40,7 @@ def narrow_flows(
 
 
 def _crowded(known: Capacity | None, load: Load) -> list[Flow]:
-    """Return the flows during which the direction was nearly full, which may be why they were delayed."""
+    """Return the flows during which the direction was nearly full, which may be what delayed them."""
     if known is None or not known.bps:
         return load.flows
     uses = load.bps_during(load.flows) / known.bps
@@ -80,7 +80,7 @@ def _measured(known: Capacity | None, load: Load, *, is_full: bool, at: float) -
 
 
 def limits_of(pairs: Mapping[Pair, Capacity], *, hopes: bool = False) -> dict[Pair, float]:
-    """Return the confirmed pair limits, in bytes per second. `hopes`: raise limits that may be too low."""
+    """Return the confirmed pair limits in bytes per second. `hopes`: raise limits that may be too low."""
     return {
         pair: known.bps * (HOPE if hopes and known.is_floor else 1.0) for pair, known in pairs.items() if known.is_tried
     }

@@ -7,19 +7,19 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.wire import HEADER, Frame
 
 PROBE_S = 1.6  # seconds of sending
-LEAD_S = 0.5  # seconds at the beginning, not counted because the connection is still speeding up
+LEAD_S = 0.5  # initial seconds, not counted because the connection is still speeding up
 LEAST_S = 0.25  # minimum seconds of counted time
 HALF_S = (PROBE_S - LEAD_S) / 2
 EXPECTED_S = 6.0  # seconds from the coordinator's message to the last frame
-FRAME_BYTES = 32 * 1024  # bytes of a frame's payload
-MOST_BYTES = 256 * 1024 * 1024  # maximum number of bytes that one end sends
-PROBE_BPS = MOST_BYTES / PROBE_S  # maximum bytes per second that one end sends
+FRAME_BYTES = 32 * 1024  # bytes in a frame's payload
+MOST_BYTES = 256 * 1024 * 1024  # maximum number of bytes sent by one end
+PROBE_BPS = MOST_BYTES / PROBE_S  # maximum bytes per second sent by one end
 MOST_OPEN = 4  # maximum number of probes expected at once
 LAST = 1  # the slot number of the last frame
 
 
 class Expected(Struct):
-    """One expected probe: the peer at the other end, the deadline, and the bytes received so far."""
+    """An expected probe: the peer at the other end, the deadline, and the bytes received so far."""
 
     partner: PeerId
     until: float
@@ -29,13 +29,13 @@ class Expected(Struct):
 
 
 class Probes(Struct):
-    """The expected probes, by probe number."""
+    """The probes expected now, by number."""
 
     open: dict[int, Expected] = field(default_factory=dict)
 
 
 def expect(probes: Probes, message: m.Probe, now: float) -> None:
-    """Register a probe that the coordinator announced. `now` is monotonic seconds."""
+    """Register a probe announced by the coordinator. `now` is monotonic seconds."""
     for number in [number for number, each in probes.open.items() if now >= each.until]:
         del probes.open[number]
     if len(probes.open) < MOST_OPEN:
@@ -51,8 +51,8 @@ def is_expected(probes: Probes, partner: PeerId, number: int, now: float) -> boo
 def frame_came(probes: Probes, partner: PeerId, frame: Frame, now: float) -> tuple[int, float] | None:
     """Count a probe frame. After the last one, return the measured bytes and seconds, unless the probe was too short.
 
-    Only the slower half of a probe counts, because a machine that has been briefly busy then reads all the waiting
-    bytes at once.
+    Only the slower half of a probe counts, because a machine that was briefly busy then reads all the waiting bytes at
+    once.
     """
     if not is_expected(probes, partner, frame.step, now):
         return None
@@ -69,7 +69,7 @@ def frame_came(probes: Probes, partner: PeerId, frame: Frame, now: float) -> tup
 
 
 def _slower_half(expected: Expected, seconds: float) -> tuple[int, float]:
-    """Return the bytes and seconds of the slower half of a probe, or of the whole probe if a half is too short."""
+    """Return the bytes and seconds of a probe's slower half, or of the whole probe if a half is too short."""
     first_size, first_s = expected.half
     size, last_s = expected.size - first_size, seconds - first_s
     if min(first_s, last_s) < LEAST_S:

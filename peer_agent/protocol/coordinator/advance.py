@@ -1,8 +1,8 @@
 """The coordinator: `advance(state, event, now, seed) -> commands`, shared by site, simulator and property tests.
 
 The function may change the given state: the contract is determinism, not immutability (rule 23). The host executes the
-commands in order. `phases` contains the table of transitions. Frequent events (a report, a heartbeat, an offer) touch
-one member; only clock ticks and rounds visit all members.
+commands in order. `phases` contains the table of transitions. Frequent events (reports, heartbeats, offers) touch a
+single member; only clock ticks and rounds visit all of them.
 """
 
 from typing import assert_never
@@ -55,7 +55,7 @@ from peer_agent.protocol.recipe import encode_recipe
 
 TICK_S = 0.25
 SWEEP_S = 1.0  # seconds between visits to every member
-GAP_TICKS = 3  # ticks; after a longer pause between two events, the host itself was suspended
+GAP_TICKS = 3  # ticks; after a longer gap between events, the host itself must have been suspended
 
 
 def advance(state: RunState, event: e.Event, now: float, seed: int) -> list[e.Command]:
@@ -65,7 +65,7 @@ def advance(state: RunState, event: e.Event, now: float, seed: int) -> list[e.Co
 
 
 def _tell_time(state: RunState, now: float) -> None:
-    """Advance the state's time, but not while the host is suspended, so that no peer becomes late (rule 22)."""
+    """Advance the state's time, except while the host was suspended, so that no peer becomes late (rule 22)."""
     if state.clock is None:
         state.clock = state.now = state.accumulating_since = state.batch_since = state.moved_at = now
         state.recover_until = now + WINDOW_S
@@ -179,7 +179,7 @@ def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
     done += roll_back(state, event.back_to)
     if before != event.goal:
         state.is_dirty, state.moved_at = True, state.now
-        state.batch_since = state.now  # the batch's time does not include a pause by the organizer
+        state.batch_since = state.now  # the batch's time does not include the organizer's pauses
         recount_all(state)
     if event.goal != "finishing" or (before == "finishing" and state.ending_since):
         return done
@@ -188,7 +188,7 @@ def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
 
 
 def _mix(state: RunState, weights: tuple[float, ...]) -> list[e.Command]:
-    """Use new data source weights for all later leases. Each log record states the weights in force."""
+    """Use new data source weights for all later leases. Each log record states the weights then in force."""
     if len(weights) != len(state.leases.sources):
         return []
     state.recipe = replace(state.recipe, mix=weights)
@@ -228,7 +228,7 @@ def _tick(state: RunState, seed: int) -> list[e.Command]:
 
 
 def _sweep(state: RunState) -> list[e.Command]:
-    """Visit every member: evict lost members, mark silent members, and share the batch among the rest."""
+    """Visit every member: evict lost members, mark silent ones, and share the batch among the rest."""
     state.sweep_at = state.now + SWEEP_S
     commands = reappoint(state)
     for member in list(state.members.values()):

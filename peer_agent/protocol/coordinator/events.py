@@ -1,4 +1,4 @@
-"""Events that a run's coordinator processes, and commands that it gives to the host. Both are plain data."""
+"""The events that a run's coordinator processes, and the commands that it gives the host. Both are plain data."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ Goal = Literal["running", "paused", "finishing"]  # finishing: the current step 
 
 
 class Joined(Struct, frozen=True):
-    """An authenticated peer has sent a hello, for the first time or again."""
+    """An authenticated peer has sent a hello, whether or not for the first time."""
 
     peer: PeerId
     person: str
@@ -32,7 +32,7 @@ class Received(Struct, frozen=True):
 
 
 class Lost(Struct, frozen=True):
-    """The peer's session has ended: the peer left, died or was banned."""
+    """The peer's session has ended: the peer has left, died or been banned."""
 
     peer: PeerId
     banned: bool = False
@@ -43,7 +43,7 @@ class Ticked(Struct, frozen=True):
 
 
 class Reserved(Struct, frozen=True):
-    """The database has stored the lease marks of a Reserve command."""
+    """The database has stored a Reserve command's lease marks."""
 
     marks: tuple["Mark", ...]
 
@@ -51,7 +51,7 @@ class Reserved(Struct, frozen=True):
 class Persisted(Struct, frozen=True):
     """The database's answer to a Persist command.
 
-    `stale` means that another host has the run, `refused` that the record is invalid.
+    `stale` means that another host has the run; `refused`, that the record is invalid.
     """
 
     outcome: Literal["committed", "stale", "failed", "refused"]
@@ -59,7 +59,7 @@ class Persisted(Struct, frozen=True):
 
 
 class Target(Struct, frozen=True):
-    """A snapshot to roll back to: its index and step in the log, and the sha256 of the snapshot file."""
+    """A snapshot to roll back to: its index and step in the log, and the snapshot file's SHA-256."""
 
     index: int
     step: int
@@ -69,8 +69,8 @@ class Target(Struct, frozen=True):
 class Directed(Struct, frozen=True):
     """The organizer's settings. A `target_steps` of 0 or an empty `mix` (source weights) changes nothing.
 
-    `scheduled` is the reason to show while the run is paused until its start time; it states that time. `trusted`:
-    the people with looser limits in a run that strangers may join (rule 12), or None for everybody.
+    `scheduled` is the reason shown while the run is paused until its start time, which it states. `trusted`: the people
+    with looser limits in a run that strangers may join (rule 12), or None for everyone.
     """
 
     goal: Goal
@@ -90,7 +90,7 @@ class Verified(Struct, frozen=True):
 class Archived(Struct, frozen=True):
     """The site's archive has the averages of all entries up to `index`.
 
-    `gap`: True if no relay has the averages of the next entry.
+    `gap`: True if no relay has the next entry's averages.
     """
 
     index: int
@@ -109,11 +109,11 @@ class Paged(Struct, frozen=True):
     """The host has sent a page of the log, with fewer records than requested if they were too large."""
 
     peer: PeerId
-    last: int  # index of the last record in the page
+    last: int  # index of the page's last record
 
 
 class SnapshotStored(Struct, frozen=True):
-    """The site has stored an uploaded state whose hash a majority reported. New peers may load this snapshot."""
+    """The site has stored an uploaded state whose hash was reported by a majority. New peers may load this snapshot."""
 
     snapshot: Snapshot
 
@@ -146,7 +146,7 @@ Event = (
 
 
 class Mark(Struct, frozen=True, array_like=True):
-    """A lease mark: only positions below `mark` of this shard and epoch may have been leased (rule 11)."""
+    """A lease mark: only positions below `mark` in this shard and epoch may have been leased (rule 11)."""
 
     epoch: int
     shard: int
@@ -154,7 +154,7 @@ class Mark(Struct, frozen=True, array_like=True):
 
 
 class Send(Struct, frozen=True):
-    """Send a message to the listed peers."""
+    """Send a message to the peers listed."""
 
     peers: tuple[PeerId, ...]
     message: Message
@@ -187,7 +187,7 @@ class Adopt(Struct, frozen=True):
 
 
 class Branch(Struct, frozen=True):
-    """Tell people about records that a relay has deleted, because the log went on without them (rule 16)."""
+    """Tell people about records that a relay deleted, because the log had gone on without them (rule 16)."""
 
     records: tuple[Entry, ...]
 
@@ -199,7 +199,7 @@ class Reserve(Struct, frozen=True):
 
 
 class LeftOut(Struct, frozen=True):
-    """Store that no update will include these units, because their gradients were repeatedly not finite."""
+    """Store the fact that no update will include these units, because their gradients were repeatedly non-finite."""
 
     units: tuple[Unit, ...]
 
@@ -210,7 +210,7 @@ class Resend(Struct, frozen=True):
     peer: PeerId
     first: int
     count: int
-    whole: bool = False  # True to send all contributions, to a keeper of the log; otherwise only the peer's own
+    whole: bool = False  # True to send all contributions, to a log keeper; otherwise only the peer's own
 
 
 class Agreed(Struct, frozen=True):
@@ -221,9 +221,9 @@ class Agreed(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True):
-    """Add a line to the run's public timeline. `names`: the people whom the text names.
+    """Add a line to the run's public timeline. `names`: the people named in the text.
 
-    `cause` is why a round is void, as one word for programs; few values exist.
+    `cause` says why a round is void, in one word for programs; it takes only a few values.
     """
 
     kind: str
@@ -250,7 +250,7 @@ class Replay(Struct, frozen=True):
 
 
 class Elected(Struct, frozen=True):
-    """Let only this machine upload the state at this entry."""
+    """Allow only this machine to upload the state at this entry."""
 
     peer: PeerId
     index: int
@@ -258,7 +258,7 @@ class Elected(Struct, frozen=True):
 
 
 class Admitted(Struct, frozen=True):
-    """Accept an upload with this sha256 and size (bytes), reported by a majority, as the snapshot of an entry."""
+    """Accept an upload with this SHA-256 and size (bytes), as reported by a majority, as an entry's snapshot."""
 
     index: int
     step: int
@@ -267,7 +267,7 @@ class Admitted(Struct, frozen=True):
 
 
 class Abdicate(Struct, frozen=True):
-    """Stop driving the run, because another host has taken it over or is about to do so."""
+    """Stop driving the run, because another host has taken it over or is about to."""
 
 
 Command = (

@@ -14,8 +14,8 @@ from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest
 from peer_agent.protocol.messages import Shard, Snapshot
 from peer_agent.protocol.recipe import Recipe
 
-GRACE_ROUNDS = 3  # leases last for this many rounds after a session ends, or commits after a host ends
-LATELY = 10  # number of most recent commits; people with work in one of them may vote (rule 17)
+GRACE_ROUNDS = 3  # rounds that leases last after a session ends, or commits after a host ends
+LATELY = 10  # people with work in one of this many latest commits may vote (rule 17)
 
 
 class StoredFacts(Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class StoredFacts(Struct, frozen=True, kw_only=True):
     recipe_bytes: bytes
     elements: int
     shards: tuple[Shard, ...]
-    sources: tuple[int, ...] = ()  # each shard's source number; empty if there is one source
+    sources: tuple[int, ...] = ()  # each shard's source number; empty if there is only one source
     site_key: bytes
     index: int = 0
     step: int = 0
@@ -37,18 +37,18 @@ class StoredFacts(Struct, frozen=True, kw_only=True):
     goal: Goal = "running"
     scheduled: str = ""
     trusted: frozenset[str] | None = None
-    snapshot: Snapshot  # the newest admitted snapshot
-    verified: int = 0  # index of the newest snapshot that the site has replayed
-    archived: int | None = None  # the site's archive has the averages up to this index; None: it keeps none
+    snapshot: Snapshot  # the latest admitted snapshot
+    verified: int = 0  # index of the latest snapshot that the site has replayed
+    archived: int | None = None  # the site has archived averages up to this index; None: no archive
     rolled_back: int = 0  # index of the last rollback
     marks: Iterable[Mark] = ()
-    settled: Iterable[Unit] = ()  # ranges of samples, of any length and in all epochs, that updates include
-    left_out: Sequence[Unit] = ()  # ranges of samples that no update will include
-    last: Sequence[Entry] = ()  # the newest records, oldest first; only the last RECORDS_WALKED are used
+    settled: Iterable[Unit] = ()  # sample ranges in updates, of any length and from all epochs
+    left_out: Sequence[Unit] = ()  # sample ranges that no update will include
+    last: Sequence[Entry] = ()  # the latest records, oldest first; only the last RECORDS_WALKED are used
 
 
 def restored(facts: StoredFacts) -> RunState:
-    """Return a run's state between two rounds, without members. An open round is not stored, so it is void."""
+    """Return a run's state between two rounds, without members. An open round is not stored, so it becomes void."""
     sizes = [facts.recipe.samples_in(shard.tokens) for shard in facts.shards]
     state = RunState(
         run=facts.run,
@@ -82,7 +82,7 @@ def restored(facts: StoredFacts) -> RunState:
 
 
 def _sources(facts: StoredFacts) -> list[leases.Source]:
-    """Return the sources that the recipe mixes. Without weights, return none, since all shards then form one source."""
+    """Return the sources that the recipe mixes, or an empty list if it has no weights: all shards form one source."""
     weights = facts.recipe.mix
     if not weights or len(facts.sources) != len(facts.shards) or max(facts.sources, default=0) >= len(weights):
         return []
@@ -93,7 +93,7 @@ def _sources(facts: StoredFacts) -> list[leases.Source]:
 def _remember(state: RunState, sealed: Entry) -> None:
     record = read_record(sealed)
     if record.kind == "rollback":
-        state.inclusions.clear()  # no accumulator carries over tokens from before a rollback
+        state.inclusions.clear()  # no accumulator carries tokens over a rollback
     else:
         state.inclusions.append(inclusions_of(record))
     for entry in record.contributions:
@@ -116,7 +116,7 @@ def inclusions_of(record: Record) -> dict[AccumulatorId, Inclusion]:
 
 
 def carried_of(state: RunState, accumulator: AccumulatorId) -> tuple[int, float]:
-    """Return how many tokens updates may have left out of an accumulator, and its samples per token (rule 9)."""
+    """Return how many of an accumulator's tokens updates may have left out, and its samples per token (rule 9)."""
     tokens, ratio = 0, 0.0
     for inclusions in state.inclusions:
         entry = inclusions.get(accumulator)

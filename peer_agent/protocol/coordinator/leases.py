@@ -19,43 +19,43 @@ from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages.to_peer import MOST_COMING
 
 SHARDS_AHEAD = 2  # shards of each source that an accumulator owns in advance
-GIVE_UP = 3  # a unit is left out once its gradient has been non-finite this many times
+GIVE_UP = 3  # leave out a unit once its gradient has been non-finite this many times
 
 
 class Source(Struct):
     """A data source: a set of shards, each of which is leased once per epoch."""
 
     shards: tuple[int, ...]
-    weight: float = 1.0  # relative to the other sources; with 0, no samples are leased
+    weight: float = 1.0  # relative to the other sources; 0 to lease no samples
     epoch: int = 0
-    left: int = 0  # samples of the epoch not leased yet; also 0 before the epoch begins
-    waiting: dict[int, None] = field(default_factory=dict)  # shards without an owner; the last one is given out next
-    begun: set[int] = field(default_factory=set)  # shards with an owner and with samples left
+    left: int = 0  # samples not yet leased in the epoch; also 0 before it begins
+    waiting: dict[int, None] = field(default_factory=dict)  # shards without an owner; the last one is dealt next
+    begun: set[int] = field(default_factory=set)  # shards with an owner and samples left
     own: dict[AccumulatorId, list[int]] = field(default_factory=dict)  # each accumulator's shards, in order
     turn: float = 0.0  # samples leased since the weights last changed, divided by the weight
 
 
 class LeaseBook(Struct):
-    """All the leases of a run. `sizes`: samples per shard. Positions refer to the shard's order in the epoch."""
+    """All of a run's leases. `sizes`: samples per shard. Positions refer to the shard's order in the epoch."""
 
     sizes: tuple[int, ...]
     unit_samples: int
-    sources: list[Source] = field(default_factory=list)  # without named sources, all shards are one source
+    sources: list[Source] = field(default_factory=list)  # without named sources, all shards form one
     granted: dict[tuple[int, int], int] = field(default_factory=dict)
     reserved: dict[tuple[int, int], int] = field(default_factory=dict)
-    returned: list[Unit] = field(default_factory=list)  # a heap: the smallest unit is leased first
-    orphans: list[Unit] = field(default_factory=list)  # ascending; below the marks after a restart, and not claimed yet
+    returned: list[Unit] = field(default_factory=list)  # a heap: smallest unit leased first
+    orphans: list[Unit] = field(default_factory=list)  # ascending; below the marks after a restart and not yet claimed
     held: dict[AccumulatorId, set[Unit]] = field(default_factory=dict)
     held_samples: dict[AccumulatorId, int] = field(default_factory=dict)
     failures: dict[Unit, int] = field(default_factory=dict)
-    lost_samples: int = 0  # samples of units that no update will include
+    lost_samples: int = 0  # samples in units that no update will include
 
     def __post_init__(self) -> None:
         self.sources = self.sources or [Source(tuple(range(len(self.sizes))))]
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """The sources' weights; empty if there is only one source."""
+        """The sources' weights, empty if there is only one source."""
         return tuple(source.weight for source in self.sources) if len(self.sources) > 1 else ()
 
     def mix(self, weights: Sequence[float]) -> None:
@@ -64,7 +64,7 @@ class LeaseBook(Struct):
             source.weight, source.turn = weight, 0.0
 
     def grant(self, accumulator: AccumulatorId, samples: int) -> tuple[Unit, ...]:
-        """Lease about `samples` samples: returned units first, then fresh units below the marks."""
+        """Lease about `samples` samples: first returned units, then fresh units below the marks."""
         units: list[Unit] = []
         while samples > 0:
             unit = heappop(self.returned) if self.returned else self._fresh(accumulator)
@@ -82,11 +82,11 @@ class LeaseBook(Struct):
             self.held_samples[accumulator] = self.held_samples.get(accumulator, 0) + more
 
     def outstanding(self, accumulator: AccumulatorId) -> int:
-        """Return how many units are leased to the accumulator now, computed or not."""
+        """Return how many units are leased to the accumulator now, whether computed or not."""
         return len(self.held.get(accumulator, ()))
 
     def _fresh(self, accumulator: AccumulatorId) -> Unit | None:
-        """Return a fresh unit below the lease marks, from the source furthest behind its weight if possible."""
+        """Return a fresh unit below the lease marks, if possible from the source furthest behind its weight."""
         for source in sorted((each for each in self.sources if each.weight), key=lambda each: each.turn):
             if (unit := self._fresh_of(source, accumulator)) is not None:
                 source.turn += unit.samples / source.weight
@@ -139,7 +139,7 @@ class LeaseBook(Struct):
         return sum(self._rest(source.epoch, shard) for shard in shards)
 
     def _own(self, source: Source, accumulator: AccumulatorId, samples: int = 1) -> list[int]:
-        """Return the accumulator's shards, after adding free shards until they have `samples` samples left."""
+        """Return the accumulator's shards, after adding free ones until they have `samples` samples left."""
         own = self._unfinished(source, accumulator)
         rest = self._rest_of(source, own)
         while rest < samples and source.waiting:
@@ -154,7 +154,7 @@ class LeaseBook(Struct):
 
     def coming(self, accumulator: AccumulatorId, machines: int) -> tuple[int, ...]:
         """Return the shards of the accumulator's next units, soonest first. If enough are free, assign more."""
-        coming: list[tuple[float, int]] = []  # samples of all sources before the shard is needed, and the shard
+        coming: list[tuple[float, int]] = []  # samples, over all sources, before the shard is needed; and the shard
         for source in (each for each in self.sources if each.weight):
             own = self._unfinished(source, accumulator)
             for ahead in range(1, SHARDS_AHEAD + 1):
@@ -165,12 +165,12 @@ class LeaseBook(Struct):
         return tuple(shard for _, shard in sorted(coming, key=lambda each: each[0])[:MOST_COMING])
 
     def marked(self, accumulator: AccumulatorId) -> int:
-        """Return how many samples of the accumulator's shards are below the marks and not leased yet."""
+        """Return how many samples in the accumulator's shards are below the marks and not yet leased."""
         places = [(source.epoch, shard) for source in self.sources for shard in source.own.get(accumulator, ())]
         return sum(self.reserved.get(place, 0) - self.granted.get(place, 0) for place in places)
 
     def wanted_marks(self, ahead: Mapping[AccumulatorId, int]) -> tuple[Mark, ...]:
-        """Return lease marks for about `ahead` samples each. Return none if the current marks allow half of that."""
+        """Return lease marks for about `ahead` samples each; an empty list if current marks allow half of that."""
         together = sum(source.weight for source in self.sources)
         marks, low = list[Mark](), False
         for source in self.sources:
@@ -251,7 +251,7 @@ class LeaseBook(Struct):
                     del source.waiting[shard]
 
     def mark_used(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> None:
-        """End the leases of units in a committed update. These units are never leased again."""
+        """End the leases of a committed update's units, which are never leased again."""
         held = self.held.get(accumulator, set())
         ending = held.intersection(units)
         if not ending:
@@ -262,7 +262,7 @@ class LeaseBook(Struct):
             del self.held[accumulator], self.held_samples[accumulator]
 
     def take_back(self, accumulator: AccumulatorId, units: Iterable[Unit] | None = None) -> int:
-        """End an accumulator's leases of all units, or of the given ones. Return how many samples came back."""
+        """End an accumulator's leases on all units, or on those given. Return how many samples came back."""
         held = self.held.get(accumulator, set())
         back = sorted(held if units is None else held.intersection(units))
         self.mark_used(accumulator, back)
@@ -271,7 +271,7 @@ class LeaseBook(Struct):
         return sum(unit.samples for unit in back)
 
     def failed(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> list[Unit]:
-        """Take back units whose gradients were not finite. Return units that failed too often to be leased again."""
+        """Take back units whose gradients were non-finite. Return those that failed too often to be leased again."""
         left_out = []
         for unit in sorted(self.held.get(accumulator, set()).intersection(units)):
             self.failures[unit] = self.failures.get(unit, 0) + 1
@@ -284,7 +284,7 @@ class LeaseBook(Struct):
         return left_out
 
     def release_orphans(self) -> int:
-        """Return to the pool the units that no peer claimed in time, and return their number of samples."""
+        """Return units that no peer claimed in time to the pool, and return how many samples they contain."""
         back = [piece for orphan in self.orphans for piece in _cut(orphan, self.unit_samples)]
         self.orphans = []
         self.returned.extend(back)
@@ -301,7 +301,7 @@ def restored(
     *,
     sources: Sequence[Source] = (),
 ) -> LeaseBook:
-    """Return the lease book of a restarted coordinator. Unsettled units below the marks are orphans until claimed.
+    """Return a restarted coordinator's lease book. Unsettled units below the marks are orphans until claimed.
 
     `settled` and `left_out` contain units or ranges of units from all epochs, in any order.
     """
@@ -333,7 +333,7 @@ def _gaps(used: Sequence[Unit], stop: int) -> list[tuple[int, int]]:
 
 
 def _cut_out(ranges: list[Unit], unit: Unit) -> bool:
-    """Cut `unit` out of the ordered ranges. Return False and change nothing if no single range contains it."""
+    """Cut `unit` out of the ordered ranges. If no single range contains it, change nothing and return False."""
     at = bisect_right(ranges, (unit.epoch, unit.shard, unit.start), key=_place) - 1
     if at < 0:
         return False

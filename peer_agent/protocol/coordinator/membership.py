@@ -58,7 +58,7 @@ def _arrive(state: RunState, event: Joined) -> Member:
 
 
 def _void_to(state: RunState, peer: PeerId, hello: m.Hello) -> list[Command]:
-    """Send a Void for each attempt voided while the peer was away. Committed attempts need none: the log shows them."""
+    """Send a Void for each attempt voided while the peer was away. The log itself shows the committed ones."""
     round_ = state.round
     open_attempts = range(round_.attempt - round_.attempts + 1, round_.attempt + 1) if round_ else range(0)
     why = "the round ended while this machine was away"
@@ -106,7 +106,7 @@ def _stand_ins(able: list[Member]) -> set[PeerId]:
 
 
 def reappoint(state: RunState) -> list[Command]:
-    """Let a relay that joined during the last round keep the log alone from now on. Called on clock ticks."""
+    """Let a relay that joined during the last round take over keeping the log by itself. Called on clock ticks."""
     before = state.listeners()
     _appoint(state)
     if state.listeners() == before:
@@ -123,18 +123,18 @@ def _reconcile(state: RunState, member: Member, hello: m.Hello) -> list[Command]
         commands = _give_up(state, member)
         member.accumulator = hello.accumulator
         if state.holders.get(member.accumulator, member.peer) != member.peer:
-            # Public records contain the names of accumulators. A peer that claims another peer's accumulator must gain
-            # nothing.
+            # Public records contain the names of accumulators. A peer must gain nothing by claiming another peer's
+            # accumulator.
             member.accumulator = NO_ACCUMULATOR
             return [*commands, Send((member.peer,), revoked(state, hello.accumulator, "it is another machine's"))]
         _resume(state, member, hello)
     if member.step != state.step:
-        return commands  # updates unknown to the peer may include its units; it sends another hello at the newest entry
+        return commands  # updates unknown to the peer may include its units; it sends another hello at the latest entry
     member.reconciled = True
     held = [done.unit for done in hello.done] + list(hello.undone)
     if not state.leases.claim(hello.accumulator, held):
         return commands + revoke(state, member, "its leases had ended")
-    is_fresh = state.now - member.granted_at < HELLO_S  # the peer may have sent the hello before the lease arrived
+    is_fresh = state.now - member.granted_at < HELLO_S  # the hello may have been sent before the lease arrived
     known = set(held).union(member.granted if is_fresh else ())
     end_leases(state, hello.accumulator, state.leases.held.get(hello.accumulator, set()).difference(known))
     member.done = {done.unit: done.base for done in hello.done}
@@ -143,7 +143,7 @@ def _reconcile(state: RunState, member: Member, hello: m.Hello) -> list[Command]
 
 
 def _give_up(state: RunState, member: Member) -> list[Command]:
-    """Discard a member's previous accumulator, and withdraw the offer made from that accumulator."""
+    """Discard a member's previous accumulator, and withdraw the offer made from it."""
     if not member.accumulator:
         return []
     end_leases(state, member.accumulator)
@@ -198,7 +198,7 @@ def _greeting(state: RunState, *, reconciled: bool) -> m.Greeting:
 
 
 def lose(state: RunState, member: Member, *, final: bool) -> list[Command]:
-    """End a member's session. Its leases remain valid for a few rounds, unless the member left or was banned."""
+    """End a member's session. Its leases remain valid for a few rounds, unless it left or was banned."""
     discount(state, member)
     keep_conduct(state, member)
     del state.members[member.peer]

@@ -6,7 +6,7 @@ from peer_agent.protocol.coordinator.state import Phase, RunState
 
 
 class Why(StrEnum):
-    """Reasons for a transition between phases."""
+    """The reasons for a transition between phases."""
 
     FULL = "the target batch is reached"
     OFFERED = "all have offered, or the deadline with a quorum"

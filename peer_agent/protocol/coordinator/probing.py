@@ -13,12 +13,12 @@ from peer_agent.protocol.coordinator.state import LinkProbe, Member, Phase, RunS
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 
-MOST_PROBES = 5  # maximum number of probes that one machine begins under one host, in all its sessions
-IDLE_UNTIL = 0.7  # fraction of the batch: if more is done, the next round is too near
+MOST_PROBES = 5  # maximum probes begun by one machine under one host, over all its sessions
+IDLE_UNTIL = 0.7  # fraction of the batch beyond which the next round is too near
 
 
 def probe(state: RunState) -> list[Command]:
-    """Begin the link probes that are possible now. Called on clock ticks."""
+    """Begin any link probes that are possible now. Called on clock ticks."""
     for number in [number for number, each in state.probes.items() if state.now - each.begun_at >= EXPECTED_S]:
         del state.probes[number]
     if state.phase is not Phase.ACCUMULATE or state.awake_samples >= IDLE_UNTIL * state.recipe.target_batch:
@@ -27,7 +27,7 @@ def probe(state: RunState) -> list[Command]:
 
 
 def _pairs(state: RunState) -> Iterator[tuple[Member, Member]]:
-    """Yield each member whose link needs a probe, with a listener that is in no other probe."""
+    """Yield each member whose link needs a probe, along with a listener that is in no other probe."""
     busy = {peer for each in state.probes.values() for peer in (each.member, each.listener)}
     listeners = [p for p in state.listening.values() if p.measures and p.peer not in busy]
     for member in state.ready():
@@ -46,7 +46,7 @@ def _pairs(state: RunState) -> Iterator[tuple[Member, Member]]:
 
 
 def _worth(state: RunState, member: Member, listener: Member) -> tuple[bool, int, bool]:
-    """Rank a listener for a probe: those not yet measured with this member first, then fast ones, then relays."""
+    """Rank a listener for a probe: first those not yet measured with this member, then fast ones, then relays."""
     bps = _least_bps(state, listener)
     steps = math.floor(math.log(bps, FASTER)) if bps else 0
     return listener.peer not in member.conduct.measured_with, steps, listener.role is Role.RELAY
@@ -82,7 +82,7 @@ def _begin(state: RunState, member: Member, listener: Member) -> list[Command]:
 
 
 def take_probed(state: RunState, member: Member, probed: m.Probed) -> list[Command]:
-    """Process one end's probe result. Ignore repeated or implausible results, and probes that a round interrupted."""
+    """Process one end's probe result. Ignore repeated or implausible results, and probes interrupted by a round."""
     found = state.probes.get(probed.number)
     if found is None or member.peer not in (found.member, found.listener) or member.peer in found.told:
         return []

@@ -1,8 +1,8 @@
 """Find the listening members that may reduce because other members can reach them (rule 27).
 
-Each peer claims which listeners it reaches; relays always count as reachable. A person whose machines miss more than a
-quarter of the listeners has bad links or is lying. The claims of such a person alone cannot exclude a listener.
-Otherwise, one person could exclude every listener.
+Each peer claims which listeners it reaches; relays always count as reachable. Someone whose machines miss more than a
+quarter of the listeners has bad links or is lying. Such a person's claims alone cannot exclude a listener. Otherwise,
+one person could exclude every listener.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,13 +17,13 @@ EXCLUDED = 4  # one person's claims exclude at most a quarter of the listeners, 
 
 
 def take_reaches(member: Member, reaches: m.Reaches) -> list[Command]:
-    """Record the listeners to which the member has data links. `look_at_reach` evaluates them later."""
+    """Record the listeners that the member has data links to. `look_at_reach` evaluates them later."""
     member.reaches, member.measures = frozenset(reaches.listeners), True
     return []
 
 
 def look_at_reach(state: RunState) -> None:
-    """Update the set of listeners besides relays that may reduce. O(members x listeners)."""
+    """Update the set of listeners, besides relays, that may reduce. O(members x listeners)."""
     told = {listener.peer for listener in state.listeners()}
     listening = [member for member in state.listening.values() if member.peer in told and member.reduces]
     keepers = [member for member in state.members.values() if member.keeps_log]
@@ -31,7 +31,7 @@ def look_at_reach(state: RunState) -> None:
 
 
 def reached(listeners: Sequence[Member], trainers: Iterable[Member], keepers: Sequence[Member]) -> set[PeerId]:
-    """Return listeners reached by half of all people or more, by all people whose claims count, and by a log keeper."""
+    """Return listeners reached by at least half of all people, by everyone whose claims count, and by a log keeper."""
     missed = _missed({listener.peer for listener in listeners}, trainers)
     counted = [peers for peers in missed.values() if len(peers) <= max(1, len(listeners) // EXCLUDED)]
     return {

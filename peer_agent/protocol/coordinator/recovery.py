@@ -3,8 +3,8 @@
 A database that was restored from a backup, or that lost its last commits in a power failure, is behind its machines.
 Relays keep all signed records. A relay that is ahead of the database hands in the records that follow the database's
 head, and the host appends them again. No round begins in the meantime, because its update would start a second branch
-of the log. Such a branch nevertheless arises if every relay was away. Then the relay deletes the older branch from its
-disk and hands in those records, so that the site can say what was lost.
+of the log. Such a branch still arises if every relay was away. In that case, the relay deletes the older branch from
+its disk and hands in those records, so that the site can say what was lost.
 """
 
 from peer_agent.protocol import messages as m
@@ -15,8 +15,8 @@ from peer_agent.protocol.coordinator.state import KEEPING_ROLES, Member, Phase, 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.log.records import RecordHead, open_head
 
-WINDOW_S = 10.0  # after its start, a host keeps trainers that are ahead waiting for this long, until a relay comes
-HAND_IN_S = 10.0  # seconds in which a relay that is ahead must hand in its records
+WINDOW_S = 10.0  # how long a new host keeps trainers that are ahead waiting for a relay
+HAND_IN_S = 10.0  # time limit for a relay that is ahead to hand in its records
 LOST = "The site was restored to step {step}. {name} was at step {further}; no relay has the steps in between."
 WHY = "the database is behind a relay's log"
 
@@ -24,8 +24,8 @@ WHY = "the database is behind a relay's log"
 def awaits_relay(state: RunState, member: Member, hello: m.Hello) -> bool:
     """Note whether a peer is ahead of the database. Return True if its greeting must wait for a relay's records.
 
-    A trainer that is greeted while ahead discards its state and loads a snapshot. Anyone can claim to be ahead. So the
-    run waits only once for each relay, and for trainers only in the first seconds of a host: until a relay comes, or
+    A trainer greeted while it is ahead discards its state and loads a snapshot. Anyone can claim to be ahead. So the
+    run waits only once for each relay, and for trainers only during a host's first seconds: until a relay arrives, or
     if two people say the same.
     """
     if hello.log_index <= state.index:
@@ -44,7 +44,7 @@ def awaits_relay(state: RunState, member: Member, hello: m.Hello) -> bool:
 
 
 def tell_of_loss(state: RunState, member: Member, hello: m.Hello) -> list[Command]:
-    """Say once for each host that a machine was further than the database, and that no relay has its steps."""
+    """Say, once per host, that a machine was ahead of the database and that no relay has its steps."""
     if not member.trains or hello.log_index <= state.index or state.has_told_of_loss:
         return []
     state.has_told_of_loss = True
@@ -55,7 +55,7 @@ def tell_of_loss(state: RunState, member: Member, hello: m.Hello) -> list[Comman
 def take_records(state: RunState, member: Member, handed_in: m.Records) -> list[Command]:
     """Append the records of a relay that is ahead, or report the branch that a relay has deleted.
 
-    Only the site can have signed a record that follows the database's last one, so a peer cannot void a round at will.
+    Only the site can have signed a record that follows the database's last one, so peers cannot void rounds at will.
     """
     head = _signed(state, handed_in)
     if member.trains or head is None:
@@ -71,7 +71,7 @@ def take_records(state: RunState, member: Member, handed_in: m.Records) -> list[
 
 
 def _signed(state: RunState, handed_in: m.Records) -> RecordHead | None:
-    """Return the head of the first record if the site has signed it for this run."""
+    """Return the first record's head if the site signed it for this run."""
     try:
         head = open_head(handed_in.records[0].head, state.site_key)
     except (IndexError, Problem):
@@ -80,7 +80,7 @@ def _signed(state: RunState, handed_in: m.Records) -> RecordHead | None:
 
 
 def take_adopted(state: RunState, event: Adopted) -> list[Command]:
-    """Let the next host start from the recovered entries. If the records were of no use, no longer wait for them."""
+    """Let the next host start from the recovered entries. If the records were of no use, stop waiting for them."""
     if event.count:
         return [Abdicate()]
     state.ahead = dict.fromkeys(state.ahead, state.now)
@@ -88,7 +88,7 @@ def take_adopted(state: RunState, event: Adopted) -> list[Command]:
 
 
 def look_at_recovery(state: RunState) -> list[Command]:
-    """When the time for handing in records is over, ask the trainers that wait for a greeting for a hello.
+    """When the time for handing in records is over, ask trainers waiting to be greeted for a hello.
 
     A relay stays in `ahead`, so that the run waits for it only once.
     """

@@ -1,4 +1,4 @@
-"""Process messages from working peers, and detect lost messages."""
+"""Process messages from working peers, and detect lost ones."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Note, Paged, Resend
@@ -10,10 +10,10 @@ from peer_agent.protocol.coordinator.workers.conduct import delivered, idle_s, r
 from peer_agent.protocol.coordinator.workers.leasing import HELLO_S, top_up
 from peer_agent.protocol.coordinator.workers.settlement import end_leases, fail_leases
 
-PAGE = 64  # commits in a page of resent commits
-PAGE_AGAIN_S = REPEAT_S  # seconds to wait for the acknowledgement of a page
-NUDGE_S = 15.0  # seconds of work without a first delivery, before asking the peer for a hello
-LOADING_S = 30.0  # seconds between two hello requests to a peer that is behind
+PAGE = 64  # commits per page when resending
+PAGE_AGAIN_S = REPEAT_S  # seconds to wait for a page to be acknowledged
+NUDGE_S = 15.0  # seconds of work without a first delivery before asking the peer for a hello
+LOADING_S = 30.0  # seconds between hello requests to a peer that is behind
 
 
 def take_heartbeat(state: RunState, member: Member, heartbeat: m.Heartbeat) -> list[Command]:
@@ -21,7 +21,7 @@ def take_heartbeat(state: RunState, member: Member, heartbeat: m.Heartbeat) -> l
 
 
 def resend(state: RunState, member: Member, index: int) -> list[Command]:
-    """Send a peer the commits that it lacks, page by page. The next page follows once the last is acknowledged."""
+    """Send a peer the commits that it lacks, page by page. Each page follows once the one before is acknowledged."""
     if index > member.log_index:
         member.resent_at = state.now
     member.log_index = index
@@ -44,7 +44,7 @@ def take_paged(state: RunState, paged: Paged) -> list[Command]:
 
 
 def take_report(state: RunState, member: Member, report: m.Report) -> list[Command]:
-    """Process a trainer's progress report. Detect commits or leases that the trainer did not receive."""
+    """Process a trainer's progress report. Detect any commits or leases that the trainer did not receive."""
     commands = resend(state, member, report.index)
     if report.accumulator != member.accumulator:
         return [*commands, *_ask(state, member)]
@@ -56,7 +56,7 @@ def take_report(state: RunState, member: Member, report: m.Report) -> list[Comma
     take_replica(state, member)
     if not member.reconciled or report.step != state.step or state.phase is Phase.COMMIT:
         recount(state, member)
-        return commands  # the trainer did not know of the last commit, or a commit is about to settle the work
+        return commands  # the trainer does not know of the last commit, or one is about to settle the work
     if state.round is not None and member.peer in state.round.offers and not state.recipe.staleness:
         recount(state, member)
         return commands
@@ -83,7 +83,7 @@ def _take_work(state: RunState, member: Member, report: m.Report) -> list[Comman
 
 
 def _short(state: RunState, member: Member, report: m.Report) -> list[Command]:
-    """Ask for a hello if a trainer keeps reporting fewer units than its leases, because a lease may have been lost."""
+    """Ask for a hello if a trainer keeps reporting fewer units than it was leased, since a lease may have been lost."""
     if report.undone >= state.leases.outstanding(member.accumulator) - len(member.done):
         member.short_since = None
         return []
@@ -102,7 +102,7 @@ def _ask(state: RunState, member: Member) -> list[Command]:
 
 
 def nudge(state: RunState, member: Member) -> list[Command]:
-    """Ask for a hello, with backoff, if a trainer should be working but delivers nothing. Its lease may be lost."""
+    """Ask for a hello, with backoff, if a trainer that should be working delivers nothing: its lease may be lost."""
     conduct = member.conduct
     if not member.counted[0]:
         since = max(member.joined_at, member.hello_asked_at or 0.0)
@@ -117,7 +117,7 @@ def nudge(state: RunState, member: Member) -> list[Command]:
 
 
 def take_returned(state: RunState, member: Member, returned: m.UnitsReturned) -> list[Command]:
-    """Take back units. Lease new ones only at the next tick, so that a peer gains nothing by returning units."""
+    """Take back units. Lease new ones only at the next tick, so that peers gain nothing by returning units."""
     begun = state.leases.held.get(member.accumulator, set()).intersection(returned.units).difference(member.done)
     for unit in returned.units:
         member.done.pop(unit, None)

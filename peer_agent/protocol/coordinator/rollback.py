@@ -1,8 +1,8 @@
 """Roll back to a snapshot: record the rollback in the log, and let a new host start from that snapshot (rule 15).
 
 The log entry has the next index but a lower step. This host's rounds, votes and leases belong to undone steps, so it
-stops driving the run. The next host restores the run from the database. People keep their credit, and used samples
-stay used.
+stops driving the run. The next host restores the run from the database. People keep their credit, and used samples stay
+used.
 """
 
 from peer_agent.protocol.coordinator.events import Abdicate, Command, Persist, Persisted, Target
@@ -16,7 +16,7 @@ WHY = "its organizer rolls the run back"
 
 
 def roll_back(state: RunState, target: Target | None) -> list[Command]:
-    """Begin the rollback that the organizer wants, but not during a commit. The host asks again every second."""
+    """Begin the rollback that the organizer wants, unless a commit is under way. The host asks again every second."""
     if target is None or state.rolling is not None or state.finished or state.phase is Phase.COMMIT:
         return []
     voided = void(state, Why.ROLLED_BACK, WHY) if state.round is not None else []

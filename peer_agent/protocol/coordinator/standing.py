@@ -1,4 +1,4 @@
-"""Explain why a run makes no progress, naming the peers that it waits for. Reasons are updated on clock ticks."""
+"""Explain why a run is making no progress, naming the peers that it is waiting for. Updated on clock ticks."""
 
 from collections.abc import Iterable
 
@@ -9,12 +9,12 @@ from peer_agent.protocol.coordinator.state import KEEPING_ROLES, Member, Phase, 
 from peer_agent.protocol.coordinator.workers.conduct import is_asked
 from peer_agent.protocol.identifiers import PeerId
 
-STILL_S = 10.0  # seconds without a delivery, offer, average or commit, before a reason is shown
+STILL_S = 10.0  # seconds without a delivery, offer, average or commit before a reason is shown
 NAMED = 3  # maximum number of machines named in a reason
 
 
 def standing(state: RunState) -> m.State:
-    """Return the run's current state, and the reason if the run is waiting."""
+    """Return the run's current state, along with the reason if it is waiting."""
     if state.finished:
         return m.State(run=state.run, state="finished", reason="")
     if state.goal != "running" and not state.scheduled:
@@ -32,7 +32,7 @@ def explain(state: RunState) -> list[Command]:
 
 
 def _reason(state: RunState) -> str:
-    """Return a reason that blocks the run at once, no matter when the run last made progress."""
+    """Return a reason that blocks the run at once, no matter when it last made progress."""
     trains = any(member.trains for member in state.members.values())
     if state.rolling is not None:
         return reasons.ROLLED_BACK.format(step=f"{state.rolling.step:,}")

@@ -17,13 +17,13 @@ from peer_agent.protocol.plan import Limit, Outline, Pair
 from peer_agent.protocol.recipe import Codec, Recipe
 
 DIVERGED = 4  # training has diverged if every trainer returns this many non-finite units at one step
-NO_ACCUMULATOR = AccumulatorId("")  # the coordinator has revoked the accumulator, and the peer has named no other yet
-KEEPING_ROLES = frozenset({Role.RELAY})  # roles that the coordinator trusts if they claim that bytes are on disk
-STAND_INS = 2  # number of trainers trusted like KEEPING_ROLES if no relay and no auxiliary is present
-RECORDS_WALKED = 16  # number of newest records to read to find what an accumulator may still carry
-ARRIVALS_KEPT = 4096  # maximum number of offers' delays to remember
+NO_ACCUMULATOR = AccumulatorId("")  # the accumulator was revoked, and the peer has not named another
+KEEPING_ROLES = frozenset({Role.RELAY})  # roles trusted by the coordinator when they claim that bytes are on disk
+STAND_INS = 2  # how many trainers are trusted like KEEPING_ROLES if no relay or auxiliary is present
+RECORDS_WALKED = 16  # latest records read to find what an accumulator may still carry
+ARRIVALS_KEPT = 4096  # most offer delays remembered
 ROUNDS_KEPT = 20  # rounds whose durations and latenesses are remembered
-MOST_LISTENERS = 64  # maximum number of listeners besides relays, because every peer keeps a link to each listener
+MOST_LISTENERS = 64  # maximum number of listeners besides relays, as every peer keeps a link to each
 
 
 class Phase(StrEnum):
@@ -34,29 +34,29 @@ class Phase(StrEnum):
 
 
 class Conduct(Struct):
-    """A machine's work record in this run. Times are on the coordinator's clock. It outlives the machine's session."""
+    """A machine's track record in this run. Times are on the coordinator's clock. It outlives the machine's session."""
 
-    seconds: list[float] = field(default_factory=list)  # seconds per sample in each of the last deliveries
+    seconds: list[float] = field(default_factory=list)  # seconds per sample in each recent delivery
     pace: float = 0.0  # samples per second, from the median of `seconds`; 0 until the first delivery
-    working_since: float | None = None  # time since which the machine may work without having delivered anything
+    working_since: float | None = None  # since when the machine may have been working without a delivery
     worked_s: float = 0.0  # earlier working seconds since the last delivery, across rounds
     silent: bool = False  # the machine has delivered nothing for too long
-    owes: bool = False  # the machine was dropped or did not offer; it counts again when it delivers a unit
+    owes: bool = False  # the machine was dropped or made no offer; it counts again once it delivers a unit
     strikes: int = 0  # how often its work was refused, reduced by good work since then
-    misses: int = 0  # rounds that the machine failed since an update last included its work
-    is_slow: bool = False  # in the machine's last round, its gradient was still arriving, but too late
-    out_until: int = 0  # number of the last round of its quarantine
+    misses: int = 0  # rounds that the machine has failed since an update last included its work
+    is_slow: bool = False  # in the machine's last round, its gradient was arriving, but too late
+    out_until: int = 0  # number of its quarantine's last round
     out_to: float = 0.0  # earliest time at which its quarantine ends
     out_since: float = 0.0
     left_out: int = 0  # updates in a row without it, because its link would have slowed the others
-    proven: int = 0  # largest number of samples in one of its contributions
-    nudge_s: float = 0.0  # seconds of work without a delivery before asking for a hello; 0: not set yet
-    probed: int = 0  # number of probes that the machine has begun
+    proven: int = 0  # most samples in any of its contributions
+    nudge_s: float = 0.0  # seconds of work without a delivery before asking for a hello; 0: not yet set
+    probed: int = 0  # number of probes begun by the machine
     measured_with: set[PeerId] = field(default_factory=set)  # the last few peers at the other end of a probe
 
 
 class Member(Struct):
-    """A peer in the run, as the coordinator knows it. `step`: the step of the peer's replica; -1 without a replica."""
+    """A peer in the run, as known to the coordinator. `step`: the step of the peer's replica, or -1 without one."""
 
     peer: PeerId
     person: str
@@ -66,32 +66,32 @@ class Member(Struct):
     heard_at: float
     joined_at: float = 0.0
     step: int = -1
-    reconciled: bool = False  # its leases are checked; before that, it gets no leases and rounds do not wait for it
+    reconciled: bool = False  # its leases have been checked; until then, it gets none and rounds do not wait for it
     done: dict[Unit, int] = field(default_factory=dict)  # unit -> base step
     done_samples: int = 0
     quota: int = 0
-    share: int = 0  # samples of the batch that the member is expected to compute
-    carried: int = 0  # largest number of tokens in a chunk that earlier updates left out
+    share: int = 0  # samples of the batch that the member should compute
+    carried: int = 0  # most tokens in any chunk left out by earlier updates
     samples_per_token: float = 0.0
     url: str = ""
     fingerprint: str = ""
     reduces: bool = False
     may_keep: bool = False
-    reaches: frozenset[PeerId] = frozenset()  # listeners to which the member claims to have links
+    reaches: frozenset[PeerId] = frozenset()  # listeners that the member claims to have links to
     measures: bool = False  # the member has reported which listeners it reaches
-    reserve: float = 0.0  # fraction of the uplink that the household keeps, as the member claims
+    reserve: float = 0.0  # fraction of the uplink kept by the household, as the member claims
     uplink_told: float = 0.0  # the last Uplink limit sent, in bytes per second; 0: no limit
-    told_slow: bool = False  # the coordinator has notified this member that it is too slow to follow
-    stands_in: bool = False  # no relay keeps the log, so the coordinator trusts this member's claims
+    told_slow: bool = False  # this member has been told that it is too slow to follow
+    stands_in: bool = False  # no relay keeps the log, so this member's claims are trusted
     log_index: int = -1
     resent_to: int = -1  # index of the last record sent to the member
-    resent_at: float = 0.0  # time since which the coordinator awaits the acknowledgement
-    granted_at: float = 0.0  # when the member last received units, and which units
+    resent_at: float = 0.0  # since when the coordinator has been awaiting an acknowledgement
+    granted_at: float = 0.0  # when the member last received units, and which
     granted: tuple[Unit, ...] = ()
-    short_since: float | None = None  # time since which it reports fewer leased units than the lease book
+    short_since: float | None = None  # since when it has reported fewer leased units than the lease book
     hello_asked_at: float | None = None
     conduct: Conduct = field(default_factory=Conduct)
-    counted: tuple[bool, bool, int] = (False, False, 0)  # its part of the run's totals: ready, awake, samples
+    counted: tuple[bool, bool, int] = (False, False, 0)  # its part in the run's totals: ready, awake, samples
 
     @property
     def trains(self) -> bool:
@@ -113,7 +113,7 @@ class Member(Struct):
 
     @property
     def samples_per_s(self) -> float:
-        """Samples per second, measured from the member's deliveries, or 0 until the first delivery."""
+        """Samples per second, measured from the member's deliveries, or 0 until the first one."""
         return self.conduct.pace
 
     @property
@@ -140,28 +140,28 @@ class Moved(Struct):
 
 
 class Round(Struct):
-    """One try at making an update, from the cut to the commit or void."""
+    """One attempt at making an update, from the cut to the commit or void."""
 
     number: int
     attempt: int
-    persons: dict[PeerId, tuple[str, str]]  # person and machine of each peer asked to offer
-    held: dict[PeerId, int]  # samples that each of these peers had reported
-    waiting: set[PeerId]  # peers that the round waits for and that have not answered yet
+    persons: dict[PeerId, tuple[str, str]]  # person and machine of each peer asked for an offer
+    held: dict[PeerId, int]  # samples reported by each of these peers
+    waiting: set[PeerId]  # peers that the round is waiting for an answer from
     cut_at: float
     deadline: float
     codec_down: Codec
-    codecs: dict[PeerId, Codec]  # codec of each peer asked to offer
+    codecs: dict[PeerId, Codec]  # codec of each peer asked for an offer
     left_out: dict[PeerId, str] = field(default_factory=dict)  # peers left out of this round, and why
     repeat_at: float = 0.0  # when to repeat messages that may have been lost
     offers: dict[PeerId, Offer] = field(default_factory=dict)
     slots: tuple[Slot, ...] = ()
-    norm: float = 0.0  # most that the norm of the average over all slots can be
+    norm: float = 0.0  # largest possible norm of the average over all slots
     dropped: set[int] = field(default_factory=set)
-    late: set[int] = field(default_factory=set)  # slots missing in closed chunks, except dropped slots
+    late: set[int] = field(default_factory=set)  # slots missing from closed chunks, except dropped ones
     plan: Plan | None = None
     planned_at: float = 0.0
     limits: tuple[Limit, ...] = ()  # the limits that determine how long the plan takes
-    hoped: float = 1.0  # fraction of the plan's time that suffices if links are as fast as the plan hopes
+    hoped: float = 1.0  # fraction of the plan's time that suffices if links are as fast as hoped
     moved_at: float = 0.0  # when a chunk or span of this attempt was last reported, or a slot dropped
     done: dict[int, SpanDone] = field(default_factory=dict)  # span -> its reducer's report
     kept: dict[int, set[PeerId]] = field(default_factory=dict)  # span -> peers that reported the same bytes
@@ -169,7 +169,7 @@ class Round(Struct):
     done_at: float | None = None  # when the last span was reported
     progress: dict[PeerId, dict[int, Moved]] = field(default_factory=dict)  # reducer -> slot
     reported: dict[PeerId, float] = field(default_factory=dict)  # reducer -> when it last reported on this attempt
-    hung: set[PeerId] = field(default_factory=set)  # reducers that stopped while another one could take over
+    hung: set[PeerId] = field(default_factory=set)  # reducers that stopped while another could take over
     attempts: int = 1
     record: Record | None = None
     persist_at: float | None = None  # when to send the record to the database again
@@ -189,26 +189,26 @@ class Ballot(Struct):
     persons: dict[str, Counter[str]] = field(default_factory=dict)  # person -> value -> machines
     counts: Counter[str] = field(default_factory=Counter)  # value -> number of people whose machines all report it
     machines: Counter[str] = field(default_factory=Counter)  # value -> number of machines that report it
-    abstaining: int = 0  # number of people whose machines report different values
-    split_since: float | None = None  # time since which there are several values and no majority
+    abstaining: int = 0  # number of people whose machines disagree
+    split_since: float | None = None  # since when there have been several values and no majority
     value: str = ""  # the decided value, or empty
 
 
 class Measured(Struct):
-    """An attempt whose flows are collected: the plan, and what the peers have reported about it."""
+    """An attempt whose flows are being collected: the plan, and what the peers have reported about it."""
 
     plan: Plan
     planned_at: float
-    hoped_s: float = 0.0  # seconds that the attempt would take if links were as fast as the plan hopes
+    hoped_s: float = 0.0  # seconds that the attempt would take if links were as fast as hoped
     told: set[tuple[PeerId, bool]] = field(default_factory=set)  # peer, and True if it then had all averages
     gradients: list[Flow] = field(default_factory=list)
     averages: list[Flow] = field(default_factory=list)
-    full_s: dict[Pair, float] = field(default_factory=dict)  # seconds in which the link of a gradient was full
+    full_s: dict[Pair, float] = field(default_factory=dict)  # seconds for which a gradient's link was full
     held_s: dict[Pair, float] = field(default_factory=dict)  # the part of `full_s` in which the reducer paused reading
 
 
 class LinkProbe(Struct):
-    """A link probe: the two ends, when it began, and the ends that have reported."""
+    """A link probe: the two ends, when it began, and which ends have reported."""
 
     member: PeerId
     listener: PeerId
@@ -229,11 +229,11 @@ class Inclusion(Struct, frozen=True):
 
     is_whole: bool
     weight: int  # offered loss tokens
-    samples: int  # samples in the settled units
+    samples: int  # samples in settled units
 
 
 class Keeper(Struct, frozen=True):
-    """The trainer elected to upload the state of an entry, and when the coordinator asked it."""
+    """The trainer elected to upload an entry's state, and when the coordinator asked it to."""
 
     peer: PeerId
     index: int
@@ -244,7 +244,7 @@ class Keeper(Struct, frozen=True):
 class Chosen(Struct, frozen=True, kw_only=True):
     """The choice of codecs and contributors for the next round, from the latest comparison (rules 14, 30)."""
 
-    codecs: dict[PeerId, Codec]  # other peers that are not left out are too little known, and use the stated codec
+    codecs: dict[PeerId, Codec]  # peers neither here nor left out are too little known and use the stated codec
     codec_down: Codec
     left_out: dict[PeerId, str] = {}  # peers left out, and why
     cannot_follow: frozenset[PeerId] = frozenset()  # left-out peers that averages reach more slowly than steps are made
@@ -252,7 +252,7 @@ class Chosen(Struct, frozen=True, kw_only=True):
 
 
 class RunState(Struct, kw_only=True):
-    """A run between two events. Times are the host's monotonic seconds, excluding time while the host was suspended."""
+    """A run between two events. Times are the host's monotonic seconds, excluding time while it was suspended."""
 
     run: RunId
     slug: str
@@ -263,95 +263,95 @@ class RunState(Struct, kw_only=True):
     elements: int
     shards: tuple[Shard, ...]
     site_key: bytes
-    snapshot: Snapshot  # the newest snapshot that new peers may load
-    covered: int = 0  # index of the snapshot before: peers that are loading it still need later averages
-    verified: int = 0  # index of the newest snapshot that the site has replayed
-    archived: int | None = None  # the site's archive has the averages up to this index; None: it keeps none
-    has_gap: bool = False  # no relay has the averages of the next entry
+    snapshot: Snapshot  # the latest snapshot that new peers may load
+    covered: int = 0  # index of the previous snapshot; peers loading it still need later averages
+    verified: int = 0  # index of the latest snapshot that the site has replayed
+    archived: int | None = None  # the site has archived averages up to this index; None: no archive
+    has_gap: bool = False  # no relay has the next entry's averages
     leases: LeaseBook
     index: int = 0
     step: int = 0
     digest: str
     rolled_back: int = 0  # index of the last rollback; 0 means none
-    rolling: Record | None = None  # the record of a rollback, while the database writes it
+    rolling: Record | None = None  # a rollback's record, while the database writes it
     goal: Goal = "running"
-    scheduled: str = ""  # the reason of a pause that ends at the run's start time
-    trusted: frozenset[str] | None = None  # people with looser limits (rule 12); None: everybody, as in a closed run
+    scheduled: str = ""  # the reason for a pause that ends at the run's start time
+    trusted: frozenset[str] | None = None  # people with looser limits (rule 12); None: everyone, as in a closed run
     ending_since: float = 0.0  # when the organizer ended the run early
     started: bool = False
     finished: bool = False
-    ahead: dict[PeerId, float] = field(default_factory=dict)  # peers ahead of the database -> how long to wait for them
+    ahead: dict[PeerId, float] = field(default_factory=dict)  # peers ahead of the database -> how long to wait
     has_told_of_loss: bool = False  # the timeline says that steps were lost
     recover_until: float = 0.0  # until then, trainers that are ahead wait for a relay's records
     sealed: Entry | None = None  # the last committed record
     loss: float | None = None  # of the last update
-    feedback_norm: float = 0.0  # most that the norm of the reducers' error feedback from the last update can be
+    feedback_norm: float = 0.0  # largest possible norm of the reducers' error feedback from the last update
     # the round
     phase: Phase = Phase.ACCUMULATE
     round: Round | None = None
     rounds: int = 0  # number of the last round
     attempt: int = 0  # number of the last attempt since the last commit
     void_rounds: int = 0
-    late_rounds: int = 0  # void rounds in a row because offers came too late
-    slow_rounds: int = 0  # void rounds in a row because nothing moved
+    late_rounds: int = 0  # consecutive rounds void because offers came too late
+    slow_rounds: int = 0  # consecutive rounds void because nothing moved
     accumulating_since: float = 0.0
     batch_since: float = 0.0  # when the batch began: at the last commit, or at the cut before if work overlaps rounds
-    accumulated: deque[float] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))  # seconds for each batch
+    accumulated: deque[float] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))  # seconds per batch
     arrivals: deque[float] = field(default_factory=lambda: deque(maxlen=ARRIVALS_KEPT))  # seconds from cut to offer
-    applying: set[PeerId] = field(default_factory=set)  # expected peers that have not applied the last update yet
-    applying_since: float = 0.0  # time of the commit; 0 for a new host, which waits for these peers to return
+    applying: set[PeerId] = field(default_factory=set)  # expected peers that have not yet applied the last update
+    applying_since: float = 0.0  # when the commit was made; 0 for a new host, which waits for these peers to return
     applying_until: float = 0.0
     applied: deque[float] = field(default_factory=lambda: deque(maxlen=ARRIVALS_KEPT))  # seconds from commit to report
-    measured: Measured | None = None  # the attempt planned last
+    measured: Measured | None = None  # the last planned attempt
     outline: Outline | None = None  # the last plan, as shown on pages
     latenesses: deque[Late] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
     capacities: dict[Direction, Capacity] = field(default_factory=dict)
-    pairs: dict[Pair, Capacity] = field(default_factory=dict)  # estimates of pairs slower than their links
-    chosen: Chosen | None = None  # None if nothing was compared yet
+    pairs: dict[Pair, Capacity] = field(default_factory=dict)  # estimates for pairs slower than their links
+    chosen: Chosen | None = None  # None if nothing has been compared yet
     probes: dict[int, LinkProbe] = field(default_factory=dict)
     probe_number: int = 0
-    voided: Void | None = None  # the last void, and below the peers that may not know of it
+    voided: Void | None = None  # the last void; the peers that may not know of it are below
     voided_for: set[PeerId] = field(default_factory=set)
     voided_again_at: float = 0.0
     # members
     members: dict[PeerId, Member] = field(default_factory=dict)
     listening: dict[PeerId, Member] = field(default_factory=dict)  # members that other peers can dial
-    reached: set[PeerId] = field(default_factory=set)  # listeners besides relays that may reduce
+    reached: set[PeerId] = field(default_factory=set)  # listeners, besides relays, that may reduce
     departed: dict[PeerId, Departed] = field(default_factory=dict)
-    holders: dict[AccumulatorId, PeerId] = field(default_factory=dict)  # accumulators of members and of departed peers
-    conducts: dict[PeerId, Conduct] = field(default_factory=dict)  # conducts of machines that are away
+    holders: dict[AccumulatorId, PeerId] = field(default_factory=dict)  # accumulators of members and departed peers
+    conducts: dict[PeerId, Conduct] = field(default_factory=dict)  # conduct of machines that are away
     ready_count: int = 0  # number of trainers that have applied all entries
-    awake_count: int = 0  # number of trainers that a round may count on
-    awake_samples: int = 0  # samples done by trainers that a round may count on
-    is_lifted: bool = False  # quotas are suspended, because the batch takes too long
-    has_amnesty: bool = False  # quarantines are suspended, because otherwise the batch would take too long
+    awake_count: int = 0  # number of trainers that a round can count on
+    awake_samples: int = 0  # samples done by trainers that a round can count on
+    is_lifted: bool = False  # quotas are suspended, because the batch is taking too long
+    has_amnesty: bool = False  # quarantines are suspended, as the batch would take too long otherwise
     amnesties: int = 0  # void rounds with suspended quarantines since the last update
     amnesty_from: float = 0.0
     is_dirty: bool = False  # check all leases and shares at the next tick
     # votes
-    recent: dict[str, int] = field(default_factory=dict)  # person -> index of the last entry with the person's work
+    recent: dict[str, int] = field(default_factory=dict)  # person -> index of the last entry with their work
     voters: int = 0  # number of people with recent work and a working machine
     digests: dict[int, Ballot] = field(default_factory=dict)  # step -> votes
-    split_since: float | None = None  # time since which digests of a step differ without a majority
-    replay: tuple[int, int, float] | None = None  # index and step for the site to replay, and when it was asked
+    split_since: float | None = None  # since when a step's digests have differed without a majority
+    replay: tuple[int, int, float] | None = None  # index and step for the site to replay, and when it was asked to
     inclusions: deque[dict[AccumulatorId, Inclusion]] = field(default_factory=lambda: deque(maxlen=RECORDS_WALKED))
     # snapshots
     snapshot_due: bool = False
     keeper: Keeper | None = None
-    hashes: tuple[int, int, Ballot] | None = None  # index, step, votes on the sha256 and size of that state
-    admitted: int = 0  # the newest index with a hash that a majority has reported
-    replay_at: float | None = None  # when to ask the site to rebuild the last state, if no trainer can upload it
+    hashes: tuple[int, int, Ballot] | None = None  # index, step, votes on that state's sha256 and size
+    admitted: int = 0  # the latest index whose hash a majority has reported
+    replay_at: float | None = None  # when to ask the site to rebuild the last state if no trainer can upload it
     # leases
     reserving: bool = False
-    until_look: int = 0  # samples to lease before checking the marks again, if the last check changed nothing
-    orphans_until: int = 0  # the step at which unclaimed units return to the pool
-    non_finite: dict[PeerId, int] = field(default_factory=dict)  # non-finite units by peer, since its last finite unit
+    until_look: int = 0  # samples to lease before rechecking the marks, if the last check changed nothing
+    orphans_until: int = 0  # step at which unclaimed units return to the pool
+    non_finite: dict[PeerId, int] = field(default_factory=dict)  # non-finite units by peer since its last finite one
     # time and words
     waiting: str = ""
     now: float = 0.0
     clock: float | None = None  # the host's clock at the last event
-    slept_s: float = 0.0  # seconds in which the host was suspended; deadlines do not count them
-    look_at: float = 0.0  # when to do the work of a tick again
+    slept_s: float = 0.0  # seconds for which the host was suspended, excluded from deadlines
+    look_at: float = 0.0  # when to do a tick's work again
     sweep_at: float = 0.0  # when to visit every member again
     moved_at: float = 0.0  # when a peer last delivered, offered, averaged or committed anything
 
@@ -361,7 +361,7 @@ class RunState(Struct, kw_only=True):
 
     @property
     def done(self) -> bool:
-        """True if the last step is committed. A run that the organizer ends early is done once no round is open."""
+        """True if the last step is committed. A run that the organizer ended early is done once no round is open."""
         return self.step >= self.recipe.target_steps or (self.goal == "finishing" and self.round is None)
 
     @property
@@ -370,23 +370,23 @@ class RunState(Struct, kw_only=True):
         return any(until > self.now for until in self.ahead.values())
 
     def is_undone(self, index: int) -> bool:
-        """Return True if a replica or log that ends at `index` has not applied the last rollback."""
+        """Return True if a replica or log ending at `index` has not applied the last rollback."""
         return self.rolled_back > max(index, 0)
 
     def trainers(self) -> list[Member]:
         return [member for member in self.members.values() if member.trains]
 
     def ready(self) -> list[Member]:
-        """Return the trainers that have applied all entries and whose leases are checked."""
+        """Return the trainers that have applied all entries and whose leases have been checked."""
         return [member for member in self.members.values() if member.counted[0]]
 
     def awake(self) -> list[Member]:
-        """Return the trainers that have applied all entries and that a round may count on."""
+        """Return the trainers that have applied all entries and that a round can count on."""
         return [member for member in self.members.values() if member.counted[1]]
 
     @property
     def has_diverged(self) -> bool:
-        """True if no trainer gets finite gradients any more, so that further samples would be wasted."""
+        """True if no trainer produces finite gradients any more, so that further samples would be wasted."""
         if not self.ready_count or len(self.non_finite) < self.ready_count:
             return False
         return all(self.non_finite.get(member.peer, 0) >= DIVERGED for member in self.ready())
@@ -399,8 +399,8 @@ class RunState(Struct, kw_only=True):
     def reducers(self) -> list[Member]:
         """Return the members that average parts of the plan, by id. Exclude quarantined members if others remain.
 
-        While quarantines are suspended, exclude only members whose work was refused or that blocked a round.
-        Otherwise, after a round that all trainers missed, one auxiliary would have to average the whole vector.
+        While quarantines are suspended, exclude only members whose work was refused or that blocked a round. Otherwise,
+        after a round that all trainers missed, one auxiliary would have to average the whole vector.
         """
         able = sorted((p for p in self.listening.values() if self.may_reduce(p)), key=lambda p: p.peer)
         moving = [p for p in able if self.round is None or p.peer not in self.round.hung] or able
@@ -436,5 +436,5 @@ LONGEST_OUT_S = 3600.0
 
 
 def stated(recipe: Recipe) -> Chosen:
-    """Return the choice that the recipe states: all contributors, with the recipe's codecs."""
+    """Return the choice stated by the recipe: all contributors, with its own codecs."""
     return Chosen(codecs={}, codec_down=recipe.codec_down)

@@ -19,7 +19,7 @@ CATALOGUE: dict[str, Entry] = dict(sorted((AGENT | LINKS | SITE | MATERIAL | INT
 
 
 class Fault(Struct, frozen=True, omit_defaults=True):
-    """One numbered error with all the details filled in. If it arrived over a link, `cause` contains its whole text."""
+    """A numbered error with all its details filled in. If it arrived over a link, `cause` contains its whole text."""
 
     code: str
     cause: str
@@ -28,7 +28,7 @@ class Fault(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, code: str, **details: object) -> Self:
-        """Return the catalogue's fault number `code`. Raises KeyError if a detail is missing."""
+        """Return the fault with number `code` in the catalogue. Raises KeyError if a detail is missing."""
         entry = CATALOGUE[code]
         return cls(code, *(part.format(**details) for part in (entry.cause, entry.means, entry.remedy)))
 
@@ -52,7 +52,7 @@ class Fault(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def read(cls, written: str) -> Self:
-        """Parse a fault that `str` wrote to a database row. All the text after the number becomes `cause`."""
+        """Parse a fault that `str` wrote to a database row. All text after the number becomes `cause`."""
         code, _, text = written.partition(": ")
         return cls(code, text)
 
@@ -74,13 +74,13 @@ class Problem(Exception):
 
 
 def disk_fault(path: object, error: OSError) -> Fault:
-    """Return E106 for the disk that contains `path`, with the operating system's reason."""
+    """Return E106 for the disk containing `path`, with the operating system's reason."""
     return Fault.of("E106", path=path, reason=error.strerror or error)
 
 
 @contextmanager
 def disk_errors(path: object) -> Iterator[None]:
-    """Turn OSErrors raised inside the block into E106 for the disk that contains `path`. Raises Problem."""
+    """Turn OSErrors raised inside the block into E106 for the disk containing `path`. Raises Problem."""
     try:
         yield
     except OSError as error:

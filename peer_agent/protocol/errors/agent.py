@@ -217,7 +217,7 @@ AGENT: dict[str, Entry] = {
         "A token is one line that begins with mh_; create one on the site's machines page.",
         means=NOTHING_BEGUN,
     ),
-    # Errors that may last while the agent works. The agent shows each from its beginning to its end.
+    # Errors that may last while the agent is working. The agent shows each one from beginning to end.
     "E134": Entry(
         "Site not reachable",
         Severity.HIGH,

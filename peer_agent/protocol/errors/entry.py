@@ -12,7 +12,7 @@ STAYS = "Credit already earned is kept."
 
 
 class Severity(StrEnum):
-    """The severity of an error, in ascending order."""
+    """An error's severity, in ascending order."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -29,7 +29,7 @@ SAYS = {
 class Entry(Struct, frozen=True):
     """One error in the catalogue. `cause`, `means` and `remedy` are format strings.
 
-    `depends_on`: the numbers of errors that explain this error and hide it. `shown_after_s`: the error is shown once it
+    `depends_on`: the numbers of errors that explain this one and hide it. `shown_after_s`: the error is shown once it
     has lasted this many seconds.
     """
 

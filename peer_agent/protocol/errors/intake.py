@@ -1,4 +1,4 @@
-"""Errors and findings about the data that organizers provide: formats, encodings, fields, duplicates, images."""
+"""Errors and findings about data provided by organizers: formats, encodings, fields, duplicates, images."""
 
 from peer_agent.protocol.errors.entry import NOTHING_BEGUN, NOTHING_CHANGED, Entry, Severity
 

@@ -1,4 +1,4 @@
-"""Errors about the data and models that organizers upload: texts, rows, images, models to adapt."""
+"""Errors about data and models uploaded by organizers: texts, rows, images, models to adapt."""
 
 from peer_agent.protocol.errors.entry import NOTHING_BEGUN, NOTHING_CHANGED, NOTHING_LOST, Entry, Severity
 

@@ -1,4 +1,4 @@
-"""Translate errors. Programs create errors in English; the program that shows an error translates it."""
+"""Translation of errors. Programs create errors in English; the program that shows an error translates it."""
 
 import string
 from collections.abc import Callable, Iterable
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from peer_agent.protocol.errors import CATALOGUE, Fault, codes
 
 Translated = Callable[[str], str]  # returns a message in the reader's language
-# The reason in these errors may be the text of another error's cause (`not_reached`), which is translated too.
+# The reason in these errors may be the text of another error's cause (`not_reached`), which is also translated.
 INSIDE = {"E134": (codes.NOT_REACHED, codes.STRANGE_ANSWER)}
 
 
 def in_words(fault: Fault, translated: Translated) -> Fault:
-    """Translate a fault from the catalogue. The details are parsed from its English text, which may be untrusted."""
+    """Translate a fault from the catalogue. Its details are parsed from its English text, which may be untrusted."""
     entry = CATALOGUE.get(fault.code)
     if entry is None or translated(entry.cause) == entry.cause:
         return fault
@@ -40,7 +40,7 @@ def places_in(template: str, text: str) -> tuple[dict[str, str], str] | None:
 
 
 def refilled(templates: Iterable[str], text: str, translated: Translated) -> str:
-    """Translate a text made from one of the templates, keeping its details. Return other texts unchanged."""
+    """Translate text made from one of the templates, keeping its details. Return any other text unchanged."""
     for english in templates:
         found = places_in(english, text)
         if found is not None and not found[1]:

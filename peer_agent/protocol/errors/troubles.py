@@ -1,4 +1,4 @@
-"""Ongoing errors: when they began, when they ended, and which of them to show. The caller supplies the time."""
+"""Ongoing errors: when they began, when they ended, and which ones to show. The caller supplies the time."""
 
 from collections.abc import Collection, Iterable
 
@@ -12,14 +12,14 @@ _WORST_FIRST = tuple(reversed(Severity))
 
 
 class Trouble(Struct, frozen=True):
-    """An ongoing error, and when it began by the caller's clock (seconds)."""
+    """An ongoing error, and when it began by the caller's clock (in seconds)."""
 
     fault: Fault
     since: float
 
 
 class Troubles:
-    """The ongoing errors by number, each with its latest details and the time at which it began."""
+    """The ongoing errors by number, each with its latest details and the time when it began."""
 
     def __init__(self) -> None:
         self._lasting: dict[str, Trouble] = {}
@@ -38,7 +38,7 @@ class Troubles:
         return code in self._lasting
 
     def shown(self, now: float) -> list[Trouble]:
-        """Return the errors that have lasted long enough, worst first. Omit any that another such error explains."""
+        """Return the errors that have lasted long enough, worst first. Omit any explained by another such error."""
         old = {code: trouble for code, trouble in self._lasting.items() if _is_old(trouble, now)}
         told = [trouble for code, trouble in old.items() if not explained_by(code, old)]
         return sorted(told, key=_rank)
@@ -58,7 +58,7 @@ def explained_by(code: str, present: Collection[str]) -> str:
 
 
 def _causes(code: str) -> list[str]:
-    """Return all the errors that may cause the error `code`, nearest first."""
+    """Return all errors that may cause the error `code`, nearest first."""
     found = [code]
     for one in found:
         entry = CATALOGUE.get(one)

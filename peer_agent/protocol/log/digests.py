@@ -5,11 +5,11 @@ from numpy.typing import NDArray
 
 VECTORS = ("parameters", "moment1", "moment2")  # a replica's flat vectors, in the order of memory, files, digests
 POSITION = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: spreads neighbouring positions over all bits
-BLOCK = 1 << 16  # elements processed at a time, so that the int64 copies fit into the cache
+BLOCK = 1 << 16  # elements processed at a time, so that int64 copies fit in the cache
 
 
 def state_digest(*arrays: NDArray[np.float32]) -> str:
-    """Return the digest of all the arrays in order, as 16 hexadecimal digits.
+    """Return the digest of all arrays in order, as 16 hexadecimal digits.
 
     The digest is the wrapping int64 sum of each bit pattern times an odd constant that depends on its position. It does
     not depend on the number of threads or on vector units.

@@ -1,7 +1,7 @@
-"""Merkle trees: commitments to a vector of chunks before any byte of the vector is revealed (rule 12).
+"""Merkle trees: commitments to a vector of chunks before any byte of it is revealed (rule 12).
 
-A leaf contains the sha256 of a chunk's bytes and the sum of squares of its values. A reducer checks each chunk against
-its leaf before adding the chunk, because it could not subtract the values later.
+A leaf contains the SHA-256 of a chunk's bytes and the sum of squares of its values. A reducer checks each chunk against
+its leaf before adding it, because it could not subtract the values later.
 """
 
 import hashlib
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 LEAF = struct.Struct(">32sd")
-SUM_TOLERANCE = 1e-9  # relative; two machines that add the same float64 squares differ by about 1e-15
+SUM_TOLERANCE = 1e-9  # relative; two machines adding the same float64 squares differ by about 1e-15
 
 
 class Leaf(Struct, frozen=True):
-    """The leaf of a chunk or span: the `digest` of its encoded bytes, the `sum_squares` of its values (float64)."""
+    """The leaf of a chunk or span: the `digest` of its encoded bytes and the `sum_squares` of its values (float64)."""
 
     digest: bytes
     sum_squares: float
@@ -46,7 +46,7 @@ def root_of(leaves: Sequence[Leaf]) -> bytes:
 
 
 def span_leaf(leaves: Sequence[Leaf]) -> Leaf:
-    """Return the leaf of a span: the root over its chunks' leaves, and the sum of their sums of squares.
+    """Return a span's leaf: the root over its chunks' leaves, and the sum of their sums of squares.
 
     The root over the leaves of all spans, in order, identifies a whole vector.
     """
@@ -54,7 +54,7 @@ def span_leaf(leaves: Sequence[Leaf]) -> Leaf:
 
 
 def tree_of(entries: Sequence[bytes]) -> list[list[bytes]]:
-    """Return all the levels of the tree, leaves first. Odd nodes are promoted unpaired; prefixes are as in RFC 6962."""
+    """Return all levels of the tree, leaves first. Odd nodes are promoted unpaired; prefixes are as in RFC 6962."""
     level = [leaf_hash(entry) for entry in entries] or [hashlib.sha256(b"").digest()]
     levels = [level]
     while len(level) > 1:

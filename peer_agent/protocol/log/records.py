@@ -1,4 +1,4 @@
-"""The commit record: one self-contained entry of a run's log (rules 13, 15, 16).
+"""The commit record: one self-contained entry in a run's log (rules 13, 15, 16).
 
 The site signs the head, which is encoded once for all peers. The head contains scalars, spans, sums, and a Merkle root
 over the contributions. Log keepers get all the contributions; a trainer gets only its own, with its Merkle path. The
@@ -20,20 +20,20 @@ from peer_agent.protocol.identifiers import Accumulator, Count, Medium, Peer, Ru
 from peer_agent.protocol.log.merkle import is_under, tree_of
 from peer_agent.protocol.recipe import MOST_SOURCES, Codec, Weight
 
-GENESIS = "0" * 64  # the `previous` digest of the first entry
-MAX_CONTRIBUTIONS = 65_536  # the largest possible number of slots
+GENESIS = "0" * 64  # the first entry's `previous` digest
+MAX_CONTRIBUTIONS = 65_536  # maximum number of slots
 MAX_SPANS = 65_536
 
 Hex = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Credit = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # token-elements
-MOST_SQUARES = 1e90  # above the sum over 2^31 float32 values
+MOST_SQUARES = 1e90  # more than the sum over 2^31 float32 values
 Squares = Annotated[float, Meta(ge=0, le=MOST_SQUARES)]
 Scalar = Annotated[float, Meta(ge=-3.5e38, le=3.5e38)]  # an exact float32
 Nats = Annotated[float, Meta(ge=0, le=1e15)]
 
 
 class Unit(Struct, frozen=True, array_like=True, order=True, gc=False):
-    """A leased range of samples: positions [start, stop) in the order of one shard in one epoch."""
+    """A leased range of samples: positions [start, stop) in one shard's order in one epoch."""
 
     epoch: Count
     shard: Medium
@@ -69,11 +69,11 @@ class SpanEntry(Struct, frozen=True, kw_only=True, array_like=True):
     attempt: Small
     reducer: Peer
     root: Hex
-    sum_squares: Squares  # sum of squares of the decoded averages, in float64
+    sum_squares: Squares  # sum of the decoded averages' squares, in float64
 
 
 class Scalars(Struct, frozen=True, kw_only=True):
-    """The values that the optimizer needs in addition to the averaged gradient. Every value is an exact float32."""
+    """The values that the optimizer needs besides the averaged gradient. Every value is an exact float32."""
 
     learning_rate: Scalar
     clip: Scalar
@@ -96,13 +96,13 @@ class Contribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     samples: Count
     tokens: Count
     included: Annotated[tuple[ChunkRange, ...], Meta(max_length=100_000)]  # where the gradient was averaged, ascending
-    clipped: bool = False  # the gradient's norm was above the bound of rule 12
+    clipped: bool = False  # the gradient's norm exceeded rule 12's bound
     stale: Annotated[tuple[Unit, ...], Meta(max_length=100_000)] = ()  # `units` computed a step early (rule 10)
     codec: Codec
 
 
 class Restored(Struct, frozen=True, array_like=True):
-    """The state that a rollback restores: the state at entry `index`, in the snapshot file whose sha256 is `file`."""
+    """The state that a rollback restores: the one at entry `index`, in the snapshot file with SHA-256 `file`."""
 
     index: Count
     file: Hex
@@ -131,7 +131,7 @@ class RecordHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tokens: Count
     samples: Count
     exact: bool
-    mix: Annotated[tuple[Weight, ...], Meta(max_length=MOST_SOURCES)] = ()  # weights of the sources, or empty
+    mix: Annotated[tuple[Weight, ...], Meta(max_length=MOST_SOURCES)] = ()  # the sources' weights, or empty
     restored: Restored | None = None  # set only in a rollback
 
 
@@ -146,7 +146,7 @@ class Record(RecordHead, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Entry(Struct, frozen=True):
-    """A stored entry: the signed head, and all the contributions as canonical JSON. A replay needs only the head."""
+    """A stored entry: the signed head, and all contributions as canonical JSON. A replay needs only the head."""
 
     head: Signed
     contributions: Annotated[bytes, Meta(max_length=64 * 1024 * 1024)] = b""
@@ -159,7 +159,7 @@ def is_everywhere(contribution: Contribution, head: RecordHead) -> bool:
 
 
 def contributions_tree(contributions: Sequence[Contribution]) -> list[list[bytes]]:
-    """Return the Merkle tree over contributions. The record's head contains its root."""
+    """Return the Merkle tree over contributions, whose root is in the record's head."""
     return tree_of([_canonical(contribution) for contribution in contributions])
 
 
@@ -170,7 +170,7 @@ def is_in(head: RecordHead, contribution: Contribution, position: int, path: Seq
 
 
 def whole(*, contributions: tuple[Contribution, ...], **facts: Any) -> Record:
-    """Make a record from its contributions and other fields, and compute its Merkle root."""
+    """Make a record from its contributions and other fields, computing its Merkle root."""
     root = contributions_tree(contributions)[-1][0].hex()
     return Record(
         version=2, contributions=contributions, contributors=len(contributions), contributions_root=root, **facts
@@ -195,7 +195,7 @@ def seal(site_key: Ed25519PrivateKey, record: Record) -> Entry:
 
 
 def digest_of(sealed: Signed | Entry) -> str:
-    """Return the sha256 of a sealed head, in hexadecimal. The next entry contains it as `previous`."""
+    """Return the SHA-256 of a sealed head, in hexadecimal. The next entry contains it as `previous`."""
     head = sealed.head if isinstance(sealed, Entry) else sealed
     return hashlib.sha256(head.payload).hexdigest()
 
@@ -223,7 +223,7 @@ def joined(ranges: Iterable[ChunkRange]) -> tuple[ChunkRange, ...]:
 
 
 def to_lines(entry: Entry) -> bytes:
-    """Write an entry as lines for a file: the head's JSON, the signature in hex, the contributions' JSON."""
+    """Write an entry as lines for a file: the head's JSON, the signature in hex, and the contributions' JSON."""
     lines = [entry.head.payload, entry.head.signature.hex().encode()]
     if entry.contributions:
         lines.append(entry.contributions)
@@ -243,19 +243,19 @@ def to_json(entry: Entry) -> dict[str, Any]:
 
 
 def open_head(signed: Signed, site_public_key: bytes) -> RecordHead:
-    """Verify a head's signature, and return the decoded head. Raises Problem E218."""
+    """Verify a head's signature and return the decoded head. Raises Problem E218."""
     if not is_signed_by(site_public_key, RECORD, signed):
         raise Problem.of("E218")
     return read_head(signed)
 
 
 def open_record(entry: Entry, site_public_key: bytes) -> Record:
-    """Verify an entry's signature and Merkle root, and return the whole record. Raises Problem E218."""
+    """Verify an entry's signature and Merkle root and return the whole record. Raises Problem E218."""
     return whole_of(open_head(entry.head, site_public_key), entry.contributions)
 
 
 def read_head(signed: Signed) -> RecordHead:
-    """Decode a stored head, which was verified before it was stored. Raises Problem E218 for an unknown version."""
+    """Decode a stored head, which was verified before being stored. Raises Problem E218 for an unknown version."""
     try:
         return msgspec.json.decode(signed.payload, type=RecordHead)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -263,7 +263,7 @@ def read_head(signed: Signed) -> RecordHead:
 
 
 def read_record(entry: Entry) -> Record:
-    """Decode a stored entry, which was verified before it was stored. Raises Problem E218 if it is malformed."""
+    """Decode a stored entry, which was verified before being stored. Raises Problem E218 if it is malformed."""
     return whole_of(read_head(entry.head), entry.contributions)
 
 

@@ -1,4 +1,4 @@
-"""All the link messages: immutable structs, sent as MessagePack maps tagged by `type`. Other messages are refused."""
+"""All link messages: immutable structs, sent as MessagePack maps tagged by `type`. Any other message is refused."""
 
 from peer_agent.protocol.messages.base import (
     MAX_HANDSHAKE,

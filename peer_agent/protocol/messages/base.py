@@ -1,4 +1,4 @@
-"""Base classes for messages, and bounds on all the decoded numbers."""
+"""Base classes for messages, and bounds on all decoded numbers."""
 
 from typing import Annotated
 
@@ -14,8 +14,8 @@ from peer_agent.protocol.identifiers import (
 from peer_agent.protocol.log.records import Unit
 
 PROTOCOL = 3
-MAX_HANDSHAKE = 8 * 1024  # bytes of a message before a link is open: an unknown peer must not fill our memory
-MAX_MESSAGE = 8 * 1024 * 1024  # bytes of a message or frame
+MAX_HANDSHAKE = 8 * 1024  # bytes in a message before a link is open, so that unknown peers cannot fill our memory
+MAX_MESSAGE = 8 * 1024 * 1024  # bytes in a message or frame
 
 Path = Annotated[tuple[Digest, ...], Meta(max_length=32)]  # hashes from a leaf up to a Merkle root
 Units = Annotated[tuple[Unit, ...], Meta(max_length=100_000)]
@@ -24,7 +24,7 @@ Hex = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Index = Annotated[int, Meta(ge=-1, le=2**53)]  # index of a log entry, or a step; -1 means none
 # The bounds keep these numbers, and sums of a thousand of them, within float64.
 Nats = Annotated[float, Meta(ge=0, le=1e15)]  # a summed loss
-Norm = Annotated[float, Meta(ge=0, le=1e45)]  # the norm of 2^31 float32 values is below this
+Norm = Annotated[float, Meta(ge=0, le=1e45)]  # more than the norm of 2^31 float32 values
 Clock = Annotated[float, Meta(ge=0, le=1e12)]  # seconds of UTC
 Seconds = Annotated[float, Meta(ge=0, le=1e6)]  # seconds since a plan arrived
 Wait = Annotated[float, Meta(ge=-1, le=1e9)]  # seconds; below 0 means none
@@ -35,7 +35,7 @@ class Message(Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields
 
 
 class Attempted(Message, frozen=True, kw_only=True):
-    """The base of messages after a cut. Each names its attempt (rule 2); receivers drop those of older attempts."""
+    """Base of messages that follow a cut. Each names its attempt (rule 2); receivers drop those of older attempts."""
 
     run: Run
     step: Count

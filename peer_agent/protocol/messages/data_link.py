@@ -15,14 +15,14 @@ from peer_agent.protocol.messages.base import Attempted, Message
 
 
 class Open(Attempted, frozen=True, kw_only=True):
-    """A reducer has the plan and will take this slot's chunks. `received`: chunks that need not be sent (rule 19)."""
+    """A reducer has the plan and will accept this slot's chunks. `received`: chunks that need not be sent (rule 19)."""
 
     slot: Small
     received: Annotated[tuple[int, ...], Meta(max_length=1_000_000)] = ()
 
 
 class Leaves(Attempted, frozen=True, kw_only=True):
-    """All the leaves under a slot's Merkle root, 40 bytes each, sent before the slot's first chunk."""
+    """All leaves under a slot's Merkle root, 40 bytes each, sent before the slot's first chunk."""
 
     slot: Small
     leaves: Annotated[bytes, Meta(max_length=4_000_000)]
@@ -66,7 +66,7 @@ class FetchRecords(Message, frozen=True, kw_only=True):
 
 
 class Records(Message, frozen=True, kw_only=True):
-    """Log entries in order. `last` is the newest index that the sender has."""
+    """Log entries in order. `last` is the latest index that the sender has."""
 
     run: Run
     first: Count
@@ -75,14 +75,14 @@ class Records(Message, frozen=True, kw_only=True):
 
 
 class Forward(Message, frozen=True, kw_only=True):
-    """A request for a relay to connect this socket to the listener `to`, which the coordinator must list."""
+    """A request for a relay to connect this socket to the listener `to`, which must be on the coordinator's list."""
 
     run: Run
     to: Peer
 
 
 class Forwarding(Message, frozen=True, kw_only=True):
-    """A relay has connected the socket to the listener `to`. From now on, frames carry the bytes of that link."""
+    """A relay has connected the socket to the listener `to`. From now on, frames carry that link's bytes."""
 
     run: Run
     to: Peer

@@ -21,11 +21,11 @@ from peer_agent.protocol.messages.base import MAX_MESSAGE, Attempted, Hex, Messa
 from peer_agent.protocol.messages.to_site import Weight
 from peer_agent.protocol.recipe import MOST_SOURCES, Codec
 
-MOST_COMING = 2 * MOST_SOURCES  # maximum number of shards announced to a machine before it leases units of these shards
+MOST_COMING = 2 * MOST_SOURCES  # most shards announced to a machine before it leases units from them
 
 
 class Listener(Struct, frozen=True):
-    """A peer that other peers can dial. `reduces`: the peer averages spans. `keeps_log`: the peer stores the log."""
+    """A peer that other peers can dial. `reduces`: it averages spans. `keeps_log`: it stores the log."""
 
     peer: Peer
     url: Short
@@ -48,7 +48,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     step: int
     digest: str
     state_digest: str
-    file: str  # sha256 of the file, in hexadecimal
+    file: str  # the file's sha256, in hexadecimal
     size: int  # bytes
 
 
@@ -68,11 +68,11 @@ class Greeting(Message, frozen=True, kw_only=True):
     digest: Hex
     listeners: Annotated[tuple[Listener, ...], Meta(max_length=1000)]
     site_key: bytes
-    reconciled: bool  # the site has checked the peer's leases; if it has not, the peer says hello again once up to date
+    reconciled: bool  # the site has checked the peer's leases; if not, the peer says hello again once up to date
 
 
 class Listeners(Message, frozen=True, kw_only=True):
-    """All the peers that can be dialled now."""
+    """All peers that can be dialled now."""
 
     run: Run
     listeners: Annotated[tuple[Listener, ...], Meta(max_length=1000)]
@@ -96,7 +96,7 @@ class Lease(Message, frozen=True, kw_only=True):
 
 
 class AccumulatorRevoked(Message, frozen=True, kw_only=True):
-    """The leases of this accumulator have ended. The trainer discards the accumulator and starts another (rule 11)."""
+    """This accumulator's leases have ended. The trainer discards the accumulator and starts another (rule 11)."""
 
     run: Run
     accumulator: Accumulator
@@ -131,7 +131,7 @@ class Slot(Struct, frozen=True, kw_only=True):
     peer: Peer
     weights: Annotated[tuple[Weight, ...], Meta(max_length=100_000)]
     root: Digest
-    norm: Norm  # the offered norm; the leaves' sums of squares must add up to the square of this norm
+    norm: Norm  # the offered norm, whose square must equal the total of the leaves' sums of squares
     codec: Codec
     scale: Annotated[float, Meta(ge=0, le=1)] = 1.0
 
@@ -202,7 +202,7 @@ class Uplink(Message, frozen=True, kw_only=True):
 
 
 class Drop(Attempted, frozen=True, kw_only=True):
-    """A request to continue without this slot, starting at the next open chunk."""
+    """A request to continue without this slot from the next open chunk on."""
 
     slot: Small
 
@@ -248,7 +248,7 @@ class Reload(Message, frozen=True, kw_only=True):
 
 
 class State(Message, frozen=True, kw_only=True):
-    """The run's current state and, if the run is waiting, the reason."""
+    """The run's current state and, if it is waiting, the reason."""
 
     run: Run
     state: Literal["running", "waiting", "paused", "finishing", "finished"]
@@ -256,7 +256,7 @@ class State(Message, frozen=True, kw_only=True):
 
 
 class Notice(Message, frozen=True, kw_only=True):
-    """A numbered error to show to the user of the receiving machine."""
+    """A numbered error to show to the receiving machine's user."""
 
     run: Run
     code: Short

@@ -29,7 +29,7 @@ from peer_agent.protocol.messages.base import (
 
 
 class DoneUnit(Struct, frozen=True, array_like=True, gc=False):
-    """A unit whose gradient is in the accumulator. `base`: the step of the parameters it was computed with."""
+    """A unit whose gradient is in the accumulator. `base`: the step of the parameters that it was computed with."""
 
     unit: Unit
     base: Count
@@ -53,12 +53,12 @@ class Hello(Message, frozen=True, kw_only=True):
     accumulator: Accumulator
     done: Annotated[tuple[DoneUnit, ...], Meta(max_length=100_000)] = ()
     undone: Units = ()
-    carried: Count = 0  # most tokens that earlier updates left out of a chunk; the site checks this against the log
+    carried: Count = 0  # most tokens in a chunk left out by earlier updates; the site checks this against the log
     step: Index = -1
     digest: StateDigest = ""
     fence: Medium = 0
     in_doubt: Annotated[tuple[InDoubt, ...], Meta(max_length=64)] = ()
-    url: Short = ""  # address where the peer listens; empty if it cannot be dialled
+    url: Short = ""  # address that the peer listens on; empty if it cannot be dialled
     reduces: bool = False
     keeps_log: bool = False
     fingerprint: Short = ""  # fingerprint of the peer's certificate for incoming links (rule 38)
@@ -75,9 +75,9 @@ class Report(Message, frozen=True, kw_only=True):
     loss_tokens: Count
     loss_sum: Nats
     step: Index
-    index: Index  # index of the last log entry that the trainer has applied
+    index: Index  # index of the last log entry applied by the trainer
     digest: StateDigest
-    undone: Count = 0  # leased units that the trainer still has to compute
+    undone: Count = 0  # leased units still to be computed
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):
@@ -88,7 +88,7 @@ class Heartbeat(Message, frozen=True, kw_only=True):
 
 
 class StateHash(Message, frozen=True, kw_only=True):
-    """The sha256 of this replica's canonical snapshot at a log entry. The site accepts the majority's hash."""
+    """The SHA-256 of this replica's canonical snapshot at a log entry. The site accepts the majority's hash."""
 
     run: Run
     index: Count
@@ -98,14 +98,14 @@ class StateHash(Message, frozen=True, kw_only=True):
 
 
 class Reaches(Message, frozen=True, kw_only=True):
-    """All the listeners to which the peer has a data link now. Repeating the message changes nothing."""
+    """All listeners that the peer now has a data link to. Repeating the message changes nothing."""
 
     run: Run
     listeners: Annotated[tuple[Peer, ...], Meta(max_length=1024)]
 
 
 class Probed(Message, frozen=True, kw_only=True):
-    """The result of a link probe: how many bytes arrived from the other end, and how many seconds they took."""
+    """The result of a link probe: how many bytes arrived from the other end, and in how many seconds."""
 
     run: Run
     number: Count
@@ -134,7 +134,7 @@ class Offer(Attempted, frozen=True, kw_only=True):
 
 
 class UnitsReturned(Message, frozen=True, kw_only=True):
-    """Leased units that the sender will not compute, or whose gradients the sender has discarded."""
+    """Leased units that the sender will not compute, or whose gradients it has discarded."""
 
     run: Run
     units: Units
@@ -159,7 +159,7 @@ class Have(Attempted, frozen=True, kw_only=True):
 
 
 class Progress(Attempted, frozen=True, kw_only=True):
-    """The number of chunks a reducer has from each slot. The coordinator can then tell slow slots from stuck ones."""
+    """The number of chunks that a reducer has from each slot. This tells the coordinator slow slots from stuck ones."""
 
     received: Annotated[tuple[tuple[Small, Medium], ...], Meta(max_length=65_536)]  # (slot, chunks)
 
@@ -180,7 +180,7 @@ class Arrival(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Departure(Struct, frozen=True, array_like=True, gc=False):
-    """The number of seconds that the link to one reducer was too full to take more gradient chunks."""
+    """How many seconds the link to one reducer was too full to take more gradient chunks."""
 
     receiver: Peer
     full_s: Seconds
@@ -189,8 +189,8 @@ class Departure(Struct, frozen=True, array_like=True, gc=False):
 class Arrivals(Attempted, frozen=True, kw_only=True):
     """A reducer's report once its last span is averaged, or a contributor's once it has all the averages (rule 31).
 
-    `holds`: the Merkle root over the leaves of all the spans, from a peer that has all the averages (rule 5).
-    `departures`: how fast a contributor could send its own gradient.
+    `holds`: the Merkle root over the leaves of all spans, from a peer that has all the averages (rule 5). `departures`:
+    how fast a contributor was able to send its own gradient.
     """
 
     arrivals: Annotated[tuple[Arrival, ...], Meta(max_length=65_536)]

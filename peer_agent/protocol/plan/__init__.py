@@ -8,7 +8,7 @@ from peer_agent.protocol.plan.program import Kind
 from peer_agent.protocol.plan.solve import Limit, Shares, judged, solve
 from peer_agent.protocol.plan.spans import SPAN_BYTES, largest_remainder, spans_of
 
-QUORUM_PERCENT = 70  # percent of the batch's samples and of each chunk's tokens, below which a round is void (rule 7)
+QUORUM_PERCENT = 70  # percent of the batch's samples, and of each chunk's tokens, below which a round is void (rule 7)
 
 __all__ = [
     "NO_LIMITS",

@@ -1,8 +1,8 @@
 """Solve the share program if no row contains two shares (rule 28), and break ties among optimal shares (rule 29).
 
 For a given time T, every row bounds one share, linearly in T. T* is the least T at which the lower bounds sum to at
-most one vector and the upper bounds to at least one. Bisection that uses single operations in a fixed order gives the
-same T* on every machine. The leading dimensions of the arrays index programs with the same rows.
+most one vector and the upper bounds to at least one. Bisection using single operations in a fixed order gives the same
+T* on every machine. The arrays' leading dimensions index programs with the same rows.
 """
 
 import numpy as np
@@ -23,8 +23,8 @@ class Lines(Struct, frozen=True, eq=False):
     gain: Vector  # shape (..., bounds), like `offset` and `is_below`
     offset: Vector
     is_below: Flags
-    least_s: Vector  # shape (...): in less time, some row fails whatever the shares are
-    most_s: Vector  # shape (...): in this time, one reducer could average the whole vector
+    least_s: Vector  # shape (...): in less time, some row fails whatever the shares
+    most_s: Vector  # shape (...): time in which one reducer could average the whole vector
 
     def upper(self, time_s: Vector | float) -> Vector:
         """Return each reducer's largest possible share in this time. A value above 1 exceeds the whole vector."""
@@ -38,7 +38,7 @@ class Lines(Struct, frozen=True, eq=False):
 
 
 def lines_of(program: Program) -> Lines:
-    """Return the bounds from the program's rows that contain at most one share."""
+    """Return the bounds from those of the program's rows that contain at most one share."""
     entries = np.bincount(program.row, minlength=len(program.base))
     alone = entries[program.row] == 1
     row, share, slope = program.row[alone], program.share[alone], program.slope[alone]
@@ -48,7 +48,7 @@ def lines_of(program: Program) -> Lines:
     least_s = (program.base[free] / program.capacity[free]).max(initial=0.0)
     shares = len(program.reducers)
     first = np.searchsorted(share, np.arange(shares))
-    # Each share begins with a dummy bound, so that every share has a bound.
+    # Each share begins with a dummy bound, so that every share has one.
     base, slopes = (np.insert(values, first, 0.0) for values in (program.base[row], slope))
     capacity = np.insert(program.capacity[row], first, np.inf)
     return lines(first + np.arange(shares), base, slopes, capacity, least_s)

@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 from peer_agent.protocol.plan.closed_form import least_time, lines
 from peer_agent.protocol.plan.parties import Limits, Loads, Party, Table, Vector, loads_of, total
 
-Codecs = NDArray[np.int64]  # each candidate's codec number; -1 means left out. Shape (choices, candidates)
+Codecs = NDArray[np.int64]  # each candidate's codec number, or -1 if left out. Shape (choices, candidates)
 
 
 class Candidate(Struct, frozen=True):
     """A trainer that could contribute to the round."""
 
     party: Party
-    samples_per_s: float  # 0 means not measured yet: use the slowest measured speed
-    up_bytes: tuple[float, ...]  # encoded size by codec, the preferred codec first; replaces the party's `up_bytes`
-    rounds_left_out: int = 0  # number of most recent consecutive rounds that left the candidate out
+    samples_per_s: float  # 0 means not yet measured: use the slowest measured speed
+    up_bytes: tuple[float, ...]  # encoded size by codec, preferred one first; replaces the party's `up_bytes`
+    rounds_left_out: int = 0  # how many rounds in a row, up to the last, left the candidate out
 
 
 class Comparison:

@@ -1,7 +1,7 @@
-"""Choose the contributors of a round, and their codecs (rule 30).
+"""Choose a round's contributors and their codecs (rule 30).
 
-Each additional contributor shortens the wait for the batch but may lengthen the exchange. A slow contributor can send
-a smaller codec or be left out. If left out, it keeps its gradients for the next round and catches up from the log.
+Each additional contributor shortens the wait for the batch but may lengthen the exchange. A slow contributor can send a
+smaller codec or be left out. If left out, it keeps its gradients for the next round and catches up from the log.
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ from peer_agent.protocol.plan.comparison import Candidate, Codecs, Comparison
 from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Party, Vector
 from peer_agent.protocol.plan.solve import Shares, solve
 
-PATIENCE = 1  # maximum number of rounds in a row without a peer, because gradients can be carried over once (rule 10)
-MOST_CELLS = 1 << 13  # choices times peers to compare at once; beyond that, an evenly spaced sample
-MOST_SOLVED = 4  # choices to solve again with the limits that several links share
-ALIKE = 1.01  # times the fastest time: a choice that takes at most this long may be preferred
+PATIENCE = 1  # most rounds in a row without a peer, because gradients can be carried over once (rule 10)
+MOST_CELLS = 1 << 13  # choices times peers compared at once; beyond that, an evenly spaced sample
+MOST_SOLVED = 4  # choices solved again with the limits shared by several links
+ALIKE = 1.01  # times the fastest time, within which a choice may be preferred
 
 
 class Choice(Struct, frozen=True):
@@ -56,7 +56,7 @@ def choose(
     comparison.narrow(limits)
     found = scanned(comparison)
     order = _order(comparison, found, comparison.steps(found, comparison.durations(found)))
-    # Without limits that several links share, the comparison is already exact.
+    # If no limits are shared by several links, the comparison is already exact.
     looked_at = found[order[: 1 if limits == NO_LIMITS else MOST_SOLVED]]
     return min((_choice(comparison, others, codecs, limits) for codecs in looked_at), key=lambda choice: choice.step_s)
 

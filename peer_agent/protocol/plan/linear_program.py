@@ -1,7 +1,7 @@
-"""Solve the share program with HiGHS if rows couple shares: pairs, households, relays that forward (rule 26).
+"""Solve the share program with HiGHS if rows couple shares: pairs, households, forwarding relays (rule 26).
 
 HiGHS returns one corner of the optimum, which may give all the reducing to one peer. A second step therefore chooses
-the optimal shares nearest to those of rule 29 without the coupling. It spreads the excess over those shares in
+the optimal shares nearest to those that rule 29 gives without the coupling. It spreads the excess over those shares in
 proportion to what each reducer could take, then repeats this among the reducers that are still free (lexicographic
 min-max, a unique point).
 """
@@ -16,11 +16,11 @@ from peer_agent.protocol.plan.closed_form import Lines, fill
 from peer_agent.protocol.plan.parties import Vector, total
 from peer_agent.protocol.plan.program import Program
 
-SLACK = 1e-8  # relative: shares may miss the optimum by this much, so that rounding excludes no optimal shares
-MOST_ITERATIONS = 100_000  # maximum number of HiGHS's iterations for one answer
-MOST_LEVELS = 8  # maximum number of programs to solve to spread the excess
+SLACK = 1e-8  # relative: how far shares may miss the optimum, so that rounding excludes no optimal ones
+MOST_ITERATIONS = 100_000  # most HiGHS iterations per solution
+MOST_LEVELS = 8  # most programs solved to spread the excess
 HOLDS = 1e-7  # a row with a smaller multiplier does not bind
-DIGITS = 10  # digits of a share to keep: later digits differ between builds of HiGHS
+DIGITS = 10  # digits kept of a share; later ones differ between builds of HiGHS
 
 
 class Scaled(Struct, frozen=True, eq=False):
@@ -97,7 +97,7 @@ def _level(scaled: Scaled, time: float, aim: Vector, reach: Vector, shares: Vect
 
 
 def _minimise(matrix: Any, column: Vector, bound: Vector, settled: Vector) -> Any:
-    """Minimise z in `matrix @ shares + column * z <= bound`, with shares that sum to 1. None means HiGHS gave up."""
+    """Minimise z in `matrix @ shares + column * z <= bound`, with shares that sum to 1. None if HiGHS gave up."""
     from scipy.optimize import linprog
     from scipy.sparse import csr_array, hstack
 

@@ -9,8 +9,8 @@ from peer_agent.protocol.messages import PlanHead, PlannedSpan
 from peer_agent.protocol.plan.program import Kind
 from peer_agent.protocol.plan.solve import Limit
 
-MOST_NAMED = 8  # lines for senders and for averagers, including the line that sums up the others
-OF_ONE = frozenset({Kind.UP, Kind.DOWN})  # limits of one peer's upload or download: shown only if measured
+MOST_NAMED = 8  # lines for senders and for averagers, including the one that sums up the rest
+OF_ONE = frozenset({Kind.UP, Kind.DOWN})  # limits on one peer's upload or download, shown only if measured
 
 
 class Participant(Struct, frozen=True, order=True):
@@ -34,7 +34,7 @@ class Bottleneck(Struct, frozen=True):
 
     kind: Kind
     who: tuple[Participant, ...]
-    part: float  # if all limits were widened, the fraction of the saved time due to this one
+    part: float  # fraction due to this limit of the time saved if all were lifted
 
 
 class Outline(Struct, kw_only=True):
@@ -48,7 +48,7 @@ class Outline(Struct, kw_only=True):
     other_averagers: int
     other_part: float
     bottlenecks: tuple[Bottleneck, ...]
-    began_at: float  # the coordinator's clock at the round's first attempt
+    began_at: float  # when the round's first attempt began, by the coordinator's clock
     took_s: float | None = None
     is_void: bool = False
 

@@ -1,4 +1,4 @@
-"""The input of a plan: a round's participants, and the capacities of their links, in bytes and bytes per second."""
+"""A plan's input: the round's participants and their links' capacities, in bytes and bytes per second."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from peer_agent.protocol.identifiers import PeerId
 
-MOST_PARTIES = 1 << 16  # the most slots that a plan can have
+MOST_PARTIES = 1 << 16  # most slots in a plan
 LARGEST = 1e18  # bytes, or bytes per second; positive numbers lie between 1 / LARGEST and LARGEST
 
 Vector = NDArray[np.float64]
@@ -17,26 +17,26 @@ Pair = tuple[PeerId, PeerId]  # sender, receiver
 
 
 class Party(Struct, frozen=True, kw_only=True):
-    """A peer in the round. Speeds are those the plan may use; 0 means not measured yet (`duplex_bps`: no limit)."""
+    """A peer in the round. Speeds are those the plan may use; 0 means not yet measured (`duplex_bps`: no limit)."""
 
     peer: PeerId
-    up_bytes: float = 0.0  # size of the peer's encoded gradient; 0 means that it contributes nothing
-    receives: bool = False  # reducers send the averages to this peer: to every replica and to the keeper of the log
-    is_awaited: bool = True  # the round waits until this peer has the averages; other peers catch up from the log
+    up_bytes: float = 0.0  # size of the peer's encoded gradient; 0 if it contributes nothing
+    receives: bool = False  # reducers send the averages to this peer: a replica or the log keeper
+    is_awaited: bool = True  # the round waits until this peer has the averages; others catch up from the log
     may_reduce: bool = False
-    is_volunteer: bool = False  # True for a trainer; in ties, relays and auxiliaries get their part first
+    is_volunteer: bool = False  # True for a trainer; in a tie, relays and auxiliaries get their part first
     upload_bps: float = 0.0
     download_bps: float = 0.0
-    duplex_bps: float = 0.0  # upload and download together, as on Wi-Fi
+    duplex_bps: float = 0.0  # upload and download combined, as on Wi-Fi
     household: str = ""  # peers that share a public address share its uplink
 
 
 class Limits(Struct, frozen=True):
     """Limits shared by several links. Peers outside the round are ignored. 0 means unknown."""
 
-    pairs: dict[Pair, float] = {}  # limit of the direct link from one peer to another
+    pairs: dict[Pair, float] = {}  # limit on the direct link from one peer to another
     forwarded: dict[Pair, PeerId] = {}  # the relay that forwards for a pair without a direct link
-    households: dict[str, float] = {}  # limit of the joint uplink
+    households: dict[str, float] = {}  # limit on the joint uplink
 
 
 NO_LIMITS = Limits()
@@ -45,7 +45,7 @@ NO_LIMITS = Limits()
 class Table:
     """The parties as arrays, sorted by id, so that the order of the input does not matter.
 
-    Raises ValueError for duplicate ids, and for numbers that are negative, not finite, or beyond `LARGEST`.
+    Raises ValueError for duplicate ids and for numbers that are negative, not finite, or beyond `LARGEST`.
     """
 
     def __init__(self, parties: Sequence[Party]) -> None:
@@ -77,7 +77,7 @@ def check_numbers(numbers: Vector) -> None:
 
 
 def of_kind(speeds: Vector, is_volunteer: Flags) -> Vector:
-    """Replace unmeasured speeds with the slowest one measured among trainers or among other peers, or with infinity."""
+    """Replace unmeasured speeds with the slowest measured among trainers or among other peers, or with infinity."""
     filled = speeds.copy()
     for kind in (is_volunteer, ~is_volunteer):
         measured = speeds[kind & (speeds > 0)]
@@ -86,7 +86,7 @@ def of_kind(speeds: Vector, is_volunteer: Flags) -> Vector:
 
 
 def total(values: Vector) -> Vector:
-    """Return the sum along the last axis, added in order. The order that numpy's own sum uses varies between builds."""
+    """Return the sum along the last axis, added in order, since the order of numpy's own sum varies between builds."""
     if not values.shape[-1]:
         return np.zeros(values.shape[:-1])
     return np.cumsum(values, axis=-1)[..., -1]
@@ -102,7 +102,7 @@ class Loads(Struct, frozen=True, eq=False):
 
 
 def loads_of(table: Table, up_bytes: Vector, waits: Flags, reduces: Flags, down_bytes: float) -> Loads:
-    """Return the loads of rule 26 for the given contributions, awaited parties and reducers. Shape (..., parties)."""
+    """Return rule 26's loads for the given contributions, awaited parties and reducers. Shape (..., parties)."""
     arriving = total(up_bytes)[..., None]
     others = np.count_nonzero(table.receives) - table.receives
     noise = 1e-12 * (arriving + down_bytes * len(table.peers))

@@ -1,8 +1,8 @@
 """The share program of rule 26 as arrays: minimise T so that the shares sum to 1 and every row holds.
 
 A row is `base + sum(slope * share) <= capacity * T`, in bytes and bytes per second. An upload, download or duplex row
-contains its reducer's share. A pair's row contains two shares, and a household's row those of its members. A
-forwarding relay's row also contains the shares of the peers it forwards for. A pair without a limit uses no memory.
+contains its reducer's share. A pair's row contains two shares, and a household's row those of its members. A forwarding
+relay's row also contains the shares of the peers it forwards for. A pair without a limit uses no memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Pair, Party, Table, Vector, check_numbers, loads_of
 
-MOST_PAIRS = 1 << 16  # maximum number of pairs with a limit or a relay: all pairs of 256 peers
+MOST_PAIRS = 1 << 16  # most pairs with a limit or a relay: all pairs among 256 peers
 
 Indices = NDArray[np.int64]
 Entry = tuple[int, int, float]  # number of a row or party, number of a share, slope
@@ -74,7 +74,7 @@ class _Side(Struct, eq=False):
 
 
 class _Builder:
-    """A builder that collects a program's rows, and their entries as lists of arrays."""
+    """Collects a program's rows, and their entries as lists of arrays."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -109,7 +109,7 @@ class _Builder:
         self.entries.append(_columns(flat))
 
     def program(self, table: Table) -> Program:
-        """Build the program. Entries with the same row and share are summed in the order of insertion."""
+        """Build the program. Entries with the same row and share are summed in the order in which they were added."""
         row, share, slope = (np.concatenate(part) for part in zip(*self.entries, strict=True))
         reducers = np.flatnonzero(table.reduces)
         places, inverse = np.unique(row * max(1, len(reducers)) + share, return_inverse=True)

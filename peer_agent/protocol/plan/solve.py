@@ -12,12 +12,12 @@ from peer_agent.protocol.plan.linear_program import coupled_shares
 from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Party, Vector
 from peer_agent.protocol.plan.program import Kind, Program, program_of
 
-ROUNDING = 1e-9  # relative: smaller differences between times do not count
-MOST_NAMED = 8  # maximum number of limits that a plan names
+ROUNDING = 1e-9  # relative; smaller differences between times do not count
+MOST_NAMED = 8  # most limits named by a plan
 
 
 class Limit(Struct, frozen=True):
-    """A limit on a round's time. `part`: its fraction of the time that relaxing all the limits would save."""
+    """A limit on a round's time. `part`: its fraction of the time that relaxing all limits would save."""
 
     kind: Kind
     peers: tuple[PeerId, ...]  # one peer; for a pair, sender and receiver; for a household, all members
@@ -25,18 +25,18 @@ class Limit(Struct, frozen=True):
 
 
 class Shares(Struct, frozen=True):
-    """Each reducer's share of the vector (sum 1, by id), the seconds a round takes with them, and its limits."""
+    """Each reducer's share of the vector (sum 1, by id), how long a round takes with them, and its limits."""
 
     reducers: tuple[PeerId, ...]
     shares: tuple[float, ...]
     duration_s: float
-    limits: tuple[Limit, ...] = ()  # sorted, the largest `part` first
+    limits: tuple[Limit, ...] = ()  # largest `part` first
 
 
 def solve(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> Shares:
-    """Return the optimum of the share program. If no links are measured, relays and auxiliaries get equal shares.
+    """Return the share program's optimum. If no links are measured, relays and auxiliaries get equal shares.
 
-    If no coupled row binds, the shares are bit-identical on every platform. Otherwise they come from HiGHS and agree
+    If no coupled row binds, the shares are bit-identical on every platform. Otherwise, they come from HiGHS and agree
     to nine digits across platforms. Raises ValueError if no party may reduce, and as `Table` does.
     """
     program = program_of(parties, down_bytes, limits)
@@ -65,7 +65,7 @@ def _parts(program: Program, shares: Vector) -> Vector:
     """Return how much each row limits the time if no rows are coupled. The sum is 1, or 0 if no row binds.
 
     The parts go to the rows that bind whatever the shares are. If there are none, they go to two rows that fix one
-    share, or else to all the reducers together.
+    share, or else to all reducers together.
     """
     times = program.times(shares)
     longest = times.max(initial=0.0)

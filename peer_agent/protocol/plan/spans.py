@@ -7,12 +7,12 @@ from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import PlannedSpan
 
-SPAN_BYTES = 1 << 20  # a share is cut into spans of max(P/64, 1 MiB): when a reducer dies, only open spans are lost
+SPAN_BYTES = 1 << 20  # shares are cut into spans of max(P/64, 1 MiB): if a reducer dies, only open spans are lost
 
 
 def largest_remainder(shares: Sequence[float], total: int) -> list[int]:
-    """Return integers that are proportional to `shares` and sum to `total`. Ties go to the earlier share."""
-    whole = math.fsum(shares)  # `sum` of floats rounds differently from Python 3.12 on
+    """Return integers proportional to `shares` that sum to `total`. Ties go to the earlier share."""
+    whole = math.fsum(shares)  # `sum` rounds floats differently from Python 3.12 on
     exact = [share * total / whole for share in shares]
     counts = [int(value) for value in exact]
     order = sorted(range(len(exact)), key=lambda i: (counts[i] - exact[i], i))

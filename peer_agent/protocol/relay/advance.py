@@ -1,6 +1,6 @@
 """A run's relay: `advance(state, event, now) -> actions`, shared by the relay, the simulator and the tests.
 
-The function may change the given state. The shell carries out all the actions in order before the next event.
+The function may change the given state. The shell carries out all actions in order before the next event.
 `reducing.TRANSITIONS` lists the phases of an attempt.
 """
 
@@ -17,13 +17,13 @@ from peer_agent.protocol.relay.state import NOBODY, Attempt, Keeper, RelayState,
 from peer_agent.protocol.wire import Frame, Kind
 
 HEARTBEAT_S = 2.0  # seconds without any other message
-PAGE_RECORDS = 64  # records in a page; after a page, the coordinator waits for an acknowledgement
-REACHES_S = 30.0  # seconds between two reports of reachable listeners
-ACKNOWLEDGE_S = 0.5  # seconds from writing a record to disk to its acknowledgement
+PAGE_RECORDS = 64  # records per page, after which the coordinator waits for an acknowledgement
+REACHES_S = 30.0  # seconds between reports of reachable listeners
+ACKNOWLEDGE_S = 0.5  # seconds from writing a record to disk to acknowledging it
 
 
 def advance(state: RelayState, event: e.Event, now: float) -> list[e.Action]:
-    """Process one event, and return the actions for the shell. `now` is in monotonic seconds."""
+    """Process one event and return the actions for the shell. `now` is in monotonic seconds."""
     if state.reducer is not None:
         reducing.tell_time(state.reducer, now)
     actions = [*_take(state, event, now), *_acknowledge(state, event, now)]
@@ -216,7 +216,7 @@ def _acknowledge(state: RelayState, event: e.Event, now: float) -> list[e.Action
 
 
 def _reached(state: RelayState, listeners: tuple[PeerId, ...]) -> list[e.Action]:
-    """Report to the site any change in the data links, even if none is left."""
+    """Report to the site any change in the data links, even if none are left."""
     if listeners == state.reached:
         return []
     state.reached = listeners
@@ -272,10 +272,10 @@ def average_came(state: RelayState, peer: PeerId, frame: Frame) -> list[e.Action
 
 
 def span_received(attempt: Attempt | None, event: e.SpanReceived, now: float) -> list[e.Action]:
-    """Report to the coordinator, until the attempt ends, that another reducer's span is on disk."""
+    """Until the attempt ends, report to the coordinator that another reducer's span is on disk."""
     if attempt is None or attempt.place != event.place or event.span in attempt.received:
         return []
-    squares = min(MOST_SQUARES, event.sum_squares)  # bytes may say inf or nan
+    squares = min(MOST_SQUARES, event.sum_squares)  # the bytes may say inf or nan
     message = m.Have(**named(attempt), span=event.span, root=event.root, sum_squares=squares)
     attempt.received[event.span] = Said(message, now)
     return [e.Say(message)]

@@ -1,4 +1,4 @@
-"""Decide when to close a chunk: average what has arrived, and accept nothing more for the chunk (rules 7, 8).
+"""Decide when to close a chunk: average what has arrived, and accept nothing more for it (rules 7, 8).
 
 A chunk closes once each slot has sent it, was dropped or is late, and enough tokens have arrived.
 """
@@ -18,7 +18,7 @@ from peer_agent.protocol.plan import QUORUM_PERCENT
 
 
 class Coverage:
-    """A record of which slots have sent each chunk of one reducer's spans. Arrays have the shape [slots, chunks]."""
+    """Tracks which slots have sent each chunk of a reducer's spans. Arrays have the shape [slots, chunks]."""
 
     def __init__(self, slots: Sequence[Slot], spans: Iterable[PlannedSpan]) -> None:
         self.chunks = [chunk for span in spans for chunk in range(span.first, span.stop)]
@@ -31,11 +31,11 @@ class Coverage:
         self._came = np.zeros(len(self.chunks), np.int64)  # tokens
         self._awaited = (self._planned > 0).sum(axis=0)  # slots
         self._came_s = np.full(self._planned.shape, np.inf, np.float32)  # seconds from the plan to the chunk's arrival
-        self._moved_s = np.zeros(len(slots))  # when the last chunk of each slot arrived
+        self._moved_s = np.zeros(len(slots))  # when each slot's last chunk arrived
         self._enough_s = np.full(len(self.chunks), np.inf)  # when enough tokens had arrived
         self._closed = np.zeros(len(self.chunks), np.bool_)
         self._asked = np.maximum(self._awaited_of(slice(None)), 1)  # chunks expected from each slot
-        self._left = self._awaited_of(slice(None))  # chunks expected from each slot, neither arrived nor closed yet
+        self._left = self._awaited_of(slice(None))  # of these, chunks that have neither arrived nor closed
 
     def asks_for(self, slot: int, chunk: int) -> bool:
         """Return True if this reducer should get this chunk from the slot, and the chunk has arrived or still may."""
@@ -48,7 +48,7 @@ class Coverage:
         return bool(self._received[slot, self._column[chunk]])
 
     def add(self, slot: int, chunk: int, since_plan_s: float = 0.0) -> list["Closing"]:
-        """Record that a slot's chunk is in the sum. Return the chunk if it is now complete and so closes."""
+        """Record that a slot's chunk is in the sum. Return the chunk if it is now complete and therefore closes."""
         column = self._column[chunk]
         self._received[slot, column] = True
         self._came_s[slot, column] = self._moved_s[slot] = since_plan_s
@@ -126,7 +126,7 @@ class Coverage:
         return bool(tokens and 100 * tokens >= QUORUM_PERCENT * int(self._whole[column]))
 
     def _is_settled(self) -> NDArray[np.bool_]:
-        """Return an array [slots, chunks] that is True where a chunk no longer waits for a slot."""
+        """Return an array [slots, chunks] that is True where a chunk is no longer waiting for a slot."""
         settled: NDArray[np.bool_] = (self._planned == 0) | self._received | self._closed
         return settled
 

@@ -1,4 +1,4 @@
-"""Events of a relay, and actions for its shell. Answers name their attempt, so that late ones are ignored."""
+"""A relay's events, and actions for its shell. Answers name their attempt, so that late ones are ignored."""
 
 from msgspec import Struct
 
@@ -13,13 +13,13 @@ from peer_agent.protocol.wire import Frame
 
 
 class Heard(Struct, frozen=True):
-    """A message from the site arrived on the control link."""
+    """A message from the site has arrived on the control link."""
 
     message: Opened
 
 
 class Linked(Struct, frozen=True):
-    """An authenticated peer has a data link. The link may replace an older one."""
+    """An authenticated peer has a data link, which may replace an older one."""
 
     peer: PeerId
     role: Role
@@ -32,14 +32,14 @@ class Unlinked(Struct, frozen=True):
 
 
 class Asked(Struct, frozen=True):
-    """A peer's message arrived on a data link."""
+    """A peer's message has arrived on a data link."""
 
     peer: PeerId
     message: m.TO_RELAY
 
 
 class FrameCame(Struct, frozen=True):
-    """A frame arrived on a data link. The shell answers an AddChunk action before it passes on another event."""
+    """A frame has arrived on a data link. The shell answers an AddChunk action before it passes on another event."""
 
     peer: PeerId
     frame: Frame
@@ -53,7 +53,7 @@ class LeavesKept(Struct, frozen=True):
 
 
 class ChunkAdded(Struct, frozen=True):
-    """A chunk matched its slot's commitment, and its values are in the sum."""
+    """A chunk matched its slot's commitment, and its values are now in the sum."""
 
     place: Place
     slot: int
@@ -87,7 +87,7 @@ class SpanWritten(Struct, frozen=True):
 
 
 class AverageCame(Struct, frozen=True):
-    """A frame arrived on a link that this peer dialled. The shell completes all the actions before the next event."""
+    """A frame has arrived on a link that this peer dialled. The shell completes all actions before the next event."""
 
     peer: PeerId
     frame: Frame
@@ -103,7 +103,7 @@ class SpanReceived(Struct, frozen=True):
 
 
 class Appended(Struct, frozen=True):
-    """The log on disk now extends to the record `index`. `replaced`: records of another branch that it has deleted."""
+    """The log on disk now extends to the record `index`. `replaced`: records on another branch that it deleted."""
 
     index: int
     replaced: tuple[Entry, ...] = ()
@@ -112,7 +112,7 @@ class Appended(Struct, frozen=True):
 class AppendFailed(Struct, frozen=True):
     """The disk refused the record `index`, because it is not the next one in the log.
 
-    `forks`: True if the record belongs to a newer branch, which left the log on disk at an earlier entry.
+    `forks`: True if the record belongs to a newer branch, which diverged from the log on disk at an earlier entry.
     """
 
     index: int
@@ -120,14 +120,14 @@ class AppendFailed(Struct, frozen=True):
 
 
 class Missing(Struct, frozen=True):
-    """A span that a record names but that is not on disk."""
+    """A span named by a record but missing from the disk."""
 
     index: int
     entry: SpanEntry
 
 
 class Scanned(Struct, frozen=True):
-    """The answer to a Scan: all the spans missing on disk, for the records up to, but not including, `stop`."""
+    """The answer to a Scan: all spans missing from the disk, for the records up to, but not including, `stop`."""
 
     stop: int
     missing: tuple[Missing, ...]
@@ -149,7 +149,7 @@ class CopyFailed(Struct, frozen=True):
 
 
 class Reached(Struct, frozen=True):
-    """The run's listeners to which this relay now has data links."""
+    """The run's listeners that this relay now has data links to."""
 
     listeners: tuple[PeerId, ...]
 
@@ -159,7 +159,7 @@ class Ticked(Struct, frozen=True):
 
 
 class ControlLost(Struct, frozen=True):
-    """The control link has ended. This relay's messages will not reach the site until the site asks for a hello."""
+    """The control link has ended. This relay's messages will not reach the site until it asks for a hello."""
 
 
 Event = (
@@ -190,7 +190,7 @@ Event = (
 
 
 class Say(Struct, frozen=True):
-    """Send a message to the coordinator. The message may be lost; important messages are repeated."""
+    """Send a message to the coordinator. The message may be lost; important ones are repeated."""
 
     message: m.TO_SITE
 
@@ -203,23 +203,22 @@ class Tell(Struct, frozen=True):
 
 
 class Begin(Struct, frozen=True):
-    """Begin an attempt with all the sums at zero. `fresh`: stop sending the averages of earlier attempts."""
+    """Begin an attempt with all sums at zero. `fresh`: stop sending the averages of earlier attempts."""
 
     plan: OpenPlan
     fresh: bool
 
 
 class End(Struct, frozen=True):
-    """Free the sums of a finished attempt. `silent`: also stop sending the attempt's averages."""
+    """Free a finished attempt's sums. `silent`: also stop sending its averages."""
 
     silent: bool
 
 
 class Settle(Struct, frozen=True):
-    """Record that the update that makes `step` is committed, with these spans. A rollback has no spans.
+    """Record that the update making `step` is committed, with these spans. A rollback has no spans.
 
-    `fence` is the fence of the attempts that averaged these spans. Averages from before a rollback are no longer
-    needed.
+    `fence` is that of the attempts that averaged these spans. Averages from before a rollback are no longer needed.
     """
 
     index: int
@@ -252,7 +251,7 @@ class CloseChunk(Struct, frozen=True):
 
 
 class KeepAverage(Struct, frozen=True):
-    """Store the averaged chunk that just arrived, until its span is complete."""
+    """Store the averaged chunk that has just arrived, until its span is complete."""
 
     span: int
     chunk: int
@@ -285,20 +284,20 @@ class Append(Struct, frozen=True):
 
 
 class Forget(Struct, frozen=True):
-    """Delete the spans of the records up to `keep_after`. The records stay."""
+    """Delete the spans of records up to `keep_after`. The records themselves stay."""
 
     keep_after: int
 
 
 class Scan(Struct, frozen=True):
-    """Find the spans of the records [first, stop) that are missing on disk. Answer: Scanned."""
+    """Find the spans of records [first, stop) that are missing from the disk. Answer: Scanned."""
 
     first: int
     stop: int
 
 
 class CopySpan(Struct, frozen=True):
-    """Fetch a span from the log of `peer`, and store it. Answer: Copied or CopyFailed."""
+    """Fetch a span from the log of `peer` and store it. Answer: Copied or CopyFailed."""
 
     index: int
     entry: SpanEntry
@@ -306,7 +305,7 @@ class CopySpan(Struct, frozen=True):
 
 
 class GiveSpan(Struct, frozen=True):
-    """Send a span from the log to a peer, or report that the span is missing."""
+    """Send a span from the log to a peer, or report that it is missing."""
 
     peer: PeerId
     index: int
@@ -333,7 +332,7 @@ class Follow(Struct, frozen=True):
 
 
 class CutLink(Struct, frozen=True):
-    """Close this peer's data link, because the peer opened it to send chunks and has sent nothing."""
+    """Close a peer's data link, which it opened to send chunks but over which it has sent nothing."""
 
     peer: PeerId
 

@@ -1,8 +1,7 @@
 """Keep the log: append records in order, and copy other reducers' averages until a snapshot covers them.
 
-A database that was restored from a backup may lack the newest records here; the site then gets them back. If the site
-has written other records in the meantime, those replace the records here from the entry on at which the branches part
-(rule 16).
+A database restored from a backup may lack the latest records here; the site then gets them back. If the site has
+meanwhile written other records, those replace the records here from the entry at which the branches diverge (rule 16).
 """
 
 from peer_agent.protocol import messages as m
@@ -11,9 +10,9 @@ from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.opened import OpenCommit
 from peer_agent.protocol.relay.state import Copy, Keeper, RelayState
 
-GAP_S = 2.0  # seconds between two reports of the same gap
-STEP_BACK = 64  # records; the search for the entry at which two branches part doubles this step each time
-APPENDS_AHEAD = 256  # most records waiting for the disk; the coordinator resends further records later
+GAP_S = 2.0  # seconds between reports of the same gap
+STEP_BACK = 64  # in records, doubled each time while searching for where two branches diverge
+APPENDS_AHEAD = 256  # most records waiting for the disk; the coordinator resends any others later
 SCAN_RECORDS = 64
 COPIES_KNOWN, COPIES_AT_ONCE = 4096, 4
 COPY_PAUSE_S, LONGEST_COPY_PAUSE_S = 0.2, 60.0  # the first pause is short, because only one disk has the span
@@ -23,9 +22,9 @@ def commit(state: RelayState, keeper: Keeper, event: OpenCommit, now: float) -> 
     """Append the next record. If records are missing, report the last index so that the coordinator resends them."""
     index = event.record.index
     if keeper.index < index <= keeper.appending:
-        return []  # the disk already has this record to write
+        return []  # the disk has already been given this record
     if index <= keeper.index:
-        return [e.Append(index, event.sealed)]  # the disk compares it with its own record and so detects a fork
+        return [e.Append(index, event.sealed)]  # the disk compares it with its own record and so detects forks
     if index == keeper.appending + 1 and index <= keeper.index + APPENDS_AHEAD:
         keeper.appending = index
         return [e.Append(index, event.sealed)]
@@ -57,7 +56,7 @@ def _replace(state: RelayState, keeper: Keeper, event: e.Appended) -> list[e.Act
 def append_failed(state: RelayState, keeper: Keeper, event: e.AppendFailed, now: float) -> list[e.Action]:
     """Start over after a failed append. Records queued for the disk after the failed one are lost too.
 
-    If the record belongs to another branch, report an earlier index, so that the site resends the records before.
+    If the record belongs to another branch, report an earlier index, so that the site resends the records before it.
     """
     if event.index > keeper.index:
         keeper.appending = keeper.index
@@ -68,7 +67,7 @@ def append_failed(state: RelayState, keeper: Keeper, event: e.AppendFailed, now:
 
 
 def cover(state: RelayState, keeper: Keeper, index: int, now: float) -> list[e.Action]:
-    """Record that a verified snapshot covers the log up to `index`, so that spans up to there need not be copied."""
+    """Record that a verified snapshot covers the log up to `index`, so that no spans up to there need to be copied."""
     keeper.covered = max(keeper.covered, index)
     for place in [place for place, copy in keeper.copies.items() if place[0] <= index and copy.asking is None]:
         del keeper.copies[place]
@@ -77,7 +76,7 @@ def cover(state: RelayState, keeper: Keeper, index: int, now: float) -> list[e.A
 
 
 def greeted(state: RelayState, keeper: Keeper, greeting: m.Greeting, now: float) -> list[e.Action]:
-    """Recheck all the records that no snapshot covers. This may be a new process whose disk has lost files."""
+    """Recheck all records that no snapshot covers, because this may be a new process whose disk has lost files."""
     keeper.scanned = max(keeper.covered, greeting.snapshot.index)
     is_ahead = greeting.index < keeper.index
     return [
@@ -87,13 +86,13 @@ def greeted(state: RelayState, keeper: Keeper, greeting: m.Greeting, now: float)
 
 
 def forget(state: RelayState, keeper: Keeper, keep_after: int, now: float) -> list[e.Action]:
-    """Delete the spans of the records up to `keep_after`. The records stay."""
+    """Delete the spans of records up to `keep_after`. The records themselves stay."""
     keeper.keep_after = max(keeper.keep_after, keep_after)
     return [e.Forget(keeper.keep_after), *cover(state, keeper, keeper.keep_after, now)]
 
 
 def scan(state: RelayState, keeper: Keeper, now: float) -> list[e.Action]:
-    """Look for spans missing on disk, in the records that are neither checked nor covered by a snapshot."""
+    """Look for spans missing from the disk, in records that are neither checked nor covered by a snapshot."""
     actions = copy_more(state, keeper, now)
     if keeper.scanned is None or keeper.scanning or keeper.scanned >= keeper.index:
         return actions
@@ -114,7 +113,7 @@ def scanned(state: RelayState, keeper: Keeper, event: e.Scanned, now: float) -> 
 
 
 def copy_more(state: RelayState, keeper: Keeper, now: float) -> list[e.Action]:
-    """Request any copies that are due, only a few at once to save memory."""
+    """Request any copies that are due, only a few at a time to save memory."""
     actions: list[e.Action] = []
     free = COPIES_AT_ONCE - sum(copy.asking is not None for copy in keeper.copies.values())
     for (index, _), copy in keeper.copies.items() if free > 0 else ():
@@ -128,7 +127,7 @@ def copy_more(state: RelayState, keeper: Keeper, now: float) -> list[e.Action]:
 
 
 def _next_to_ask(state: RelayState, copy: Copy) -> PeerId | None:
-    """Return the next peer to ask for a span: first the reducer, then the log's other keepers, each once per try."""
+    """Return the next peer to ask for a span: first the reducer, then the other log keepers, each once per try."""
     others = sorted(listener.peer for listener in state.listeners if listener.keeps_log)
     known = {listener.peer for listener in state.listeners}
     order = [copy.entry.reducer, *others] if copy.entry.reducer in known else others

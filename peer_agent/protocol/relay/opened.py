@@ -10,11 +10,11 @@ from peer_agent.protocol.identifiers import PeerId, Run, RunId
 from peer_agent.protocol.log.records import Entry, RecordHead, open_head
 from peer_agent.protocol.sealed import open_whole_plan
 
-LARGEST_COUNT = 2**16  # slots or spans: the most that a frame's header can number
+LARGEST_COUNT = 2**16  # the most slots or spans that a frame's header can number
 
 
 class Place(Struct, frozen=True, order=True):
-    """The identity of an attempt.
+    """An attempt's identity.
 
     Fences are compared first, because a restarted host plans the same step again (rule 2).
     """
@@ -122,7 +122,7 @@ def _misfit(opened: OpenPlan) -> str:
 
 
 def run_of(message: m.TO_PEER) -> RunId:
-    """Return the run that a message names, before its signature is checked. Raises Problem E206."""
+    """Return the run named by a message before its signature has been checked. Raises Problem E206."""
     if not isinstance(message, m.Planned):
         return message.run
     try:

@@ -15,11 +15,11 @@ from peer_agent.protocol.relay.state import Attempt, Phase, Reducer, RelayState,
 from peer_agent.protocol.wire import Frame, Kind
 
 PROGRESS_S = 1.0
-AGAIN_S = 2.0  # seconds until a report of a finished span or refused slot is repeated, as it may be lost
-FIRST_FRAME_S = 10.0  # seconds beyond the planned time, from the Open message to a slot's first bytes (rule 40)
-AHEAD = 1 / 32  # fraction of its chunks, or two batches, that a slot may be ahead of the slowest slot
-MOVES_S = 1.5  # seconds, or two batches' planned time: do not wait for slots silent for longer
-PAUSE_S = 0.75  # seconds without an event: a longer gap means that this process was suspended
+AGAIN_S = 2.0  # seconds before repeating a report of a finished span or refused slot, as it may be lost
+FIRST_FRAME_S = 10.0  # seconds beyond the planned time from the Open message to a slot's first bytes (rule 40)
+AHEAD = 1 / 32  # fraction of its chunks, or two batches, by which a slot may lead the slowest one
+MOVES_S = 1.5  # seconds, or two batches' planned time; slots silent for longer are not waited for
+PAUSE_S = 0.75  # seconds without an event; a longer gap means that this process was suspended
 
 TRANSITIONS: dict[tuple[Phase, str], Phase] = {
     (Phase.IDLE, "a plan gives it a part"): Phase.REDUCE,
@@ -83,7 +83,7 @@ def open_to(reducer: Reducer, peer: PeerId, now: float) -> list[e.Action]:
 
 
 def end(reducer: Reducer, why: str, *, silent: bool) -> list[e.Action]:
-    """End the attempt. `silent`: stop sending its averages too; otherwise slow peers still get them."""
+    """End the attempt. If `silent`, stop sending its averages too; otherwise, slow peers still get them."""
     if reducer.attempt is None:
         return []
     move(reducer, why)
@@ -113,7 +113,7 @@ def committed(reducer: Reducer, head: Place) -> list[e.Action]:
 
 
 def greeted(reducer: Reducer, greeting: m.Greeting) -> list[e.Action]:
-    """Catch up with the host. A new host silently voids anything that the previous host had not committed."""
+    """Catch up with the host. A new host silently voids anything that the previous one had not committed."""
     actions = committed(reducer, Place(greeting.fence, greeting.step, 0))
     attempt = reducer.attempt
     if attempt is not None and greeting.fence > attempt.place.fence:
@@ -204,7 +204,7 @@ def is_ahead(reducer: Reducer, slot: int, now: float) -> bool:
 
 
 def held_back(reducer: Reducer, event: e.HeldBack) -> list[e.Action]:
-    """Record how long the shell held back a slot's link. The link looked full to the sender but was not."""
+    """Record how long the shell held back a slot's link, which looked full to the sender but was not."""
     attempt = reducer.attempt
     if attempt is not None and attempt.place == event.place and 0 <= event.slot < len(attempt.plan.slots):
         peer = attempt.plan.slots[event.slot].peer
@@ -303,7 +303,7 @@ def has_deadlines(reducer: Reducer) -> bool:
 
 
 def tick(state: RelayState, reducer: Reducer, now: float) -> list[e.Action]:
-    """Close late chunks, report progress, repeat messages that may be lost, and close idle links."""
+    """Close late chunks, report progress, repeat messages that may have been lost, and close idle links."""
     attempt = reducer.attempt
     if attempt is None or not (attempt.spans or attempt.received):
         return []

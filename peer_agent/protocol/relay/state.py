@@ -25,7 +25,7 @@ class Phase(StrEnum):
 
 
 class Said(Struct):
-    """A message that is repeated until the attempt ends, and the time it was last sent."""
+    """A message that is repeated until the attempt ends, and when it was last sent."""
 
     message: m.SpanDone | m.SlotRefused | m.Have
     at: float
@@ -33,20 +33,20 @@ class Said(Struct):
 
 class Attempt(Struct):
     plan: OpenPlan
-    spans: dict[int, m.PlannedSpan]  # spans that this reducer averages
+    spans: dict[int, m.PlannedSpan]  # spans averaged by this reducer
     coverage: Coverage
     began_at: float
     clock: float  # when the last event came
-    slept_s: float = 0.0  # seconds in which this process was suspended; deadlines do not count them (rule 22)
+    slept_s: float = 0.0  # seconds for which this process was suspended, excluded from deadlines (rule 22)
     arrived: dict[PeerId, Arrived] = field(default_factory=dict)  # by contributor
-    held_s: dict[PeerId, float] = field(default_factory=dict)  # seconds in which reading was paused
+    held_s: dict[PeerId, float] = field(default_factory=dict)  # seconds for which reading was paused
     leaves: set[int] = field(default_factory=set)  # slots whose leaves have arrived
     refused: dict[int, Said] = field(default_factory=dict)  # by slot
     writing: set[int] = field(default_factory=set)  # spans
     done: dict[int, Said] = field(default_factory=dict)  # by span
-    opened_at: dict[int, float] = field(default_factory=dict)  # slots asked for chunks that have sent nothing yet
+    opened_at: dict[int, float] = field(default_factory=dict)  # slots asked for chunks that have yet to send any
     awaited: dict[int, set[int]] = field(default_factory=dict)  # by span: missing chunks from reducers without a log
-    received: dict[int, Said] = field(default_factory=dict)  # by span: other reducers' spans on the disk
+    received: dict[int, Said] = field(default_factory=dict)  # by span: other reducers' spans on disk
     progress_at: float = NEVER
 
     @property
@@ -70,41 +70,41 @@ class Copy(Struct):
     asked: set[PeerId] = field(default_factory=set)
     asking: PeerId | None = None
     tries: int = 0
-    at: float = NEVER  # do not ask before this time
+    at: float = NEVER  # do not ask before then
 
 
 class Keeper(Struct):
     """The part of a relay that keeps the log. Indexes start at 1, and 0 means none."""
 
-    index: int = 0  # the last index on the disk
-    appending: int = 0  # the last index handed to the disk
+    index: int = 0  # the last index on disk
+    appending: int = 0  # the last index passed to the disk
     said: int = -1  # the index last reported to the coordinator
     gap_at: float = NEVER  # when a gap was last reported
-    step_back: int = 0  # how far before its last record the log last asked for records of the site's branch
-    keep_after: int = 0  # averaged bytes up to this index are deleted
-    covered: int = 0  # a verified snapshot covers the log up to this index, so that it needs no copies
+    step_back: int = 0  # how far back from its last record the log last asked for the site's branch
+    keep_after: int = 0  # averaged bytes up to this index have been deleted
+    covered: int = 0  # a verified snapshot covers the log up to this index, so it needs no copies
     scanned: int | None = None  # missing spans are known up to this index; None before the first message
     scanning: int = 0  # the first record of the page being checked; 0 means none
     copies: dict[tuple[int, int], Copy] = field(default_factory=dict)  # by index and span
 
 
 class RelayState(Struct, kw_only=True):
-    """A run as one relay sees it. Times are in monotonic seconds of the shell's clock."""
+    """A run as seen by one relay. Times are in monotonic seconds by the shell's clock."""
 
     run: RunId
     me: PeerId
     url: str = ""
     fingerprint: str = ""
-    reserve_percent: int = 0  # percent of the uplink that the household keeps for itself
+    reserve_percent: int = 0  # percent of the uplink kept for the household
     reducer: Reducer | None
     keeper: Keeper | None
-    spare: Keeper | None = None  # the log's state while the site does not want this peer to keep the log
-    gets_all: bool = False  # True inside a trainer, which gets all averages and keeps the log on request
+    spare: Keeper | None = None  # the log's state while the site does not want this peer to keep it
+    gets_all: bool = False  # True within a trainer, which gets all averages and keeps the log on request
     fence: int = 0  # the highest known fence
     joined: bool = False  # the site has asked for a hello on the open control link
     finished: bool = False
     said_at: float = NEVER
-    reached: tuple[PeerId, ...] = ()  # listeners to which this peer has a data link
+    reached: tuple[PeerId, ...] = ()  # listeners that this peer has a data link to
     reaches_at: float = NEVER
     links: dict[PeerId, Role] = field(default_factory=dict)
     listeners: tuple[m.Listener, ...] = ()
@@ -126,9 +126,9 @@ def named(attempt: Attempt) -> dict[str, Any]:
 
 
 def awaited(state: RelayState, plan: OpenPlan) -> dict[int, set[int]]:
-    """Return, by span, the chunks that a keeper of the log needs from other reducers.
+    """Return, by span, the chunks that a log keeper needs from other reducers.
 
-    A relay needs chunks only from reducers that keep no log. A trainer that keeps the log gets all the chunks.
+    A relay needs chunks only from reducers that keep no log. A trainer that keeps the log gets all chunks.
     """
     if state.keeper is None:
         return {}

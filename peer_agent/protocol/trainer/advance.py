@@ -18,7 +18,7 @@ from peer_agent.protocol.trainer.transitions import Cause, ignores, move
 
 
 def advance(state: TrainerState, event: e.Event, now: float, seed: int) -> list[e.Action]:  # noqa: C901, PLR0912
-    """Process one event. `now`: in monotonic seconds. `seed`: 128 fresh random bits, used to name an accumulator."""
+    """Process one event. `now`: monotonic seconds. `seed`: 128 fresh random bits, for naming an accumulator."""
     state.now = max(now, state.now)
     if state.phase is Phase.GONE:
         return []

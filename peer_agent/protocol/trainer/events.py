@@ -1,4 +1,4 @@
-"""Events of a trainer, and actions for its shell. Jobs are numbered, so that results of abandoned jobs are ignored."""
+"""A trainer's events, and actions for its shell. Jobs are numbered, so that results of abandoned jobs are ignored."""
 
 from msgspec import Struct
 
@@ -18,19 +18,19 @@ class Linked(Struct, frozen=True):
 
 
 class Heard(Struct, frozen=True):
-    """A message from the site arrived, other than a plan or a commit."""
+    """A message from the site has arrived, other than a plan or a commit."""
 
     message: m.TO_PEER
 
 
 class PlanHeard(Struct, frozen=True):
-    """The coordinator's plan arrived. The event contains only the verified part that concerns this trainer."""
+    """The coordinator's plan has arrived. The event contains only the verified part that concerns this trainer."""
 
     plan: OpenedPlan
 
 
 class CommitHeard(Struct, frozen=True):
-    """A commit arrived. The event contains only the verified part that concerns this trainer."""
+    """A commit has arrived. The event contains only the verified part that concerns this trainer."""
 
     record: OpenedRecord
 
@@ -46,14 +46,14 @@ class Computed(Struct, frozen=True):
     """The gradient of a job's units has been computed."""
 
     job: int
-    loss_sum: float  # nats over all loss tokens
-    loss_tokens: tuple[int, ...]  # loss tokens of each unit
-    base: int  # step of the parameters when the job began; the replica may be ahead by now
+    loss_sum: float  # in nats, over all loss tokens
+    loss_tokens: tuple[int, ...]  # loss tokens in each unit
+    base: int  # the parameters' step when the job began; the replica may be ahead by now
     in_one_pass: int = 1  # units that the device can compute in the next pass
 
 
 class NotFinite(Struct, frozen=True):
-    """The job's gradient was not finite and is discarded. `in_one_pass`: how many units the next pass can compute."""
+    """The job's gradient was not finite and has been discarded. `in_one_pass`: as in `Computed`."""
 
     job: int
     in_one_pass: int = 1
@@ -81,7 +81,7 @@ class Applied(Struct, frozen=True):
 
 
 class BytesMissing(Struct, frozen=True):
-    """No relay delivered all the averaged bytes of this update. The replica is unchanged."""
+    """No relay delivered all of this update's averaged bytes. The replica is unchanged."""
 
     job: int
 
@@ -100,7 +100,7 @@ class LoadFailed(Struct, frozen=True):
 
 
 class Hashed(Struct, frozen=True):
-    """The sha256 (hexadecimal) and size (bytes) of the canonical snapshot of the state at an entry."""
+    """The SHA-256 (hexadecimal) and size (bytes) of the canonical snapshot of the state at an entry."""
 
     index: int
     step: int
@@ -117,7 +117,7 @@ class Left(Struct, frozen=True):
 
 
 class Gathered(Struct, frozen=True):
-    """All of an attempt's averages have arrived, unconfirmed. `holds`: the Merkle root over all the spans' roots."""
+    """All of an attempt's averages have arrived, unconfirmed. `holds`: the Merkle root over all spans' roots."""
 
     attempt: int
     holds: bytes
@@ -126,7 +126,7 @@ class Gathered(Struct, frozen=True):
 
 
 class Reached(Struct, frozen=True):
-    """The listeners to which this machine now has data links."""
+    """The listeners that this machine now has data links to."""
 
     listeners: tuple[PeerId, ...]
 
@@ -173,7 +173,7 @@ class Say(Struct, frozen=True):
 
 
 class Tell(Struct, frozen=True):
-    """Show a sentence to the machine's user. The sentence is English with placeholders; the display translates it."""
+    """Show a sentence to the machine's user. It is in English with placeholders; the display translates it."""
 
     message: str
     details: dict[str, str | int] = {}
@@ -190,25 +190,25 @@ class Warn(Struct, frozen=True):
 
 
 class Began(Struct, frozen=True):
-    """Start showing an ongoing numbered error. Reporting the same error again changes nothing."""
+    """Start showing an ongoing numbered error. Reporting the same one again changes nothing."""
 
     fault: Fault
 
 
 class Ended(Struct, frozen=True):
-    """Stop showing these ongoing errors, if they are shown."""
+    """Stop showing these ongoing errors, if they are being shown."""
 
     codes: tuple[str, ...]
 
 
 class Quit(Struct, frozen=True):
-    """Stop the trainer. A fault means that continuing is pointless; without one, the run is finished."""
+    """Stop the trainer. If there is a fault, continuing is pointless; if not, the run is finished."""
 
     fault: Fault | None = None
 
 
 class Show(Struct, frozen=True):
-    """Show the run's state and, if the run is waiting, the reason."""
+    """Show the run's state and, if it is waiting, the reason."""
 
     state: str
     reason: str
@@ -221,7 +221,7 @@ class Dial(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """Load this snapshot, and first create the replica if there is none."""
+    """Load this snapshot, creating the replica first if there is none."""
 
     job: int
     greeting: m.Greeting
@@ -236,21 +236,21 @@ class Compute(Struct, frozen=True):
 
 
 class Keep(Struct, frozen=True):
-    """Add the last computed gradient to the fresh sum, which holds gradients that were never offered."""
+    """Add the last computed gradient to the fresh sum, which holds gradients that have never been offered."""
 
     job: int
 
 
 class Discard(Struct, frozen=True):
-    """Discard the fresh sum, which holds gradients that were never offered."""
+    """Discard the fresh sum, which holds gradients that have never been offered."""
 
 
 class DiscardHeld(Struct, frozen=True):
-    """Discard the held sum: offered gradients, and gradients that updates left out. The fresh sum is kept."""
+    """Discard the held sum: offered gradients, and those that updates left out. The fresh sum is kept."""
 
 
 class Renew(Struct, frozen=True):
-    """Discard all the gradients, including those of earlier steps, and the residuals."""
+    """Discard all gradients, including those of earlier steps, and the residuals."""
 
 
 class Freeze(Struct, frozen=True):
@@ -274,7 +274,7 @@ class Send(Struct, frozen=True):
 
 
 class Serve(Struct, frozen=True):
-    """Stream this trainer's chunks to a reducer that has asked for them. Skip the chunks that it already has."""
+    """Stream this trainer's chunks to a reducer that has asked for them, skipping those that it already has."""
 
     peer: PeerId
     message: m.Open

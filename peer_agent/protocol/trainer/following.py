@@ -1,4 +1,4 @@
-"""Keep a replica up to date with the log, by no other means than loading snapshots and applying records."""
+"""Keep a replica up to date with the log, solely by loading snapshots and applying records."""
 
 from msgspec.structs import replace
 
@@ -41,10 +41,10 @@ from peer_agent.protocol.trainer.work import (
     work,
 )
 
-ASK_AGAIN_S = 10.0  # seconds until the trainer looks again for bytes that no relay had
-# Errors that end when the replica has loaded a snapshot.
+ASK_AGAIN_S = 10.0  # seconds before the trainer looks again for bytes that no relay had
+# Errors that end once the replica has loaded a snapshot
 LOADING_ENDS = (codes.COPY_DIFFERS, codes.UPDATE_MISSING, codes.SNAPSHOT_GONE, codes.LOG_TAKEN_BACK)
-PENDING = 256  # records waiting for earlier records: more than two pages of the log
+PENDING = 256  # records waiting for earlier ones: more than two pages of the log
 
 
 def take_greeting(state: TrainerState, greeting: m.Greeting, seed: int) -> list[Action]:
@@ -153,7 +153,7 @@ def _load(state: TrainerState, cause: Cause) -> list[Action]:
 
 
 def take_loaded(state: TrainerState, loaded: Loaded) -> list[Action]:
-    """Use the loaded snapshot as the replica. Send a hello that lists no work, and follow the log from the snapshot."""
+    """Use the loaded snapshot as the replica. Send a hello that lists no work, and follow the log from there."""
     if ignores(state, Cause.LOADED) or loaded.job != state.job or state.loading is None:
         return []
     state.step, state.index, state.digest = state.loading.step, state.loading.index, loaded.digest
@@ -213,7 +213,7 @@ def take_record(state: TrainerState, record: OpenedRecord, seed: int) -> list[Ac
     state.vouched = max(state.vouched, record.fence)
     known = state.pending.get(record.index)
     if known is not None and (known.digest == record.digest or known.record.fence > record.record.fence):
-        # The site has sent the record again, perhaps to request a snapshot.
+        # The site has resent the record, perhaps to request a snapshot.
         flags = {"snapshot": record.snapshot or known.snapshot, "hash_state": record.hash_state or known.hash_state}
         state.pending[record.index] = replace(known, **flags)
         return []
@@ -228,12 +228,12 @@ def take_record(state: TrainerState, record: OpenedRecord, seed: int) -> list[Ac
 
 
 def _follows(state: TrainerState) -> bool:
-    """Return True if the next pending record continues this replica's log, and not another branch."""
+    """Return True if the next pending record continues this replica's log rather than another branch."""
     return state.pending[state.index + 1].record.previous == state.log_digest
 
 
 def _apply(state: TrainerState, cause: Cause) -> list[Action]:
-    """Begin to apply the next record. An open round stays open in the meantime, because its averages are needed."""
+    """Begin to apply the next record. An open round stays open meanwhile, because its averages are needed."""
     record = state.pending[state.index + 1]
     pause(state)
     state.jobs += 1
@@ -311,7 +311,7 @@ def _arrive(state: TrainerState, cause: Cause) -> list[Action]:
     """Continue after the state has changed: apply the next record, wait for one, or accumulate gradients."""
     if state.index + 1 in state.pending and _follows(state):
         return _apply(state, cause)
-    state.pending.pop(state.index + 1, None)  # of another branch: the site sends it again, or another one
+    state.pending.pop(state.index + 1, None)  # from another branch: the site will resend it or send another one
     move(state, cause, Phase.ACCUMULATE if state.is_at_head else Phase.FOLLOWING)
     return []
 
@@ -323,6 +323,6 @@ def _hand_in(state: TrainerState, record: OpenedRecord) -> list[Action]:
 
 
 def say_hash(state: TrainerState, hashed: Hashed) -> list[Action]:
-    """Report the snapshot's hash. The site accepts a snapshot only under the majority's hash."""
+    """Report the snapshot's hash. The site accepts a snapshot only if it has the majority's hash."""
     message = m.StateHash(run=state.run, index=hashed.index, step=hashed.step, sha256=hashed.sha256, size=hashed.size)
     return say(state, message)

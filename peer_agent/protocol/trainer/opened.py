@@ -21,7 +21,7 @@ class OpenedPlan(Struct, frozen=True, kw_only=True):
 
 
 class OwnPart(Struct, frozen=True, kw_only=True):
-    """This trainer's part of an update: its units, and the chunk ranges [first, stop) that are averaged."""
+    """This trainer's part in an update: its units, and the chunk ranges [first, stop) that are averaged."""
 
     accumulator: AccumulatorId
     units: tuple[Unit, ...]

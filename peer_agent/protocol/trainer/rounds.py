@@ -24,7 +24,7 @@ from peer_agent.protocol.trainer.state import ROUND, Phase, Round, TrainerState,
 from peer_agent.protocol.trainer.transitions import Cause, ignores, move
 from peer_agent.protocol.trainer.work import keep_fresh, not_finite, pause, renew, work
 
-EARLY_OPENS = 1000  # maximum number of Open messages that wait for their plan: the largest possible number of relays
+EARLY_OPENS = 1000  # most Open messages waiting for their plan: the largest possible number of relays
 
 
 def take_cut(state: TrainerState, cut: m.Cut) -> list[Action]:
@@ -39,7 +39,7 @@ def take_cut(state: TrainerState, cut: m.Cut) -> list[Action]:
 
 
 def take_sit_out(state: TrainerState, message: m.SitOut) -> list[Action]:
-    """Offer nothing in this round. Keep the held work, which is one step older in the next round (rules 10 and 30)."""
+    """Offer nothing in this round. Keep the held work, which will be one step older next round (rules 10 and 30)."""
     if ignores(state, Cause.LEFT_OUT) or message.step != state.step or not _is_new(state, message):
         return []
     actions = _stop(state)
@@ -89,7 +89,7 @@ def take_frozen(state: TrainerState, frozen: Frozen) -> list[Action]:
 
 
 def take_overflow(state: TrainerState, overflowed: Overflowed, seed: int) -> list[Action]:
-    """Give back all the units and start a new accumulator, because the gradient sum is not finite."""
+    """Give back all units and start a new accumulator, because the gradient sum is not finite."""
     round_ = state.round
     if ignores(state, Cause.OVERFLOWED) or round_ is None or overflowed.job != round_.freeze:
         return []
@@ -107,7 +107,7 @@ def take_plan(state: TrainerState, plan: OpenedPlan) -> list[Action]:
         return _look_on(state, plan)
     if (plan.step, plan.fence) != _place(round_):
         return []
-    if plan.round > round_.cut.round:  # the void of this round and the next cut were lost
+    if plan.round > round_.cut.round:  # this round's void and the next cut were lost
         return end_round(state)
     is_known = round_.plan is not None and plan.attempt <= round_.attempt
     if plan.round < round_.cut.round or plan.attempt < round_.attempt or is_known:
@@ -120,7 +120,7 @@ def take_plan(state: TrainerState, plan: OpenedPlan) -> list[Action]:
 
 
 def _look_on(state: TrainerState, plan: OpenedPlan) -> list[Action]:
-    """Receive the averages of a round without this trainer's work, so that it need not fetch them after the commit."""
+    """Receive the averages of a round without this trainer's work, to save fetching them after the commit."""
     if (plan.step, plan.fence) != (state.step, state.fence):
         return []
     move(state, Cause.PLANNED, state.phase)
@@ -212,7 +212,7 @@ def let_go(state: TrainerState) -> list[Action]:
 
 
 def start_over(state: TrainerState, cause: Cause, seed: int) -> list[Action]:
-    """Forget the accumulator and all the leases, and send a hello."""
+    """Forget the accumulator and all leases, and send a hello."""
     if ignores(state, cause):
         return []
     actions = let_go(state) + renew(state, seed)

@@ -6,11 +6,11 @@ from peer_agent.protocol.trainer.events import Action, Say
 from peer_agent.protocol.trainer.state import ROUND, Phase, TrainerState
 from peer_agent.protocol.trainer.transitions import Cause, ignores, move
 
-REPORT_S = 0.1  # minimum seconds between two reports
+REPORT_S = 0.1  # minimum seconds between reports
 HEARTBEAT_S = 2.0  # maximum seconds without a message
-HELLO_S = 5.0  # seconds until an unanswered hello is repeated, with backoff
+HELLO_S = 5.0  # seconds before an unanswered hello is repeated, with backoff
 LONGEST_HELLO_S = 60.0
-REACHES_S = 30.0  # seconds between two reports of reachable listeners, as one may be lost
+REACHES_S = 30.0  # seconds between reports of reachable listeners, as one may be lost
 
 
 def say(state: TrainerState, message: m.Message) -> list[Action]:
@@ -27,7 +27,7 @@ def hello(state: TrainerState) -> list[Action]:
 
 
 def reaches(state: TrainerState) -> list[Action]:
-    """Report the listeners that this trainer has links to. Even an empty report shows that probes are supported."""
+    """Report the listeners that this trainer has links to. Even an empty report shows that it supports probes."""
     state.reaches_at = state.now
     return say(state, m.Reaches(run=state.run, listeners=state.reached))
 
@@ -41,7 +41,7 @@ def take_reached(state: TrainerState, listeners: tuple[PeerId, ...]) -> list[Act
 
 
 def hello_of(state: TrainerState) -> m.Hello:
-    """Return a hello with everything the trainer holds, so that repeating the hello changes nothing."""
+    """Return a hello with everything that the trainer holds, so that repeating the hello changes nothing."""
     return m.Hello(
         run=state.run,
         accumulator=state.accumulator,
@@ -62,7 +62,7 @@ def hello_of(state: TrainerState) -> m.Hello:
 
 
 def _in_doubt(state: TrainerState) -> tuple[m.InDoubt, ...]:
-    """Return the attempt whose outcome this trainer does not know (rule 4)."""
+    """Return the attempt whose outcome is unknown to this trainer (rule 4)."""
     round_ = state.round
     if round_ is None or state.phase not in ROUND:
         return ()
@@ -70,7 +70,7 @@ def _in_doubt(state: TrainerState) -> tuple[m.InDoubt, ...]:
 
 
 def report(state: TrainerState, *, at_once: bool = False) -> list[Action]:
-    """Report total progress, often enough for the cut but not so often that it burdens the link."""
+    """Report total progress, often enough for the cut but not so often as to burden the link."""
     if not state.has_state or state.hello_due:
         return []  # a host must not check work before the next hello, which states the leases
     if not at_once and not state.is_full and state.now - state.reported_at < REPORT_S:

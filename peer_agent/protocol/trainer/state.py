@@ -1,4 +1,4 @@
-"""The state of a trainer: the run, the replica, the work and the round. Only `advance` owns and changes it."""
+"""A trainer's state: the run, the replica, the work and the round. Only `advance` owns and changes it."""
 
 from collections import deque
 from enum import StrEnum
@@ -17,10 +17,10 @@ from peer_agent.protocol.trainer.opened import OpenedPlan, OpenedRecord
 class Phase(StrEnum):
     ABSENT = "absent"  # no model state
     LOADING = "loading"
-    FOLLOWING = "following"  # behind the newest entry, waiting for a record
+    FOLLOWING = "following"  # behind the latest entry, waiting for a record
     APPLYING = "applying"
-    LACKING = "lacking"  # no relay has the bytes of the next record
-    ACCUMULATE = "accumulate"  # at the newest entry
+    LACKING = "lacking"  # no relay has the next record's bytes
+    ACCUMULATE = "accumulate"  # at the latest entry
     FREEZE = "freeze"  # cut, and encoding the gradient
     OFFER = "offer"  # has sent its offer, or is left out of the round
     REDUCE = "reduce"  # has the round's plan
@@ -31,7 +31,7 @@ ROUND = (Phase.FREEZE, Phase.OFFER, Phase.REDUCE)
 
 
 class InHand(Struct, frozen=True):
-    """The units being computed in one pass, which completes either all of them or none."""
+    """The units being computed in one pass, which completes either all or none of them."""
 
     job: int
     units: tuple[Unit, ...]
@@ -50,10 +50,10 @@ class Round(Struct):
 
     cut: m.Cut | m.SitOut
     attempt: int
-    freeze: int  # number of the job that encodes the offer; 0: no offer
+    freeze: int  # number of the job encoding the offer; 0: no offer
     offer: m.Offer | None = None
     plan: OpenedPlan | None = None
-    is_gathered: bool = False  # all averages of the attempt have arrived
+    is_gathered: bool = False  # all of the attempt's averages have arrived
     is_dropped: bool = False  # the attempt goes on without this trainer's slot
     early: list[tuple[PeerId, m.Open]] = field(default_factory=list)  # reducers with a newer plan
 
@@ -76,8 +76,8 @@ class TrainerState(Struct, kw_only=True):
     jobs: int = 0  # number of the last job
     # the run
     fence: int = 0  # the highest known fence
-    vouched: int = 0  # fence of the last host known to have this replica's newest entry
-    head: int = 0  # index of the newest known entry
+    vouched: int = 0  # fence of the last host known to have this replica's latest entry
+    head: int = 0  # index of the latest known entry
     greeting: m.Greeting | None = None
     recipe: Recipe | None = None
     snapshot: m.Snapshot | None = None
@@ -85,23 +85,23 @@ class TrainerState(Struct, kw_only=True):
     step: int = -1
     index: int = -1
     digest: str = ""
-    log_digest: str = ""  # digest of the record that this replica applied last
-    job: int = 0  # number of the job that loads or applies
+    log_digest: str = ""  # digest of the last record applied by this replica
+    job: int = 0  # number of the loading or applying job
     loading: m.Snapshot | None = None
     applying: OpenedRecord | None = None
     retry_at: float = 0.0
-    reloaded_at: int = -1  # step of the last Reload that this trainer carried out
+    reloaded_at: int = -1  # step of the last Reload carried out by this trainer
     rolled_back: int = 0  # index of the last known rollback
-    pending: dict[int, OpenedRecord] = field(default_factory=dict)  # records not applied yet, by index
-    # the work: each unit is in exactly one of queue, in_hand, fresh and kept
+    pending: dict[int, OpenedRecord] = field(default_factory=dict)  # records not yet applied, by index
+    # The work: each unit is in exactly one of queue, in_hand, fresh and kept
     queue: deque[Unit] = field(default_factory=deque)
-    coming: tuple[int, ...] = ()  # shards from which units after the queue will come
+    coming: tuple[int, ...] = ()  # shards that units after the queue will come from
     in_one_pass: int = 1  # units that the device can compute at once, as last reported
     in_hand: InHand | None = None
     fresh: dict[Unit, Done] = field(default_factory=dict)  # never offered; in the fresh sum
     kept: dict[Unit, Done] = field(default_factory=dict)  # offered; in the held sum, with what updates left out
     held: tokens.Ranges = ()  # loss tokens by chunk of kept and carried work
-    settled: dict[Unit, None] = field(default_factory=dict)  # recently included in updates: not computed again
+    settled: dict[Unit, None] = field(default_factory=dict)  # recently included in updates; not computed again
     quota: int = 0
     passed_over: int = 0  # rounds in a row without this trainer
     # the round
@@ -109,17 +109,17 @@ class TrainerState(Struct, kw_only=True):
     # the links
     url: str = ""  # where other peers can dial this trainer, or empty
     fingerprint: str = ""  # fingerprint of the certificate at `url`
-    reserve_percent: int = 0  # percent of the uplink that the household keeps for itself
-    reached: tuple[PeerId, ...] = ()  # listeners to which this trainer has a data link
+    reserve_percent: int = 0  # percent of the uplink kept for the household
+    reached: tuple[PeerId, ...] = ()  # listeners that this trainer has a data link to
     # messages sent
     unanswered: int = 0  # number of unanswered hellos; leases sent before the answer are ignored
     hello_at: float = 0.0
     hello_wait_s: float = 0.0
-    hello_due: bool = False  # say hello once the replica is at the newest entry
+    hello_due: bool = False  # say hello once the replica is at the latest entry
     spoke_at: float = 0.0
     reported_at: float = 0.0
     reaches_at: float = 0.0
-    gap_told: int = -1  # the index at which a gap was last reported
+    gap_told: int = -1  # index at which a gap was last reported
 
     @property
     def done(self) -> tuple[m.DoneUnit, ...]:
@@ -136,7 +136,7 @@ class TrainerState(Struct, kw_only=True):
 
     @property
     def loss_tokens(self) -> int:
-        """The loss tokens of the done units, not counting those of earlier units that updates left out."""
+        """The done units' loss tokens, not counting those of earlier units that updates left out."""
         return tokens_of(self.kept) + tokens_of(self.fresh)
 
     @property
@@ -156,18 +156,18 @@ class TrainerState(Struct, kw_only=True):
 
     @property
     def weights(self) -> tokens.Ranges:
-        """The tokens of all the work in this trainer's sums, new and carried, by chunk."""
+        """The tokens of all work in this trainer's sums, new and carried, by chunk."""
         return tokens.added(self.held, tokens_of(self.fresh))
 
     @property
     def room(self) -> int:
-        """The samples left in the quota (rule 22). Work that the open round may include does not count against it."""
+        """The samples left in the quota (rule 22). Work that the open round may include does not count towards it."""
         is_offered = self.overlaps and self.round is not None
         return self.quota - (samples_of(self.fresh) if is_offered else self.samples)
 
     @property
     def is_full(self) -> bool:
-        """True if the quota is used up, so that the trainer rests until the next commit."""
+        """True if the quota is used up, so that the trainer pauses until the next commit."""
         return self.room <= 0
 
     @property
@@ -182,7 +182,7 @@ class TrainerState(Struct, kw_only=True):
 
     @property
     def is_at_head(self) -> bool:
-        """True if the replica's entry is the newest that the trainer knows of."""
+        """True if the replica's entry is the latest that the trainer knows of."""
         return self.step >= 0 and self.index >= self.head
 
     @property
@@ -208,7 +208,7 @@ def loss_of(units: dict[Unit, Done]) -> float:
 
 
 def new_trainer(run: RunId, me: PeerId, now: float, seed: int) -> TrainerState:
-    """Return the state of a new process. `seed`: 128 random bits that no other process uses."""
+    """Return a new process's state. `seed`: 128 random bits used by no other process."""
     return TrainerState(run=run, me=me, accumulator=accumulator_of(seed), now=now, spoke_at=now)
 
 

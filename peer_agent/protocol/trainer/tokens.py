@@ -19,7 +19,7 @@ def added(ranges: Ranges, tokens: int) -> Ranges:
 
 
 def cleared(ranges: Ranges, included: Iterable[Span]) -> Ranges:
-    """Return the ranges with the included chunks set to no tokens. Equal neighbours are merged."""
+    """Return the ranges with no tokens in the included chunks. Equal neighbours are merged."""
     spans = sorted(included)
     merged: list[Weight] = []
     for part in ranges:

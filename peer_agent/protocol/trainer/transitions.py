@@ -38,8 +38,8 @@ BEFORE = (P.ABSENT, P.LOADING)
 BEHIND = (P.FOLLOWING, P.APPLYING, P.LACKING)
 PRESENT = (*BEHIND, P.ACCUMULATE, *ROUND)  # the trainer has a model state
 ALIVE = (*BEFORE, *PRESENT)
-FREE = (P.ACCUMULATE, P.FOLLOWING)  # in no round: at the newest entry or behind
-AFTERWARDS = (P.ACCUMULATE, P.FOLLOWING, P.APPLYING)  # possible phases after a change of the model state
+FREE = (P.ACCUMULATE, P.FOLLOWING)  # in no round: at the latest entry or behind
+AFTERWARDS = (P.ACCUMULATE, P.FOLLOWING, P.APPLYING)  # possible phases after the model state changes
 
 
 def _same(cause: Cause, *phases: Phase) -> dict[tuple[Phase, Cause], tuple[Phase, ...]]:
@@ -82,7 +82,7 @@ TRANSITIONS: dict[tuple[Phase, Cause], tuple[Phase, ...]] = {
 # A trainer that is GONE ignores everything.
 IGNORED: dict[Cause, tuple[Phase, ...]] = {
     Cause.ASKED: (),
-    Cause.GREETED: (P.LOADING, *PRESENT),  # the trainer already has a model state, or is loading one
+    Cause.GREETED: (P.LOADING, *PRESENT),  # the trainer already has a model state or is loading one
     Cause.LOADED: (P.ABSENT, *PRESENT),  # the result of an abandoned job
     Cause.SNAPSHOT_GONE: (P.ABSENT, *PRESENT),
     Cause.RELOAD: BEFORE,
@@ -92,7 +92,7 @@ IGNORED: dict[Cause, tuple[Phase, ...]] = {
     Cause.BYTES_MISSING: (*BEFORE, P.FOLLOWING, P.LACKING, P.ACCUMULATE, *ROUND),
     Cause.RETRY: (*BEFORE, P.FOLLOWING, P.APPLYING, P.ACCUMULATE, *ROUND),
     Cause.NEWER_SNAPSHOT: (*BEFORE, P.FOLLOWING, P.APPLYING, P.ACCUMULATE, *ROUND),  # the replica can follow the log
-    Cause.LEASED: BEFORE,  # without a state a trainer holds no units; the hello after loading says so
+    Cause.LEASED: BEFORE,  # without a state, a trainer holds no units; its hello after loading says so
     Cause.RESULT: BEFORE,  # no unit is being computed
     Cause.CUT: (*BEFORE, *BEHIND),  # the round goes on without this trainer
     Cause.LEFT_OUT: (*BEFORE, *BEHIND),

@@ -1,4 +1,4 @@
-"""The units leased to a trainer. Each unit is in exactly one of `queue`, `in_hand`, `fresh` and `kept`."""
+"""The units leased to a trainer. Each one is in exactly one of `queue`, `in_hand`, `fresh` and `kept`."""
 
 from collections.abc import Iterable
 
@@ -23,8 +23,8 @@ from peer_agent.protocol.trainer.speaking import report, say
 from peer_agent.protocol.trainer.state import ROUND, Done, InHand, Phase, TrainerState, accumulator_of
 from peer_agent.protocol.trainer.transitions import Cause, ignores, move
 
-MOST_UNITS = 100_000  # maximum number of units in the queue: as many as one lease can name
-REMEMBERED = 4096  # units of the last updates to remember, to recognize a repeated lease
+MOST_UNITS = 100_000  # most units in the queue: as many as one lease can name
+REMEMBERED = 4096  # units remembered from the last updates, to recognize repeated leases
 PASSED_OVER = 4  # after this many rounds in a row without this trainer, keep work that is one step old
 
 
@@ -62,9 +62,8 @@ def _of_one_pass(state: TrainerState) -> tuple[Unit, ...]:
 def _is_of_use(state: TrainerState) -> bool:
     """Return True if computing may begin.
 
-    With staleness 0, all the entries must be applied and no round may be open. With staleness 1, the trainer also
-    computes during a round, until the round's averages have arrived (rule 10). A unit begun after that would delay the
-    update.
+    With staleness 0, all entries must be applied and no round may be open. With staleness 1, the trainer also computes
+    during a round, until the round's averages have arrived (rule 10). A unit begun after that would delay the update.
     """
     if not state.overlaps or state.phase is Phase.ACCUMULATE:
         return state.phase is Phase.ACCUMULATE
@@ -104,7 +103,7 @@ def take_result(state: TrainerState, result: Computed | NotFinite) -> list[Actio
 
 
 def _done(units: tuple[Unit, ...], result: Computed) -> dict[Unit, Done]:
-    """Return a `Done` for each unit. The pass's loss is split among the units in proportion to their loss tokens."""
+    """Return a `Done` for each unit. The pass's loss is divided among the units in proportion to their loss tokens."""
     total = sum(result.loss_tokens) or 1
     return {
         unit: Done(result.base, result.loss_sum * (tokens / total), tokens)
@@ -127,7 +126,7 @@ def give_back(state: TrainerState) -> list[Action]:
 
 
 def renew(state: TrainerState, seed: int) -> list[Action]:
-    """Forget the accumulator and all its leases, and start a new accumulator."""
+    """Forget the accumulator and all its leases, and start a new one."""
     state.accumulator = accumulator_of(seed)
     state.queue.clear()
     state.in_hand = None
@@ -139,7 +138,7 @@ def renew(state: TrainerState, seed: int) -> list[Action]:
 
 
 def keep_fresh(state: TrainerState) -> None:
-    """Add the fresh sum to the held sum at the cut. The two sums cannot be separated afterwards."""
+    """Add the fresh sum to the held sum at the cut. The two cannot be separated afterwards."""
     state.held = state.weights
     state.kept |= state.fresh
     state.fresh = {}
@@ -165,9 +164,9 @@ def clear_included(state: TrainerState, record: OpenedRecord) -> bool:
 def do_again(state: TrainerState) -> list[Action]:
     """Redo this trainer's work after a step made without it, so that steps stay exact.
 
-    There is little work to redo, because this trainer had only just become ready. A machine that is always too late
-    keeps its work, which then enters the next step one step old and so is not exact (rule 10). With staleness 1, the
-    trainer always keeps the work unless some of it is too old.
+    There is little to redo, because this trainer had only just become ready. A machine that is always too late keeps
+    its work, which then enters the next step one step old and so is not exact (rule 10). With staleness 1, the trainer
+    always keeps the work unless some of it is too old.
     """
     if not state.fresh:
         return []
@@ -181,7 +180,7 @@ def do_again(state: TrainerState) -> list[Action]:
 
 
 def has_too_old(state: TrainerState) -> bool:
-    """Return True if the site would now refuse part of the held work. That part cannot be subtracted from the sum."""
+    """Return True if the site would now refuse part of the held work, which cannot be subtracted from the sum."""
     return _is_too_old(state, state.kept)
 
 

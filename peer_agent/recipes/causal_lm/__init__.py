@@ -28,7 +28,7 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     width: Annotated[int, Meta(ge=16, le=8192)] = 64
     heads: Annotated[int, Meta(ge=1, le=128)] = 4
     context: Annotated[int, Meta(ge=8, le=8192)] = 64  # tokens in a sample
-    # Heads for keys and values (arXiv 2305.13245). 0 means as many as `heads`.
+    # Heads for keys and values (arXiv 2305.13245), where 0 means as many as `heads`.
     kv_heads: Annotated[int, Meta(ge=0, le=128)] = 0
 
     @property
@@ -40,7 +40,7 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def keys(self) -> int:
-        """The total width of all the heads' keys, and of their values."""
+        """The total width of all heads' keys, and likewise of their values."""
         return self.width // self.heads * (self.kv_heads or self.heads)
 
 
@@ -131,9 +131,9 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
         )
 
 
-# Presets, by the machines and the time that people have. A laptop is taken to compute 50 GFLOPS and to send at 30 Mb/s,
-# as in the form's estimate. Each model is trained on about twenty tokens per parameter, or on as many as fit into the
-# time (arXiv 2203.15556).
+# Presets, by the machines and time that people have. A laptop is assumed to compute 50 GFLOPS and send at 30 Mb/s, as
+# in the form's estimate. Each model is trained on about twenty tokens per parameter, or on as many as fit into the time
+# (arXiv 2203.15556).
 EVENING = CausalLM(
     model=Model(layers=6, width=384, heads=6, context=256),
     optimizer=Optimizer(learning_rate=0.006, warmup_steps=60),

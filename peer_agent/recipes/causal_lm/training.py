@@ -25,7 +25,7 @@ from peer_agent.recipes.training import Batch, Place, Samples
 __all__ = ["load_shard", "loss_units_in", "sample_of", "size_of", "summed_loss", "written"]
 
 SPREAD = 0.02  # standard deviation of initial matrices, as in GPT-2
-# Matrices whose initial values are scaled by depth, as in GPT-2.
+# Matrices whose initial values are scaled by depth, as in GPT-2
 INTO_RESIDUAL = ("c_proj.weight", "o_proj.weight", "down_proj.weight")
 
 # The model
@@ -71,7 +71,7 @@ def _qwen(recipe: CausalLM) -> PreTrainedModel:
 
 def _gated(recipe: CausalLM) -> dict[str, Any]:
     shape = recipe.model
-    # No padding token. Its embedding would never learn, and here it would be the end-of-text token.
+    # No padding token, because its embedding would never learn, and here it would be the end-of-text token.
     return {
         "vocab_size": recipe.vocab,
         "max_position_embeddings": shape.context,
@@ -106,7 +106,7 @@ def figures_of(
 
 
 def save_model(recipe: CausalLM, model: PreTrainedModel, data: Path, out: Path) -> tuple[str, ...]:
-    """Write a transformers model with settings for generating text, and its tokenizer."""
+    """Write a transformers model, including settings for generating text and its tokenizer."""
     settings: Any = model.generation_config
     settings.update(do_sample=True, temperature=0.8, top_k=50, pad_token_id=recipe.end, max_length=recipe.model.context)
     model.save_pretrained(out)

@@ -17,7 +17,7 @@ KEPT = {"gpt2": 39.0, "llama": 27.0, "mistral": 27.0, "qwen2": 28.0, "qwen3": 32
 NAMES = {"gpt2": "GPT-2", "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen 2", "qwen3": "Qwen 3"}
 MOST_VOCAB = 1 << 20
 Size = Annotated[int, Meta(ge=1, le=1 << 20)]
-Shape = tuple[int, int]  # inputs and outputs of a matrix
+Shape = tuple[int, int]  # a matrix's inputs and outputs
 
 
 class Base(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -32,11 +32,11 @@ class Base(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     width: Size = 64
     heads: Size = 4
     kv_heads: Size = 4
-    head: Size = 16  # width of one head
+    head: Size = 16  # width of a head
     inside: Size = 172  # width inside the feed-forward
     context: Size = 64  # the longest input, in tokens
     vocab: Annotated[int, Meta(ge=2, le=MOST_VOCAB)] = 512
-    is_tied: bool = True  # True if input and output embeddings share one matrix
+    is_tied: bool = True  # True if input and output embeddings share a matrix
 
     @property
     def attention(self) -> dict[str, Shape]:
@@ -62,8 +62,7 @@ class _Read(Struct, frozen=True):
 
 @register
 class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
-    """Adapters of rank `rank` for a base model's matrices, trained on text. A sample is `context` tokens of the
-    text."""
+    """Adapters of rank `rank` for a base model's matrices, trained on text. A sample is `context` tokens of text."""
 
     summaries = (
         (
@@ -113,7 +112,7 @@ class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
         return (samples - 1) * (self.context - 1) + 1, samples * (self.context - 1)
 
     def parameters(self) -> int:
-        """Return the number of adapter parameters: two narrow matrices for each adapted matrix."""
+        """Return the number of adapter parameters: two narrow matrices per adapted matrix."""
         return self.base.layers * sum(self.rank * (into + out) for into, out in self.adapted.values())
 
     def fixed_parameters(self) -> int:

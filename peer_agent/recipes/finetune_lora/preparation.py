@@ -1,4 +1,4 @@
-"""Prepare a text for an existing model, using the model's own tokenizer."""
+"""Prepares a text for an existing model, using the model's own tokenizer."""
 
 from typing import ClassVar, Literal
 
@@ -7,9 +7,7 @@ from peer_agent.recipes.text.preparation import TextPreparation
 
 
 class AdaptedText(Preparation, frozen=True, tag="adapted_text"):
-    """Shards of text in the base model's tokens. The tokenizer and the model's parameters are stored next to the
-    shards.
-    """
+    """Shards of text in the base model's tokens, stored next to its tokenizer and parameters."""
 
     material: ClassVar[Material] = TextPreparation.material._replace(
         takes=None,

@@ -22,7 +22,7 @@ from peer_agent.recipes.training import Batch, Place, Samples
 __all__ = ["load_shard", "loss_units_in", "sample_of", "size_of", "summed_loss", "written"]
 
 load_shard = load_wide_shard
-CONFIG = "config"  # metadata key in the base model's file; the value is the transformers configuration
+CONFIG = "config"  # metadata key in the base model's file, with the transformers configuration
 ADAPTER = "default"  # peft's name for the only adapter
 DROPOUTS = ("attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout")
 
@@ -45,7 +45,7 @@ def build_model(recipe: FinetuneLoRA, files: Path) -> PeftModel:
         model: PeftModel = get_peft_model(base, settings)
     for name, parameter in model.named_parameters():
         if f"lora_A.{ADAPTER}" in name:
-            # The standard deviation of the uniform values that peft itself draws.
+            # The standard deviation of the uniform values that peft itself draws
             draw_normal(parameter, seed=recipe.seed, name=name, spread=(3 * parameter.shape[1]) ** -0.5)
     return model
 

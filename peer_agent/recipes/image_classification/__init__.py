@@ -10,20 +10,20 @@ from peer_agent.protocol.recipe import NO_YES, Optimizer, Rule, Words, register
 from peer_agent.recipes.images.recipe import LARC, OF_TRUNK, ImageRecipe
 from peer_agent.recipes.images.trunk import Trunk
 
-LONGEST_CLASS = 255  # characters: the longest folder name that common file systems allow
+LONGEST_CLASS = 255  # in characters: the longest folder name that common file systems allow
 ClassName = Annotated[str, Meta(min_length=1, max_length=LONGEST_CLASS)]
 
 
 @register
 class ImageClassification(ImageRecipe, frozen=True, kw_only=True, tag="image_classification"):
-    """A ResNet trained on labelled images. A sample is an image, which may be shifted by a few pixels and mirrored."""
+    """A ResNet trained on labelled images. A sample is an image, possibly shifted by a few pixels and mirrored."""
 
     summaries = (
         "a {trunk} image classifier of width {width}, {side} by {side} pixels, {classes} classes",
         "a {trunk} image classifier of width {width}, {side} by {side} pixels",
     )
 
-    usual_passes = 30  # images differ in each pass, because they are augmented
+    usual_passes = 30  # images differ on each pass, because they are augmented
     title = "Image classifier"
     about = "Learns to name what a picture shows."
     training = "peer_agent.recipes.image_classification.training"
@@ -55,7 +55,7 @@ class ImageClassification(ImageRecipe, frozen=True, kw_only=True, tag="image_cla
         return samples * self.kept_of(self.side)
 
     def rules(self) -> Iterable[Rule]:
-        """Require micro-batches of at least two images, because the batch statistics of one image are meaningless."""
+        """Require micro-batches of at least two images, because a single image's batch statistics are meaningless."""
         yield Rule("micro_batch", "a micro batch of images has 2 of them or more", self.micro_batch < 2)
 
     def fitted(self, data: Mapping[str, Any]) -> Self:

@@ -32,7 +32,7 @@ def build_model(recipe: ImageClassification) -> PreTrainedModel:
 
 
 def batch_of(recipe: ImageClassification, shard: Images, samples: Samples, place: Place) -> Batch:
-    """Return augmented images [samples, side, side, 3], and their classes [samples]."""
+    """Return augmented images [samples, side, side, 3] and their classes [samples]."""
     by = int(recipe.shift * recipe.side)
     images = [
         moved(shard.pixels[sample], chance_of(place, int(sample)), by=by, may_flip=bool(recipe.flip))

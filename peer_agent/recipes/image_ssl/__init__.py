@@ -12,7 +12,7 @@ from peer_agent.recipes.images.preparation import ImagePreparation
 from peer_agent.recipes.images.recipe import LARC, OF_TRUNK, ImageRecipe
 from peer_agent.recipes.images.trunk import Trunk
 
-LARGE = 2  # large crops per image; other crops predict their assignment to prototypes
+LARGE = 2  # large crops per image, whose assignments to prototypes other crops predict
 
 
 class Multicrop(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -35,7 +35,7 @@ class Multicrop(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
     """A ResNet with a two-layer head and prototypes. A sample is one image, seen as several crops. Images are assigned
     to prototypes within a unit, so `micro_batch` affects what the model learns. Schedules depend only on committed
-    steps, and no unit needs the result of an earlier unit (rule 33).
+    steps, and no unit needs an earlier unit's result (rule 33).
     """
 
     summaries = (
@@ -45,7 +45,7 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
         ),
     )
 
-    usual_passes = 100  # crops differ in each pass (arXiv 2006.09882, section 4)
+    usual_passes = 100  # crops differ on each pass (arXiv 2006.09882, section 4)
     title = "Images without labels"
     about = "Learns from unlabelled pictures (SwAV). For researchers."
     training = "peer_agent.recipes.image_ssl.training"
@@ -119,7 +119,7 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
         return samples * (crops + self.crops.count * behind)
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:
-        """Return the number of pairs of a large crop and another crop of its image, as both minimum and maximum."""
+        """Return the number of (large crop, other crop) pairs from the same image, as both minimum and maximum."""
         pairs = samples * LARGE * (self.crops.count - 1)
         return pairs, pairs
 

@@ -43,7 +43,7 @@ from peer_agent.recipes.training import Batch, Place, Samples, chance_of
 
 # Crops are cut and recoloured on the model's device.
 
-WIDE = 3  # radius of a blur in sigmas; farther away, it has no visible effect
+WIDE = 3  # radius of a blur in sigmas, beyond which it has no visible effect
 
 
 def cut(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Tensor:
@@ -75,7 +75,7 @@ def _coloured(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Ten
 
 
 def _blurred(images: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
-    """Blur each image by its own `sigma`, in pixels. At 0, the image is unchanged."""
+    """Blur each image by its own `sigma`, in pixels. Where it is 0, the image is unchanged."""
     radius = math.ceil(WIDE * SIGMA_MOST * images.shape[-1])
     wide = sigma.clamp(min=1e-3).unsqueeze(1).expand(-1, 2)
     blurred = kornia.filters.gaussian_blur2d(images, 2 * radius + 1, wide)
@@ -86,14 +86,14 @@ def _each(values: torch.Tensor) -> torch.Tensor:
     return values.view(-1, 1, 1, 1)
 
 
-# A linear probe (arXiv 1610.01644) measures how well a linear classifier finds the classes from features.
+# A linear probe (arXiv 1610.01644) measures how well a linear classifier finds the classes from the features.
 
 DECAY = 1e-4  # weight decay, added to the mean loss
 MOST_STEPS = 200
 
 
 class Labelled(NamedTuple):
-    """Features [images, features], and the class of each image [images]."""
+    """Features [images, features], and each image's class [images]."""
 
     features: NDArray[np.float32]
     labels: NDArray[np.int64]
@@ -101,8 +101,8 @@ class Labelled(NamedTuple):
 
 def probe_accuracy(learned: Labelled, held: Labelled) -> float:
     """Train a softmax regression on `learned` and return its accuracy on `held`. The result is deterministic. Features
-    are standardized with the mean and standard deviation of `learned`. Training takes at most MOST_STEPS steps, each
-    in time proportional to images x features x classes. Raises ValueError if either set is empty.
+    are standardized with the mean and standard deviation of `learned`. Training takes at most MOST_STEPS steps, each in
+    time proportional to images x features x classes. Raises ValueError if either set is empty.
     """
     if not learned.labels.size or not held.labels.size:
         raise ValueError("a probe needs images to learn from, and others to name")
@@ -157,8 +157,8 @@ class SwAV(nn.Module):
         self.prototypes = nn.Linear(recipe.projection, recipe.prototypes, bias=False)
 
     def forward(self, crops: list[torch.Tensor]) -> torch.Tensor:
-        """Return the crops' scores [n, prototypes]. The trunk normalizes each size's crops [crops, 3, side, side] as
-        one batch.
+        """Return the crops' scores [n, prototypes]. The trunk normalizes the crops of each size [crops, 3, side, side]
+        as one batch.
         """
         features = [self.trunk(pixel_values=of_a_size).pooler_output.flatten(1) for of_a_size in crops]
         scores: torch.Tensor = self.prototypes(functional.normalize(self.head(torch.cat(features))))
@@ -174,7 +174,7 @@ def build_model(recipe: ImageSSL) -> SwAV:
 
 
 def _initialise_projection(head: nn.Sequential, seed: int) -> None:
-    """Initialise the weights and biases of the head's linear layers with torch's standard deviation. Biases must not
+    """Initialize the weights and biases of the head's linear layers with torch's standard deviation. Biases must not
     start at zero: with a norm of 0, LARC would not limit their step.
     """
     for name, values in head.named_parameters(prefix="head"):
@@ -192,8 +192,7 @@ def batch_of(recipe: ImageSSL, shard: Images, samples: Samples, place: Place) ->
 
 
 def _drawn(recipe: ImageSSL, sample: int, images: int, place: Place) -> tuple[Samples, Crops]:
-    """Return the numbers of a sample's own image and the queued images, and its crops: large, then small, then
-    queued."""
+    """Return the numbers of a sample's own image and the queued images, and its large, small and queued crops."""
     chance, of, looks = chance_of(place, sample), recipe.crops, recipe.looks
     large = drawn_crops(chance, LARGE, of.large_least, of.large_most, looks)
     small = drawn_crops(chance, of.small, of.small_least, of.small_most, looks)
@@ -203,7 +202,7 @@ def _drawn(recipe: ImageSSL, sample: int, images: int, place: Place) -> tuple[Sa
 
 
 def loss_units_in(batch: Batch) -> int:
-    """Return the number of pairs of a large crop and another crop of its image."""
+    """Return the number of (large crop, other crop) pairs from the same image."""
     (samples, images, *_), (_, crops, _) = (part.shape for part in batch)
     return int(samples * LARGE * (crops - (images - 1) - 1))
 
@@ -227,15 +226,15 @@ def summed_loss(recipe: ImageSSL, model: SwAV, batch: Batch, device: torch.devic
 
 
 def _cut(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Tensor:
-    """Cut crops [n, c, columns] from images [n, 3, s, s]. Return [c * n, 3, side, side]: the first crops of all
-    images, then the second crops, and so on.
+    """Cut crops [n, c, columns] from images [n, 3, s, s]. Return [c * n, 3, side, side]: the first crops of all images,
+    then the second crops, and so on.
     """
     count = crops.shape[1]
     return cut(images.repeat(count, 1, 1, 1), crops.transpose(0, 1).flatten(0, 1), side)
 
 
 def _queue(recipe: ImageSSL, model: SwAV, images: torch.Tensor, crops: torch.Tensor) -> torch.Tensor:
-    """Return the scores of the queued images' crops. Queued images affect only the assignment."""
+    """Return the scores of the queued images' crops. Queued images affect nothing but the assignment."""
     if not images.shape[1]:
         return crops.new_zeros(0, recipe.prototypes)
     with torch.no_grad():
@@ -259,9 +258,7 @@ def assignments(recipe: ImageSSL, scores: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def figures_of(recipe: ImageSSL, model: SwAV, heldout: Images, loss: float, most: int) -> Mapping[str, float]:
-    """Return the accuracy of a linear probe trained on every other held-out image. Return {} if there is only one
-    class.
-    """
+    """Return the accuracy of a linear probe trained on every other held-out image, or {} if there is only one class."""
     del loss
     if heldout.labels.max() == heldout.labels.min():
         return {}
@@ -273,7 +270,7 @@ def figures_of(recipe: ImageSSL, model: SwAV, heldout: Images, loss: float, most
 
 
 def save_model(recipe: ImageSSL, model: SwAV, data: Path, out: Path) -> tuple[str, ...]:
-    """Write a transformers model that extracts features. It contains only the trunk."""
+    """Write a transformers model that extracts features, containing only the trunk."""
     recalibrate(model.trunk, shards_of(data / "shards"))
     model.trunk.save_pretrained(out)
     write_preprocessing(recipe, out)

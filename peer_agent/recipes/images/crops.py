@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 Part = Annotated[float, Meta(gt=0, le=1)]
 Chance = Annotated[float, Meta(ge=0, le=1)]
 
-TRIES = 10  # number of boxes to try until one fits into the image; if none does, the crop is the whole image
-NARROWEST = 3 / 4  # the smallest ratio of a box's width to its height, or of its height to its width
+TRIES = 10  # boxes to try until one fits in the image; if none does, the crop is the whole image
+NARROWEST = 3 / 4  # the smallest ratio of a box's width to its height, or the other way round
 SIGMA_LEAST, SIGMA_MOST = 0.1 / 224, 2.0 / 224  # a blur's sigma range, relative to the crop's side; usual at 224 pixels
 DRAWS = 2 * TRIES + 11  # random numbers used per crop
 
 
-# The columns of a crop. Lengths are fractions of the image's side. Brightness, contrast and saturation are factors: 1
+# A crop's columns. Lengths are fractions of the image's side. Brightness, contrast and saturation are factors: 1
 # changes nothing. Hue is a rotation: 1 is a full turn. Sigma is the width of a blur, relative to the crop's side: 0
 # means no blur.
 LEFT, TOP, WIDTH, HEIGHT, MIRRORED, BRIGHTNESS, CONTRAST, SATURATION, HUE, GREY, SIGMA = range(11)
@@ -56,7 +56,7 @@ def drawn_crops(chance: np.random.Generator, count: int, least: float, most: flo
 def _sizes(
     areas: NDArray[np.float64], shapes: NDArray[np.float64], least: float, most: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return, for each row, the width and height of the first box that fits into the image, or 1 and 1 if none fits."""
+    """Return, for each row, the width and height of the first box that fits in the image, or 1 and 1 if none does."""
     area, ratio = least + (most - least) * areas, NARROWEST ** (1 - 2 * shapes)
     width, height = np.sqrt(area * ratio), np.sqrt(area / ratio)
     fits = (width <= 1) & (height <= 1)

@@ -14,7 +14,7 @@ Pixels = NDArray[np.uint8]  # [images, side, side, 3]
 
 
 class Images(NamedTuple):
-    """Images, and the class number of each image."""
+    """Images, and each image's class number."""
 
     pixels: Pixels
     labels: NDArray[np.uint16]

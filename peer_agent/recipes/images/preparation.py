@@ -1,4 +1,4 @@
-"""Prepare images as RGB squares of one size."""
+"""Prepares images as RGB squares of equal size."""
 
 from typing import ClassVar, Literal
 
@@ -6,8 +6,8 @@ from peer_agent.protocol.recipe import Material, Preparation
 
 
 class ImagePreparation(Preparation, frozen=True, tag="images"):
-    """Shards of square RGB images of `side` by `side` pixels, one byte per colour, and the class of each image. The
-    shorter side is scaled to `side`, and the longer side is cropped around its centre.
+    """Shards of square RGB images of `side` by `side` pixels, one byte per colour, and each image's class. The shorter
+    side is scaled to `side`, and the longer one is cropped around its centre.
     """
 
     material: ClassVar[Material] = Material(

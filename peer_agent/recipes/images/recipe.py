@@ -1,4 +1,4 @@
-"""The base class of the image recipes. All samples have the same size, and each unit is always computed whole."""
+"""The base class of the image recipes. All samples are the same size, and each unit is always computed whole."""
 
 from typing import Annotated, ClassVar
 
@@ -34,8 +34,8 @@ class ImageRecipe(Recipe, frozen=True, kw_only=True):
     side: Annotated[int, Meta(ge=8, le=512)] = 32  # pixels
 
     def samples_in(self, size: int) -> int:
-        """Return how many samples of a shard are used, in whole units. A small shard of at least two samples forms one
-        unit.
+        """Return how many of a shard's samples are used, in whole units. A small shard of at least two samples forms
+        one unit.
         """
         if size < self.micro_batch:
             return size if size >= 2 else 0

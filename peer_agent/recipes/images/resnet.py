@@ -18,8 +18,8 @@ from peer_agent.recipes.images.trunk import COLOURS, DEPTHS
 from peer_agent.recipes.initial import draw_normal
 from peer_agent.recipes.training import write_json
 
-AT_A_TIME = 64  # images in a batch for a release's running statistics ...
-JUDGED = 4096  # maximum number of held-out images to evaluate
+AT_A_TIME = 64  # images per batch for a release's running statistics ...
+JUDGED = 4096  # most held-out images evaluated
 RECALIBRATED = ImagePreparation.least_beside // AT_A_TIME  # ... and how many batches these statistics use
 
 
@@ -56,7 +56,7 @@ def _norms_of(model: torch.nn.Module) -> list[_BatchNorm]:
 
 
 def whole_images(recipe: ImageRecipe, images: Images, most: int) -> Iterator[torch.Tensor]:
-    """Yield the first held-out images in whole units [micro batch, 3, side, side]. Each unit has its own batch
+    """Yield the first held-out images in whole units [micro batch, 3, side, side], each with its own batch
     statistics.
     """
     for start in range(0, min(recipe.samples_in(len(images.labels)), JUDGED, most), recipe.micro_batch):
@@ -86,7 +86,7 @@ def _batches(shards: Iterable[Images]) -> Iterable[Any]:
 
 
 PREPROCESSING = "preprocessor_config.json"
-BICUBIC = 3  # the number of this filter in Pillow
+BICUBIC = 3  # this filter's number in Pillow
 
 
 def write_preprocessing(recipe: ImageRecipe, out: Path) -> None:

@@ -1,4 +1,4 @@
-"""The shape of a ResNet in plain numbers (arXiv 1512.03385, as transformers builds it)."""
+"""A ResNet's shape in plain numbers (arXiv 1512.03385, as built by transformers)."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal, NamedTuple
@@ -17,7 +17,7 @@ REDUCTION = 4  # factor by which a bottleneck reduces its inner width
 
 
 class Trunk(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A ResNet without its head. `width`: the number of channels in the first stage. It doubles with each further
+    """A ResNet without its head. `width`: the number of channels in the first stage, which doubles with each further
     stage.
     """
 
@@ -30,12 +30,12 @@ class Trunk(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def has_bottlenecks(self) -> bool:
-        """True if a layer has three convolutions instead of two."""
+        """True if each layer has three convolutions instead of two."""
         return self.family == "resnet50"
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The number of output channels of each stage."""
+        """The number of output channels in each stage."""
         first = self.width * (REDUCTION if self.has_bottlenecks else 1)
         return tuple(first * 2**stage for stage in range(len(DEPTHS[self.family])))
 

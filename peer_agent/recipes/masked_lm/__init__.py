@@ -1,5 +1,5 @@
-"""The recipe for a masked language model. It predicts hidden words from the text on both sides, and the order of a
-sample's two parts.
+"""The recipe for a masked language model, which predicts hidden words from the text on either side of them, as well as
+the order of a sample's two parts.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,21 +22,21 @@ KEPT = {"albert": 36.0, "bert": 22.0}
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The shape of an encoder. ALBERT uses one layer repeatedly."""
+    """An encoder's shape. ALBERT uses one layer repeatedly."""
 
     family: Literal["albert", "bert"] = "albert"
     layers: Annotated[int, Meta(ge=1, le=64)] = 4
     width: Annotated[int, Meta(ge=16, le=8192)] = 128
     heads: Annotated[int, Meta(ge=1, le=128)] = 4
-    context: Annotated[int, Meta(ge=16, le=8192)] = 64  # tokens in a sample, including special tokens
+    context: Annotated[int, Meta(ge=16, le=8192)] = 64  # tokens in a sample, including special ones
     embedding: Annotated[int, Meta(ge=8, le=4096)] = 64  # width of a token's embedding before projection, in ALBERT
 
 
 @register
 class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
     """ALBERT or BERT trained from scratch to predict masked words and, optionally, the order of two parts. A sample is
-    as much text as fits in the context with the special tokens. All full samples have the same number of masked words,
-    so a mean over masked words is also a mean over samples.
+    as much text as fits in the context along with the special tokens. All full samples have the same number of masked
+    words, so a mean over masked words is also a mean over samples.
     """
 
     summaries = (
@@ -74,7 +74,7 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
     lowercase: Literal[0, 1] = 0
     masked: Annotated[float, Meta(ge=0.01, le=0.5)] = 0.15
     order: Literal[0, 1] = 1
-    # Padding, unknown, [CLS], [SEP] and [MASK]. Set from the tokenizer.
+    # Padding, unknown, [CLS], [SEP] and [MASK]; set from the tokenizer
     special: tuple[Token, Token, Token, Token, Token] = (0, 1, 2, 3, 4)
 
     @property
@@ -138,7 +138,7 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
         )
 
 
-# From arXiv 2106.10207, section 4.2, with the values in its published code.
+# From arXiv 2106.10207, section 4.2, with the values in its published code
 PAPER = MaskedLM(
     model=Model(layers=24, width=1024, heads=16, context=512, embedding=128),
     optimizer=Optimizer(

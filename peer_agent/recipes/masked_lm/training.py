@@ -15,9 +15,9 @@ from peer_agent.recipes.masked_lm import MaskedLM
 from peer_agent.recipes.text.tokens import IGNORED, TOKENIZER_FILES, Sentences, copy_tokenizer, load_sentences
 from peer_agent.recipes.training import Batch, Place, Samples, chance_of, heldout_batches
 
-JUDGED = 2048  # approximate number of held-out samples to evaluate
+JUDGED = 2048  # approximate number of held-out samples evaluated
 SPREAD = 0.02  # standard deviation of initial matrices
-KEPT_SHARE, RANDOM_SHARE = 0.1, 0.1  # fractions of masked words: left unchanged, and replaced by a random word
+KEPT_SHARE, RANDOM_SHARE = 0.1, 0.1  # fractions of masked words left unchanged, and replaced by a random word
 
 # The model
 
@@ -79,7 +79,7 @@ def _bert(recipe: MaskedLM) -> PreTrainedModel:
 
 
 def load_shard(path: Path) -> Sentences:
-    """Return a shard's tokens and the starts of its sentences. Raises Problem E111."""
+    """Return a shard's tokens and where its sentences start. Raises Problem E111."""
     return load_sentences(path)
 
 
@@ -166,8 +166,8 @@ def loss_units_in(batch: Batch) -> int:
 
 
 def summed_loss(recipe: MaskedLM, model: torch.nn.Module, batch: Batch, device: torch.device) -> torch.Tensor:
-    """Return the summed loss of masked words, plus each sample's order loss times its number of masked words.
-    Divided by the number of masked words, this is the sum of the two mean losses, as in the paper.
+    """Return the summed loss of masked words, plus each sample's order loss times its number of masked words. Divided
+    by the number of masked words, this is the sum of the two mean losses, as in the paper.
     """
     found = _found(recipe, model, batch, device)
     words = functional.cross_entropy(found.words, found.masked, reduction="sum")
@@ -188,7 +188,7 @@ class _Found(NamedTuple):
 
 
 def _found(recipe: MaskedLM, model: Any, batch: Batch, device: torch.device) -> _Found:
-    """Run the model, computing logits only for masked words. Computing them all would take at least as long as one
+    """Run the model, computing logits only for masked words. Computing all of them would take at least as long as a
     layer.
     """
     ids, labels, kinds, mask, _ = (torch.from_numpy(part).to(device) for part in batch)

@@ -15,9 +15,9 @@ from peer_agent.recipes.text.tokens import IGNORED, Tokens
 from peer_agent.recipes.training import Batch
 
 SAMPLE_TOKENS, SAMPLE_SEED = 120, 0
-WRITTEN_TOKENS, WRITING_S = 48, 120.0  # tokens to write after a prompt, and seconds for all prompts
+WRITTEN_TOKENS, WRITING_S = 48, 120.0  # tokens to write after a prompt, and seconds for all prompts together
 SAFELY = {"local_files_only": True, "trust_remote_code": False}
-LARGEST_LOSS = 700.0  # the perplexity of a larger loss overflows
+LARGEST_LOSS = 700.0  # the perplexity of a larger loss would overflow
 
 
 def size_of(shard: Tokens) -> int:
@@ -25,7 +25,7 @@ def size_of(shard: Tokens) -> int:
 
 
 def loss_units_in(batch: Batch) -> int:
-    """Return the number of tokens with a loss: all labelled tokens except each sample's first."""
+    """Return the number of tokens that have a loss: all labelled tokens except each sample's first."""
     _, labels = batch
     return int(np.count_nonzero(labels[:, 1:] != IGNORED))
 
@@ -52,7 +52,7 @@ def sample_of(folder: Path) -> str:
 
 
 def written(recipe: Any, model: Any, data: Path, prompts: Sequence[str]) -> list[str]:
-    """Return a deterministic continuation of each prompt. If the model is slow, skip the last prompts."""
+    """Return a deterministic continuation of each prompt, skipping the last prompts if the model is slow."""
     del recipe
     tokenizer: Any = AutoTokenizer.from_pretrained(data / "tokenizer", local_files_only=True)
     context, until, texts = model.config.max_position_embeddings, time.monotonic() + WRITING_S, list[str]()

@@ -12,9 +12,9 @@ from safetensors import SafetensorError, safe_open
 from peer_agent.protocol.errors import Problem
 
 METADATA = "portion"
-MOST_GROUPS = 10_000  # row groups in one portion
-MOST_PARTS = 1000  # parts into which row groups are divided
-MOST_TOKENS = 1 << 25  # tokens in the shard of a portion
+MOST_GROUPS = 10_000  # most row groups in a portion
+MOST_PARTS = 1000  # most parts that row groups are divided into
+MOST_TOKENS = 1 << 25  # most tokens in a portion's shard
 
 Commit = Annotated[str, Meta(pattern="^[0-9a-f]{40}$")]
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
@@ -23,7 +23,7 @@ Count = Annotated[int, Meta(ge=0, le=1 << 48)]
 
 
 class Cutting(Struct, frozen=True, forbid_unknown_fields=True):
-    """Rules for tokenizing texts. `tokenizer`: its sha256. `end`: the token after each document, unless `sentences` is
+    """Rules for tokenizing texts. `tokenizer`: its SHA-256. `end`: the token after each document, unless `sentences` is
     set.
     """
 
@@ -34,7 +34,7 @@ class Cutting(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Portion(Struct, frozen=True, forbid_unknown_fields=True):
     """One part of one column, in row groups `first` to `first + groups` of a file. The documents in these row groups
-    are split into `parts` parts. `size`: the file's size in bytes. `tokens`: the shard's length, however many tokens
+    are divided into `parts` parts. `size`: the file's size in bytes. `tokens`: the shard's length, however many tokens
     the rows yield.
     """
 
@@ -52,12 +52,12 @@ class Portion(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def portion_in(path: Path) -> Portion | None:
-    """Return the portion in a shard's file, or None if the file is a built shard or malformed. Raises Problem E414."""
+    """Return the portion in a shard's file, or None if it is a built shard or malformed. Raises Problem E414."""
     try:
         with safe_open(path, framework="numpy") as file:
             said = (file.metadata() or {}).get(METADATA)
     except SafetensorError:
-        return None  # the shard's reader reports the malformed file
+        return None  # the shard's reader reports malformed files
     if said is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The base class of the text recipes. Samples are pieces of a text, tokenized with the text's own tokenizer."""
+"""The base class of the text recipes. Samples are stretches of a text, tokenized with the text's own tokenizer."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from peer_agent.protocol.recipe import Preparation, Recipe, Rule
 from peer_agent.recipes.text.preparation import TextPreparation
 
-# A sample is `context` tokens of a shard. The rest of a shard is a shorter sample if it has two or more tokens.
+# A sample is `context` tokens of a shard. The remainder of a shard is a shorter sample if it has at least two tokens.
 
-HEADER_BYTES = 64 * 1024  # maximum number of bytes besides the tokens
+HEADER_BYTES = 64 * 1024  # most bytes besides the tokens
 
 
 def samples_in(tokens: int, context: int) -> int:
@@ -58,7 +58,7 @@ class TextRecipe(Recipe, frozen=True, kw_only=True):
 
 
 def usage_of_writer(model: str) -> str:
-    """Return Python code that generates text with a released model. `model`: the model's folder or name, in quotes."""
+    """Return Python code that generates text with a released model. `model`: its folder or name, in quotes."""
     return (
         "from transformers import pipeline\n"
         f'write = pipeline("text-generation", model={model})\n'

@@ -11,14 +11,14 @@ from safetensors import SafetensorError, safe_open
 from peer_agent.protocol.errors import Problem
 from peer_agent.recipes.training import write_json
 
-IGNORED = -100  # label of a position that has no loss
+IGNORED = -100  # label of a position without a loss
 
 Tokens = NDArray[np.uint16] | NDArray[np.uint32]
 Rows = tuple[NDArray[np.int64], NDArray[np.int64]]  # ids and labels, both [samples, context]
 
 
 class Sentences(NamedTuple):
-    """Tokens, and the ascending indexes at which sentences start."""
+    """Tokens, and the indexes at which sentences start, in ascending order."""
 
     tokens: Tokens
     starts: NDArray[np.uint32]
@@ -56,8 +56,7 @@ def _vectors(path: Path, **kinds: Any) -> list[Any]:
 
 
 def rows_of(samples: NDArray[np.int64], *, tokens: Tokens, context: int) -> Rows:
-    """Return the ids and labels of the samples with these numbers. Pad a short sample with id 0 and the label
-    IGNORED."""
+    """Return the ids and labels of the samples with these numbers, padding short ones with id 0 and label IGNORED."""
     at = samples[:, None] * context + np.arange(context)
     inside = at < len(tokens)
     ids = np.where(inside, tokens[np.minimum(at, len(tokens) - 1)], 0).astype(np.int64)

@@ -1,1 +1,1 @@
-"""Read the data that organizers provide, in many formats, and report how they were understood."""
+"""Read data provided by organizers, in many formats, and report how it was interpreted."""

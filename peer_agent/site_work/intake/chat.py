@@ -15,21 +15,21 @@ from msgspec import Struct
 from peer_agent.protocol.errors import Problem
 
 ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant"}  # older names of roles, and their current names
-ROLE_NAMES, CONTENT_NAMES = ("role", "from"), ("content", "value", "text")  # names of a message's parts
-FORWARDED = ("tool_calls", "tool_call_id", "name")  # what a template may read in addition to role and content
-MOST_SAID = 10_000  # maximum number of messages in a conversation
-LONGEST_ROLE = 100  # characters
+ROLE_NAMES, CONTENT_NAMES = ("role", "from"), ("content", "value", "text")  # names for a message's parts
+FORWARDED = ("tool_calls", "tool_call_id", "name")  # what a template may read besides role and content
+MOST_SAID = 10_000  # most messages in a conversation
+LONGEST_ROLE = 100  # in characters
 Message = dict[str, Any]  # role, content, and perhaps some of `FORWARDED`
 
 
 class NotText(Exception):
-    """Raised if a message has parts that are not text, such as images."""
+    """Raised if a message has parts other than text, such as images."""
 
 
 def conversation_of(value: Any) -> list[Message] | None:
     """Return the messages in a field's value, or None if it is not a conversation. Raises NotText.
 
-    Missing content counts as empty. The text parts of a message are joined.
+    Missing content counts as empty. A message's text parts are joined.
     """
     if not isinstance(value, list) or not 0 < len(value) <= MOST_SAID:
         return None
@@ -60,20 +60,19 @@ def letters_in(conversation: Sequence[Message]) -> int:
 
 
 def plainly(conversation: Iterable[Message]) -> str:
-    """Render a conversation for a model without a chat template: the role before each message."""
+    """Render a conversation for a model without a chat template, with the role before each message."""
     said = ((each["role"], each["content"] or json.dumps(each.get("tool_calls") or "")) for each in conversation)
     return "\n\n".join(f"{role}: {content}" for role, content in said if content != '""')
 
 
 # Conversations are rendered as a model reads them, with the model's own chat template.
-#
-# A template is an untrusted program. transformers runs it in a sandbox without access to anything else. Here the
+# A template is an untrusted program. transformers runs it in a sandbox without access to anything else. Here, the
 # sandbox also has its own process, which ends if the template takes too much time or memory.
 
-RENDER_S, RENDER_BYTES = 5.0, 1 << 30  # limits for one conversation
-# Limits in seconds for all conversations together: LONG_S, or MEAN_S per conversation if that is more.
+RENDER_S, RENDER_BYTES = 5.0, 1 << 30  # limits per conversation
+# Limits in seconds for all conversations together: LONG_S, or MEAN_S per conversation if that is more
 LONG_S, MEAN_S = 60.0, 0.05
-# Limit for a rendered conversation in bytes, and the most bytes that a character takes.
+# Limit on a rendered conversation in bytes, and the most bytes that a character takes
 LONGEST, LETTER_BYTES = 16 << 20, 6
 LOADED = b"loaded\n"
 
@@ -86,11 +85,11 @@ class ChatTemplate(Struct, frozen=True):
 
 
 class Writer:
-    """Renders conversations as text, in a process that starts with the first conversation."""
+    """Renders conversations as text, in a process that starts with the first one."""
 
     def __init__(self, template: ChatTemplate) -> None:
         self.template = template
-        self.refusal = ""  # the template's reason for its latest refusal of a conversation
+        self.refusal = ""  # why the template last refused a conversation
         self._process: subprocess.Popen[bytes] | None = None
         self._seconds, self._written = 0.0, 0
 
@@ -158,7 +157,7 @@ def _line(said: Any) -> bytes:
 
 
 def main(questions: IO[bytes], answers: IO[bytes]) -> None:
-    """Render conversations in the child process of a `Writer`. The first line that it reads is the template."""
+    """Render conversations in a `Writer`'s child process. The first line that it reads is the template."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     source, special = json.loads(questions.readline())
@@ -183,7 +182,7 @@ def _answer(render: Any, conversation: list[Message], source: str, special: Mapp
 
 
 def _bound_memory() -> None:
-    import resource  # Windows has no such module; templates are not used there
+    import resource  # Windows lacks this module; templates are not used there
 
     most = psutil.Process().memory_info().vms + RENDER_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most, most))

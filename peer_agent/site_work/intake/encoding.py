@@ -1,4 +1,4 @@
-"""Recognises texts in encodings other than UTF-8, rewrites them as UTF-8, and reports characters that are not text."""
+"""Recognizes text in encodings other than UTF-8, rewrites it as UTF-8, and reports characters that are not text."""
 
 import codecs
 import re
@@ -16,7 +16,7 @@ from peer_agent.publishing.rows import CONTROL
 from peer_agent.site_work.intake.verdict import Verdict, shown
 
 BLOCK = 1 << 20
-SAMPLE = 1 << 18  # number of bytes from which the encoding is recognised
+SAMPLE = 1 << 18  # how many bytes are read to recognize the encoding
 MARKS = (  # byte order marks; where one begins with another, the longer one comes first
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -25,18 +25,18 @@ MARKS = (  # byte order marks; where one begins with another, the longer one com
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 CONTROLS = bytes(code for code in range(32) if code not in b"\t\n\r\f") + b"\x7f"
-# A file is not a text if more than one in NO_TEXT bytes is a control character. One suspicious character in STRANGE
+# A file is not text if more than one in NO_TEXT bytes is a control character. One suspicious character in STRANGE
 # raises a question.
 NO_TEXT, STRANGE = 20, 1000
-FOREIGN = re.compile(r"[^\x00-\x7f]{2,}")  # sequences that may show that the text was decoded wrongly
-WRONGLY = ("cp1252", "latin-1", "cp1251")  # encodings as which UTF-8 is often misread
-MOST_TRIED = 50  # maximum number of such sequences to try per document
+FOREIGN = re.compile(r"[^\x00-\x7f]{2,}")  # sequences that may show that the text was wrongly decoded
+WRONGLY = ("cp1252", "latin-1", "cp1251")  # encodings that UTF-8 is often misread as
+MOST_TRIED = 50  # most such sequences tried per document
 DAMAGED = "\ufffd"
 HTML = re.compile(r"</?[a-z][\w:-]*(?:\s[^<>]*)?/?>|&(?:#\d+|#x[0-9a-f]+|amp|lt|gt|quot|nbsp|apos);", re.IGNORECASE)
 PUNCTUATION = set("\u00a0¡¢£¤¥§©ª«¬®°±²³´·¹º»¼½¾¿×÷€‚ƒ„…†‡‰‹‘’“”•–—™›")  # in Windows-1252
 ESCAPED, FEWEST_ESCAPED = 500, 3  # this many characters per escape sequence, and this many sequences, raise a question
-# Encodings that write a character as a sequence of ASCII characters. Each has a name, a string that every sequence
-# contains, a pattern of the sequences, and the codec that must decode them, if any.
+# Encodings that write a character as a sequence of ASCII characters. Each has a name, a string contained in every
+# sequence, a pattern for the sequences, and the codec that must decode them, if any.
 ESCAPES = (
     ("HZ", "~{", re.compile(r"~\{(?:[!-w][!-~])+~\}"), "hz"),
     ("UTF-7", "+", re.compile(r"\+[A-Za-z0-9+/]{3,}-?"), "utf-7"),
@@ -49,12 +49,12 @@ ESCAPES = (
         "",
     ),
 )
-MANY_ACCENTS = 0.15  # share of letters beyond ASCII; few languages in Latin script have more
+MANY_ACCENTS = 0.15  # share of non-ASCII letters; few languages in Latin script have more
 NULS = 0.2  # this share of zero bytes at even or odd positions reveals UTF-16
 
 
 class Look:
-    """Counts the suspicious characters in the texts of one source."""
+    """Counts the suspicious characters in one source's texts."""
 
     def __init__(self) -> None:
         self.characters = self.controls = self.damaged = self.twice = self.tags = 0
@@ -106,7 +106,7 @@ def _read_twice(text: str) -> int:
 
 
 def _is_in(escaped: str, codec: str) -> bool:
-    """Return True if a sequence decodes to characters beyond ASCII: letters, marks, punctuation or symbols."""
+    """Return True if a sequence decodes to non-ASCII characters: letters, marks, punctuation or symbols."""
     try:
         text = escaped.encode().decode(codec)
     except UnicodeError:
@@ -125,7 +125,7 @@ def _is_utf8_as(part: str, encoding: str) -> bool:
 def as_utf8(path: Path, name: str, scratch: Path, verdict: Verdict) -> Path:
     """Return the path of a text in UTF-8 with line feeds: the file itself, or else `scratch`, with the converted text.
 
-    Raises Problem E302 if the encoding is not recognised, E424 if the file is not a text.
+    Raises Problem E302 if the encoding is not recognized, E424 if the file is not text.
     """
     encoding, begin = _encoding_of(path, name, verdict)
     if encoding == "utf-8" and not begin and not _has(path, b"\r"):
@@ -168,7 +168,7 @@ def _encoding_of(path: Path, name: str, verdict: Verdict) -> tuple[str, int]:
 
 
 def _guess(sample: bytes) -> str | None:
-    """Return the likely encoding of a text that is not UTF-8. Windows-1252 comes first if it gives Latin letters."""
+    """Return the likely encoding of text that is not UTF-8. Windows-1252 comes first if it gives Latin letters."""
     text = sample.decode("cp1252", "replace")
     accents = sum(not letter.isascii() for letter in text)
     if accents < MANY_ACCENTS * sum(map(str.isalpha, text)) and _is_latin(text):
@@ -185,7 +185,7 @@ def _is_latin(text: str) -> bool:
 
 
 def _wide(sample: bytes) -> str | None:
-    """Return the UTF-16 encoding of a text without a byte order mark, or None. Many zero bytes reveal it."""
+    """Return the UTF-16 encoding of a text without a byte order mark, or None. It is revealed by many zero bytes."""
     pairs = len(sample) // 2
     if not pairs:
         return None
@@ -224,7 +224,7 @@ def _first_wrong_byte(path: Path) -> tuple[int, int] | None:
 
 
 def _is_mostly_utf8(sample: bytes) -> bool:
-    """Return True if nearly all characters beyond ASCII are UTF-8, so that the few invalid bytes must be damage."""
+    """Return True if nearly all non-ASCII characters are UTF-8, so that the few invalid bytes must be damage."""
     text = sample.decode("utf-8", "replace")
     wrong = text.count(DAMAGED)
     right = sum(not letter.isascii() for letter in text) - wrong

@@ -1,4 +1,4 @@
-"""Choose a held-out part of which the training part contains neither copies nor long passages.
+"""Choose a held-out part that has no copies or long passages in common with the training part.
 
 Equal documents always go to the same part. A candidate for the held-out part stays in the training part if other
 documents contain many of its passages. A passage is a sequence of eight words, as in the decontamination of GPT-2 and
@@ -19,11 +19,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-PASSAGE = 8  # words
+PASSAGE = 8  # in words
 WORD = re.compile(r"\w{1,12}")  # longer runs of letters, as in scripts without spaces, are split
-CONTAINED = 0.5  # a document is not held out if other documents contain at least this share of its passages
+CONTAINED = 0.5  # a document is not held out if others contain at least this share of its passages
 SPARE = 2  # size of the candidates, as a multiple of the size to hold out
-ROUNDS = 4  # maximum number of rounds, each of which returns candidates that resemble those returned before
+ROUNDS = 4  # most rounds, each of which returns candidates resembling those returned before
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 Digests = NDArray[np.uint64]
@@ -36,14 +36,14 @@ class Texts(Protocol):
 
 
 class Choice(NamedTuple):
-    """The numbers of the held-out documents, and the share of their passages that the training part contains."""
+    """The numbers of the held-out documents, and the share of their passages contained in the training part."""
 
     held: list[int]
     overlap: float
 
 
 def digest_of(text: str) -> int:
-    """Return a 64-bit digest that is equal for texts that differ only in spaces, case and the form of accents."""
+    """Return a 64-bit digest that is equal for texts differing only in spaces, case and the form of accents."""
     plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     return int.from_bytes(hashlib.blake2b(plain.encode("utf-8", "replace"), digest_size=8).digest())
 
@@ -53,7 +53,7 @@ def digests_of(texts: Texts) -> Digests:
 
 
 def choose(texts: Texts, *, wanted: int, most: int) -> Choice:
-    """Choose documents of `wanted` to `most` bytes in total, or fewer if too many resemble others."""
+    """Choose documents totalling `wanted` to `most` bytes, or fewer if too many resemble others."""
     digests = digests_of(texts)
     candidates = _candidates(texts, digests, SPARE * wanted, most)
     aside = {number for group in candidates for number in group}
@@ -79,16 +79,16 @@ def choose(texts: Texts, *, wanted: int, most: int) -> Choice:
 
 
 def overlap_of(held: Sequence[str], trained: Iterable[str]) -> float:
-    """Return the share of the held-out passages that the training texts contain, from 0 to 1."""
+    """Return the share of the held-out passages contained in the training texts, from 0 to 1."""
     seen = _Passages(held)
     seen.mark(trained)
     return seen.share_of(range(len(held)))
 
 
 def _candidates(texts: Texts, digests: Digests, wanted: int, most: int) -> list[list[int]]:
-    """Return groups of equal documents, in the order of their digests, until the groups add up to `wanted` bytes.
+    """Return groups of equal documents, in the order of their digests, until they add up to `wanted` bytes.
 
-    Skip a group that would make the total exceed `most` bytes.
+    Skip any group that would make the total exceed `most` bytes.
     """
     found: list[list[int]] = []
     size = 0
@@ -105,7 +105,7 @@ def _candidates(texts: Texts, digests: Digests, wanted: int, most: int) -> list[
 
 
 class _Passages:
-    """The passages of some documents, and which of them were seen elsewhere."""
+    """Some documents' passages, and which of them were seen elsewhere."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         found = [passages_of(text) for text in texts]
@@ -152,15 +152,15 @@ def passages_of(text: str) -> Digests:
 # Images
 
 Images = NDArray[np.uint8]  # [images, side, side, 3]
-CELLS = 8  # number of rows and of columns of cells whose means are compared
-RISE = 2.0  # least difference in brightness (of 255) that sets a bit of a hash; smaller differences are noise
-BITS = 8  # maximum number of bits in which the hashes of copies differ
-COMPARED = 256  # maximum number of images with similar hashes to compare with an image
-MOST_APART, APART = 4.0, 0.08  # greatest difference between copies, and the same as a share of an image's deviation
+CELLS = 8  # how many rows, and columns, of cells have their means compared
+RISE = 2.0  # least difference in brightness (of 255) that sets a bit of a hash; anything less is noise
+BITS = 8  # most bits in which the hashes of copies differ
+COMPARED = 256  # most images with similar hashes compared with an image
+MOST_APART, APART = 4.0, 0.08  # greatest difference between copies, also as a share of an image's deviation
 
 
 class Copies:
-    """Finds copies of an image among the images with the numbers `among`.
+    """Finds copies of an image among the images numbered in `among`.
 
     `hashes`: the hashes of all images, made by `hash_of`.
     """
@@ -172,7 +172,7 @@ class Copies:
     def of(self, number: int) -> NDArray[np.int64]:
         """Return the positions in `among` of images that are equal to an image or hardly differ from it.
 
-        Only equal images count as copies of an image of a single colour.
+        An image of a single colour has only equal images as copies.
         """
         bits = np.bitwise_count(self._theirs ^ self._hashes[number])
         alike = np.flatnonzero(bits <= BITS)
@@ -187,13 +187,13 @@ class Copies:
 
 
 def hash_of(image: NDArray[np.uint8]) -> int:
-    """Return 64 bits that show where an image [side, side, 3] gets brighter from one cell to the cell on its right."""
+    """Return 64 bits that show where an image [side, side, 3] gets brighter from one cell to the next on its right."""
     brightness = _cells(image[None], CELLS, CELLS + 1).mean(axis=3)
     return int.from_bytes(np.packbits(np.diff(brightness, axis=2) > RISE).tobytes())
 
 
 def _cells(images: Images, rows: int, columns: int) -> NDArray[np.float32]:
-    """Divide each image into a grid of cells, and return the cells' mean colours [images, rows, columns, 3]."""
+    """Divide each image into a grid of cells and return the cells' mean colours [images, rows, columns, 3]."""
     side = images.shape[1]
     down, right = (np.arange(count + 1) * side // count for count in (rows, columns))
     sums = np.add.reduceat(images.astype(np.float32), down[:-1], axis=1)

@@ -1,4 +1,4 @@
-"""Read rows of JSON, CSV, Parquet and Arrow files. A row has texts and conversations by field.
+"""Reads rows of JSON, CSV, Parquet and Arrow files. A row has texts and conversations by field.
 
 A field inside an object is named by its path, such as `translation.en`. Strings in a list are joined by line breaks.
 """
@@ -25,32 +25,32 @@ from peer_agent.site_work.intake.verdict import shown
 
 Kind = Literal["text", "json", "csv", "parquet", "arrow"]
 
-FIRST = 20  # number of lines read to detect JSON Lines; most of them must be objects
-DEEPEST, MOST_FIELDS = 4, 200  # maximum nesting depth of objects, and maximum number of fields in a row
+FIRST = 20  # lines read to detect JSON Lines; most of them must be objects
+DEEPEST, MOST_FIELDS = 4, 200  # deepest nesting of objects, and most fields in a row
 JSON_NAMES = (".json", ".jsonl", ".ndjson", ".jsonlines")
-MARKS = ",;\t|"  # possible separators between the cells of a table
+MARKS = ",;\t|"  # possible separators between a table's cells
 CSV_NAMES, TABS = (".csv", ".tsv", ".tab"), (".tsv", ".tab")
 ARROW_NAMES = (".arrow", ".ipc", ".feather")
 PARQUET, ARROW = b"PAR1", b"ARROW1"
-LOOKED_AT, MOST_WORDS = 30, 6  # lines that decide on a separator, and the maximum number of words in a column's name
-FEWEST_ROWS, ALIKE = 10, 0.9  # a text is a table with this many rows if this share of them has the same number of cells
-SNIFFED = 1 << 16  # number of characters from which the separator of a CSV file is guessed
-MOST_LISTED = 10_000  # maximum number of a list's items to read, because a longer list would become too many objects
-FEWEST_LISTED = 10  # an object that lists this many rows is a whole table, not one row; two suffice in a .json file
-HEADER = 60  # maximum number of characters in a column's name
-LONGEST_VALUE = 4 * ROW_BYTES  # maximum number of characters of a value in an array or a sequence of JSON values
+LOOKED_AT, MOST_WORDS = 30, 6  # lines that decide on a separator, and most words in a column's name
+FEWEST_ROWS, ALIKE = 10, 0.9  # a text is a table if it has this many rows and this share of them is equally long
+SNIFFED = 1 << 16  # characters from which a CSV file's separator is guessed
+MOST_LISTED = 10_000  # most items read of a list, since a longer one would become too many objects
+FEWEST_LISTED = 10  # an object listing this many rows is a whole table, not a row; two suffice in a .json file
+HEADER = 60  # most characters in a column's name
+LONGEST_VALUE = 4 * ROW_BYTES  # most characters in a value of an array or a sequence of JSON values
 _decoder = json.JSONDecoder()
 BETWEEN = re.compile(r"[ \t\r\n,]*")
 
 
 class Broken(NamedTuple):
-    """A row or value that cannot be used: the reason, and an example."""
+    """An unusable row or value: the reason, and an example."""
 
     reason: str
     example: str
 
 
-Value = str | list[Message] | Broken  # one field's value may be unusable although the row's other fields are usable
+Value = str | list[Message] | Broken  # one field's value may be unusable although the row's other fields are fine
 Row = dict[str, Value] | Broken
 
 
@@ -76,7 +76,7 @@ def kind_of(path: Path, name: str) -> Kind:
 
 
 def rows_in(path: Path, kind: Kind, name: str) -> Iterator[Row]:
-    """Yield a file's rows in order. Raises Problem E381 (Parquet or Arrow), E454 (JSON that breaks off)."""
+    """Yield a file's rows in order. Raises Problem E381 (Parquet or Arrow), E454 (truncated JSON)."""
     match kind:
         case "json":
             yield from _json(path, name)
@@ -150,13 +150,13 @@ def _gather_list(items: list[Any], name: str, found: dict[str, Value], levels: i
         found |= {key: "\n".join(texts) for key, texts in parts.items()}
 
 
-# JSON: one object per line, objects over several lines, or one array of objects
+# JSON: one object per line, objects spanning several lines, or one array of objects
 
 
 def _is_json(path: Path, name: str) -> bool:
-    """Return True if a text contains JSON objects, either one on most of its first lines, or a sequence from its start.
+    """Return True if a text contains JSON objects, either on most of its first lines or as a sequence from its start.
 
-    If the file's name says JSON, one whole object is enough, no matter what follows it.
+    If the file's name says JSON, one whole object is enough, whatever follows it.
     """
     if _has_lines(_first_objects(path), name):
         return True
@@ -174,7 +174,7 @@ def _first_objects(path: Path) -> list[dict[str, Any] | None]:
 
 
 def _has_lines(first: list[dict[str, Any] | None], name: str) -> bool:
-    """Return True if each of these lines is an object, rather than all rows being in one object."""
+    """Return True if each of these lines is an object, rather than all rows being in a single object."""
     if len(first) == 1 and first[0] is not None and _list_in(first[0], name) is not None:
         return False
     return sum(values is not None for values in first) * 2 > len(first)
@@ -195,7 +195,7 @@ def _json(path: Path, name: str) -> Iterator[Row]:
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes | None]:
-    """Yield lines, or None for a line that is too long to keep in memory."""
+    """Yield lines, or None for a line too long to keep in memory."""
     while line := file.readline(ROW_BYTES + 1):
         if len(line) > ROW_BYTES and not line.endswith(b"\n"):
             while (rest := file.readline(ROW_BYTES)) and not rest.endswith(b"\n"):
@@ -239,7 +239,7 @@ def _values(path: Path, name: str) -> Iterator[dict[str, Any] | str]:
         is_array = buffer.startswith("[")
         if not is_array and not buffer.startswith("{"):
             return
-        at = int(is_array)  # where the next value begins: the buffer is cut only when reading more
+        at = int(is_array)  # where the next value begins; the buffer is cut only when reading more
         while True:
             at = blank.end() if (blank := BETWEEN.match(buffer, at)) else at
             found, end = _value_at(buffer, at)
@@ -264,7 +264,7 @@ def _values(path: Path, name: str) -> Iterator[dict[str, Any] | str]:
 
 
 def _value_at(buffer: str, at: int) -> tuple[Any, int]:
-    """Return the JSON value that begins at position `at`, and its end. The end is 0 if the value is incomplete."""
+    """Return the JSON value that begins at position `at`, and where it ends, or 0 if the value is incomplete."""
     try:
         found, end = _decoder.raw_decode(buffer, at)
     except (ValueError, RecursionError):
@@ -324,7 +324,7 @@ def _csv(path: Path, name: str) -> Iterator[Row]:
 
 
 def _swallows_rows(begin: str) -> bool:
-    """Return True if quotation marks inside texts would join rows of a tab-separated table."""
+    """Return True if quotation marks within texts would join rows of a tab-separated table."""
     rows = csv.reader(StringIO(begin, newline=""), delimiter="\t")
     swallows = any("\n" in cell and "\t" in cell for cells in rows for cell in cells)
     return swallows and len({line.count("\t") for line in begin.split("\n")[:-1]}) == 1
@@ -337,7 +337,7 @@ def _separator(begin: str, name: str) -> str:
 
 
 def _regular(begin: str, mark: str) -> tuple[int, int, int]:
-    """Return how many first rows have the usual number of cells with this mark, that number, and the number of rows."""
+    """Return how many initial rows have the usual number of cells with this mark, that number, and the row count."""
     lines = begin.split("\n")[:LOOKED_AT]
     counts = Counter(len(cells) for cells in csv.reader(lines, delimiter=mark) if cells)
     cells, rows = counts.most_common(1)[0] if counts else (1, 0)
@@ -345,7 +345,7 @@ def _regular(begin: str, mark: str) -> tuple[int, int, int]:
 
 
 def table_in(path: Path) -> tuple[int, int] | None:
-    """If a text is a table, return how many of its first rows have the same number of cells, and that number."""
+    """If a text is a table, return how many of its initial rows have the same number of cells, and that number."""
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         begin = file.read(SNIFFED)
     try:
@@ -357,7 +357,7 @@ def table_in(path: Path) -> tuple[int, int] | None:
 
 def _is_header(names: list[str]) -> bool:
     if len(set(names)) < len(names) or not all(0 < len(name) <= HEADER for name in names[1:]):
-        return False  # the first may be empty: pandas leaves it so above the row numbers
+        return False  # the first may be empty, as pandas leaves it above the row numbers
     if any(name.endswith((".", "!", "?")) or len(name.split()) > MOST_WORDS for name in names):
         return False
     return not any(name.replace(".", "", 1).lstrip("-").isdigit() for name in names)

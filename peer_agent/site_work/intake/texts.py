@@ -1,7 +1,6 @@
-"""Opens a source of texts: unpacks it, recognises its encoding and format, chooses the field, and cuts documents.
+"""Opens a source of texts: unpacks it, recognizes its encoding and format, chooses the field, and cuts documents.
 
-A source is a file, or a folder whose files are read in the order of their names. A verdict records how the source was
-interpreted.
+A source is a file, or a folder whose files are read in order of name. A verdict records how the source was interpreted.
 """
 
 import json
@@ -27,9 +26,9 @@ from peer_agent.site_work.intake.verdict import SHOWN, Field, Verdict, shown
 USUAL = ("text", "content", "sentence")  # field names preferred to the field with the most text ...
 LEAST_USUAL = 0.1  # ... if they have at least this share of its characters
 RIVAL = 0.1  # ask if another field has at least this share of the chosen field's characters
-LEAST = 2  # a text with fewer characters counts as empty
+LEAST = 2  # texts with fewer characters count as empty
 MANY_REPEATS, MANY_LEFT_OUT = 0.05, 0.2  # shares of rows above which the verdict mentions repeated or left-out rows
-# Fields that belong together, so that the organizer may not want one alone.
+# Fields that belong together, so that the organizer may not want one alone
 PAIRED = {"question", "answer", "prompt", "completion", "response", "instruction", "input", "output", "context"}
 LEFT_IN_ARCHIVES = (codes.NOT_OPENED, codes.NOT_UTF8, codes.NOT_JSON)  # these do not affect an archive's other files
 REFUSED = "refused by the template"
@@ -40,12 +39,12 @@ FORMATS: dict[Kind, str] = {
     "parquet": "Parquet",
     "arrow": "Arrow",
 }
-MOST_HELD_OUT = 16 << 20  # maximum number of bytes to read from a held-out part that the organizer provides
+MOST_HELD_OUT = 16 << 20  # most bytes read from a held-out part provided by the organizer
 BLOCK = 1 << 20
 
 
 class Source(NamedTuple):
-    """One source as provided. `name`: the name of its file. `field`: the field to read, or empty to choose a field."""
+    """A source as provided. `name`: the name of its file. `field`: the field to read, or empty to choose one."""
 
     path: Path
     name: str = ""
@@ -53,7 +52,7 @@ class Source(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """The documents of a source. `heldout`: the documents that the organizer set aside as `val` or `test`, or None."""
+    """A source's documents. `heldout`: those that the organizer set aside as `val` or `test`, or None."""
 
     documents: Documents
     heldout: Documents | None
@@ -68,7 +67,7 @@ class Opened(NamedTuple):
 
 
 class _File(NamedTuple):
-    """An unpacked file. It is in UTF-8, unless it is a Parquet or Arrow file."""
+    """An unpacked file, in UTF-8 unless it is a Parquet or Arrow file."""
 
     path: Path
     name: str
@@ -180,7 +179,7 @@ def _column_kind(path: Path, name: str) -> Kind | None:
 def _parted(files: list[_File], verdict: Verdict) -> tuple[list[_File], list[_File]]:
     """Divide files into those to train on and those that the organizer set aside. Describe them in the verdict.
 
-    If both `val` and `test` exist, `val` is held out, and `test` is not used.
+    If there are both `val` and `test`, `val` is held out, and `test` is not used.
     """
     by_split: defaultdict[str, list[_File]] = defaultdict(list)
     for file in files:
@@ -207,7 +206,7 @@ def _parted(files: list[_File], verdict: Verdict) -> tuple[list[_File], list[_Fi
 
 
 class _Reader:
-    """Chooses the field of the rows, and reads their texts."""
+    """Chooses which field of the rows to read, and reads its texts."""
 
     def __init__(self, files: Sequence[_File], field: str, writer: Writer | None, verdict: Verdict) -> None:
         self.writer, self.verdict, self.look = writer, verdict, Look()
@@ -216,7 +215,7 @@ class _Reader:
         self.field = self._choose(files, field) if self.has_rows else ""
         verdict.field = self.field
         self._digests = array("Q")
-        self._absent = 0  # number of rows without the field, as opposed to rows in which its text is empty
+        self._absent = 0  # rows without the field, as opposed to rows in which its text is empty
 
     def documents(self, files: Sequence[_File], scratch: Path, *, most: int | None = None) -> Documents:
         """Write the files' texts to `scratch`, cut into documents. `most`: the number of bytes after which to stop."""
@@ -292,7 +291,7 @@ class _Reader:
     def _choose(self, files: Sequence[_File], wanted: str) -> str:
         """Return the field to read, and describe all fields in the verdict. Raises Problem E382, E430.
 
-        Conversations are chosen if no field has text, or if most rows have them and a chat template exists.
+        Conversations are chosen if no field has text, or if most rows have them and there is a chat template.
         """
         texts, said, unusable, count = _fields_in(files)
         for name, rows in unusable.items():
@@ -366,12 +365,12 @@ class _Reader:
 
 
 def _is_beside(field: "_Counted", talk: "_Counted") -> bool:
-    """Return True if the organizer may want a field's texts, although the rows also have conversations."""
+    """Return True if the organizer may want a field's texts even though the rows also have conversations."""
     return field.name in USUAL or (field.is_prose and field.characters > talk.characters)
 
 
 class _Counted:
-    """Counts the texts of one field over all the rows."""
+    """Counts one field's texts over all rows."""
 
     def __init__(self, name: str) -> None:
         self.name, self.rows, self.characters, self.spaces, self.example = name, 0, 0, 0, ""

@@ -18,7 +18,7 @@ import pyarrow as pa
 from peer_agent.protocol.errors import Problem, codes
 from peer_agent.site_work.intake.verdict import Verdict, shown
 
-SKIPPABLE = tuple(bytes((low, 0x2A, 0x4D, 0x18)) for low in range(0x50, 0x60))  # skippable frames of zstd
+SKIPPABLE = tuple(bytes((low, 0x2A, 0x4D, 0x18)) for low in range(0x50, 0x60))  # zstd's skippable frames
 GZIP, ZSTD, BZIP2, XZ, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\x00", (b"PK\x03\x04", b"PK\x05\x06")
 PACKERS = {GZIP: "gzip", ZSTD: "zstd", BZIP2: "bzip2", XZ: "xz", **dict.fromkeys(SKIPPABLE, "zstd")}
 # Unsupported formats by their first bytes: what the file is, and what to do instead.
@@ -34,7 +34,7 @@ CLOSED = {
     b"\x80\x04\x95": ("a pickle", "Save the rows as JSON Lines or Parquet"),
     b"\x80\x02}": ("a pickle", "Save the rows as JSON Lines or Parquet"),
 }
-# Kinds of documents that are zip files, by a member that only such a document has.
+# Kinds of documents that are zip files, recognized by a member that only they have.
 OFFICE = {
     "word/document.xml": ("a Word document", "Save it as plain text (.txt)"),
     "xl/workbook.xml": ("an Excel workbook", "Save the sheet as CSV"),
@@ -45,11 +45,11 @@ OFFICE = {
 }
 TAR_MAGIC, TAR_AT = b"ustar", 257
 BEGIN = TAR_AT + len(TAR_MAGIC)
-UTF8_FLAG, ENCRYPTED = 0x800, 0x1  # bits of a zip entry
-LAYERS = 3  # maximum number of nested layers of compression and archives
-FILES = 20_000_000  # maximum number of files in one archive
+UTF8_FLAG, ENCRYPTED = 0x800, 0x1  # bits in a zip entry
+LAYERS = 3  # most nested layers of compression and archives
+FILES = 20_000_000  # most files in an archive
 LONG = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
-LONGEST_NAME = 1 << 20  # bytes
+LONGEST_NAME = 1 << 20  # in bytes
 HIDDEN = (".", "__MACOSX", "@eaDir")  # names with these prefixes are created by file systems, not by people
 BYSTANDERS = ("thumbs.db", "desktop.ini")
 BLOCK = 1 << 20
@@ -86,7 +86,7 @@ class Header(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Parse a header. Raises ReadError if the header is damaged or announces a name that is too long."""
+        """Parse a header. Raises ReadError if it is damaged or announces a name that is too long."""
         try:
             header = super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as error:
@@ -99,7 +99,7 @@ class Header(tarfile.TarInfo):
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
-        """Read the next header, and record in `archive` whether the last block was the end mark of an archive."""
+        """Read the next header, and record in `archive` whether the last block was an archive's end mark."""
         try:
             header = super().fromtarfile(archive)
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
@@ -125,8 +125,8 @@ class Unpacking:
 def members_of(path: Path, name: str, verdict: Verdict, scratch: Path) -> Iterator[Member]:
     """Yield a file or, if it is an archive or a folder, the files in it, unpacking at most `LAYERS` nested layers.
 
-    Links and unsupported files inside an archive or a folder are left out. `scratch`: a folder for unpacked files.
-    Raises Problem E378 (cannot be unpacked), E395 (too large), E424 (an unsupported format), E425 (an unreadable name).
+    Links and unsupported files inside an archive or folder are left out. `scratch`: a folder for unpacked files. Raises
+    Problem E378 (cannot be unpacked), E395 (too large), E424 (an unsupported format), E425 (an unreadable name).
     """
     scratch.mkdir(parents=True, exist_ok=True)
     files = _files_in(path) if path.is_dir() else iter([(path, name)])
@@ -156,14 +156,14 @@ def _files_in(folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def split_of(name: str) -> str:
-    """Return the split, such as `train`, that a file or a folder names, as in `imdb-train-00000-of-00001`."""
+    """Return the split, such as `train`, named by a file or folder, as in `imdb-train-00000-of-00001`."""
     *folders, file = PurePosixPath(name).parts or ("",)
     stem = file.partition(".")[0] if "." not in file.strip(".") else file.rpartition(".")[0]
     return next(filter(None, map(split_in, [*folders, stem])), "")
 
 
 def split_in(words: str) -> str:
-    """Return the split that a name without suffix states: `train`, `validation`, `test` or an empty string.
+    """Return the split stated by a name without suffix: `train`, `validation`, `test` or an empty string.
 
     The word for the split comes last, as in `imdb_train`, or is followed only by filler words, as in `test_set`.
     """
@@ -172,7 +172,7 @@ def split_in(words: str) -> str:
 
 
 def parts_of(names: Sequence[str], verdict: Verdict) -> list[str]:
-    """Return the split of each of a run's sources, judged by the names of their files.
+    """Return the split of each of a run's sources, judging by the names of their files.
 
     Return empty strings unless one source is for training and another is set aside. Ask if sources are set aside but
     none is for training. Ignore the names of repositories on the Hub.
@@ -227,7 +227,7 @@ def _require_open(begin: bytes, name: str) -> None:
 
 
 def _closed(begin: bytes) -> tuple[str, str] | None:
-    """If a file's format is unsupported, return what the file is and what to do instead. Otherwise, return None."""
+    """If a file's format is unsupported, return what it is and what to do instead. Otherwise, return None."""
     return next((what for magic, what in CLOSED.items() if begin.startswith(magic)), None)
 
 
@@ -237,7 +237,7 @@ def _stem(name: str) -> str:
 
 
 def _inside(members: Iterator[Member], unpacking: Unpacking, layers: int, within: str) -> Iterator[Member]:
-    """Yield the members of an archive. In place of a member that is itself an archive, yield that archive's members."""
+    """Yield an archive's members. In place of a member that is itself an archive, yield that archive's members."""
     for inner_name, file, _ in members:
         name, begin = within + inner_name, file.read(BEGIN)
         is_packed = begin.startswith((*PACKERS, *ZIP)) or begin[TAR_AT : TAR_AT + len(TAR_MAGIC)] == TAR_MAGIC
@@ -323,17 +323,17 @@ def _zipped(file: IO[bytes], name: str, verdict: Verdict) -> Iterator[Member]:
 
 
 def _raw(entry: zipfile.ZipInfo) -> bytes:
-    return entry.filename.encode("cp437")  # the encoding in which zipfile decodes names without the UTF-8 flag
+    return entry.filename.encode("cp437")  # the encoding that zipfile assumes for names without the UTF-8 flag
 
 
 def is_hidden(name: str) -> bool:
-    """Return True for files that file systems create, and for all files in folders such as `.git`."""
+    """Return True for files created by file systems, and for all files in folders such as `.git`."""
     parts = PurePosixPath(name).parts or (".",)
     return parts[-1].lower() in BYSTANDERS or any(part.startswith(HIDDEN) and part not in (".", "..") for part in parts)
 
 
 def _name_of(raw: bytes, verdict: Verdict) -> str:
-    """Return a name in NFC. Read a name that is not UTF-8 as Windows-1252 if its characters beyond ASCII are then all
+    """Return a name in NFC. Read a name that is not UTF-8 as Windows-1252 if its non-ASCII characters are then all
     Latin letters.
 
     Raises Problem E425 for any other name that is not UTF-8.

@@ -1,4 +1,4 @@
-"""The verdict on an organizer's data: how they were interpreted, what was left out, and what to check."""
+"""The verdict on an organizer's data: how it was interpreted, what was left out, and what to check."""
 
 import unicodedata
 from collections import Counter
@@ -36,12 +36,12 @@ WORDS = (
     gettext_noop("{kind} files"),
     gettext_noop("{one} and {other}"),
 )
-EXAMPLES = 3  # number of examples to keep for each reason to leave something out
-SHOWN = 160  # maximum number of characters of an example or a value
+EXAMPLES = 3  # examples kept for each reason to leave something out
+SHOWN = 160  # most characters of an example or value
 
 
 class Field(Struct, frozen=True):
-    """A field or column with text. `rows`: rows in which it has text. `example`: the start of one value."""
+    """A field or column with text. `rows`: how many rows have text in it. `example`: the start of one value."""
 
     name: str
     rows: int
@@ -58,7 +58,7 @@ class Finding(Struct, frozen=True):
 
 
 class Pixels(Struct, frozen=True, rename={"name": "class"}):
-    """The mean and the standard deviation of a class's pixels, each from 0 to 255."""
+    """The mean and standard deviation of a class's pixels, each from 0 to 255."""
 
     name: str
     mean: float
@@ -66,7 +66,7 @@ class Pixels(Struct, frozen=True, rename={"name": "class"}):
 
 
 class Verdict(Struct, kw_only=True):
-    """How the data were interpreted. For image data, `rows` counts images.
+    """How the data was interpreted. For image data, `rows` counts images.
 
     `left_out`: the number of rows, or files in an archive, by reason. `examples`: some of them, by reason.
     `heldout_overlap`: the share of the held-out part that also occurs in the training part, from 0 to 1.
@@ -108,12 +108,12 @@ class Verdict(Struct, kw_only=True):
 
     @property
     def is_plain(self) -> bool:
-        """True if the verdict contains no refusal and no question."""
+        """True if the verdict contains neither a refusal nor a question."""
         return all(finding.severity == "note" for finding in self.findings)
 
 
 def together(verdicts: list[Verdict]) -> Verdict:
-    """Merge the verdicts on a run's sources. Counts are added, and texts from the sources are listed."""
+    """Merge the verdicts on a run's sources. Counts are summed, and the sources' messages are listed."""
     if len(verdicts) == 1:
         return verdicts[0]
     left_out: Counter[str] = Counter()
@@ -134,14 +134,14 @@ def together(verdicts: list[Verdict]) -> Verdict:
 
 
 def shown(text: str, most: int = SHOWN) -> str:
-    """Return the start of a text on one line, without characters that could garble a page or a terminal."""
+    """Return the start of some text on one line, without characters that could garble a page or a terminal."""
     words = " ".join(text[: 4 * most].split())
     plain = "".join(letter for letter in words if not unicodedata.category(letter).startswith("C"))
     return plain if len(plain) <= most else plain[:most].rstrip() + "…"
 
 
 def in_words(words: str, translated: Callable[[str], str]) -> str:
-    """Translate a format or a reason to leave something out. Return other texts unchanged."""
+    """Translate a format or a reason to leave something out. Return any other text unchanged."""
     for english in WORDS:
         found = places_in(english, words)
         if found is not None and not found[1]:

@@ -1,1 +1,1 @@
-"""Messages between a site's sockets and hosts: within a process, over Redis or PostgreSQL. Also a cache on Redis."""
+"""Messages between a site's sockets and hosts: within a process, or over Redis or PostgreSQL. Also a cache on Redis."""

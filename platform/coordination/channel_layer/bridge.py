@@ -1,7 +1,7 @@
 """Messages between the site's processes over PostgreSQL, used while Redis is down.
 
-A message is a row. Its recipients read it when a NOTIFY wakes them, or at the next poll. All processes always listen,
-because another process may lose its connection to Redis first. Rows are deleted after a minute.
+Each message is a row. Recipients read it when woken by a NOTIFY, or at the next poll. All processes listen all the
+time, because another process may be the first to lose its connection to Redis. Rows are deleted after a minute.
 """
 
 import asyncio
@@ -15,22 +15,22 @@ from typing import Any, LiteralString
 import psycopg
 from django.db import connection
 
-GROUPS = "groups"  # the recipient of messages to all processes; a message to one process has its name
-OUTBOX = 10_000  # most messages waiting to be sent
+GROUPS = "groups"  # recipient of messages to all processes; otherwise, the process's name
+OUTBOX = 10_000  # maximum number of messages waiting to be sent
 OUTBOX_BYTES = 64 * 1024 * 1024
 BATCH = 256  # messages sent in one round trip
-BATCH_BYTES = 4 * 1024 * 1024  # bytes of their data, unless a single message is longer
-PAGE = 32  # rows read in one round trip
-POLL_S = 1.0  # seconds between two reads without a NOTIFY
-LIMIT_S = 3.0  # timeout for an answer from the database
-RETRY_S, LONGEST_S = 0.25, 4.0  # seconds between attempts to connect; each wait is twice the last
-GRACE_S = 5.0  # messages are queued this long without a connection, for example while the database restarts
-FORGET_S = 15.0  # seconds between two deletions of old rows
+BATCH_BYTES = 4 * 1024 * 1024  # bytes of data in a batch, unless a single message is longer
+PAGE = 32  # rows read per round trip
+POLL_S = 1.0  # seconds between reads when there is no NOTIFY
+LIMIT_S = 3.0  # timeout for a response from the database
+RETRY_S, LONGEST_S = 0.25, 4.0  # seconds between connection attempts, doubling each time
+GRACE_S = 5.0  # how long messages are queued without a connection, such as while the database restarts
+FORGET_S = 15.0  # seconds between deletions of old rows
 
 log = logging.getLogger(__name__)
 
-# The table of the model `Parcel`. A lock makes rows visible in the order of their ids, so a reader that has read one
-# row has missed none before it. PostgreSQL lets transactions with a NOTIFY commit one by one anyway.
+# The table behind the model `Parcel`. A lock makes rows visible in the order of their ids, so a reader that has seen
+# one row has missed none before it. PostgreSQL commits transactions with a NOTIFY one by one in any case.
 BEGIN: LiteralString = 'SET synchronous_commit = off; LISTEN "parcel.groups"; LISTEN "parcel.{process}"'
 NEWEST: LiteralString = "SELECT coalesce(max(id), 0) FROM coordination_parcel"
 SEND: LiteralString = """
@@ -51,7 +51,7 @@ Link = psycopg.AsyncConnection[Any]
 
 
 class Outbox:
-    """A bounded queue of messages to other processes, as pairs of a recipient and data."""
+    """A bounded queue of messages to other processes, as (recipient, data) pairs."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[str, bytes]] = deque()
@@ -69,7 +69,7 @@ class Outbox:
         return True
 
     def take(self) -> list[tuple[str, bytes]]:
-        """Remove and return the oldest messages that fit into one batch."""
+        """Remove and return the oldest messages, as many as fit into one batch."""
         taken: list[tuple[str, bytes]] = []
         size = 0
         while self._waiting and len(taken) < BATCH and (not taken or size + len(self._waiting[0][1]) <= BATCH_BYTES):
@@ -85,10 +85,10 @@ class Outbox:
 
 
 class Bridge:
-    """A process's own connection to the table of messages.
+    """A process's own connection to the message table.
 
-    `deliver` receives the data of each message for this process. `recovered` is called when a lost connection is back,
-    because messages may have been lost.
+    `deliver` receives the data of each message for this process. `recovered` is called when a lost connection is
+    restored, because messages may have been lost.
     """
 
     def __init__(
@@ -104,23 +104,23 @@ class Bridge:
         self._woken = asyncio.Event()
         self.is_up = self._is_sending = False
         self._accepts_until = time.monotonic() + GRACE_S
-        self._last = math.inf  # id of the last row read; infinite before the first connection
+        self._last = math.inf  # id of the last row read; infinity before the first connection
         self._forgot_at = -math.inf
 
     @property
     def has_unsent(self) -> bool:
-        """True while messages are queued or being sent."""
+        """True while any messages are queued or being sent."""
         return bool(self._outbox) or self._is_sending
 
     def post(self, to: str, data: bytes) -> bool:
-        """Queue a message. Return False if the queue is full, or if the database has been down for too long."""
+        """Queue a message. Return False if the queue is full or the database has been down too long."""
         if time.monotonic() > self._accepts_until or not self._outbox.put(to, data):
             return False
         self._woken.set()
         return True
 
     async def work(self) -> None:
-        """Send and read messages until cancelled. Reconnect when the connection fails."""
+        """Send and read messages until cancelled. Reconnect whenever the connection fails."""
         wait_s = RETRY_S
         while True:
             link: Link | None = None
@@ -144,7 +144,7 @@ class Bridge:
         await _ask(link, BEGIN.replace("{process}", self.process))
         ((newest,),) = await _ask(link, NEWEST)
         was_up = self._last < math.inf
-        self._last = min(self._last, newest)  # in a restored database, the newest may be older than before
+        self._last = min(self._last, newest)  # in a restored database, ids may have gone back
         if time.monotonic() > self._accepts_until:
             self._outbox.empty()
         self.is_up, self._accepts_until = True, math.inf
@@ -159,7 +159,7 @@ class Bridge:
         self.is_up = self._is_sending = False
 
     async def _serve(self, link: Link) -> None:
-        """Send a batch, read a page and wait until there is more to do. Messages that cannot be sent are lost."""
+        """Send a batch, read a page, and wait until there is more to do. Messages that cannot be sent are lost."""
         self._woken.clear()
         if batch := self._outbox.take():
             self._is_sending = True
@@ -176,7 +176,7 @@ class Bridge:
             await self._rest(link)
 
     async def _rest(self, link: Link) -> None:
-        """Wait until a message is posted, the database sends a notification, or the next poll is due."""
+        """Wait until a message is posted, a notification arrives from the database, or the next poll is due."""
         loop, number = asyncio.get_running_loop(), link.fileno()
         loop.add_reader(number, self._woken.set)
         try:
@@ -190,12 +190,12 @@ class Bridge:
 
 async def _ask(link: Link, query: LiteralString, values: tuple[Any, ...] = ()) -> list[Any]:
     async with asyncio.timeout(LIMIT_S):
-        answer = await link.execute(query, values or None, binary=bool(values))  # binary allows one statement only
+        answer = await link.execute(query, values or None, binary=bool(values))  # binary allows only one statement
         return await answer.fetchall() if answer.description else []
 
 
 def parameters() -> dict[str, Any]:
-    """Return psycopg's arguments for a connection to the site's database, without those that only Django uses."""
+    """Return psycopg's connection arguments for the site's database, without those that only Django uses."""
     found: dict[str, Any] = connection.get_connection_params()
     return {name: value for name, value in found.items() if name not in ("context", "cursor_factory")} | {
         "autocommit": True

@@ -1,4 +1,4 @@
-"""Django's cache on Redis. It never makes a request wait long, and never unpickles data from Redis."""
+"""Django's cache on Redis. It never makes a request wait for long, and never unpickles data from Redis."""
 
 import json
 import logging
@@ -15,28 +15,28 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-ANSWER_S = 1.0  # timeout for an answer from Redis
-REST_S = 3.0  # after a failure, calls fail at once for this time
+ANSWER_S = 1.0  # timeout for a response from Redis
+REST_S = 3.0  # how long calls fail immediately after a failure
 
 
 class JsonSerializer:
-    """A serializer that uses JSON. Tuples become lists. Integers are stored as digits, so Redis can increment them."""
+    """A JSON serializer. Tuples become lists. Integers are stored as plain digits, so that Redis can increment them."""
 
     def dumps(self, obj: Any) -> bytes:
         return json.dumps(obj, allow_nan=False).encode()
 
     def loads(self, data: bytes) -> Any:
-        """Decode a value. Raises ValueError if the data are not JSON."""
+        """Decode a value. Raises ValueError if it is not JSON."""
         return json.loads(data)
 
 
 class Breaker:
-    """A circuit breaker. After a failure, one call in `REST_S` seconds tries again, and all others fail at once."""
+    """A circuit breaker. After a failure, one call every `REST_S` seconds is let through; all others fail at once."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._tries_at: float | None = None  # after a failure: the time of the next try
+        self._tries_at: float | None = None  # after a failure, the time of the next attempt
 
     def call(self, work: Callable[[], T]) -> T:
         """Call `work` and return its result. While the breaker is open, raise redis-py's ConnectionError instead."""
@@ -57,7 +57,7 @@ class Breaker:
                 return
             if self._clock() < self._tries_at:
                 raise RedisConnectionError("it did not answer a moment ago")
-            self._tries_at = self._clock() + REST_S  # until then, only this call tries
+            self._tries_at = self._clock() + REST_S  # until then, only this call is let through
 
 
 BREAKER = Breaker()  # shared by all threads, each of which has its own cache and connections

@@ -1,7 +1,7 @@
 """Messages that the channel layer carries between sockets, hosts and watchers, and the names of their groups.
 
-Do not rename tags or fields while two versions of the site run side by side. A process drops messages that it does not
-recognize. This is safe, because any message may be lost.
+Do not rename tags or fields while two versions of the site are running side by side. Processes drop messages that they
+do not recognize. This is safe, because any message may be lost anyway.
 """
 
 from msgspec import Struct
@@ -13,7 +13,7 @@ RELAYS = "relays"
 
 
 class PeerSaid(Struct, frozen=True, tag_field="type", tag="peer.said"):
-    """A peer's message, forwarded by the peer's socket to the run's host. `data` is exactly what the peer sent."""
+    """A peer's message, forwarded by its socket to the run's host. `data` is exactly what the peer sent."""
 
     peer: PeerId
     channel: str
@@ -24,14 +24,14 @@ class PeerSaid(Struct, frozen=True, tag_field="type", tag="peer.said"):
 
 
 class PeerLost(Struct, frozen=True, tag_field="type", tag="peer.lost"):
-    """A message that tells a host that a peer's socket has ended."""
+    """A message telling a host that a peer's socket has closed."""
 
     peer: PeerId
     channel: str
 
 
 class HostAnnounced(Struct, frozen=True, tag_field="type", tag="host.announced"):
-    """A message that names a run's host and its channel. `again` says that messages to the host may have been lost."""
+    """A message naming a run's host and the host's channel. `again`: messages to the host may have been lost."""
 
     run: RunId
     fence: int
@@ -40,22 +40,22 @@ class HostAnnounced(Struct, frozen=True, tag_field="type", tag="host.announced")
 
 
 class HostSaid(Struct, frozen=True, tag_field="type", tag="host.said"):
-    """A message for peers, encoded once for all of them. `run` is empty if no host sent the message."""
+    """A message for peers, encoded once for all. `run` is empty if no host sent the message."""
 
     data: bytes
     run: str = ""
 
 
 class HostsFound(Struct, frozen=True, tag_field="type", tag="hosts.found"):
-    """A message from a socket to its own channel: the peer must send a hello to the hosts of these runs."""
+    """A message from a socket to its own channel: the peer must send a hello to these runs' hosts."""
 
     runs: list[str]
 
 
 class MachineRevoked(Struct, frozen=True, tag_field="type", tag="machine.revoked"):
-    """A message that tells a socket to disconnect its peer with the error `code`.
+    """A message telling a socket to disconnect its peer with the error `code`.
 
-    `retry_after_s` is the wait in seconds; a negative value means that the peer must not return.
+    `retry_after_s` is how many seconds to wait; if negative, the peer must not return.
     """
 
     code: str
@@ -63,25 +63,25 @@ class MachineRevoked(Struct, frozen=True, tag_field="type", tag="machine.revoked
 
 
 class SessionReplaced(Struct, frozen=True, tag_field="type", tag="session.replaced"):
-    """A message telling a socket that its machine has opened a newer socket in the run, on the channel `by`."""
+    """A message telling a socket that its machine has opened a newer socket in the run, on channel `by`."""
 
     by: str
 
 
 class SessionContested(Struct, frozen=True, tag_field="type", tag="session.contested"):
-    """A message telling a socket that two agents keep taking over the same machine's session from each other."""
+    """A message telling a socket that two agents keep taking over the machine's session from each other."""
 
 
 class LayerRestored(Struct, frozen=True, tag_field="type", tag="layer.restored"):
-    """A message saying that messages between processes may have been lost while Redis was down."""
+    """A message announcing that messages between processes may have been lost while Redis was down."""
 
 
 class ChannelOverflowed(Struct, frozen=True, tag_field="type", tag="channel.overflowed"):
-    """A message telling a socket to close its link, because its channel was full and lost messages."""
+    """A message telling a socket to close its link, because its channel filled up and lost messages."""
 
 
 class RunMoved(Struct, frozen=True, tag_field="type", tag="run.moved"):
-    """A message that tells watchers that a step of the run was committed."""
+    """A message telling watchers that a step of the run was committed."""
 
 
 ToHost = PeerSaid | PeerLost | LayerRestored
@@ -112,10 +112,10 @@ def group_of(run: str) -> str:
 
 
 def watchers_of(run: str) -> str:
-    """Return the group that receives a message whenever a step of the run is committed."""
+    """Return the group that is notified whenever a step of the run is committed."""
     return f"watchers.{run}"
 
 
 def sessions_of(peer: str, run: str) -> str:
-    """Return the group of one machine's sockets in one run. Normally, the group has one socket."""
+    """Return the group of one machine's sockets in one run, normally just one."""
     return f"sessions.{peer}.{run}"

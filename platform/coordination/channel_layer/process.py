@@ -1,7 +1,7 @@
-"""The channel layer of a single process, between its sockets and hosts. For several processes, see `redis`.
+"""The channel layer between the sockets and hosts of a single process. For several processes, see `redis`.
 
-The layers that come with Channels drop sockets from groups after a day or scan all channels for each message. Some let
-a slow reader's queue grow without limit. In this layer, a channel exists until its reader forgets it. Messages may be
+The layers that ship with Channels drop sockets from groups after a day, scan all channels for each message, or let a
+slow reader's queue grow without limit. In this layer, a channel exists until its reader forgets it. Messages may be
 lost; sockets, hosts and the protocol detect the loss.
 """
 
@@ -17,38 +17,38 @@ from channels.layers import get_channel_layer
 
 from coordination.channel_layer.messages import ChannelOverflowed, LayerMessage, ToHost, peer_of, size_of
 
-# A page of the log has 64 messages, of at most 1 MiB together. Add a few rounds of broadcasts.
+# A page of the log has 64 messages totalling at most 1 MiB. Add a few rounds of broadcasts.
 CAPACITY = 1_000  # messages queued for one socket
-CAPACITY_BYTES = 32 * 1024 * 1024  # bytes of their data: four of the longest possible messages
-EXPIRY_S = 60.0  # a socket whose oldest message is older than this has stopped reading
-HOST_CAPACITY = 20_000  # messages queued for a host: ten seconds of a thousand peers that send two a second each
+CAPACITY_BYTES = 32 * 1024 * 1024  # bytes of data: four messages of maximum length
+EXPIRY_S = 60.0  # a socket with a message older than this has stopped reading
+HOST_CAPACITY = 20_000  # messages queued for a host: 1,000 peers sending two a second for ten seconds
 HOST_CAPACITY_BYTES = 256 * 1024 * 1024
 HOST = "host."  # prefix of hosts' channels
-SLICE = 32  # sockets served in a row before other tasks may run
+SLICE = 32  # sockets served in a row before yielding to other tasks
 RESTORED = "restored"  # the group that receives `LayerRestored`
 
 
 class Undelivered(ChannelFull):
-    """A message that was not delivered: the channel has no reader, is full, or cannot be reached."""
+    """Raised for an undelivered message: the channel has no reader, is full, or cannot be reached."""
 
 
 class Channel:
-    """A reader's message queue. If `ends` is set, a full queue closes for good and tells its reader."""
+    """A reader's message queue. If `ends` is set, a full queue closes for good and notifies its reader."""
 
     def __init__(self, *, capacity: int, capacity_bytes: int, ends: bool, clock: Callable[[], float]) -> None:
         self.capacity, self.capacity_bytes, self.ends, self.clock = capacity, capacity_bytes, ends, clock
         self._first: deque[Any] = deque()
         self._waiting: deque[tuple[float, LayerMessage]] = deque()
-        self.bytes = 0  # bytes of the queued messages
+        self.bytes = 0  # total size of the queued messages
         self._is_over = False
         self._arrived = asyncio.Event()
 
     def __len__(self) -> int:
-        """Return the number of queued messages. The reader's own messages are not counted."""
+        """Return the number of queued messages, not counting the reader's own."""
         return len(self._waiting)
 
     def put(self, message: LayerMessage) -> bool:
-        """Append a message. Return False once the queue has overflowed; its reader must then start over."""
+        """Append a message. Return False once the queue has overflowed; its reader must then start afresh."""
         if self._is_over or self._is_full(message):
             self._overflow()
             return False
@@ -58,12 +58,12 @@ class Channel:
         return True
 
     def put_first(self, message: object) -> None:
-        """Queue a reader's own message before all others, even in a full queue. The reader limits how many."""
+        """Queue a reader's own message ahead of all others, even if the queue is full. The reader limits how many."""
         self._first.append(message)
         self._arrived.set()
 
     async def get(self) -> Any:
-        """Return the next message; the reader's own messages come first. A cancelled call loses no message."""
+        """Return the next message, the reader's own messages first. Cancelling the call loses no message."""
         while not self._first and not self._waiting:
             self._arrived.clear()
             await self._arrived.wait()
@@ -92,21 +92,21 @@ class Channel:
 
 
 class Inbox(Channel):
-    """A host's queue. When it is full, the peer that takes up most of it loses its newest messages.
+    """A host's queue. When it is full, the peer taking up most of it loses its latest messages.
 
-    Every peer has a budget (`Allowances`), but a thousand peers together may send more than a host can handle.
+    Each peer has a budget (`Allowances`), but a thousand peers together may send more than a host can handle.
     """
 
     def __init__(self, *, capacity: int, capacity_bytes: int, clock: Callable[[], float]) -> None:
         super().__init__(capacity=capacity, capacity_bytes=capacity_bytes, ends=False, clock=clock)
-        self.dropped: Counter[str] = Counter()  # number of messages lost by peer, since the last call of `told`
+        self.dropped: Counter[str] = Counter()  # messages lost per peer since the last call of `told`
         self._counts: Counter[str] = Counter()
         self._sizes: Counter[str] = Counter()
 
     def put(self, message: LayerMessage) -> bool:
         """Append a message for the host and return True.
 
-        Return False if the message is not for a host, or the queue is full and the sender has the largest share.
+        Return False if the message is not for a host, or if the queue is full and the sender takes up most of it.
         """
         if not isinstance(message, ToHost):
             return False
@@ -123,7 +123,7 @@ class Inbox(Channel):
         return True
 
     def told(self) -> Counter[str]:
-        """Return the number of messages that each peer has lost since the last call of this method."""
+        """Return how many messages each peer has lost since this method was last called."""
         dropped, self.dropped = self.dropped, Counter()
         return dropped
 
@@ -132,7 +132,7 @@ class Inbox(Channel):
         return max((self._counts[peer] + messages) / self.capacity, (self._sizes[peer] + size) / self.capacity_bytes)
 
     def _drop(self, peer: str) -> None:
-        """Drop the peer's newest message. Search from the end, where a busy peer's messages are likely to be."""
+        """Drop the peer's latest message. Search from the end, where a busy peer's messages are likely to be."""
         for place in range(len(self._waiting) - 1, -1, -1):
             message = self._waiting[place][1]
             if peer_of(message) == peer:
@@ -157,7 +157,7 @@ def site_layer() -> "ProcessLayer":
 
 
 class ProcessLayer:
-    """The channels and groups of one process. Messages are passed by reference, never copied."""
+    """The channels and groups of a single process. Messages are passed by reference and never copied."""
 
     extensions = ("groups", "flush")
 
@@ -174,7 +174,7 @@ class ProcessLayer:
         self.groups: dict[str, set[str]] = {}
 
     async def new_channel(self, prefix: str = "specific.") -> str:
-        """Create a channel in this process. Messages queue in the channel until `forget` is called."""
+        """Create a channel in this process. Messages accumulate in it until `forget` is called."""
         name = f"{prefix}{self.process}!{uuid.uuid4().hex}"
         self.channel(name)
         return name
@@ -203,7 +203,7 @@ class ProcessLayer:
     async def receive(self, channel: str) -> Any:
         """Return a channel's next message.
 
-        If cancelled, forget the channel, because Channels cancels consumers to end them.
+        On cancellation, forget the channel, because Channels ends consumers by cancelling them.
         """
         try:
             return await self.channel(channel).get()
@@ -217,7 +217,7 @@ class ProcessLayer:
             raise Undelivered(channel)
 
     async def send_many(self, channels: Iterable[str], message: LayerMessage) -> list[str]:
-        """Send a message to many channels. Return the channels that certainly did not receive the message."""
+        """Send a message to many channels. Return the channels that definitely did not receive it."""
         lost = []
         for number, channel in enumerate(channels, 1):
             if channel not in self.channels or not self.channels[channel].put(message):

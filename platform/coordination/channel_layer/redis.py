@@ -1,8 +1,8 @@
-"""The channel layer for several processes: `ProcessLayer` within each process, Redis between them.
+"""The channel layer for several processes: `ProcessLayer` within each process, and Redis between them.
 
 A process subscribes to only two Redis channels. While Redis is down, messages between processes go over PostgreSQL
-(`bridge`). A process always receives messages from both. Only sending switches between them, and messages that Redis
-has not acknowledged are sent again. If messages may still have been lost, the group `RESTORED` is notified.
+(`bridge`). Every process always receives from both; only sending switches between them. Messages that Redis has not
+acknowledged are sent again. If any may still have been lost, the group `RESTORED` is notified.
 """
 
 import asyncio
@@ -29,20 +29,20 @@ from coordination.channel_layer.process import CAPACITY, HOST_CAPACITY, RESTORED
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-RETRY_S = 0.25  # between attempts to reach Redis
-# Redis counts as down after WAITS waits in a row without an answer. A pause of this process uses up only one wait.
+RETRY_S = 0.25  # seconds between attempts to reach Redis
+# Redis counts as down after WAITS consecutive waits without a response. If this process pauses, it uses up only one.
 WAIT_S, WAITS = 0.5, 3
 ANSWER_S = WAIT_S * WAITS
 NOTICED_S = ANSWER_S + 2 * WAIT_S  # within this time, all processes notice an outage of Redis
-AVOID_S = 5.0  # Redis is used again once no process has failed to reach it for this time
-TURN_S = 0.1  # pause between the last message over the bridge and the first over Redis
-TELL_S = 1.0  # seconds between reports to other processes that this one cannot reach Redis
-AWAY = "away"  # the group of messages whose sender cannot reach Redis
+AVOID_S = 5.0  # Redis is used again once every process has been able to reach it for this long
+TURN_S = 0.1  # pause between the bridge's last message and Redis's first
+TELL_S = 1.0  # seconds between telling other processes that this one cannot reach Redis
+AWAY = "away"  # the group for messages whose sender cannot reach Redis
 GONE = (RedisError, OSError, TimeoutError)
 
 
 class Parcel(msgspec.Struct, array_like=True):
-    """A message between processes, for channels or for a group. `origin` has already served its own group members."""
+    """A message between processes, for channels or a group. `origin` has already served its own group members."""
 
     origin: str
     channels: list[str]
@@ -51,7 +51,7 @@ class Parcel(msgspec.Struct, array_like=True):
 
 
 class RedisLayer(ProcessLayer):
-    """A channel layer across processes. `hosts` has one Redis address; all names in Redis begin with `prefix`."""
+    """A channel layer across processes. `hosts` has one Redis address; all names in Redis start with `prefix`."""
 
     def __init__(
         self,
@@ -64,34 +64,34 @@ class RedisLayer(ProcessLayer):
     ) -> None:
         super().__init__(capacity=capacity, host_capacity=host_capacity, clock=clock)
         (self.address,), self.prefix = hosts, prefix
-        self.is_up = True  # False from the first failure until Redis passes on a message again
+        self.is_up = True  # False from a failure until Redis next delivers a message
         self._outbox = Outbox()
-        self._batch: Sequence[tuple[str, bytes]] = ()  # the messages that are being published
+        self._batch: Sequence[tuple[str, bytes]] = ()  # the messages being published
         self._posted = asyncio.Event()
         self._subscribed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._redis: Any = None
         self._bridge: Bridge | None = None
-        self._bridged = asyncio.Event()  # set while messages are sent over the bridge
+        self._bridged = asyncio.Event()  # set while messages go over the bridge
         self._may_publish = asyncio.Event()
         self._may_publish.set()
-        self._has_missed = False  # True if this process itself failed to reach Redis since the bridge took over
+        self._has_missed = False  # True if this process itself has failed to reach Redis since the bridge took over
         self._avoided_until = self._told_at = -math.inf
 
     @property
     def is_bridged(self) -> bool:
-        """True while messages to other processes go over the database."""
+        """True while messages to other processes go through the database."""
         return self._bridged.is_set()
 
     async def new_channel(self, prefix: str = "specific.") -> str:
-        """Create a channel. Unless Redis is down, wait until messages from other processes can arrive."""
+        """Create a channel. Unless Redis is down, wait until messages from other processes can reach it."""
         self._start()
         if self.is_up and not self._subscribed.is_set():
             await asyncio.wait([asyncio.ensure_future(self._subscribed.wait())], timeout=ANSWER_S)
         return await super().new_channel(prefix)
 
     async def send_many(self, channels: Iterable[str], message: LayerMessage) -> list[str]:
-        """Send a message to channels in any of the processes; each other process gets the message only once."""
+        """Send a message to channels in any process; each other process gets the message only once."""
         here: list[str] = []
         elsewhere: dict[str, list[str]] = {}
         for channel in channels:
@@ -129,7 +129,7 @@ class RedisLayer(ProcessLayer):
     def _start(self) -> None:
         if self._tasks:
             return
-        # Use no retries, which would hide lost messages, and no timeouts for answers (see `patiently`).
+        # No retries, which would hide lost messages, and no timeouts for responses (see `patiently`).
         self._redis = Redis.from_url(self.address, retry=Retry(NoBackoff(), 0), socket_connect_timeout=ANSWER_S)
         work = [self._listen(), self._publish()]
         if connection.vendor == "postgresql":
@@ -138,7 +138,7 @@ class RedisLayer(ProcessLayer):
         self._tasks = [asyncio.create_task(part) for part in work]
 
     def _post(self, to: str, parcel: Parcel) -> bool:
-        """Queue a message for another process or for all processes. Return False if it cannot be queued."""
+        """Queue a message for another process or for all processes. Return False if that is impossible."""
         self._start()
         data = msgspec.msgpack.encode(parcel)
         if self._bridge is not None and self.is_bridged and self._bridge.post(to, data):
@@ -151,7 +151,7 @@ class RedisLayer(ProcessLayer):
     # Redis
 
     async def _publish(self) -> None:
-        """Publish queued messages in batches, each in one round trip."""
+        """Publish queued messages in batches, one round trip per batch."""
         while not is_ending():
             await self._posted.wait()
             await self._may_publish.wait()
@@ -171,7 +171,7 @@ class RedisLayer(ProcessLayer):
             await pipeline.execute()
 
     def _broke(self, error: Exception) -> None:
-        """Send over the bridge from now on, and tell the other processes. Without a bridge, messages are lost."""
+        """Switch to the bridge and tell the other processes. Without a bridge, messages are lost."""
         if self.is_up:
             log.warning("Redis is away: %s", error)
         self.is_up, self._has_missed = False, True
@@ -192,9 +192,9 @@ class RedisLayer(ProcessLayer):
             await asyncio.sleep(RETRY_S)
 
     async def _hear(self, ear: PubSub) -> None:
-        """Deliver incoming messages. Raises a Redis error, or TimeoutError if Redis delivers nothing for too long.
+        """Deliver incoming messages. Raises a Redis error, or TimeoutError if Redis is silent for too long.
 
-        After a silence, the process sends itself an empty message to see whether Redis delivers it.
+        After a silence, the process sends itself an empty message to test whether Redis delivers it.
         """
         mine = f"{self.prefix}.{self.process}"
         await patiently(ear.subscribe(mine, f"{self.prefix}.{GROUPS}"))
@@ -205,9 +205,9 @@ class RedisLayer(ProcessLayer):
             if silent > WAITS:
                 raise TimeoutError("it passes nothing on")
             if was_up and not self.is_up:
-                raise RedisConnectionError("it took no message")  # found by `_publish`, which must try again
+                raise RedisConnectionError("it took no message")  # detected by `_publish`, which must try again
             if message is None or message["type"] != "message":
-                if silent == 1 or (message and message["data"] == 2):  # both names are subscribed
+                if silent == 1 or (message and message["data"] == 2):  # now subscribed to both names
                     await patiently(self._redis.publish(mine, b""))
             elif message["data"]:
                 await self._deliver(message["data"])
@@ -238,10 +238,10 @@ class RedisLayer(ProcessLayer):
         else:
             await super().group_send(parcel.group, parcel.message)
 
-    # All processes use the bridge while one of them cannot reach Redis, since they do not know which messages it lacks.
+    # All processes use the bridge while any of them cannot reach Redis, since they do not know which messages it lacks.
 
     def _avoid_redis(self) -> None:
-        """Send over the bridge for a while, beginning with messages that Redis may not have delivered."""
+        """Send over the bridge for a while, starting with messages that Redis may not have delivered."""
         unsent, self._batch = [*self._batch, *self._outbox.empty()], ()
         self._avoided_until = self.clock() + AVOID_S
         if self._bridge is None:
@@ -253,14 +253,14 @@ class RedisLayer(ProcessLayer):
             self._bridge.post(to, data)
 
     async def _return(self, bridge: Bridge) -> None:
-        """Send over Redis again once all processes have been able to reach it for some time.
+        """Switch back to Redis once all processes have been able to reach it for some time.
 
-        New messages wait until the last ones have crossed the bridge, so that all arrive in order.
+        New messages wait until the last ones have crossed the bridge, so that all of them arrive in order.
         """
         while True:
             await self._bridged.wait()
             await asyncio.sleep(NOTICED_S)
-            if not self._has_missed:  # Redis accepted messages to a process that was not receiving them
+            if not self._has_missed:  # Redis accepted messages for a process that was not receiving them
                 await self._tell_restored()
             while not self.is_up or self.clock() < self._avoided_until:  # noqa: ASYNC110 - a time has no event
                 await asyncio.sleep(RETRY_S)
@@ -284,7 +284,7 @@ class RedisLayer(ProcessLayer):
 async def patiently(work: Coroutine[Any, Any, T]) -> T:
     """Await `work` and return its result. Raises TimeoutError after ANSWER_S.
 
-    Several short waits are used, because a single one would also time out if this process itself had paused.
+    It waits several short times, because a single long wait would also time out if this process itself had been paused.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -304,7 +304,7 @@ def process_of(channel: str) -> str:
 
 
 def is_ending() -> bool:
-    """Return True if this task was cancelled, even if redis-py has swallowed or replaced the CancelledError."""
+    """Return True if this task was cancelled, even if redis-py swallowed or replaced the CancelledError."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -1,1 +1,1 @@
-"""The process around a coordinator: its claim on the run, its events and its database writes."""
+"""Everything around a coordinator in its process: the claim on the run, events and database writes."""

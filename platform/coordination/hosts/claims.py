@@ -1,8 +1,8 @@
-"""Claims, which ensure that each run has one host. A host claims a run by a conditional update and renews the claim.
+"""Claims give each run a single host. A host claims a run by a conditional update, then keeps renewing the claim.
 
-Each claim raises a number, the fence (rules 2 and 3). The database's clock decides when a claim expires, so a host
-with a wrong clock cannot take a run from another host. A fence is at least the number of seconds since EPOCH, so that
-a database that was restored from a backup gives higher fences than those that its machines have seen (rule 16).
+Each claim raises a number, the fence (rules 2 and 3). The database's clock decides when a claim expires, so a host with
+a wrong clock cannot take a run from another. A fence is at least the number of seconds since EPOCH, so that a database
+restored from a backup issues higher fences than its machines have seen before (rule 16).
 """
 
 import asyncio
@@ -24,21 +24,21 @@ from runs.states import LIVE
 CLAIM = timedelta(seconds=10)
 RENEW_S = 2.0
 EPOCH = 1_767_225_600  # 1 January 2026, in seconds since 1970
-RETRY_S = 1.0  # seconds until a database that failed is tried again
+RETRY_S = 1.0  # seconds to wait before retrying a failed database
 
 
 def unclaimed() -> QuerySet[Head]:
     """Return the heads of live runs that no host has claimed.
 
-    The query avoids a join. With a join, Django updates by `run_id IN (SELECT … the claim is free)`. PostgreSQL does
-    not re-evaluate this after waiting for a concurrent update, so two hosts could both claim the run.
+    The query avoids a join, with which Django would update by `run_id IN (SELECT … the claim is free)`. PostgreSQL does
+    not re-evaluate that after waiting for a concurrent update, so two hosts could both claim the run.
     """
     free = Q(claim_expires=None) | Q(claim_expires__lt=Now())
     return Head.objects.filter(free, run__in=Run.objects.filter(state__in=LIVE))
 
 
 def claim(run: Run, owner: str) -> int | None:
-    """Claim the run for `owner`, a channel name. Return the new fence, or None if another host has the claim."""
+    """Claim the run for `owner`, the name of a channel. Return the new fence, or None if another host has the claim."""
     fence = Greatest(F("fence") + 1, Value(int(time.time()) - EPOCH))
     taken = unclaimed().filter(run=run).update(fence=fence, owner=owner, claim_expires=Now() + CLAIM)
     if taken != 1:
@@ -48,7 +48,7 @@ def claim(run: Run, owner: str) -> int | None:
 
 
 def renew(run: Run, owner: str, fence: int) -> bool:
-    """Renew the claim. Return False if another host has it."""
+    """Renew the claim. Return False if another host holds it."""
     mine = Head.objects.filter(run=run, owner=owner, fence=fence)
     return mine.update(claim_expires=Now() + CLAIM) == 1
 
@@ -68,7 +68,7 @@ def is_live(run: Run) -> bool:
 
 
 def hosts_of(run_id: str | None = None) -> dict[str, tuple[str, int]]:
-    """Return the channel and fence of each claimed run's host, by run id. With `run_id`, query only that run."""
+    """Return the channel and fence of each claimed run's host, keyed by run id. With `run_id`, query only that run."""
     held = Head.objects.filter(claim_expires__gt=Now(), run__state__in=LIVE)
     if run_id is not None:
         held = held.filter(run_id=run_id)
@@ -79,17 +79,17 @@ def live_runs() -> list[Run]:
     return list(Run.objects.filter(head__in=unclaimed()).order_by("created_at"))
 
 
-# A claim as its host uses it: renewed in parallel with all other work, and given up in time if renewal fails.
+# A claim as its host uses it: renewed alongside all other work, and given up in time if renewal fails.
 
 log = logging.getLogger(__name__)
 
 CLAIM_S = CLAIM.total_seconds()
-# Allows for messages in transit when the claim expires, and for clocks that run at different speeds.
+# Allows for messages still in transit when the claim expires, and for clocks that run at different speeds.
 MARGIN_S = 2.0
 
 
 def elapsed_s() -> float:
-    """Return a monotonic time in seconds. Use a clock that also runs while the computer sleeps, if possible."""
+    """Return a monotonic time in seconds, from a clock that also runs while the computer sleeps if there is one."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
@@ -98,7 +98,7 @@ def elapsed_s() -> float:
 class Holding:
     """A host's claim on a run.
 
-    The claim is valid until shortly before another host could take the run. Its lifetime counts from the moment when
+    The claim is valid until shortly before another host could take over. Its lifetime is counted from the moment when
     the host *requested* the last renewal.
     """
 
@@ -114,7 +114,7 @@ class Holding:
     ) -> None:
         self.run, self.owner, self.fence = run, owner, fence
         self.asked_at, self.threads, self.clock = asked_at, threads, clock
-        self.is_lost = False  # another host has the claim, or this host gave it up
+        self.is_lost = False  # another host holds the claim, or this host gave it up
 
     def is_held(self) -> bool:
         return not self.is_lost and self.clock() - self.asked_at < CLAIM_S - MARGIN_S
@@ -135,7 +135,7 @@ class Holding:
                 self.is_lost = True
 
     async def insist(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Call `write` while the claim is held. Retry if the database fails, and treat Stale as a lost claim."""
+        """Call `write` while the claim is held, retrying if the database fails. Stale means that the claim is lost."""
         while self.is_held():
             try:
                 await write()
@@ -159,7 +159,7 @@ class Holding:
 async def hold(
     run: Run, owner: str, threads: ThreadPoolExecutor, clock: Callable[[], float] = elapsed_s
 ) -> Holding | None:
-    """Claim a run. Return None if that fails. `threads` must run nothing but claims, or renewals could be delayed."""
+    """Claim a run. Return None if that fails. `threads` must run nothing but claims, lest renewals be delayed."""
     asked_at = clock()
     try:
         fence = await in_thread_of(threads, claim)(run, owner)

@@ -1,6 +1,6 @@
 """The process around a coordinator. It passes on events from peers, the clock and the database, and executes commands.
 
-A host drives one run under one claim. The coordinator's function `advance` makes all decisions.
+A host drives one run under one claim. The coordinator's `advance` function makes all decisions.
 """
 
 import asyncio
@@ -52,15 +52,15 @@ from runs.models import Run
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 1.0  # seconds between polls of the database for people's requests
-MOST_NAMED = 100  # peers named on the timeline because messages were lost; the site's log names all
+LOOK_S = 1.0  # seconds between database polls for people's requests
+MOST_NAMED = 100  # peers named on the timeline for lost messages; the site's log names all
 HEARD = get_args(m.TO_SITE)
 
-HostMessage = ToHost | Answered | PageRead | requests.Wishes  # messages from sockets, and from the host's own tasks
+HostMessage = ToHost | Answered | PageRead | requests.Wishes  # from sockets and from the host's own tasks
 
 
 class Faulty(Exception):
-    """An error in the coordinator, whose state must be discarded. `peer` sent the message that caused the error."""
+    """An error in the coordinator, after which its state must be discarded. It was caused by a message from `peer`."""
 
     def __init__(self, peer: PeerId | None) -> None:
         super().__init__(peer)
@@ -72,21 +72,21 @@ class Host:
         self.run, self.holding, self.state, self.quarantine = run, holding, state, quarantine
         self.layer = site_layer()
         self.key = site_key()
-        self.channels: dict[PeerId, str] = {}  # the channel of each peer's socket
-        self.unwanted: dict[PeerId, str] = {}  # machines to disconnect, by error code, found by the last poll
-        self._looks = 0  # number of polls begun
+        self.channels: dict[PeerId, str] = {}  # channel of each peer's socket
+        self.unwanted: dict[PeerId, str] = {}  # machines to disconnect and why, from the last poll
+        self._looks = 0  # number of polls started
         self._replayed: tuple[e.Replayed, ...] = ()  # results of replays, as last reported
         self._archived: e.Archived | None = None  # how far the archive reached at the last poll
-        self._aside: dict[PeerId, tuple[int, PeerSaid]] = {}  # hellos of unwanted machines, for a later poll to judge
+        self._aside: dict[PeerId, tuple[int, PeerSaid]] = {}  # unwanted machines' hellos, for a later poll to judge
         self.mailbox = self.layer.inbox(holding.owner)
-        self._named: set[str] = set()  # peers whose lost messages are on the timeline
-        self._left: set[PeerId] = set()  # peers that left on purpose since the last poll
-        self._needed: bool | None = None  # found by the last poll
+        self._named: set[str] = set()  # peers whose lost messages the timeline shows
+        self._left: set[PeerId] = set()  # peers that have left on purpose since the last poll
+        self._needed: bool | None = None  # from the last poll
         self.writer = Writer(run, holding, self.key, self.mailbox)
         self._tick_at = 0.0
 
     async def drive(self, stop: asyncio.Event) -> None:
-        """Drive the run until it is stopped or finished, or the claim is lost. Raises Faulty, DatabaseError."""
+        """Drive the run until it is stopped or finished or the claim is lost. Raises Faulty, DatabaseError."""
         writing, looking = asyncio.create_task(self.writer.work()), asyncio.create_task(self._look())
         try:
             await self._drive(stop, (writing, looking))
@@ -114,7 +114,7 @@ class Host:
             await self._close()
 
     async def announce(self, *, again: bool = False) -> None:
-        """Announce this host to the run's sockets and all relays. `again` says that messages may have been lost."""
+        """Announce this host to the run's sockets and all relays. `again`: messages may have been lost."""
         note = HostAnnounced(self.state.run, self.holding.fence, self.holding.owner, again)
         for group in (group_of(self.state.run), RELAYS):
             await self.layer.group_send(group, note)
@@ -131,7 +131,7 @@ class Host:
         await asyncio.sleep(0)
 
     def _note_lost_words(self) -> None:
-        """Report messages that a full mailbox has dropped: in the site's log, and once per peer on the timeline."""
+        """Report messages dropped by a full mailbox: in the site's log, and once per peer on the timeline."""
         for peer, count in self.mailbox.told().items():
             member = self.state.members.get(PeerId(peer))
             name = member.name if member is not None else peer[:8]
@@ -142,7 +142,7 @@ class Host:
                 self.writer.ask(e.Note("lost words", text, (member.person,) if member is not None else ()))
 
     async def _next(self, wait_s: float) -> HostMessage | None:
-        """Return the next message, or None after `wait_s`. A message that is already queued is always returned."""
+        """Return the next message, or None after `wait_s`. A message already in the queue is always returned."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 message: HostMessage = await self.mailbox.get()
@@ -198,7 +198,7 @@ class Host:
             await self.handle(e.Joined(said.peer, said.person, said.machine, said.role, hello))
 
     async def _received(self, said: PeerSaid, body: Any) -> None:
-        """Pass a peer's message to the coordinator if the message comes from the peer's current socket.
+        """Pass a peer's message to the coordinator if it comes from the peer's current socket.
 
         If the host knows no socket for the peer, ask the peer for a hello. Ignore messages from replaced sockets.
         """
@@ -228,7 +228,7 @@ class Host:
                 self.mailbox.put_first(found)
 
     async def _looked(self, found: requests.Wishes) -> None:
-        """Act on the findings of a poll, such as revoked machines or removed owners, without ending the round."""
+        """Act on what a poll found, such as revoked machines or removed owners, without ending the round."""
         await self.handle(found.directed)
         self.unwanted = found.unwanted
         await self._judge()
@@ -253,7 +253,7 @@ class Host:
         self._replayed = news.replays
 
     async def _judge(self) -> None:
-        """Process hellos set aside before this poll began: refuse unwanted machines, and accept the others."""
+        """Process hellos set aside before this poll began: refuse unwanted machines and accept the rest."""
         judged = {peer: said for peer, (looks, said) in self._aside.items() if looks < self._looks}
         for peer, said in judged.items():
             del self._aside[peer]
@@ -285,10 +285,10 @@ class Host:
         for peer in self.state.members.keys() - set(relays):
             await self._send_away(peer, codes.NOT_OPEN)
 
-    # Events for the coordinator, and its commands
+    # Events for the coordinator, and the commands that it returns
 
     async def handle(self, event: e.Event) -> None:
-        """Pass an event to the coordinator, and then any events that its commands produce. Raises Faulty."""
+        """Pass an event to the coordinator, followed by any events that its commands produce. Raises Faulty."""
         await self._take_all([event])
 
     async def _take_all(self, events: Iterable[e.Event]) -> None:
@@ -298,7 +298,7 @@ class Host:
             try:
                 for command in merged(advance(self.state, event, time.monotonic(), secrets.randbits(32))):
                     waiting += await self._carry_out(command)
-            except Exception as error:  # after any error, the state is half changed
+            except Exception as error:  # after any error, the state may be half changed
                 raise Faulty(sender_of(event)) from error
 
     async def _answered(self, event: e.Event) -> None:
@@ -307,7 +307,7 @@ class Host:
             await self.layer.group_send(watchers_of(self.state.run), RunMoved())
 
     async def _carry_out(self, command: e.Command) -> list[e.Event]:
-        """Carry out a command, if this host still has the claim. Return the resulting events."""
+        """Carry out a command, if this host still holds the claim. Return the resulting events."""
         if not self.holding.is_held():
             return []
         match command:
@@ -325,7 +325,7 @@ class Host:
         return []
 
     async def _announce_plan(self, command: e.Announce) -> list[e.Event]:
-        """Send the whole plan to keepers; send its head, signed once, and their own part of it to the other peers."""
+        """Send the whole plan to keepers. To the other peers, send its head, signed once, and their own part of it."""
         plan = seal_plan(self.key, command.plan)
         lost = await self._say(command.keepers, encode(planned_whole(plan)))
         for peer in command.peers:
@@ -333,7 +333,7 @@ class Host:
         return lost
 
     async def _finish(self) -> None:
-        """Finish the run. If the organizer has extended it meanwhile, leave it to the next host instead."""
+        """Finish the run, unless the organizer has just extended it; in that case, leave it to the next host."""
         if not await in_thread(finish_run)(run=self.run, target_steps=self.state.recipe.target_steps):
             self.holding.is_lost = True
 
@@ -354,7 +354,7 @@ def sender_of(event: e.Event) -> PeerId | None:
 
 
 def merged(commands: Iterable[e.Command]) -> Iterator[e.Command]:
-    """Merge adjacent commands that send the same message, so that the message is encoded once."""
+    """Merge adjacent commands that send the same message, so that it is encoded only once."""
     for _, same in groupby(commands, key=_message_of):
         first, *others = same
         if isinstance(first, e.Send) and others:
@@ -364,5 +364,5 @@ def merged(commands: Iterable[e.Command]) -> Iterator[e.Command]:
 
 
 def _message_of(command: e.Command) -> object:
-    """Return the key for merging commands. Only commands that send equal messages have equal keys."""
+    """Return a key for merging commands. Only commands that send equal messages have equal keys."""
     return command.message if isinstance(command, e.Send) else object()

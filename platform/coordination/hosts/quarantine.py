@@ -1,4 +1,4 @@
-"""Quarantine of machines whose messages broke a host. It is shared, since any process may claim the run next."""
+"""Quarantine of machines whose messages broke a host. It is shared, since the next host may be in any process."""
 
 import logging
 import time
@@ -10,15 +10,15 @@ from redis.exceptions import RedisError
 
 from peer_agent.protocol.identifiers import PeerId
 
-REST_S = (60.0, 240.0, 960.0)  # seconds of quarantine: the first time, the second, and from then on
-FORGET_S = 4 * 3600.0  # after this time without another failure, counting starts anew
-MOST = 10_000  # most machines remembered; the oldest are forgotten
+REST_S = (60.0, 240.0, 960.0)  # length of the first quarantine, of the second, and of all later ones
+FORGET_S = 4 * 3600.0  # counting starts over after this long without a failure
+MOST = 10_000  # most machines remembered; the oldest are dropped
 SHARED = 200  # most machines shared with other processes
 KEY = "quarantine"
 
 log = logging.getLogger(__name__)
 
-Shared = dict[PeerId, list[float]]  # number of quarantines, and UTC end in seconds; a list, as the cache keeps JSON
+Shared = dict[PeerId, list[float]]  # count of quarantines, UTC end in seconds; a list, as the cache is JSON
 
 
 class Sentence(Struct):
@@ -27,14 +27,14 @@ class Sentence(Struct):
 
 
 class Quarantine:
-    """The machines in quarantine. `now` is in seconds of the monotonic clock."""
+    """The machines in quarantine. `now` is a monotonic time in seconds."""
 
     def __init__(self) -> None:
-        # Use an OrderedDict: `learn` and `share` run in threads, and cachetools is not thread-safe.
+        # An OrderedDict, because `learn` and `share` run in threads and cachetools is not thread-safe.
         self._known: OrderedDict[PeerId, Sentence] = OrderedDict()
 
     def add(self, peer: PeerId, now: float) -> float:
-        """Quarantine a machine whose message broke a host. Return the length of the quarantine in seconds."""
+        """Quarantine a machine whose message broke a host. Return for how many seconds."""
         before = self._known.pop(peer, None)
         times = before.times if before is not None and now - before.until < FORGET_S else 0
         rest_s = REST_S[min(times, len(REST_S) - 1)]
@@ -51,7 +51,7 @@ class Quarantine:
                 self._known[peer] = Sentence(int(times), until + later)
 
     def share(self, peer: PeerId, now: float) -> None:
-        """Share a machine's quarantine with other processes. Concurrent calls may lose one entry."""
+        """Share a machine's quarantine with other processes. Concurrent calls may lose an entry."""
         known = self._known[peer]
         others = {other: found for other, found in _read().items() if other != peer}
         while len(others) >= SHARED:

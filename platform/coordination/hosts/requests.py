@@ -1,4 +1,4 @@
-"""A host's regular poll of the database. It reads requests, and writes the run's state for the pages."""
+"""A host's regular database poll. It reads people's requests and writes the run's state for the pages."""
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
@@ -20,14 +20,14 @@ from peer_agent.protocol.identifiers import PeerId
 from runs.access import participants
 from runs.models import Run
 
-STOPPED_AFTER = timedelta(minutes=5)  # a stopped machine's owner is notified after this time
-NEEDED_AFTER = timedelta(minutes=15)  # people are notified when the run has had no trainer for this time
-OLD = timedelta(hours=1)  # a record of presence older than this cannot show when a machine stopped
+STOPPED_AFTER = timedelta(minutes=5)  # when to notify the owner of a stopped machine
+NEEDED_AFTER = timedelta(minutes=15)  # how long a run is without trainers before people are notified
+OLD = timedelta(hours=1)  # an older presence record cannot show when a machine stopped
 COMPUTING = (Role.TRAINER.value, Role.AUXILIARY.value)
 
 
-# Notices about stopped machines and runs that need volunteers. They are withdrawn if the machine or run recovers in
-# time.
+# Notices about stopped machines and about runs that need volunteers. They are withdrawn if the machine or run recovers
+# in time.
 
 
 def is_needed(state: RunState) -> bool:
@@ -36,7 +36,7 @@ def is_needed(state: RunState) -> bool:
 
 
 def tell_need(run: Run, *, needed: bool) -> None:
-    """Notify people that the run needs volunteers, or withdraw the notices. Runs in `presence.show`'s transaction."""
+    """Notify people that the run needs volunteers, or withdraw those notices. Runs in `presence.show`'s transaction."""
     if not needed:
         outbox.withdraw(Event.NEEDED, [run.run_id])
         return
@@ -48,7 +48,7 @@ def tell_need(run: Run, *, needed: bool) -> None:
 def tell_stopped(run: Run, before: Before, members: Iterable[OnlinePeer], *, left: Collection[PeerId]) -> None:
     """Notify the owners of machines that stopped, and withdraw notices about machines that are back.
 
-    `left` lists machines that left on purpose; their owners are not notified.
+    `left` lists machines that left on purpose, whose owners are not notified.
     """
     was, here = _computing(before.members), _computing(members)
     if back := here - was:
@@ -79,15 +79,15 @@ def _about(run: Run, peer: PeerId) -> str:
 
 
 def _now(run: Run) -> Run:
-    """Return the run's current row, because the host's own copy dates from the time of its claim."""
+    """Return the run's current row, because the host's own copy dates from when it claimed the run."""
     return Run.objects.only("slug", "title", "visibility", "organizer").get(pk=run.pk)
 
 
 class Asked(NamedTuple):
     """The facts that a poll writes or checks, copied from the coordinator's state for use in a thread.
 
-    `left` has the peers that left on purpose. `needs` says whether the run needs volunteers now, `needed` whether it
-    did at the last poll.
+    `left` lists peers that left on purpose. `needs` says whether the run needs volunteers now; `needed`, whether it did
+    at the last poll.
     """
 
     shown: presence.Shown
@@ -99,7 +99,7 @@ class Asked(NamedTuple):
 
 
 class Wishes(NamedTuple):
-    """People's requests and news about snapshots, found by a poll. `unwanted` maps machines to error numbers."""
+    """People's requests and news about snapshots, as found by a poll. `unwanted` maps machines to error codes."""
 
     directed: e.Directed
     news: snapshots.News
@@ -109,7 +109,7 @@ class Wishes(NamedTuple):
 def asked_of(
     state: RunState, unwanted: Mapping[PeerId, str], *, left: Collection[PeerId], needed: bool | None
 ) -> Asked:
-    """Return the facts for a poll. They include machines that were turned away, since these may be admitted again."""
+    """Return the facts for a poll, including any machines turned away, since these may be admitted again."""
     trainers = {member.peer for member in state.trainers()}
     trainers |= {peer for peer, code in unwanted.items() if code == codes.REMOVED}
     members = {*state.members} | {peer for peer, code in unwanted.items() if code == codes.REVOKED}
@@ -119,7 +119,7 @@ def asked_of(
 
 
 def look(run: Run, asked: Asked) -> Wishes:
-    """Write the run's presence for the pages, and read requests. Raises DatabaseError."""
+    """Write the run's presence for the pages, and read people's requests. Raises DatabaseError."""
     _show(run, asked)
     unwanted = dict.fromkeys(store.uninvited(run, asked.trainers), codes.REMOVED)
     unwanted |= dict.fromkeys(store.revoked(asked.members), codes.REVOKED)

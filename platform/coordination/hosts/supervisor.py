@@ -1,4 +1,4 @@
-"""The loop that claims and drives every live run without a host. A failure in one run does not affect another."""
+"""The loop that claims and drives every live run that has no host. A failure in one run does not affect the others."""
 
 import asyncio
 import contextlib
@@ -21,9 +21,9 @@ from runs.models import Run
 
 log = logging.getLogger(__name__)
 
-# Seconds until this process claims a run again after its host failed, if no peer's message caused the failure.
+# Seconds before this process claims a run again after its host failed, unless a peer's message caused the failure.
 RESTS_S = (0.0, 1.0, 4.0, 16.0, 60.0)
-WELL_S = 600.0  # a host that has lived this long resets the count of failures
+WELL_S = 600.0  # a host that lives this long resets the failure count
 
 
 class Hosting:
@@ -33,7 +33,7 @@ class Hosting:
         self.failures: dict[RunId, int] = {}
         self.rest_until: dict[RunId, float] = {}
         self.quarantine = Quarantine()
-        # If the database hangs in a commit, that may block all other threads, so claims have their own threads.
+        # Claims have their own threads, because a commit that hangs in the database may block all others.
         self.threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="claims")
 
     def begin(self, run: Run) -> None:
@@ -77,7 +77,7 @@ class Hosting:
             layer.forget(channel)
 
     async def _keep(self, run: Run, holding: Holding) -> None:
-        """Drive a claimed run. Start renewals first, because loading a long log can take longer than a claim lasts."""
+        """Drive a claimed run. Start renewals first, because loading a long log may take longer than a claim lasts."""
         keeping = asyncio.create_task(holding.keep())
         try:
             run = await in_thread(store.run_named)(run.run_id)
@@ -103,7 +103,7 @@ async def run_hosts(stop: asyncio.Event) -> None:
 
 
 async def _unhosted() -> list[Run]:
-    """Return live runs that have no host. If the database does not answer, return an empty list."""
+    """Return the live runs that have no host, or an empty list if the database does not respond."""
     try:
         return await in_thread(claims.live_runs)()
     except DatabaseError:

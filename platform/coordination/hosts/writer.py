@@ -1,6 +1,6 @@
-"""The coordinator's database writes. A task performs them in order, and their results return to the host as events.
+"""The coordinator's database writes. A task performs them in order and returns their results to the host as events.
 
-While the host has its claim, a failed write is retried after a pause. Meanwhile, the host keeps handling messages and
+While the host holds its claim, failed writes are retried after a pause. Meanwhile, the host keeps handling messages and
 ticks.
 """
 
@@ -29,19 +29,19 @@ from runs.models import Run
 
 log = logging.getLogger(__name__)
 
-WAITING = 1_000  # most queued writes; beyond that, those that training does not need are dropped
+WAITING = 1_000  # most queued writes; beyond this, any not needed for training are dropped
 DRAIN_S = 5.0  # seconds for the remaining writes when a host ends
-PAGE, PAGE_BYTES = 64, 1024 * 1024  # most commits and bytes in a page of the log, as sent to a peer
+PAGE, PAGE_BYTES = 64, 1024 * 1024  # limits on commits and bytes in a page of the log sent to a peer
 
 
 class Answered(Struct, frozen=True):
-    """A message from the writer to the host, with the event that a write produced."""
+    """A message from the writer to the host, carrying the event that a write produced."""
 
     event: e.Event
 
 
 class PageRead(Struct, frozen=True):
-    """Encoded commits for `peer`, sent from the writer to the host. `last` is the index of the last commit."""
+    """Encoded commits for `peer`, passed from the writer to the host. `last` is the index of the last one."""
 
     peer: PeerId
     page: list[bytes]
@@ -49,7 +49,7 @@ class PageRead(Struct, frozen=True):
 
 
 class Listens(Struct, frozen=True):
-    """A relay's hello, with the address at which peers can connect to the relay."""
+    """A relay's hello, with the address at which peers can reach the relay."""
 
     peer: PeerId
     hello: Hello
@@ -76,11 +76,11 @@ class Writer:
     def __init__(self, run: Run, holding: Holding, key: Ed25519PrivateKey, mailbox: Channel) -> None:
         self.run, self.holding, self.key, self.mailbox = run, holding, key, mailbox
         self._asked: asyncio.Queue[Write | None] = asyncio.Queue()
-        self._persisting: int | None = None  # index of the record being written
+        self._persisting: int | None = None  # index of the record now being written
         self._resending: set[PeerId] = set()
 
     def ask(self, command: Write) -> None:
-        """Queue a command for writing, unless it is a commit or a resend that is already queued."""
+        """Queue a command for writing, unless it is a commit or resend that is already queued."""
         if isinstance(command, e.Note) and command.kind == timeline.VOID:
             ROUNDS.labels(self.run.slug, "void", command.cause).inc()
         match command:
@@ -169,7 +169,7 @@ class Writer:
 
 
 def page_of(run: Run, fence: int, command: e.Resend) -> list[bytes]:
-    """Return at most PAGE encoded commits, totalling at most PAGE_BYTES unless a single commit is longer."""
+    """Return up to PAGE encoded commits, totalling at most PAGE_BYTES unless a single commit is longer."""
     page: list[bytes] = []
     for entry in store.sealed_from(run, command.first, min(command.count, PAGE)):
         sealed = SealedCommit(entry, read_record(entry))

@@ -1,1 +1,1 @@
-"""Control links of agents and relays: sessions, limits, and forwarding of messages to the run's host."""
+"""Control links of agents and relays: sessions, limits, and the forwarding of messages to the run's host."""

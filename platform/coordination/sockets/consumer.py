@@ -1,4 +1,4 @@
-"""A peer's control link at the site. It manages the session and forwards messages to the host of the peer's run."""
+"""The site's end of a peer's control link. It manages the session and forwards messages to the host of the run."""
 
 import asyncio
 import contextlib
@@ -58,16 +58,16 @@ from runs.access import Preparing, access_peer_run, require_open
 log = logging.getLogger(__name__)
 
 HANDSHAKE_S = 10.0
-SAY_S = 20.0  # seconds for a socket with full buffers to accept a message
+SAY_S = 20.0  # seconds allowed for a socket with full buffers to accept a message
 CUT_OFF = {codes.REVOKED, codes.REMOVED}
-BUSY_S = 5.0  # seconds after which a peer retries if the database was down
+BUSY_S = 5.0  # seconds before a peer retries if the database was down
 SITE = "site"  # the site's name in a challenge
 TOO_LATE, REFUSED, REPLACED = 4000, 4001, 4002  # close codes
 
 ALLOWANCES = Allowances()
 STRANGERS: Strangers["AgentConsumer"] = Strangers()
 TAKEOVERS = Takeovers()
-LINKED: Counter[tuple[str, str]] = Counter()  # open links by the machine's role and the version of its program
+LINKED: Counter[tuple[str, str]] = Counter()  # open links by machine role and program version
 HOST_SEARCH = HostSearch()
 INSTRUCTING = Instructing()
 
@@ -84,7 +84,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
     reported_at: datetime | None = None
 
     async def __call__(self, *arguments: Any) -> None:
-        """Serve the link. When it ends for any reason, leave all groups and tell the hosts."""
+        """Serve the link. When it ends, for whatever reason, leave all groups and tell the hosts."""
         self.layer = site_layer()
         self.following = Following()
         self.is_over = False
@@ -95,7 +95,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
             self.layer.forget(self.channel_name)
 
     async def dispatch(self, message: dict[str, Any] | LayerMessage) -> None:
-        """Handle a server event or a message, but skip Channels' own cleanup of database connections."""
+        """Dispatch a server event or a message, but skip Channels' own cleanup of database connections."""
         if isinstance(message, dict):
             await getattr(self, get_handler_name(message))(message)
         elif isinstance(message, ToSocket):
@@ -125,7 +125,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 assert_never(message)
 
     async def connect(self) -> None:
-        """Send a challenge, which the peer must answer in time. Close the link if a browser page opened it."""
+        """Send a challenge, which the peer must answer in time. If a browser page opened the link, close it."""
         scope: Any = self.scope
         if any(name == b"origin" for name, _ in scope["headers"]):
             await self.close()
@@ -142,7 +142,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
             oldest.give_up()
 
     def give_up(self) -> None:
-        """Close a link that has not authenticated in time, or that is the oldest of too many."""
+        """Close a link that has not authenticated in time, or that is the oldest when there are too many."""
         self.giving_up = asyncio.ensure_future(self._hang_up(TOO_LATE))
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
@@ -222,7 +222,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
             await self._contested()
         else:
             await self._hang_up(REPLACED)
-        await self._leave()  # so that another socket does not replace it again
+        await self._leave()  # so that no other socket replaces it again
 
     async def _contested(self) -> None:
         await self._refuse(Fault.of("E131"), limits.REST_S)
@@ -244,11 +244,11 @@ class AgentConsumer(AsyncWebsocketConsumer):
             await self._post(run, self._said(self.credential, data))
 
     async def _report(self, known: Credential, report: m.MachineReport) -> None:
-        """Store a machine's report, for its owner. Drop reports beyond the rate limit; the machine repeats them."""
+        """Store a machine's report for its owner. Drop reports beyond the rate limit; the machine repeats them."""
         if not self.reports.spend(0, time.monotonic()):
             return
         try:
-            problem = await in_thread(self._look_up)(known) if report.why else None  # no host checks an idle machine
+            problem = await in_thread(self._look_up)(known) if report.why else None  # no host checks idle machines
             if problem is not None and problem.fault.code in CUT_OFF:
                 await self._refuse(problem.fault)
                 return
@@ -263,20 +263,20 @@ class AgentConsumer(AsyncWebsocketConsumer):
             self.session.send(wanted)
 
     async def _forget_report(self, known: Credential) -> None:
-        """Delete the machine's report, which counts only while the machine is connected."""
+        """Delete the machine's report, which is valid only while the machine is connected."""
         if self.reported_at is not None:
             with contextlib.suppress(DatabaseError):
                 await in_thread(forget_report)(machine_id=known.machine, at=self.reported_at)
 
     async def instruct(self, wanted: m.Instructions) -> None:
-        """Queue the owner's new instructions in this socket's channel, since another task calls this."""
+        """Queue the owner's new instructions in this socket's own channel, since a different task makes this call."""
         if wanted.revision > self.told_revision:
             self.told_revision = wanted.revision
             with contextlib.suppress(ChannelFull):
                 await self.layer.send(self.channel_name, HostSaid(encode(wanted)))
 
     def _placed(self, hello: m.Hello, data: bytes) -> bytes:
-        """Return the hello with this socket's address, as the site sees it. A relay keeps its own address."""
+        """Return the hello with this socket's address as seen by the site. A relay keeps its own address."""
         if self.credential is None or self.credential.role is Role.RELAY or not is_dialled(hello):
             return data
         scope: Any = self.scope
@@ -287,7 +287,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
             return encode(silenced(hello))
 
     async def _post(self, run: str, message: ToHost) -> None:
-        """Forward a message to the host. If that fails, drop the message and look the host up again."""
+        """Forward a message to the host. If that fails, drop the message and look up the host again."""
         try:
             await self.layer.send(self.following.hosts[run], message)
         except ChannelFull:
@@ -300,7 +300,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
     # The host of each run
 
     async def _host_announced(self, note: HostAnnounced) -> None:
-        """Follow a new host, or a host that may have lost messages, and ask the peer for a hello."""
+        """Follow a new host, or one that may have lost messages, and ask the peer for a hello."""
         if self.following.follow(note.run, note.channel, note.fence, time.monotonic(), again=note.again):
             await self._ask_for_hello([note.run])
 
@@ -310,9 +310,9 @@ class AgentConsumer(AsyncWebsocketConsumer):
         await self._ask_for_hello(list(self.following.hosts))
 
     async def find(self, hosts: Hosts, asked_at: float) -> None:
-        """Compare the hosts that this socket follows with the hosts in the database.
+        """Compare the hosts that this socket follows with those in the database.
 
-        Another task calls this. It reports new hosts to this socket through the socket's own channel.
+        A different task makes this call. It reports new hosts to this socket through the socket's own channel.
         """
         mine = {run: host for run, host in hosts.items() if self.credential and self.credential.covers(RunId(run))}
         runs = self.following.look(mine, asked_at, time.monotonic())
@@ -321,7 +321,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 await self.layer.send(self.channel_name, HostsFound(runs))
 
     async def announce_finished(self, notes: Sequence[m.Snapshotted]) -> None:
-        """Tell a relay which runs are finished, so that the relay may delete their data. Another task calls this."""
+        """Tell a relay which runs are finished, so that it may delete their data. A different task makes this call."""
         if self.credential is not None and self.credential.role is Role.RELAY:
             for note in notes:
                 with contextlib.suppress(ChannelFull):
@@ -339,11 +339,11 @@ class AgentConsumer(AsyncWebsocketConsumer):
         await self._say(message.data)
 
     async def _revoked(self, note: MachineRevoked) -> None:
-        """Close a link ended by the owner (E214), the organizer (E308, E324) or a quarantine (E371)."""
+        """Close a link that was ended by the owner (E214), the organizer (E308, E324) or a quarantine (E371)."""
         await self._refuse(Fault.of(note.code), note.retry_after_s)
 
     async def _overflowed(self) -> None:
-        """Close a link whose queue has overflowed. The next hello makes up for the lost messages."""
+        """Close a link whose queue has overflowed. The next hello will make up for the lost messages."""
         await self._refuse(Fault.of("E373", reason="too many messages were waiting for it"), 0.0)
 
     async def _refuse(self, fault: Fault, retry_after_s: float = -1.0) -> None:
@@ -364,7 +364,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 with contextlib.suppress(OSError):
                     await self.send(bytes_data=data)
         except TimeoutError:
-            raise StopConsumer from None  # the peer does not read, so it cannot be told
+            raise StopConsumer from None  # the peer is not reading, so it cannot be told
 
     async def _hang_up(self, code: int) -> None:
         with contextlib.suppress(OSError, TimeoutError):
@@ -376,7 +376,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         await self._leave()
 
     async def _leave(self) -> None:
-        """Leave the run and tell its hosts, which decide what happens next. Further calls do nothing."""
+        """Leave the run and tell its hosts, which decide what happens next. Repeated calls do nothing."""
         if self.is_over:
             return
         self.is_over = True

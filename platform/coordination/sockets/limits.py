@@ -10,22 +10,22 @@ from peer_agent.protocol.credentials import Role
 
 T = TypeVar("T")
 
-STRANGERS = 500  # most unauthenticated sockets of a process; one more displaces the oldest
-TAKEOVERS = 6  # most takeovers of a session within TAKEOVERS_S; a machine with a bad network has fewer
+STRANGERS = 500  # most unauthenticated sockets per process; any more displace the oldest
+TAKEOVERS = 6  # most session takeovers within TAKEOVERS_S; even a bad network causes fewer
 TAKEOVERS_S = 60.0
-REST_S = 60.0  # seconds for which both agents stay away after they are told to
-KNOWN = 10_000  # machines remembered, so that a new socket brings no new budget and no new count of takeovers
-PROVED = "manyhands.proved"  # key of an extension in the ASGI scope: a function to call with the link's owner
+REST_S = 60.0  # how long both agents stay away once told to
+KNOWN = 10_000  # machines remembered, so that a new socket resets neither budget nor takeovers
+PROVED = "manyhands.proved"  # an ASGI extension: a function to call with the link's owner
 
 
 class Strangers(Generic[T]):
-    """Sockets that have not authenticated yet, the oldest first."""
+    """Sockets that have not authenticated yet, oldest first."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[T, None] = OrderedDict()
 
     def enter(self, stranger: T) -> T | None:
-        """Add a socket. If this makes too many, remove the oldest one and return it, so that the caller closes it."""
+        """Add a socket. If there are now too many, remove the oldest and return it for the caller to close."""
         self._waiting[stranger] = None
         return self._waiting.popitem(last=False)[0] if len(self._waiting) > STRANGERS else None
 
@@ -34,13 +34,13 @@ class Strangers(Generic[T]):
 
 
 class Takeovers:
-    """Recent takeovers of each machine's session in a run. `now` is in seconds of the monotonic clock."""
+    """Recent takeovers of each machine's session in a run. `now` is a monotonic time in seconds."""
 
     def __init__(self) -> None:
         self._known: LRUCache[tuple[str, str], deque[float]] = LRUCache(KNOWN)
 
     def count(self, peer: str, run: str, now: float) -> bool:
-        """Count a takeover. If there are too many, return True and reset the count."""
+        """Count a takeover. If there have been too many, return True and reset the count."""
         times = self._known.setdefault((peer, run), deque())
         times.append(now)
         while now - times[0] > TAKEOVERS_S:
@@ -58,11 +58,11 @@ def say_proved(scope: dict[str, Any], owner: str) -> None:
         said(owner)
 
 
-# Rate limit for one machine's messages to a run's host: a token bucket for messages, and one for bytes
+# Rate limit on one machine's messages to a run's host: one token bucket for messages and one for bytes
 
 
 class Budget(Struct, frozen=True):
-    """The rates and sizes of two token buckets: one for messages, one for bytes."""
+    """The rates and sizes of two token buckets: one for messages and one for bytes."""
 
     messages_per_s: float
     messages: float
@@ -73,20 +73,20 @@ class Budget(Struct, frozen=True):
         return f"{self.messages_per_s:.0f} messages or {self.bytes_per_s / 1e6:.0f} MB a second"
 
 
-# A trainer sends a heartbeat every two seconds, and a report with each unit. After a loss, it sends a hello with all
+# A trainer sends a heartbeat every two seconds, and a report with each unit. After a loss, it sends a hello listing all
 # its units, of at most 8 MiB. A relay sends a message for each span and slot of each of its runs; an auxiliary does so
-# for one run.
+# for a single run.
 BUDGETS = {
     Role.TRAINER: Budget(messages_per_s=200, messages=2_000, bytes_per_s=1e6, bytes=64e6),
     Role.AUXILIARY: Budget(messages_per_s=500, messages=5_000, bytes_per_s=2e6, bytes=64e6),
     Role.RELAY: Budget(messages_per_s=2_000, messages=20_000, bytes_per_s=8e6, bytes=256e6),
 }
-# Each report is written to a row. A machine sends one when something changes, and once a minute.
+# Each report is written to a row. A machine sends one whenever something changes, and once a minute.
 REPORTS = Budget(messages_per_s=1, messages=20, bytes_per_s=4e3, bytes=64e3)
 
 
 class Allowance:
-    """The unused part of a budget. `now` is in seconds of the monotonic clock."""
+    """The unused part of a budget. `now` is a monotonic time in seconds."""
 
     def __init__(self, budget: Budget, now: float) -> None:
         self.budget, self.at = budget, now

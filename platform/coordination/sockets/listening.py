@@ -1,7 +1,7 @@
-"""The address at which a member of a run accepts connections: always the one at which the site sees the member.
+"""The address at which a member of a run accepts connections: always the one that the site itself sees.
 
-Volunteers connect to these addresses. If members could name any address, they could direct all others at a victim. The
-functions are pure.
+Volunteers connect to these addresses. If members could name any address, they could direct everyone else at a victim.
+These functions are pure.
 """
 
 import re
@@ -13,17 +13,17 @@ from msgspec.structs import replace
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.messages import Hello
 
-FINGERPRINT = re.compile(r"[0-9a-f]{64}")  # a certificate's fingerprint, in the form that `network.certificate` writes
+FINGERPRINT = re.compile(r"[0-9a-f]{64}")  # a certificate's fingerprint, as written by `network.certificate`
 HTTPS = 443
 
 
 def is_dialled(hello: Hello) -> bool:
-    """Return True if the hello claims a role for which other peers must connect to the member."""
+    """Return True if the hello claims a role for which other peers must be able to connect to the member."""
     return bool(hello.url or hello.reduces or hello.keeps_log)
 
 
 def placed(hello: Hello, seen: str) -> Hello:
-    """Return the hello with `seen`, the source address of the member's control link. Raises Problem E376."""
+    """Return the hello with the member's host set to `seen`, its control link's source address. Raises Problem E376."""
     if not hello.url:
         return silenced(hello)
     port = _port_of(hello.url)
@@ -33,12 +33,12 @@ def placed(hello: Hello, seen: str) -> Hello:
 
 
 def silenced(hello: Hello) -> Hello:
-    """Return the hello without an address. A member that cannot be reached cannot reduce or serve a log."""
+    """Return the hello without an address. A member that cannot be reached can neither reduce nor serve a log."""
     return replace(hello, url="", fingerprint="", reduces=False, keeps_log=False)
 
 
 def _port_of(url: str) -> int:
-    """Return an address's port. Raises Problem E376 unless the address is wss:// with host and port only."""
+    """Return an address's port. Raises Problem E376 unless the address is wss:// with only a host and port."""
     try:
         parts = urlsplit(url)
         port = HTTPS if parts.port is None else parts.port
@@ -54,7 +54,7 @@ def _port_of(url: str) -> int:
 
 
 def _host(seen: str) -> str:
-    """Return an IP address in the form used in URLs. Raises Problem E376 if the site does not know the address."""
+    """Return an IP address as it is written in URLs. Raises Problem E376 if the site does not know the address."""
     try:
         address = ip_address(seen)
     except ValueError as error:

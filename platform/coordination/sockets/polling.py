@@ -1,6 +1,6 @@
-"""A poll of the database every two seconds, shared by all sockets of a process.
+"""A database poll every two seconds, shared by all of a process's sockets.
 
-Hosts also announce themselves, which is faster, but announcements get lost when Redis restarts, a channel is full or a
+Hosts also announce themselves, which is faster, but announcements are lost when Redis restarts, a channel is full or a
 host dies. Finished runs have no host to tell the relays. Owners' instructions are polled too.
 """
 
@@ -29,28 +29,28 @@ from runs.models import Run, Snapshot
 log = logging.getLogger(__name__)
 
 LOOK_S = 2.0
-LEAST_PAUSE_S = 0.25  # seconds between polls, however many are requested
+LEAST_PAUSE_S = 0.25  # seconds between polls, however often they are requested
 SETTLED_S = 30.0  # seconds between polls for finished runs
-OVERLAP = timedelta(seconds=90)  # overlap of two polls for finished runs: reporting a run twice is harmless
-MOST_SETTLED = 1_000  # most finished runs, newest first, that a new relay is told about
-# After this wait, an unanswered hello is requested again; each wait is twice the last, up to LONGEST_S.
+OVERLAP = timedelta(seconds=90)  # overlap between polls for finished runs; reporting a run twice is harmless
+MOST_SETTLED = 1_000  # most finished runs, latest first, that a new relay is told about
+# How long an unanswered hello waits before it is requested again, doubling each time up to LONGEST_S.
 UNANSWERED_S = 2.0
 LONGEST_S = 32.0
 
-Hosts = dict[str, tuple[str, int]]  # channel and fence of the host, by run
+Hosts = dict[str, tuple[str, int]]  # the host's channel and fence, by run
 INSTRUCT_S = 0.4
-INSTRUCT_OVERLAP = timedelta(seconds=10)  # overlap of two polls, since a transaction may become visible late
+INSTRUCT_OVERLAP = timedelta(seconds=10)  # overlap between polls, since a transaction may become visible late
 
 
 class Hello(Struct):
-    """A hello that was forwarded to a host. `at` is in seconds of the monotonic clock."""
+    """A hello that was forwarded to a host. `at` is a monotonic time in seconds."""
 
     at: float
     wait_s: float = UNANSWERED_S
 
 
 class Following:
-    """The hosts of one socket's runs. If a method reports a new host, the socket must ask its peer for a hello."""
+    """The hosts of one socket's runs. When a method reports a new host, the socket must ask its peer for a hello."""
 
     def __init__(self) -> None:
         self.hosts: dict[str, str] = {}
@@ -59,7 +59,7 @@ class Following:
         self._hellos: dict[str, Hello] = {}
 
     def follow(self, run: str, channel: str, fence: int, now: float, *, again: bool = False) -> bool:
-        """Follow a host that claims the run, unless that host has an older fence. Return True if the host is new."""
+        """Follow a host that claims the run, unless its fence is older. Return True if the host is new."""
         known = self.fences.get(run, -1)
         if fence < known or (fence == known and run in self.hosts and not again):
             return False
@@ -67,11 +67,11 @@ class Following:
         return True
 
     def unfollow(self, run: str) -> None:
-        """Drop a host that cannot be reached. If the host is still alive, the next poll finds it again."""
+        """Drop a host that cannot be reached. If it is still alive, the next poll will find it again."""
         self.hosts.pop(run, None)
 
     def said_hello(self, run: str, now: float) -> None:
-        """Record that a hello is on its way to the host. Each hello doubles the wait for the answer."""
+        """Record that a hello is on its way to the host. Each one doubles the wait for an answer."""
         before = self._hellos.get(run)
         wait_s = min(LONGEST_S, 2 * before.wait_s) if before is not None else UNANSWERED_S
         self._hellos[run] = Hello(now, wait_s)
@@ -98,11 +98,11 @@ class Follower(Protocol):
         """Compare the socket's hosts with those found by a poll that began at `asked_at`."""
 
     async def announce_finished(self, notes: Sequence[Snapshotted]) -> None:
-        """Tell the socket's peer which runs are finished, and up to which entry relays may delete data."""
+        """Tell the socket's peer which runs are finished, and up to which entry relays may delete their data."""
 
 
 class HostSearch:
-    """A task that polls for hosts and finished runs while there are sockets."""
+    """A task that polls for hosts and finished runs for as long as there are sockets."""
 
     def __init__(self) -> None:
         self._followers: set[Follower] = set()
@@ -113,14 +113,14 @@ class HostSearch:
     def add(self, follower: Follower) -> None:
         self._followers.add(follower)
         if self._task is None or self._task.done():
-            self._woken = asyncio.Event()  # belongs to this event loop
+            self._woken = asyncio.Event()  # bound to this event loop
             self._task = asyncio.create_task(self._work())
 
     def discard(self, follower: Follower) -> None:
         self._followers.discard(follower)
 
     def wake(self) -> None:
-        """Poll soon, because a socket has no host or its host does not answer."""
+        """Poll soon, because a socket has no host or its host is not responding."""
         self._woken.set()
 
     async def _work(self) -> None:
@@ -147,7 +147,7 @@ class HostSearch:
 
 
 def settled(since: datetime | None = None) -> list[m.Snapshotted]:
-    """Return the newest verified snapshot of each finished run, or only of runs finished since `since`."""
+    """Return the latest verified snapshot of each finished run, or only of runs finished since `since`."""
     finished = Run.objects.filter(state=Run.State.FINISHED).order_by("-finished_at")
     if since is not None:
         finished = finished.filter(finished_at__gte=since)
@@ -160,7 +160,7 @@ def settled(since: datetime | None = None) -> list[m.Snapshotted]:
     ]
 
 
-# Instructions from owners, polled every 0.4 seconds for all sockets of a process together
+# Instructions from owners, polled every 0.4 seconds for all of a process's sockets together
 
 
 class Instructed(Protocol):
@@ -171,7 +171,7 @@ class Instructed(Protocol):
 
 
 class Instructing:
-    """A task that polls for instructions while there are sockets whose machines accept them."""
+    """A task that polls for instructions for as long as any sockets' machines accept them."""
 
     def __init__(self) -> None:
         self._sockets: dict[PeerId, set[Instructed]] = {}

@@ -1,1 +1,1 @@
-"""A run's data: uploads, sources on the Hub, and checks that the data suffice for a step."""
+"""A run's data: uploads, sources on the Hub, and checks that there is enough data for a step."""

@@ -1,6 +1,6 @@
 """Data and models on the Hugging Face Hub.
 
-The site looks up a repository when a person names it, and fetches its files before preparing them.
+The site looks up a repository when someone names it, and fetches its files before preparing them.
 """
 
 import threading
@@ -19,19 +19,19 @@ from runs.hub_access import account_of, hub_environment, token_of
 from runs.models import Dataset
 from runs.processes import run_child
 
-LOOK_S = 60.0  # timeout for looking a repository up
+LOOK_S = 60.0  # timeout for looking up a repository
 FETCH_S = 24 * 3600.0
 NOT_STATED = "not stated on the Hub"
 
 Outcome = Literal["busy", "done"]
 
-_fetching = threading.Lock()  # fetches share the site's connection and disk, so there is one at a time
+_fetching = threading.Lock()  # one fetch at a time, since they share the site's connection and disk
 
 
 class OnHub(NamedTuple):
-    """A repository on the Hub, as it was when a person named it.
+    """A repository on the Hub, as it was when someone named it.
 
-    `size` is in bytes. If `streamed`, machines read the data on the Hub, and the site fetches only a sample.
+    `size` is in bytes. If `streamed`, machines read the data directly from the Hub, and the site fetches only a sample.
     """
 
     repository: str
@@ -44,12 +44,12 @@ class OnHub(NamedTuple):
 
     @property
     def fetched_size(self) -> int:
-        """The maximum number of bytes that this site fetches from the repository."""
+        """The most bytes that this site will fetch from the repository."""
         return min(self.size, _most(), SAMPLE_BYTES) if self.streamed else self.size
 
 
 def named_on_hub(words: str, kind: Kind) -> tuple[str, str]:
-    """Return a repository and the folder or file in it, given `owner/name/folder` or the address of a Hub page."""
+    """Return the repository, and any folder or file in it, named by `owner/name/folder` or a Hub page's address."""
     path = words.removeprefix(settings.HUB_ENDPOINT).strip("/ ")
     if kind != "dataset":
         return path.removesuffix("/tree/main"), ""
@@ -70,7 +70,7 @@ def look_on_hub(*, person: Person, repository: str, kind: Kind, files: str = "")
 
 
 def bring_from_hub(*, organizer: Person, title: str, licence: str, found: OnHub) -> Dataset:
-    """Create a dataset to fetch later. `licence` defaults to the repository's. Raises Problem E365."""
+    """Create a dataset to be fetched later. `licence` defaults to the repository's. Raises Problem E365."""
     names = ("repository", "kind", "files", "commit")
     origin = {name: getattr(found, name) for name in names} | ({"streamed": found.size} if found.streamed else {})
     size = found.fetched_size
@@ -84,9 +84,9 @@ def bring_from_hub(*, organizer: Person, title: str, licence: str, found: OnHub)
 
 
 def fetch_missing(datasets: Iterable[Dataset]) -> Outcome:
-    """Fetch the datasets whose files are missing, one after another. Return "busy" if another fetch is running.
+    """Fetch the datasets whose files are missing, one at a time. Return "busy" if another fetch is already running.
 
-    Raises Problem E346 if the Hub does not answer, or another Problem if a fetch fails. Files already fetched are
+    Raises Problem E346 if the Hub does not respond, or another Problem if a fetch fails. Files already fetched are
     kept.
     """
     for dataset in datasets:
@@ -101,7 +101,7 @@ def fetch_missing(datasets: Iterable[Dataset]) -> Outcome:
 
 
 def arrived(dataset: Dataset) -> int:
-    """Return the number of bytes of a Hub dataset that are already on disk."""
+    """Return how many bytes of a Hub dataset are already on disk."""
     folder = storage.text_path(dataset)
     return sum(path.stat().st_size for path in folder.iterdir()) if folder.is_dir() else 0
 

@@ -1,7 +1,7 @@
-"""Preparation of data as shards, by a child process. This may take hours, and is safe to repeat.
+"""Preparing data as shards, in a child process. This may take hours and is safe to repeat.
 
-The child makes its files in a workspace. Complete files are moved into place, and then all the rows are written in one
-transaction.
+The child writes its files to a workspace. Once complete, they are moved into place, and then all rows are written in
+one transaction.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ from runs.timeline import add_line
 
 
 def prepare_dataset(dataset_id: UUID) -> Literal["busy", "done"] | Fault:
-    """Make shards from the data, and everything else that the recipe needs. Fetch data from the Hub first.
+    """Make shards from the data, and everything else that the recipe needs, after fetching any data from the Hub.
 
-    Return the error if the Hub did not answer and the caller should try again later. Return "busy" if another fetch is
+    Return the error if the Hub did not respond and the caller should try again later. Return "busy" if another fetch is
     running.
     """
     unprepared = (Dataset.State.UPLOADED, Dataset.State.PREPARING)
@@ -69,14 +69,14 @@ def _prepare(dataset: Dataset) -> None:
 
 @transaction.atomic
 def _keep_dataset(sources: Sequence[Dataset], made: dict[str, Any], folder: Path) -> bool:
-    """Store the prepared data in rows. Return False if another worker was faster or the data are no longer wanted."""
+    """Store the prepared data in rows. Return False if another worker was faster or the data is no longer wanted."""
     dataset = sources[0]
     names = ("vocab", "characters", "unigram_entropy", "heldout", "verdict")
     facts = {"tokens": made["size"]} | {name: made[name] for name in names if name in made}
     wanted = Dataset.objects.filter(
         pk=dataset.pk, state=Dataset.State.PREPARING, preparation=dataset.preparation, base=dataset.base
     )
-    # Lock the row first. Adding or removing a text, or choosing a field, locks the row too.
+    # Lock the row first, as do adding or removing a text and choosing a field.
     now = wanted.select_for_update().first()
     if now is None or _read(now.sources()) != _read(sources):
         return False
@@ -99,7 +99,7 @@ def _keep_dataset(sources: Sequence[Dataset], made: dict[str, Any], folder: Path
 
 
 def _read(sources: Sequence[Dataset]) -> list[tuple[UUID, str]]:
-    """Return the sources that a preparation reads, each with the field to read."""
+    """Return the sources to prepare, each with the field to read."""
     return [(source.pk, source.field) for source in sources]
 
 
@@ -126,6 +126,6 @@ def _fail_dataset(dataset: Dataset, fault: Fault) -> None:
 
 @transaction.atomic
 def back_to_draft(run: Run, fault: Fault) -> None:
-    """Turn a run back into a draft, and tell its organizer why the preparation failed."""
+    """Turn a run back into a draft and tell its organizer why the preparation failed."""
     move(run, Why.NOT_PREPARED, waiting_for=str(fault))
     add_line(run=run, kind="failed", text=str(fault))

@@ -29,7 +29,7 @@ from runs.storage import link, release_path, text_path
 def store_upload(
     *, organizer: Person, title: str, licence: str, filename: str, size: int | None, chunks: Iterable[bytes]
 ) -> Dataset:
-    """Store a file as a dataset. Raises Problem E311, E303, E304, E365 before reading the file."""
+    """Store a file as a dataset. Raises Problem E311, E303, E304, E365, all before reading the file."""
     if size is None:
         raise Problem.of("E311")
     if size == 0:
@@ -49,7 +49,7 @@ def store_upload(
 
 @contextmanager
 def whole_or_gone(dataset: Dataset) -> Iterator[None]:
-    """If the block fails, delete the dataset's folder, because no row refers to it."""
+    """Delete the dataset's folder if the block fails, because no row refers to it."""
     try:
         yield
     except BaseException:
@@ -58,7 +58,7 @@ def whole_or_gone(dataset: Dataset) -> Iterator[None]:
 
 
 def store_pieces(*, organizer: Person, title: str, licence: str, upload: Upload) -> Dataset:
-    """Store a text that was uploaded in pieces. Raises Problem E318 if a piece is missing."""
+    """Store a text uploaded in pieces. Raises Problem E318 if a piece is missing."""
     facts = {"title": title, "licence": licence, "filename": upload.filename, "size": upload.size}
     dataset = new_dataset(organizer=organizer, **facts)
     keep_upload(upload=upload, dataset=dataset, target=text_path(dataset))
@@ -75,8 +75,8 @@ def new_dataset(*, organizer: Person, **facts: Any) -> Dataset:
 
 @transaction.atomic
 def prepare_anew(dataset: Dataset, recipe: Recipe) -> None:
-    """Prepare a dataset again, because the recipe has changed or the last preparation failed on the site's side."""
-    # Lock the row: a worker that stores an earlier preparation has then finished, or comes too late.
+    """Prepare a dataset again, because the recipe has changed or the site failed to prepare it last time."""
+    # Lock the row, so that a worker storing an earlier preparation has either finished already or comes too late.
     Dataset.objects.select_for_update().get(pk=dataset.pk)
     dataset.shards.all().delete()
     dataset.preparation, dataset.state = preparation_of(recipe), Dataset.State.UPLOADED
@@ -86,7 +86,7 @@ def prepare_anew(dataset: Dataset, recipe: Recipe) -> None:
 
 
 def preparation_of(recipe: Recipe) -> str:
-    """Return the recipe's settings for preparing data, as JSON for rows and child processes."""
+    """Return the recipe's data preparation settings, as JSON for rows and child processes."""
     return msgspec.json.encode(recipe.preparation()).decode()
 
 
@@ -103,13 +103,13 @@ def enqueue_preparation(dataset: Dataset) -> None:
     queue.put(Kind.PREPARE_DATASET, dataset.pk)
 
 
-# Checks of data against a recipe
+# Checking data against a recipe
 
 
 def require_suited(recipe: Recipe, filename: str, on_hub: str = "") -> None:
     """Raise Problem E377 unless the recipe can learn from this file or Hub repository.
 
-    `filename` is judged by its suffix; `on_hub` is the kind of Hub repository, or empty.
+    `filename` is judged by its suffix. `on_hub` is the kind of Hub repository, or empty.
     """
     material = recipe.material
     is_suited = filename.lower().endswith(material.suffixes) or (material.or_text and is_text(filename))
@@ -118,26 +118,26 @@ def require_suited(recipe: Recipe, filename: str, on_hub: str = "") -> None:
 
 
 def require_data(recipe: Recipe, dataset: Dataset) -> None:
-    """Check that the prepared data have enough samples for a step. Raises Problem E307, E317."""
+    """Check that the prepared data has enough samples for a step. Raises Problem E307, E317."""
     shards = list(dataset.shards.values_list("tokens", flat=True))
     require_sample(recipe, size=sum(shards))
     _require(recipe, samples=sum(map(recipe.samples_in, shards)))
 
 
 def require_batch(recipe: Recipe, *, size: int) -> None:
-    """Check that data of this size have enough samples for a step. Raises Problem E307, E317."""
+    """Check that data of this size has enough samples for a step. Raises Problem E307, E317."""
     require_sample(recipe, size=size)
     _require(recipe, samples=recipe.samples_in(size))
 
 
 def require_sample(recipe: Recipe, *, size: int) -> None:
-    """Check that the data have at least one whole sample. Raises Problem E317."""
+    """Check that the data contains at least one whole sample. Raises Problem E317."""
     if size < recipe.least_size():
         raise Problem.of("E317", size=f"{size:,}", unit=recipe.material.unit, least=f"{recipe.least_size():,}")
 
 
 def with_usual_steps(recipe: Recipe, dataset: Dataset) -> Recipe:
-    """Return the recipe with the default number of steps for the amount of prepared data."""
+    """Return the recipe with the default number of steps for this amount of prepared data."""
     samples = sum(map(recipe.samples_in, dataset.shards.values_list("tokens", flat=True)))
     return checked(replace(recipe, target_steps=recipe.steps_over(samples)))
 
@@ -147,17 +147,17 @@ def _require(recipe: Recipe, *, samples: int) -> None:
         raise Problem.of("E307", samples=f"{samples:,}", needed=f"{recipe.target_batch:,}")
 
 
-# Texts of a run that mixes several
+# The texts of a run that mixes several
 
 
 class SourceLine(NamedTuple):
-    """One text of a run. `share` is the fraction of future samples that are leased from this text, from 0 to 1.
+    """One of a run's texts. `share` is the fraction of future samples leased from this text, from 0 to 1.
 
-    A text that is held out as a whole has no tokens to learn from, and so no share.
+    A text held out in full has no tokens to learn from, and therefore no share.
     """
 
     dataset: Dataset
-    tokens: int | None  # None until the text is prepared
+    tokens: int | None  # None until prepared
     share: float
 
     @property
@@ -170,9 +170,9 @@ def percent(share: float) -> str:
 
 
 def source_lines(run: Run) -> list[SourceLine]:
-    """Return all texts of a run, using at most two queries, or none for an open run with one text."""
+    """Return all texts of a run, in at most two queries. Return an empty list for an open run with a single text."""
     recipe, first = run.parsed_recipe, run.dataset
-    has_one = not recipe.mix and run.state not in NOT_OPEN  # a run with several texts gets weights when it opens
+    has_one = not recipe.mix and run.state not in NOT_OPEN  # runs with several texts get weights when they open
     sources = [first] if has_one else first.sources()
     if len(sources) == 1:
         return [SourceLine(first, first.tokens, 1.0)]
@@ -189,12 +189,12 @@ def source_lines(run: Run) -> list[SourceLine]:
 
 
 def with_data(weights: Sequence[float], sizes: Sequence[int]) -> tuple[float, ...]:
-    """Return the weights, with 0 for sources that have no data to learn from because they are held out."""
+    """Return the weights, with 0 for sources that are held out in full and so have no data to learn from."""
     return tuple(weight if size else 0 for weight, size in zip(weights, sizes, strict=True))
 
 
 def shares_used(run: Run, count: int) -> list[float]:
-    """Return each source's fraction of the committed samples. The current weights may differ."""
+    """Return each source's fraction of the committed samples, which may differ from the current weights."""
     sources = list(run.dataset.shards.order_by("position").values_list("source", flat=True))
     used = [0] * count
     for unit in settled_units(run):
@@ -204,11 +204,11 @@ def shares_used(run: Run, count: int) -> list[float]:
 
 # Models trained on this site, offered to runs that adapt a model
 
-LOOKED_AT, MOST = 500, 100  # newest releases that are examined, and most that are offered
+LOOKED_AT, MOST = 500, 100  # latest releases to examine, and most to offer
 
 
 def adaptable_releases(recipe: Recipe, viewer: Viewer) -> list[Release]:
-    """Return releases with models that the recipe can adapt, newest first, from runs that are listed for the viewer."""
+    """Return releases of models that the recipe can adapt, latest first, from runs that are listed for the viewer."""
     ready = Release.objects.filter(state=Release.State.READY, run__in=listed_runs(viewer))
     newest = ready.select_related("run__dataset").order_by("-created_at", "-pk")[:LOOKED_AT]
     return [release for release in newest if _is_for(recipe, release.run.parsed_recipe)][:MOST]
@@ -222,9 +222,9 @@ def _is_for(recipe: Recipe, trained: Recipe) -> bool:
 def bring_release(release: Release, *, organizer: Person, title: str, licence: str) -> Dataset:
     """Store a release as a dataset, for a run that will adapt its model. Raises Problem E365.
 
-    `licence` defaults to that of the text on which the model was trained.
+    `licence` defaults to that of the text that the model was trained on.
     """
-    # The lock keeps the release's files.
+    # The lock ensures that the release's files are kept.
     release = Release.objects.select_for_update().select_related("run__dataset").get(pk=release.pk)
     archive = next(file for file in release.files if file["name"] == release.archive)
     quotas.held(organizer)

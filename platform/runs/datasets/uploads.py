@@ -1,7 +1,7 @@
-"""Uploads of files, whole or in pieces. The site knows a file's length before it reads a byte.
+"""File uploads, whole or in pieces. The site knows a file's length before it reads a single byte.
 
-An upload in pieces resumes at the offset in its row. One transaction writes a piece to disk and the new offset to the
-row.
+An upload in pieces resumes at the offset in its row. A single transaction writes a piece to disk and the new offset to
+the row.
 """
 
 import hashlib
@@ -21,9 +21,9 @@ from runs import quotas
 from runs.models import Dataset, Upload
 from runs.storage import MEGABYTE, link, upload_path
 
-PIECE_BYTES = MEGABYTE  # most bytes in one request
+PIECE_BYTES = MEGABYTE  # most bytes per request
 KEPT = timedelta(days=1)
-A_PERSON = 4  # concurrent uploads of one person; a fifth replaces the one that was idle longest
+A_PERSON = 4  # concurrent uploads per person; a fifth replaces the one idle longest
 FORM_ALLOWANCE = MEGABYTE  # for the form's other fields
 
 
@@ -36,9 +36,9 @@ def is_text(filename: str) -> bool:
 
 
 def length_fault(content_length: str | None, *, limit: int, allowance: int = 0) -> Fault | None:
-    """Return the reason to reject a body of this length unread, or None.
+    """Return the reason to reject a body of this length without reading it, or None.
 
-    The reason is E311 (no length) or E304 (too long). `limit` applies to the file. `allowance` covers the rest of the
+    The reason is E311 (no length) or E304 (too long). `limit` applies to the file; `allowance` covers the rest of the
     body.
     """
     if content_length is None or not content_length.isdecimal():
@@ -49,7 +49,7 @@ def length_fault(content_length: str | None, *, limit: int, allowance: int = 0) 
 
 
 def too_long(size: int, limit: int) -> Fault:
-    """Return error E304 with sizes in whole megabytes. The size is rounded up, so that it exceeds the limit."""
+    """Return error E304 with sizes in whole megabytes. The file's size is rounded up, so that it exceeds the limit."""
     return Fault.of("E304", size=f"{-(-size // MEGABYTE):,}", limit=f"{limit // MEGABYTE:,}")
 
 
@@ -58,7 +58,7 @@ def upload_limit() -> int:
 
 
 def write_file(chunks: Iterable[bytes], target: Path, *, size: int) -> str:
-    """Write a file of at most `size` bytes and return its sha256. Raises Problem E304 (too long)."""
+    """Write a file of up to `size` bytes and return its SHA-256. Raises Problem E304 (too long)."""
     target.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     written = 0
@@ -73,7 +73,7 @@ def write_file(chunks: Iterable[bytes], target: Path, *, size: int) -> str:
 
 
 def begin_upload(*, person: Person, filename: str, size: int) -> Upload:
-    """Reserve disk space for a text of the announced size, before any byte is sent. Raises Problem E303, E304, E365."""
+    """Reserve disk space for a text of the announced size before any byte is sent. Raises Problem E303, E304, E365."""
     if size <= 0:
         raise Problem.of("E303")
     if size > upload_limit():
@@ -93,13 +93,13 @@ def begin_upload(*, person: Person, filename: str, size: int) -> Upload:
 
 
 def last_part(filename: str) -> str:
-    """Return a file name without folders and without unprintable characters."""
+    """Return a file name without folders or unprintable characters."""
     name = filename.replace("\\", "/").rsplit("/", 1)[-1]
     return "".join(letter for letter in name if letter.isprintable())[-200:] or "text.txt"
 
 
 def upload_of(person: Person, upload_id: UUID) -> Upload:
-    """Return an upload of this person. Raises Problem E318 if there is none."""
+    """Return one of this person's uploads. Raises Problem E318 if there is no such upload."""
     upload = person.uploads.filter(pk=upload_id, touched_at__gt=timezone.now() - KEPT).first()
     if upload is None:
         raise Problem.of("E318")
@@ -124,7 +124,7 @@ def take_piece(*, upload: Upload, offset: int, piece: bytes) -> Upload:
 
 
 def _write(path: Path, offset: int, piece: bytes) -> None:
-    """Write a piece at its offset, and truncate the file after it. Raises Problem E318 if the file is gone."""
+    """Write a piece at its offset and truncate the file after it. Raises Problem E318 if the file is gone."""
     try:
         with path.open("r+b") as file:
             file.seek(offset)
@@ -136,7 +136,7 @@ def _write(path: Path, offset: int, piece: bytes) -> None:
 
 @transaction.atomic
 def keep_upload(*, upload: Upload, dataset: Dataset, target: Path) -> None:
-    """Move a complete upload to `target`, as a dataset's file. Raises Problem E318 if pieces are missing."""
+    """Move a complete upload to `target` as a dataset's file. Raises Problem E318 if pieces are missing."""
     now = Upload.objects.select_for_update().filter(pk=upload.pk).first()
     if now is None or now.offset != now.size:
         raise Problem.of("E318")

@@ -1,9 +1,9 @@
 """An audit that compares a run's records, ledger, coverage, totals and snapshot files.
 
-Records must be signed and chained, and no sample may be used twice. All queries see one moment of the database, so a
-run may go on meanwhile. An audit without a fault stores what it found (`AuditMark`), and the next one continues there.
-It then reads only newer entries and compares the sum of the whole ledger. If that shows a fault, it reads everything.
-Its memory use grows with the number of shards and machines.
+Records must be signed and chained, and no sample may be used twice. All queries see the database at one moment, so a
+run may continue meanwhile. If an audit finds no fault, it stores what it found (`AuditMark`), and the next one
+continues from there: it reads only newer entries and compares the sum of the whole ledger. If that shows a fault, it
+reads everything. Memory use grows with the number of shards and machines.
 """
 
 import hashlib
@@ -40,22 +40,22 @@ COLUMNS = ("entry_id", "pk", "machine_id", "person_id", "step", "samples", "toke
 
 
 class Books(Struct, array_like=True):
-    """A run's records and ledger as an audit has read them, up to the entry `steps` with the digest `previous`."""
+    """A run's records and ledger as read by an audit, up to the entry `steps`, whose digest is `previous`."""
 
     previous: str = GENESIS
     steps: int = 0
     committed: int = 0
-    unknown: int = 0  # samples of machines that a restored database does not know, and which have no ledger row
-    last_row: int = 0  # of the ledger
+    unknown: int = 0  # samples from machines unknown to a restored database, which have no ledger row
+    last_row: int = 0  # last ledger row read
     ranges: dict[Place, Ranges] = field(default_factory=dict)
     totals: dict[UUID, MachineTotal] = field(default_factory=dict)
-    files: dict[str, tuple[int, int]] = field(default_factory=dict)  # size and time of files with the right sha256
+    files: dict[str, tuple[int, int]] = field(default_factory=dict)  # size and time of files whose sha256 is right
 
 
 def audit(run: Run, *, is_full: bool = False) -> dict[str, Any]:
-    """Return the totals, each read from a separate source, and one sentence for every fault found.
+    """Return the totals, each read from a separate source, and one sentence for each fault found.
 
-    `read` is the number of entries that were read. With `is_full`, that is all of them, whatever was audited before.
+    `read` is the number of entries read. If `is_full`, all of them are read, whatever earlier audits covered.
     """
     with one_moment():
         books = Books() if is_full else _audited(run)
@@ -88,9 +88,9 @@ def audit(run: Run, *, is_full: bool = False) -> dict[str, Any]:
 
 @contextmanager
 def one_moment() -> Iterator[None]:
-    """Let all queries of a `with` block see the same moment of the database. Commits go on meanwhile.
+    """Make all queries in a `with` block see the database at one moment, while commits continue.
 
-    Within a transaction of the caller, change nothing.
+    Inside a transaction of the caller's, this does nothing.
     """
     if connection.in_atomic_block:
         yield
@@ -103,7 +103,7 @@ def one_moment() -> Iterator[None]:
     else:
         sqlite: Any = connection
         sqlite.ensure_connection()
-        # Other transactions take SQLite's lock for writing at once.
+        # Other transactions take SQLite's write lock at once.
         usual, sqlite.transaction_mode = sqlite.transaction_mode, "DEFERRED"
         try:
             with transaction.atomic():
@@ -113,13 +113,13 @@ def one_moment() -> Iterator[None]:
 
 
 def _audited(run: Run) -> Books:
-    """Return what earlier audits found to be right, or empty books if that is not part of this log."""
+    """Return what earlier audits found to be correct, or empty books if that is not part of this log."""
     mark = AuditMark.objects.filter(run=run).first()
     if mark is None or not LogEntry.objects.filter(run=run, index=mark.index, digest=mark.digest).exists():
         return Books()
     try:
         return msgspec.msgpack.decode(zlib.decompress(bytes(mark.books)), type=Books, dec_hook=_total_of)
-    except (msgspec.MsgspecError, zlib.error, TypeError, ValueError):  # another version of this site wrote it
+    except (msgspec.MsgspecError, zlib.error, TypeError, ValueError):  # written by another version of this site
         return Books()
 
 
@@ -130,7 +130,7 @@ def _store(run: Run, books: Books) -> None:
 
 
 def _total_of(_: type, stored: Any) -> MachineTotal:
-    """Return a machine's total as `_store` has packed it. Raises ValueError if another version has."""
+    """Return a machine's total as packed by `_store`. Raises ValueError if another version packed it."""
     machine, *rest = stored
     return MachineTotal(machine_id=UUID(machine), **dict(zip(TOTAL[1:], rest, strict=True)))
 
@@ -193,7 +193,7 @@ def _faults_of(books: Books, entry: LogEntry, record: Record, sealed: Entry, row
 
 
 def _strays(run: Run, after: int) -> Iterator[str]:
-    """Yield a fault for each newer ledger row (by key) whose entry is not in the run's log."""
+    """Yield a fault for each newer ledger row (by key) whose entry is missing from the run's log."""
     inside = LogEntry.objects.filter(run=run).values("pk")
     strays = LedgerEntry.objects.filter(run=run, pk__gt=after).exclude(entry__in=inside).order_by("entry")
     for key in strays.values_list("entry", flat=True).distinct():
@@ -201,7 +201,7 @@ def _strays(run: Run, after: int) -> Iterator[str]:
 
 
 def _used_again(ranges: dict[Place, Ranges], units: list[Unit]) -> Iterator[str]:
-    """Add the units to the ranges. Yield a fault for each unit that overlaps a range added earlier."""
+    """Add the units to the ranges. Yield a fault for each unit that overlaps an earlier range."""
     for unit in units:
         if overlaps(ranges.get((unit.epoch, unit.shard), []), unit.start, unit.stop):
             yield f"samples {astuple(unit)} are in 2 updates"
@@ -215,7 +215,7 @@ def _head_faults(run: Run, steps: int, digest: str) -> Iterator[str]:
 
 
 def _coverage_faults(run: Run, ranges: dict[Place, Ranges]) -> Iterator[str]:
-    """Yield a fault where coverage and records differ. Samples missing from coverage would be leased twice."""
+    """Yield a fault wherever coverage and records differ. Samples missing from coverage would be leased twice."""
     held = {(row.epoch, row.shard): row.ranges for row in run.coverage.iterator(chunk_size=AT_ONCE) if row.ranges}
     for epoch, shard in sorted(place for place in held.keys() | ranges.keys() if held.get(place) != ranges.get(place)):
         yield f"epoch {epoch}, shard {shard}: the coverage is not what the records say"
@@ -241,14 +241,14 @@ def _snapshots(run: Run) -> list[dict[str, Any]]:
 
 
 def _file_faults(run: Run, step: int, name: str, known: dict[str, tuple[int, int]]) -> Iterator[str]:
-    """Yield a fault if a snapshot's file is not what its name says. Skip `known` files that have not changed since."""
+    """Yield a fault for each snapshot file that does not match its name. Skip `known` files that have not changed."""
     try:
         with storage.snapshot_path(run, name).open("rb") as file:
             facts = Path(file.name).stat()
             state = facts.st_size, facts.st_mtime_ns
             found = name if known.get(name) == state else hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        if run.snapshots.filter(file=name, is_stored=True).exists():  # it may have been deleted since the query
+        if run.snapshots.filter(file=name, is_stored=True).exists():  # may have been deleted since the query
             yield f"step {step}: the snapshot's file cannot be read ({error.strerror})"
         return
     if found == name:

@@ -1,6 +1,6 @@
 """Signed records stored as rows, and the samples that committed records cover.
 
-Only `keep_sealed` writes a record, and only `sealed_of` reads one.
+Records are written only by `keep_sealed` and read only by `sealed_of`.
 """
 
 from bisect import bisect_left, bisect_right
@@ -12,7 +12,7 @@ from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.log.records import Entry, RecordHead, Unit, read_head
 from runs.models import Coverage, LogEntry, Run, SealedRecord
 
-AT_ONCE = 100  # rows read together; each takes about 54 kB of memory
+AT_ONCE = 100  # rows read at a time; each takes about 54 kB of memory
 Ranges = list[list[int]]  # [[start, stop), …] in ascending order; ranges neither overlap nor touch
 Place = tuple[int, int]  # epoch and shard
 
@@ -27,30 +27,30 @@ def keep_sealed(entry: LogEntry, sealed: Entry) -> None:
 
 
 def sealed_of(entry: LogEntry) -> Entry:
-    """Return an entry's signed record. This takes a query if the entry was selected without its record."""
+    """Return an entry's signed record. This costs a query if the entry was selected without its record."""
     row = entry.sealed
     return Entry(Signed(bytes(row.payload), bytes(row.signature)), bytes(row.contributions))
 
 
 def last_head(run: Run) -> RecordHead | None:
-    """Return the head of the newest record, or None before the first one. Raises Problem E218."""
+    """Return the head of the latest record, or None before the first one. Raises Problem E218."""
     rows = SealedRecord.objects.filter(entry__run=run, entry__index=run.head.index)
     row = rows.values_list("payload", "signature").first()
     return read_head(Signed(*map(bytes, row))) if row is not None else None
 
 
 def with_records(run: Run, *, first: int = 0) -> QuerySet[LogEntry]:
-    """Return entries from index `first` on with their records. Iterate in parts, because a record may take 54 kB."""
+    """Return entries from index `first` on with their records. Iterate in batches, because a record may take 54 kB."""
     return LogEntry.objects.filter(run=run, index__gte=first).select_related("sealed").order_by("index")
 
 
-# Samples in committed updates, as merged ranges by epoch and shard
+# Samples in committed updates, as merged ranges per epoch and shard
 
-# A restart restores leases from these rows and from lease marks. Reading the log would take longer as the run grows.
+# A restart restores leases from these rows and lease marks. Reading the log would take longer as the run grows.
 
 
 def add_range(ranges: Ranges, start: int, stop: int) -> None:
-    """Add [start, stop) in place, merging it with the ranges that it touches. Costs two binary searches."""
+    """Add [start, stop) in place, merging it with any ranges that it touches. Costs two binary searches."""
     first = bisect_left(ranges, start, key=lambda known: known[1])
     behind = bisect_right(ranges, stop, key=lambda known: known[0])
     if first < behind:
@@ -59,7 +59,7 @@ def add_range(ranges: Ranges, start: int, stop: int) -> None:
 
 
 def overlaps(ranges: Ranges, start: int, stop: int) -> bool:
-    """Return True if one of these ranges contains a sample of [start, stop)."""
+    """Return True if any of these ranges contains a sample in [start, stop)."""
     first = bisect_right(ranges, start, key=lambda known: known[1])
     return first < len(ranges) and ranges[first][0] < stop
 
@@ -72,7 +72,7 @@ def add_units(held: dict[Place, Ranges], units: Iterable[Unit]) -> None:
 def add_committed(run: Run, units: Iterable[Unit]) -> None:
     """Record that units are committed. Call this in the commit's transaction, after the head has moved.
 
-    It reads and writes only the rows of the units' epochs and shards.
+    It reads and writes only the rows for the units' epochs and shards.
     """
     _add(run, list(units), "ranges")
 
@@ -96,7 +96,7 @@ def _add(run: Run, units: list[Unit], column: str) -> None:
 
 
 def settled_units(run: Run) -> Iterator[Unit]:
-    """Yield all committed samples in ascending order, one unit for each merged range."""
+    """Yield all committed samples in ascending order, one unit per merged range."""
     return _units(run, "ranges")
 
 

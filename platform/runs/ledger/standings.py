@@ -1,6 +1,6 @@
-"""Leaderboards of people, machines and teams, read from totals that each commit writes (`runs.ledger.totals`).
+"""Leaderboards of people, machines and teams, read from totals that each commit updates (`runs.ledger.totals`).
 
-A long run's ledger has millions of rows, and pages refresh every second. So queries read only the newest ledger rows.
+A long run's ledger has millions of rows, and pages refresh every second, so queries read only the latest ledger rows.
 """
 
 from collections import Counter
@@ -31,12 +31,12 @@ from accounts.days import day_of
 from accounts.models import Person, Team
 from runs.models import IN_MODEL, DailyTotal, LedgerEntry, MachineTotal, Run
 
-# Half-life of samples on the week's board, and the oldest day counted; its samples weigh under 0.1 %.
+# Half-life of samples on the weekly board, and the oldest day counted, whose samples weigh under 0.1 %.
 HALF_LIFE_DAYS, OLDEST_DAYS = 7.0, 70
 BOARD = ("rank", "person__username", "given", "read", "made", "machines")
-MOVED = ("rank_before", "given_before")  # rank and samples at the beginning of the day
-STRETCHES = 24  # samples in the newest steps
-BARS, BAR_STEPS = 12, 5  # the chart of recent work: most bars, and steps in each
+MOVED = ("rank_before", "given_before")  # rank and samples at the start of the day
+STRETCHES = 24  # stretches of the latest steps
+BARS, BAR_STEPS = 12, 5  # the chart of recent work: most bars, and steps per bar
 IN_IT = Q(person__in_teams__joined_day__lte=F("day")) & (
     Q(person__in_teams__left_day=None) | Q(person__in_teams__left_day__gt=F("day"))
 )
@@ -64,7 +64,7 @@ class MachineLine(NamedTuple):
 
 
 class Period(StrEnum):
-    DAY = "day"  # the current day in UTC
+    DAY = "day"  # the current UTC day
     WEEK = "week"  # weights halve every seven days
     ALL = "all"
 
@@ -85,7 +85,7 @@ class Totals(NamedTuple):
 
 
 class Given(NamedTuple):
-    """Contributions to a run. `by_name` has the samples of the largest contributors, the largest first."""
+    """Contributions to a run. `by_name` has the samples of the largest contributors, largest first."""
 
     people: int
     samples: int
@@ -93,7 +93,7 @@ class Given(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A person's rank. `short` is the number of samples needed to reach the next rank, or None at the top."""
+    """A person's rank. `short` is how many samples the next rank is away, or None at the top."""
 
     rank: int
     next_rank: int
@@ -101,7 +101,7 @@ class Place(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """Samples of the last `steps` steps. `given` maps each name to sums over equal stretches, oldest first."""
+    """Samples in the last `steps` steps. `given` maps each name to sums over equal stretches, oldest first."""
 
     steps: int
     given: dict[str, list[int]]
@@ -110,7 +110,7 @@ class Recent(NamedTuple):
 class Shares(NamedTuple):
     """Samples contributed in the last `steps` steps: their sum, and the largest contributors by name.
 
-    `stretches` has the samples by name in up to `STRETCHES` equal stretches of these steps, the oldest first.
+    `stretches` has the samples by name in up to `STRETCHES` equal stretches of these steps, oldest first.
     """
 
     steps: int
@@ -134,7 +134,7 @@ def totals_of(rows: QuerySet[MachineTotal]) -> Totals:
 
 
 def given_in(runs: Collection[Run], *, most: int) -> dict[UUID, Given]:
-    """Return each run's total contributions and its top contributors (at most `most`), in one query."""
+    """Return each run's total contributions and its top `most` contributors, in one query."""
     rows = MachineTotal.objects.filter(run__in=runs).order_by().values("run", "person").annotate(given=Sum("samples"))
     run = [F("run")]
     ranked = rows.annotate(
@@ -150,7 +150,7 @@ def given_in(runs: Collection[Run], *, most: int) -> dict[UUID, Given]:
 
 
 def leaderboard(run: Run, *, offset: int = 0, limit: int = 10, today: int | None = None) -> list[LeaderboardLine]:
-    """Return people ordered by samples; on a tie, the earliest contributor first. Without `today`, `moved` is 0."""
+    """Return people ordered by samples; in a tie, the earliest contributor is first. Without `today`, `moved` is 0."""
     names = BOARD if today is None else (*BOARD, *MOVED)
     return [_line(row) for row in _board(run, today).values_list(*names)[offset : offset + limit]]
 
@@ -174,7 +174,7 @@ def period_board(run: Run, period: Period, now: datetime, *, offset: int = 0, li
         rows, weighed = run.daily.filter(day=today), F("samples") * Value(1.0)
     else:
         age = Cast(Value(today) - F("day"), FloatField()) / Cast(Value(HALF_LIFE_DAYS), FloatField())
-        weight = Power(Cast(Value(0.5), FloatField()), age)  # PostgreSQL is slow with its type numeric
+        weight = Power(Cast(Value(0.5), FloatField()), age)  # PostgreSQL's numeric type is slow
         rows, weighed = run.daily.filter(day__gt=today - OLDEST_DAYS), F("samples") * weight
     sums = rows.order_by().values("person__username").annotate(weight=Sum(weighed, output_field=FloatField()))
     lines = sums.order_by("-weight", "person__username").values_list("person__username", "weight")
@@ -183,7 +183,7 @@ def period_board(run: Run, period: Period, now: datetime, *, offset: int = 0, li
 
 
 def machine_board(run: Run, *, offset: int = 0, limit: int = 10) -> list[MachineLine]:
-    """Return machines ordered by samples. On a tie, the earliest contributor is first."""
+    """Return machines ordered by samples. In a tie, the earliest contributor comes first."""
     ranked = run.totals.annotate(rank=Window(Rank(), order_by=F("samples").desc())).order_by("-samples", "pk")
     rows = ranked.values_list("rank", "person__username", "machine__name", "samples", "tokens", "rounds")
     return [MachineLine(*row) for row in rows[offset : offset + limit]]
@@ -195,7 +195,7 @@ def place_of(run: Run, person: Person) -> Place | None:
 
 
 def place_with(run: Run, samples: int) -> Place:
-    """Return the place of a person who has this many samples."""
+    """Return the place of a person with this many samples."""
     ranked = _people(run).annotate(rank=Window(Rank(), order_by=F("given").desc()), people=Window(Count("*")))
     above = ranked.filter(given__gt=samples).order_by("given").values_list("people", "rank", "given").first()
     if above is None:
@@ -205,7 +205,7 @@ def place_with(run: Run, samples: int) -> Place:
 
 
 def recent(run: Run, names: Collection[str]) -> Recent:
-    """Return the samples of the named people in equal stretches of about the last sixty steps."""
+    """Return the named people's samples in equal stretches of about the last sixty steps."""
     last = run.head.step
     stretch = max(1, -(-min(last, BARS * BAR_STEPS) // BARS))
     newest = (last - 1) // stretch
@@ -213,7 +213,7 @@ def recent(run: Run, names: Collection[str]) -> Recent:
     given = {name: [0] * (newest - oldest + 1) for name in names}
     people = Person.objects.filter(username__in=names)
     recent = run.ledger.filter(person__in=people, step__gt=oldest * stretch, step__lte=last).order_by()
-    if run.head.index != last:  # after a rollback, undone steps exist beside new ones with the same numbers
+    if run.head.index != last:  # after a rollback, undone steps and new ones may share numbers
         recent = recent.filter(entry__is_undone=False)
     parts = recent.annotate(part=(F("step") - 1) / stretch).values_list("person__username", "part")
     for name, part, samples in parts.annotate(given=Sum("samples")):
@@ -238,7 +238,7 @@ def shares(run: Run, *, steps: int, limit: int) -> Shares:
 
 
 def _board(run: Run, today: int | None = None) -> Any:
-    """Return one row per person in leaderboard order: columns `BOARD`, and `MOVED` if `today` is given."""
+    """Return one row per person in leaderboard order, with the columns `BOARD`, and `MOVED` if `today` is given."""
     ranked = _people(run).annotate(rank=Window(Rank(), order_by=F("given").desc()), machines=Count("pk"))
     sums = ranked.annotate(read=Sum("tokens"), made=Sum("person_rounds"), first=Min("pk"))
     if today is not None:
@@ -256,7 +256,7 @@ def _line(row: Sequence[Any]) -> LeaderboardLine:
 
 
 class _SumOf(Func):
-    """A window function that adds up the sums of grouped rows, which Django's own `Sum` rejects."""
+    """A window function that adds up the sums of grouped rows, which Django's own `Sum` refuses to do."""
 
     function = "SUM"
     window_compatible = True
@@ -264,7 +264,7 @@ class _SumOf(Func):
 
 
 def _people(run: Run) -> Any:
-    """Return one row per person, with samples as `given`. The type is Any, since annotated columns have no type."""
+    """Return one row per person, with samples as `given`. The type is Any, since annotated columns are untyped."""
     return run.totals.order_by().values("person").annotate(given=Sum("samples"))
 
 
@@ -276,7 +276,7 @@ class TeamLine(NamedTuple):
     name: str
     slug: str
     samples: int
-    people: int  # people who contributed
+    people: int  # people who have contributed
 
 
 def team_board(run: Run, *, offset: int = 0, limit: int = 10) -> list[TeamLine]:
@@ -289,13 +289,13 @@ def team_board(run: Run, *, offset: int = 0, limit: int = 10) -> list[TeamLine]:
 
 
 def given_by_member(team: Team, runs: QuerySet[Run]) -> dict[str, int]:
-    """Return the samples contributed for the team, by the name of each current or past member."""
+    """Return the samples contributed for the team, by name of current and past members."""
     rows = DailyTotal.objects.filter(IN_IT, run__in=runs, person__in_teams__team=team).order_by()
     return dict(rows.values("person__username").annotate(given=Sum("samples")).values_list("person__username", "given"))
 
 
 def given_by_run(team: Team, runs: QuerySet[Run]) -> list[tuple[str, str, int]]:
-    """Return the title, the slug and the team's samples for each run, most samples first."""
+    """Return each run's title, slug and samples from the team, most samples first."""
     rows = DailyTotal.objects.filter(IN_IT, run__in=runs, person__in_teams__team=team).order_by()
     sums = rows.values("run__title", "run__slug").annotate(given=Sum("samples")).order_by("-given", "run__slug")
     return list(sums.values_list("run__title", "run__slug", "given"))

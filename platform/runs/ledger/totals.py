@@ -1,4 +1,4 @@
-"""Totals of each machine in a run. A commit updates these sums together with the ledger, which stays authoritative."""
+"""Each machine's totals in a run. A commit updates these sums together with the ledger, which remains authoritative."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -13,12 +13,12 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import RecordHead
 from runs.models import AveragedTotal, DailyTotal, LedgerEntry, MachineTotal, Run
 
-MOST = 2**63 - 1  # the largest value that a column holds: 10^10 tokens of a model with 10^9 parameters
+MOST = 2**63 - 1  # a column's maximum: 10^10 tokens with a model of 10^9 parameters
 SUMS = ("samples", "tokens", "credit", "rounds", "person_rounds", "last_step")
 
 
 def add_to_totals(run: Run, rows: Sequence[LedgerEntry]) -> None:
-    """Add an entry's ledger rows to the totals. Call it in the commit's transaction, after the head has moved."""
+    """Add an entry's ledger rows to the totals. Call this in the commit's transaction, after the head has moved."""
     known = MachineTotal.objects.filter(run=run, machine__in=[row.machine_id for row in rows])
     held = {total.machine_id: total for total in known}
     count(run, held, rows)
@@ -63,13 +63,13 @@ def count(run: Run, held: dict[UUID, MachineTotal], rows: Iterable[LedgerEntry])
         counted.add(row.person_id)
 
 
-# Bytes that each relay and auxiliary averaged in a run, summed from the records. They do not affect rankings.
+# Bytes that each relay and auxiliary has averaged in a run, summed from the records. They do not affect rankings.
 
-SHOWN = 100  # people shown
+SHOWN = 100  # how many people are shown
 
 
 class AveragedLine(NamedTuple):
-    """A person, the bytes that their machines averaged, and whether the person is on the leaderboard too."""
+    """A person, the bytes that their machines averaged, and whether they are also on the leaderboard."""
 
     name: str
     bytes_averaged: int
@@ -93,7 +93,7 @@ def add_averaged(run: Run, given: Mapping[PeerId, int]) -> None:
 
 
 def averaged_lines(run: Run) -> list[AveragedLine]:
-    """Return people whose machines averaged gradients, the most bytes first. The site's own relays are left out."""
+    """Return the people whose machines averaged gradients, most bytes first. The site's own relays are left out."""
     members = run.averaged.exclude(machine__kind=Machine.Kind.RELAY)
     sums = members.order_by().values("person").annotate(given=Sum("bytes_averaged"))
     ranked = Exists(run.totals.filter(person=OuterRef("person")))
@@ -102,7 +102,7 @@ def averaged_lines(run: Run) -> list[AveragedLine]:
 
 
 def parts_averaged(head: RecordHead) -> dict[PeerId, float]:
-    """Return the fraction of the gradient (0 to 1) that each reducer averaged in an entry."""
+    """Return the fraction of the gradient (0 to 1) that each reducer averaged for an entry."""
     chunks: dict[PeerId, int] = {}
     for span in head.spans:
         reducer = PeerId(span.reducer)
@@ -112,7 +112,7 @@ def parts_averaged(head: RecordHead) -> dict[PeerId, float]:
 
 
 def in_words(size: int) -> str:
-    """Return a number of bytes as text, such as “1.5 GB” with a no-break space; an empty string for 0."""
+    """Return a number of bytes as text, such as “1.5 GB” with a no-break space, or an empty string for 0."""
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if size >= scale:
             return f"{size / scale:,.1f}\N{NO-BREAK SPACE}{unit}"

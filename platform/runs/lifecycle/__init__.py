@@ -1,1 +1,1 @@
-"""The life of a run from draft to end, and its people: members, roles and requests to join."""
+"""A run's life from draft to end, and its people: members, roles and requests to join."""

@@ -1,6 +1,6 @@
 """Changes that an organizer makes to a run.
 
-The title, purpose and visibility can change at any time. The recipe and the text can change only in a draft. A run
+The title, purpose and visibility can change at any time; the recipe and the text only while it is a draft. A run
 without committed steps can become a draft again.
 """
 
@@ -44,10 +44,10 @@ VISIBILITY = {
 
 @transaction.atomic
 def change_words(*, run: Run, title: str, purpose: str, by: Person | None = None, role: Run.Role | None = None) -> None:
-    """Change the title and purpose. The address stays.
+    """Change the title and purpose. The address stays the same.
 
-    `by` is the acting person and defaults to the organizer. `role` is the role in which they act and defaults to their
-    current one.
+    `by` is the person acting, by default the organizer. `role` is the role in which they act, by default their current
+    one.
     """
     renamed = f" It is called {quoted(title)} now." if run.title != title else ""
     if not _changed(run, title=title, purpose=purpose):
@@ -56,7 +56,7 @@ def change_words(*, run: Run, title: str, purpose: str, by: Person | None = None
 
 
 def _changed(run: Run, **values: Any) -> bool:
-    """Write the values to the run. Return False, and write nothing, if the run already has all of them."""
+    """Write the values to the run. If it already has them all, write nothing and return False."""
     if all(getattr(run, name) == value for name, value in values.items()):
         return False
     for name, value in values.items():
@@ -74,7 +74,7 @@ def change_prompts(*, run: Run, prompts: str, by: Person | None = None) -> None:
 
 @transaction.atomic
 def announce(*, run: Run, text: str, by: Person | None = None) -> None:
-    """Set the announcement that the run's page and its activity show. An empty text removes it."""
+    """Set the announcement shown on the run's page and in its activity. An empty string removes it."""
     if _changed(run, announcement=text):
         action = f"announced {quoted(text)}" if text else "removed the announcement."
         add_action(run=run, kind="announced", action=action, by=by, is_internal=not text)
@@ -93,9 +93,9 @@ def warn_below(*, run: Run, machines: int | None, by: Person | None = None) -> N
 
 @transaction.atomic
 def schedule(*, run: Run, starts_at: datetime | None, by: Person | None = None) -> None:
-    """Set the time before which machines get no work; None lets the run start at once. Raises Problem E315.
+    """Set the time before which machines get no work, or None to start at once. Raises Problem E315.
 
-    The run's host learns of it within a second.
+    The run's host notices within a second.
     """
     now = Run.objects.select_for_update().select_related("head").get(pk=run.pk)
     if not can_schedule(now):
@@ -106,7 +106,7 @@ def schedule(*, run: Run, starts_at: datetime | None, by: Person | None = None) 
 
 
 def can_schedule(run: Run) -> bool:
-    """Return True if the run may still get another start time, because it has made no step."""
+    """Return True if the run's start time can still be changed, because it has completed no step."""
     return run.state in (*NOT_OPEN, *LIVE) and run.head.index == 0
 
 
@@ -125,7 +125,7 @@ def gather(*, run: Run, people: int | None, chat: str, by: Person | None = None)
 def change_visibility(
     *, run: Run, visibility: Run.Visibility, by: Person | None = None, role: Run.Role | None = None
 ) -> None:
-    """Change who may see the run and take part. If the run becomes members-only, past contributors become members."""
+    """Change who may see the run and take part. If it becomes members-only, past contributors become members."""
     if not _changed(run, visibility=visibility):
         return
     if run.members_only:
@@ -182,7 +182,7 @@ def change_draft(
 def _hand_over(before: Dataset, text: Dataset, *, keeps: bool) -> None:
     """Attach a draft's additional texts to its new first text.
 
-    If `keeps` is set, the recipe still uses the base model or tokenizer: attach that too. Otherwise, delete it.
+    If `keeps` is set, the recipe still uses the base model or tokenizer, so attach that too. Otherwise, delete it.
     """
     base = before.base
     if text != before:
@@ -197,7 +197,7 @@ def _hand_over(before: Dataset, text: Dataset, *, keeps: bool) -> None:
 
 @transaction.atomic
 def delete_draft(*, run: Run) -> None:
-    """Delete a draft. Delete its text as well if no other run uses it. Raises Problem E315."""
+    """Delete a draft, as well as its text if no other run uses it. Raises Problem E315."""
     draft = require_draft(run)
     Head.objects.filter(run=draft).delete()
     dataset = draft.dataset
@@ -226,7 +226,7 @@ def take_back(*, run: Run, by: Person | None = None) -> None:
 
 
 def forget_text(dataset: Dataset) -> None:
-    """Delete a text that no run uses, with everything that belongs to it. Files are deleted on commit."""
+    """Delete a text that no run uses, along with everything that belongs to it. Files are deleted on commit."""
     if dataset.runs.exists():
         return
     for text in [*reversed(dataset.sources()), *filter(None, [dataset.base])]:
@@ -236,23 +236,23 @@ def forget_text(dataset: Dataset) -> None:
 
 
 def require_draft(run: Run) -> Run:
-    """Lock the run and return its current row. Raises Problem E315 unless the run is a draft."""
+    """Lock the run and return its current row. Raises Problem E315 unless it is a draft."""
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state != Run.State.DRAFT:
         raise Problem.of("E315", state=now.state)
     return now
 
 
-# Texts of a run that mixes several, in the order of the recipe's weights
+# The texts of a run that mixes several, in the order of the recipe's weights
 
-# Only a draft's texts can be added and removed. Weights can change at any time; each log record states the weights by
+# Only a draft's texts can be added and removed. Weights can change at any time; each log record states the weights with
 # which its samples were leased.
 
-USUAL_WEIGHT = 1.0  # weight of a text that is added to texts with weights
+USUAL_WEIGHT = 1.0  # weight of a text added to others that have weights
 
 
 def require_base(run: Run, filename: str, on_hub: str = "") -> Material:
-    """Return whether this file becomes a draft's base model or its tokenizer. Raises Problem E377, E392."""
+    """Return True if this file becomes a draft's base model, False if its tokenizer. Raises Problem E377, E392."""
     wanted = run.parsed_recipe.material.brought
     if wanted is None:
         raise Problem.of("E392")
@@ -301,7 +301,7 @@ def require_source(run: Run, filename: str, on_hub: str = "") -> None:
 
 @transaction.atomic
 def add_source(*, run: Run, source: Dataset, by: Person | None = None) -> None:
-    """Add a text to a draft, and prepare all its texts again with one tokenizer. Raises Problem E315, E377, E385."""
+    """Add a text to a draft and prepare all its texts again with one tokenizer. Raises Problem E315, E377, E385."""
     draft = require_draft(run)
     require_source(draft, source.filename, source.on_hub)
     recipe = draft.parsed_recipe
@@ -313,7 +313,7 @@ def add_source(*, run: Run, source: Dataset, by: Person | None = None) -> None:
 
 @transaction.atomic
 def remove_source(*, run: Run, source: UUID, by: Person | None = None) -> None:
-    """Remove an additional text from a draft. Do nothing if the draft lacks it. Raises Problem E315."""
+    """Remove an additional text from a draft, if the draft has it. Raises Problem E315."""
     draft = require_draft(run)
     sources, recipe = draft.dataset.sources(), draft.parsed_recipe
     place = next((place for place, each in enumerate(sources) if place and each.pk == source), None)
@@ -349,7 +349,7 @@ def _change(draft: Run, recipe: Recipe) -> None:
 
 @transaction.atomic
 def mix_sources(*, run: Run, weights: Sequence[float], by: Person | None = None) -> None:
-    """Change the weights by which samples are leased. The change takes effect within a second.
+    """Change the weights with which samples are leased. The change takes effect within a second.
 
     A draft may have no weights; its texts then count by size. Raises Problem E301, E315, E386.
     """
@@ -376,7 +376,7 @@ def mix_sources(*, run: Run, weights: Sequence[float], by: Person | None = None)
 def state_weights(run: Run) -> None:
     """Store explicit weights for texts mixed by size, because an open run must have weights.
 
-    Texts that are held out get the weight 0.
+    Texts held out in full get the weight 0.
     """
     lines, recipe = source_lines(run), run.parsed_recipe
     sizes = [line.tokens or 0 for line in lines]

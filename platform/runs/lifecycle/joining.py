@@ -1,6 +1,6 @@
-"""Requests to join a by-request run: a person sends or withdraws one; a manager accepts or declines it.
+"""Requests to join a by-request run: a person sends or withdraws one, and a manager accepts or declines it.
 
-A person whose request is accepted becomes a member.
+Anyone whose request is accepted becomes a member.
 """
 
 from datetime import datetime, timedelta
@@ -24,15 +24,15 @@ from runs.models.run import LONGEST_MESSAGE
 from runs.states import LIVE
 from runs.timeline import MEMBER, add_action
 
-MOST_OF_PERSON, MOST_OF_RUN = 20, 500  # most waiting requests
-AGAIN_AFTER = timedelta(days=7)  # a person may ask again this long after a declined request
-GROUPED = timedelta(minutes=5)  # managers get one message for all requests within this time, and at most one an hour
+MOST_OF_PERSON, MOST_OF_RUN = 20, 500  # most requests waiting
+AGAIN_AFTER = timedelta(days=7)  # how long after a declined request a person may ask again
+GROUPED = timedelta(minutes=5)  # one message to managers covers this long; at most one an hour
 TAKING = (Run.State.PREPARING, *LIVE)
 
 
 class Stage(StrEnum):
-    PART = "part"  # the person already takes part, or needs no permission
-    CLOSED = "closed"  # the run accepts no requests now
+    PART = "part"  # the person already takes part or needs no permission
+    CLOSED = "closed"  # the run currently accepts no requests
     REMOVED = "removed"
     WAITING = "waiting"
     DECLINED = "declined"
@@ -40,7 +40,7 @@ class Stage(StrEnum):
 
 
 class Standing(NamedTuple):
-    """A person's stage in joining a run, their request if any, and the time from which they may ask again."""
+    """A person's stage in joining a run, their request if any, and when they may ask again."""
 
     stage: Stage
     request: JoinRequest | None = None
@@ -57,7 +57,7 @@ def waiting_in(run: Run) -> QuerySet[JoinRequest]:
 
 
 def standing_of(run: Run, person: Person | None, now: datetime | None = None) -> Standing:
-    """Return how far a person is in joining a run. A visitor who is not logged in counts as free to ask."""
+    """Return how far a person has got in joining a run. A visitor who is not logged in counts as free to ask."""
     if run.visibility != Run.Visibility.REQUEST or (person is not None and takes_part(run, person)):
         return Standing(Stage.PART)
     if not takes_requests(run):
@@ -148,7 +148,7 @@ def decline(*, request: JoinRequest, by: Person | None = None) -> None:
 
 
 def _answerable(request: JoinRequest, by: Person | None) -> Run:
-    """Lock and return the run of a request. Raises PermissionDenied if `by` has no role in the run."""
+    """Lock and return the run that a request is for. Raises PermissionDenied if `by` has no role in it."""
     run = held_run(request.run_id)
     if run.role_of(by or run.organizer) is None:
         raise PermissionDenied
@@ -161,7 +161,7 @@ def _tell(event: Event, run: Run, person: Person) -> None:
 
 
 def _tell_managers(run: Run) -> None:
-    """Notify managers, at most once an hour. The notice names no requester, so it stays true until read."""
+    """Notify managers, at most once an hour. The notice names no requester, so it remains true until it is read."""
     now = timezone.now()
     people = [run.organizer_id, *run.roles.exclude(accepted_at=None).values_list("person", flat=True)]
     path, about = f"/runs/{run.slug}/manage/#requests", _about(run, now.hour)

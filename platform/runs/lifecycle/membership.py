@@ -1,6 +1,6 @@
-"""Members of a run, who are admitted by an invitation link or by name; and removals, which are possible in any run.
+"""A run's members, who are admitted by invitation link or by name; and removals, which are possible in any run.
 
-A person removed from a public run can still see its page, but their machines cannot take part.
+Someone removed from a public run can still see its page, but their machines cannot take part.
 """
 
 import secrets
@@ -32,7 +32,7 @@ ARTICLE: Mapping[Run.Role, str] = MappingProxyType(
 
 
 class IssuedInvitation(NamedTuple):
-    """An invitation with its secret, which is shown only once."""
+    """An invitation together with its secret, which is shown only once."""
 
     invitation: Invitation
     secret: str
@@ -71,7 +71,7 @@ def create_invitation(
 
 @transaction.atomic
 def revoke_invitation(*, invitation: Invitation, by: Person | None = None) -> None:
-    """Revoke an invitation link. People who joined through it stay members."""
+    """Revoke an invitation link. People who joined through it remain members."""
     if Invitation.objects.filter(pk=invitation.pk, revoked_at=None).update(revoked_at=timezone.now()):
         made = f"{invitation.created_at:%d %b %Y, %H:%M} UTC"
         action = f"revoked the invitation link created {made}."
@@ -79,7 +79,7 @@ def revoke_invitation(*, invitation: Invitation, by: Person | None = None) -> No
 
 
 def invitation_to(*, slug: str, secret: str) -> Invitation:
-    """Return the invitation to which a link belongs. Raises Problem E313 if the link or the run does not exist."""
+    """Return the invitation that a link belongs to. Raises Problem E313 if the link or the run does not exist."""
     known = Invitation.objects.select_related("run__organizer").filter(run__slug=slug, digest=digest_of(secret)).first()
     if known is None or not open_invitations(known.run).filter(pk=known.pk).exists():
         raise Problem.of("E313")
@@ -88,9 +88,9 @@ def invitation_to(*, slug: str, secret: str) -> Invitation:
 
 @transaction.atomic
 def accept_invitation(*, slug: str, secret: str, person: Person) -> Run:
-    """Make the person a member through an invitation link. If they are one already, this does not use up the link.
+    """Make the person a member through an invitation link. If they already are one, the link is not used up.
 
-    Raises Problem E313 if the link does not work, or if the person was removed from the run.
+    Raises Problem E313 if the link does not work or the person has been removed from the run.
     """
     invitation = invitation_to(slug=slug, secret=secret)
     run = Run.objects.select_for_update().get(pk=invitation.run_id)
@@ -107,7 +107,7 @@ def accept_invitation(*, slug: str, secret: str, person: Person) -> Run:
 
 @transaction.atomic
 def add_member(*, run: Run, name: str, by: Person | None = None) -> Member:
-    """Make a person a member by name, even if they were removed. Raises Problem E314 if no one has this name."""
+    """Make a person a member by name, even if they had been removed. Raises Problem E314 if no one has this name."""
     person = person_called(name)
     known = run.members.filter(person=person, removed_at=None).first()
     if known is not None:
@@ -129,10 +129,10 @@ def person_called(name: str) -> Person:
 
 @transaction.atomic
 def remove_member(*, member: Member, by: Person | None = None) -> None:
-    """Remove a person from a run, and end their role. The person's credit stays.
+    """Remove a person from a run and end their role. They keep their credit.
 
     The host disconnects the person's machines within a second. Raises Problem E325 unless the person's role is lower
-    than the role of `by`, and PermissionDenied if `by` has no role.
+    than that of `by`, and PermissionDenied if `by` has no role.
     """
     run, person = held_run(member.run_id), member.person
     role, own = run.role_of(person), run.role_of(by or run.organizer)
@@ -151,7 +151,7 @@ def remove_member(*, member: Member, by: Person | None = None) -> None:
 
 @transaction.atomic
 def remove_person(*, run: Run, name: str, by: Person | None = None) -> Member:
-    """Remove a person from a run that is open to all, even before the person joins. Raises Problem E314, E325."""
+    """Remove a person from a run that is open to all, even before they join. Raises Problem E314, E325."""
     person = person_called(name)
     member, _ = Member.objects.get_or_create(run=run, person=person)
     remove_member(member=member, by=by)

@@ -1,6 +1,6 @@
 """Co-organizers and moderators, who are invited by name.
 
-A person who accepts a role becomes a member, and stays one after the role ends.
+Anyone who accepts a role becomes a member, and stays one after the role ends.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from runs.lifecycle.membership import ARTICLE, forget_request, held_run, person_
 from runs.models import Member, Run, RunRole
 from runs.timeline import ROLE, add_action
 
-# Most people with each role in one run.
+# Most people with each role in a run
 MOST: Mapping[Run.Role, int] = MappingProxyType({Run.Role.CO_ORGANIZER: 10, Run.Role.MODERATOR: 30})
 
 
@@ -84,7 +84,7 @@ def accept(*, offered: RunRole) -> None:
 
 @transaction.atomic
 def give_up(*, offered: RunRole, why: str = "") -> None:
-    """Decline or give up a role. `why` is text to append to the line on the timeline."""
+    """Decline or give up a role. `why` is text to append to the timeline's line."""
     run, person, role = held_run(offered.run_id), offered.person, Run.Role(offered.role)
     held = RunRole.objects.filter(pk=offered.pk).first()
     if held is None:
@@ -97,7 +97,7 @@ def give_up(*, offered: RunRole, why: str = "") -> None:
 
 @transaction.atomic
 def take_back(*, given: RunRole, by: Person | None = None) -> None:
-    """End a role that is below that of `by`, or withdraw its invitation. Raises PermissionDenied."""
+    """End a role below that of `by`, or withdraw its invitation. Raises PermissionDenied."""
     run, person, role = held_run(given.run_id), given.person, Run.Role(given.role)
     if not outranks(run.role_of(by or run.organizer), role):
         raise PermissionDenied
@@ -111,9 +111,9 @@ def take_back(*, given: RunRole, by: Person | None = None) -> None:
 
 
 def successors(person: Person) -> list[RunRole]:
-    """Return the role of the co-organizer who would take over, for each run that the person organizes.
+    """For each run that the person organizes, return the role of the co-organizer who would take over.
 
-    This is the longest-standing co-organizer with an active account. Runs without such a person are left out.
+    This is the longest-standing co-organizer with an active account. Runs that have none are left out.
     """
     standing = RunRole.objects.filter(
         run__organizer=person, role=Run.Role.CO_ORGANIZER, accepted_at__isnull=False, person__is_active=True
@@ -126,7 +126,7 @@ def successors(person: Person) -> list[RunRole]:
 
 @transaction.atomic
 def hand_over(*, to: RunRole) -> None:
-    """Make a co-organizer the organizer. Called when the current organizer deletes their account."""
+    """Make a co-organizer the organizer, because the current organizer is deleting their account."""
     now = held_run(to.run_id)
     heir = (
         now.roles.select_related("person")

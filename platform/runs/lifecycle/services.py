@@ -35,10 +35,10 @@ from runs.states import EXTENDABLE, LIVE, Why, ending_word, move
 from runs.storage import recipe_file
 from runs.timeline import ROLLING_BACK, add_action, add_line, quoted
 
-RESERVED = {"new"}  # /runs/new/ is the form for a new run
-TITLE_PART = 43  # characters of the title in an address; up to seventeen random characters may follow
+RESERVED = {"new"}  # /runs/new/ is the form for creating a run
+TITLE_PART = 43  # characters of the title used in an address, before up to 17 random ones
 ATTEMPTS = 5
-OURS = {"E309", "E327", "E328", "E347", "E397", "E399"}  # faults caused by the site or the Hub, not by the text
+OURS = {"E309", "E327", "E328", "E347", "E397", "E399"}  # faults of the site or the Hub, not of the text
 
 
 @transaction.atomic
@@ -54,10 +54,10 @@ def create_run(
     prompts: str = "",
     people_goal: int | None = None,
 ) -> Run:
-    """Create a draft that learns from a text; preparation of the text begins at once.
+    """Create a draft that learns from a text, and start preparing the text at once.
 
-    With `automatic_steps`, the number of steps depends on the size of the prepared data. Raises Problem E301, E307,
-    E364, E366, E377.
+    With `automatic_steps`, the number of steps depends on how much data is prepared. Raises Problem E301, E307, E364,
+    E366, E377.
     """
     checked(recipe)
     quotas.held(organizer)
@@ -92,7 +92,7 @@ def open_run(*, run: Run, seen: str, by: Person | None = None) -> None:
     """Open a run to volunteers, once its first parameters exist.
 
     If the site failed to prepare the run's text, or prepared it before verdicts existed, prepare it again instead.
-    `seen` is the mark of the verdict that the person has seen. Do nothing if the run is open or about to open. Raises
+    `seen` is the mark of the verdict that the person has seen. Do nothing if the run is open or about to open. Raises a
     Problem with the text's fault, E307, E387, E445, or, since quotas may have been lowered, E366 or E367.
     """
     if run.state == Run.State.PAUSED:
@@ -102,7 +102,7 @@ def open_run(*, run: Run, seen: str, by: Person | None = None) -> None:
     quotas.held(run.organizer)
     quotas.require_run_left(run.organizer)
     quotas.require_model(run.organizer, run.parsed_recipe)
-    # Every change of a draft's data takes this lock too, so the data stay as they are checked here.
+    # Every change to a draft's data takes this lock too, so the data stays as checked here.
     run.dataset = Run.objects.select_for_update(of=("self",)).select_related("dataset").get(pk=run.pk).dataset
     if lacks_base(run.dataset):
         raise Problem.of("E387")
@@ -122,12 +122,12 @@ def open_run(*, run: Run, seen: str, by: Person | None = None) -> None:
 
 
 def failed_here(dataset: Dataset) -> bool:
-    """Return True if preparing the dataset failed because of the site or the Hub, so that it can be prepared again."""
+    """Return True if preparing the dataset failed because of the site or the Hub, so that it is worth trying again."""
     return dataset.state == Dataset.State.FAILED and dataset.fault_code in OURS
 
 
 def prepare_run(run_id: UUID) -> None:
-    """Make the snapshot of step 0, then open the run."""
+    """Make the snapshot at step 0, then open the run."""
     waiting = Run.objects.filter(pk=run_id, state=Run.State.PREPARING, dataset__state=Dataset.State.READY)
     run = waiting.select_related("dataset").first()
     if run is None:
@@ -153,7 +153,7 @@ def _begin(run: Run, made: dict[str, Any]) -> None:
         state_digest=made["state_digest"],
         file=made["file"],
         size=made["size"],
-        state=Snapshot.State.VERIFIED,  # the site made this snapshot
+        state=Snapshot.State.VERIFIED,  # made by the site itself
         verified_at=timezone.now(),
     )
     add_line(run=run, kind="opened", text=f"The run is published: a model of {made['elements']:,} parameters.")
@@ -176,7 +176,7 @@ def resume_run(*, run: Run, by: Person | None = None) -> None:
 def finish_run(*, run: Run, target_steps: int | None = None) -> bool:
     """Finish a run after its last step, and request its last snapshot's verification and release. Safe to repeat.
 
-    Return False if the organizer has changed the number of steps from `target_steps`, or has requested a rollback.
+    Return False if the organizer has changed the number of steps from `target_steps` or requested a rollback.
     """
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.rollback_index is not None:
@@ -193,7 +193,7 @@ def finish_run(*, run: Run, target_steps: int | None = None) -> bool:
 
 
 def save_with_address(run: Run) -> None:
-    """Save a new run under a free address. Try again if another run takes the address at the same moment."""
+    """Save a new run at a free address. Try again if another run takes the address at the same moment."""
     for attempt in range(ATTEMPTS):
         run.slug = free_slug(run.title, is_secret=run.visibility == Run.Visibility.UNLISTED)
         try:
@@ -207,9 +207,9 @@ def save_with_address(run: Run) -> None:
 
 
 def free_slug(title: str, *, is_secret: bool = False) -> str:
-    """Return an address made from the title. If it is taken or has no Latin letters, append random characters.
+    """Return an address based on the title. If it is taken or has no Latin letters, append random characters.
 
-    `is_secret` appends sixteen random characters, so that people cannot guess the address from the title.
+    `is_secret` appends sixteen random characters, so that the address cannot be guessed from the title.
     """
     wanted = slugify(title)[:TITLE_PART].strip("-")
     slug = "" if is_secret else wanted
@@ -218,10 +218,10 @@ def free_slug(title: str, *, is_secret: bool = False) -> str:
     return slug
 
 
-# The length of a run
+# A run's length
 
-# Peers keep the recipe that they got when they joined, but use nothing that depends on the number of steps: each record
-# states its learning rate. So a live run can be extended. Its host tells the coordinator within a second.
+# Peers keep the recipe that they got on joining, but use nothing in it that depends on the number of steps: each record
+# states its learning rate. A live run can therefore be extended. Its host tells the coordinator within a second.
 
 
 def most_steps() -> int:
@@ -263,11 +263,11 @@ def end_run(*, run: Run, by: Person | None = None) -> None:
     add_action(run=run, kind="ending", action=f"is ending the run {where}.", by=by)
 
 
-# Rollback to a snapshot; the run's host carries it out within a second
+# Rollback to a snapshot, which the run's host carries out within a second
 
 
 def rollback_targets(run: Run) -> list[Snapshot]:
-    """Return possible rollback targets, newest first: verified earlier snapshots whose files are on disk."""
+    """Return possible rollback targets, latest first: verified earlier snapshots whose files are on disk."""
     rows = run.snapshots.filter(
         state=Snapshot.State.VERIFIED, is_stored=True, is_undone=False, step__lt=run.head.step
     ).order_by("-index")
@@ -275,7 +275,7 @@ def rollback_targets(run: Run) -> list[Snapshot]:
 
 
 def rollback_facts(run: Run) -> dict[str, Any]:
-    """Return a page's facts about rollback: possible targets, the best target, and any rollback under way."""
+    """Return the facts about rollback for a page: possible targets, the best one, and any rollback under way."""
     if not can_roll_back(run):
         return {}
     found = run.snapshots.filter(index=run.rollback_index).first() if run.rollback_index is not None else None
@@ -288,7 +288,7 @@ def can_roll_back(run: Run) -> bool:
 
 @transaction.atomic
 def ask_rollback(*, run: Run, index: int, by: Person | None = None) -> None:
-    """Request a rollback to the snapshot of this entry. Repeating it changes nothing. Raises Problem E412."""
+    """Request a rollback to the snapshot at this entry. Repeating it changes nothing. Raises Problem E412."""
     now = Run.objects.select_for_update().select_related("head").get(pk=run.pk)
     if now.rollback_index == index:
         return

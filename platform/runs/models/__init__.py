@@ -1,4 +1,4 @@
-"""Tables of runs. A run is a log of `LogEntry` rows. `Head` marks the log's end. Replicas begin at a `Snapshot`."""
+"""Tables for runs. A run is a log of `LogEntry` rows. `Head` marks the log's end. Replicas start from a `Snapshot`."""
 
 from runs.models.datasets import Dataset, Shard, Upload
 from runs.models.log import (

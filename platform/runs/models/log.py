@@ -1,6 +1,6 @@
-"""Tables of the replicated log, lease marks and coverage, and of the ledger with its sums.
+"""Tables for the replicated log, lease marks and coverage, and the ledger with its sums.
 
-Ledger rows are only added, never changed.
+Ledger rows are only ever added, never changed.
 """
 
 from typing import Any, NoReturn
@@ -14,34 +14,34 @@ from runs.models.run import Run
 
 
 class Head(models.Model):
-    """The end of a run's log, and the claim of the only process that may extend the log (rules 3 and 16)."""
+    """The end of a run's log, and the claim of the only process that may extend it (rules 3 and 16)."""
 
     run = models.OneToOneField(Run, models.PROTECT, primary_key=True, related_name="head")
-    index = models.BigIntegerField(default=0)  # entries committed
-    step = models.BigIntegerField(default=0)  # updates in the model
-    digest = models.CharField(max_length=64, default=GENESIS)  # digest of the last record
+    index = models.BigIntegerField(default=0)  # number of committed entries
+    step = models.BigIntegerField(default=0)  # number of updates in the model
+    digest = models.CharField(max_length=64, default=GENESIS)  # of the last record
     fence = models.IntegerField(default=0)
     owner = models.CharField(max_length=200, blank=True)
     claim_expires = models.DateTimeField(null=True, blank=True)
-    archived = models.BigIntegerField(default=0)  # the site's archive has the averages of all entries up to this index
+    archived = models.BigIntegerField(default=0)  # the site's archive has all averages up to this entry
     archive_bytes = models.BigIntegerField(default=0)
-    gap = models.BigIntegerField(default=0)  # the entry whose averages the archive waits for; 0: none
-    void_rounds = models.BigIntegerField(default=0)  # `runs.timeline` counts them
+    gap = models.BigIntegerField(default=0)  # entry whose averages the archive is waiting for; 0 if none
+    void_rounds = models.BigIntegerField(default=0)  # counted by `runs.timeline`
 
     def __str__(self) -> str:
         return f"step {self.step}"
 
 
 class LogEntry(models.Model):
-    """One committed entry of the log, with the facts that pages need.
+    """One committed log entry, with the facts that pages need.
 
-    The row is small, because pages read hundreds at a time. Each step up to the head's step has one entry that is in
-    the model (`IN_MODEL`). Rollbacks have undone all other entries.
+    The row is small, because pages read hundreds at a time. Each step up to the head's step has exactly one entry in
+    the model (`IN_MODEL`). All other entries have been undone by rollbacks.
     """
 
     class Kind(models.TextChoices):
         UPDATE = "update"
-        ROLLBACK = "rollback"  # rolls back to `step`; has no loss and no samples
+        ROLLBACK = "rollback"  # goes back to `step`; has no loss and no samples
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="log")
     index = models.BigIntegerField()
@@ -50,7 +50,7 @@ class LogEntry(models.Model):
     is_undone = models.BooleanField(default=False)  # undone by a later rollback
     at = models.DateTimeField(default=timezone.now)
     digest = models.CharField(max_length=64)
-    loss = models.FloatField()  # mean nats over the round's loss tokens
+    loss = models.FloatField()  # mean over the round's loss tokens, in nats
     tokens = models.BigIntegerField()
     samples = models.BigIntegerField()
     peers = models.IntegerField()
@@ -60,7 +60,7 @@ class LogEntry(models.Model):
     state_digest = models.CharField(max_length=16, blank=True)
     # From the record; null if the record has none.
     learning_rate = models.FloatField(null=True)
-    bytes_averaged = models.BigIntegerField(null=True)  # bytes of gradients, of all reducers together
+    bytes_averaged = models.BigIntegerField(null=True)  # gradient bytes, summed over all reducers
 
     class Meta:
         ordering = ("index",)
@@ -76,23 +76,23 @@ IN_MODEL = models.Q(kind=LogEntry.Kind.UPDATE, is_undone=False)
 
 
 class SealedRecord(models.Model):
-    """The large part of a log entry (54 kB with 200 machines). Only `runs.ledger.records` reads and writes it."""
+    """The large part of a log entry (54 kB with 200 machines). Only `runs.ledger.records` reads or writes it."""
 
     entry = models.OneToOneField(LogEntry, models.PROTECT, primary_key=True, related_name="sealed")
     payload = models.BinaryField()
     signature = models.BinaryField()
-    contributions = models.BinaryField(default=b"")  # canonical JSON; only its digest is in the signed head
+    contributions = models.BinaryField(default=b"")  # canonical JSON; the signed head has only its digest
 
     def __str__(self) -> str:
         return f"record of entry {self.entry_id}"
 
 
 class AuditMark(models.Model):
-    """The books of a run that an audit found to be right, up to an entry. Only `runs.ledger.audit` uses them."""
+    """A run's books, found correct by an audit up to an entry. Only `runs.ledger.audit` uses them."""
 
     run = models.OneToOneField(Run, models.CASCADE, primary_key=True, related_name="audit_mark")
     index = models.BigIntegerField()
-    digest = models.CharField(max_length=64)  # of the entry's record
+    digest = models.CharField(max_length=64)  # of that entry's record
     books = models.BinaryField()
     at = models.DateTimeField(auto_now=True)
 
@@ -101,7 +101,7 @@ class AuditMark(models.Model):
 
 
 class LeaseMark(models.Model):
-    """The mark below which samples of a shard have been leased in an epoch. It is raised before a lease (rule 11)."""
+    """The mark below which a shard's samples have been leased in an epoch. It is raised before a lease (rule 11)."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="marks")
     epoch = models.BigIntegerField()
@@ -116,13 +116,13 @@ class LeaseMark(models.Model):
 
 
 class Coverage(models.Model):
-    """The samples of a shard that an epoch's committed updates include. Each commit adds to them (`ledger.records`)."""
+    """The samples of a shard included in an epoch's committed updates. Each commit adds to them (`ledger.records`)."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="coverage")
     epoch = models.BigIntegerField()
     shard = models.BigIntegerField()
     ranges = models.JSONField()  # [[start, stop), …] in ascending order; ranges neither overlap nor touch
-    # In the same form: samples in no update, because their gradients had values that are not finite.
+    # In the same form: samples in no update, because their gradients contained non-finite values.
     left_out = models.JSONField(default=list)
 
     class Meta:
@@ -144,7 +144,7 @@ class LedgerQuerySet(models.QuerySet["LedgerEntry"]):
 
 
 class LedgerEntry(models.Model):
-    """One machine's work in a committed entry. Credit is read only from these rows."""
+    """One machine's work in a committed entry. Credit is read from these rows alone."""
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="ledger")
     entry = models.ForeignKey(LogEntry, models.PROTECT, related_name="contributions")
@@ -154,7 +154,7 @@ class LedgerEntry(models.Model):
     samples = models.BigIntegerField()
     tokens = models.BigIntegerField()
     credit = models.BigIntegerField()  # tokens times elements of the parameter vector
-    weight = models.BigIntegerField()  # tokens that count for the loss
+    weight = models.BigIntegerField()  # tokens that count towards the loss
 
     objects = LedgerQuerySet.as_manager()
 
@@ -162,14 +162,14 @@ class LedgerEntry(models.Model):
         ordering = ("id",)
         verbose_name_plural = "ledger entries"
         constraints = (models.UniqueConstraint(fields=("entry", "machine"), name="ledger_machine_once_an_entry"),)
-        # The index has the samples too, so that queries for recent work read only the index.
+        # The index includes the samples, so that queries for recent work read nothing but the index.
         indexes = (models.Index(fields=("run", "person", "step", "samples"), name="ledger_by_person_and_step"),)
 
     def __str__(self) -> str:
         return f"{self.samples} samples in step {self.step}"
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Save a new row. Raises TypeError if the row exists."""
+        """Save a new row. Raises TypeError if the row already exists."""
         if not self._state.adding:
             raise TypeError("the ledger is append-only")
         super().save(*args, **kwargs)
@@ -179,16 +179,16 @@ class LedgerEntry(models.Model):
 
 
 class MachineTotal(models.Model):
-    """A machine's work in a run. Each commit updates this sum over the ledger, and the audit checks it."""
+    """A machine's work in a run. This sum over the ledger is updated by each commit and checked by the audit."""
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="totals")
     machine = models.ForeignKey("accounts.Machine", models.PROTECT, related_name="totals")
     person = models.ForeignKey(Person, models.PROTECT, related_name="totals")
     samples = models.BigIntegerField(default=0)
     tokens = models.BigIntegerField(default=0)
-    credit = models.BigIntegerField(default=0)  # tokens times elements; capped at the column's maximum
+    credit = models.BigIntegerField(default=0)  # tokens times elements, capped at the column's maximum
     rounds = models.BigIntegerField(default=0)
-    # Rounds that count for the person: only one of their machines counts in a round.
+    # Rounds counted for the person: only one of their machines counts in each round.
     person_rounds = models.BigIntegerField(default=0)
     last_step = models.BigIntegerField(default=0)
 
@@ -201,11 +201,11 @@ class MachineTotal(models.Model):
 
 
 class DailyTotal(models.Model):
-    """A person's work in a run on one UTC day. Each commit updates it (`ledger.totals`)."""
+    """A person's work in a run on one UTC day, updated by each commit (`ledger.totals`)."""
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="daily")
     person = models.ForeignKey(Person, models.PROTECT, related_name="daily")
-    day = models.IntegerField()  # since 1970; every database stores such a number alike
+    day = models.IntegerField()  # since 1970; all databases store such numbers alike
     samples = models.BigIntegerField(default=0)
     tokens = models.BigIntegerField(default=0)
 
@@ -218,7 +218,7 @@ class DailyTotal(models.Model):
 
 
 class AveragedTotal(models.Model):
-    """Bytes of gradients that a relay or an auxiliary averaged in a run. Each commit updates them."""
+    """Gradient bytes that a relay or auxiliary has averaged in a run. Each commit updates them."""
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="averaged")
     machine = models.ForeignKey("accounts.Machine", models.PROTECT, related_name="averaged")

@@ -1,4 +1,4 @@
-"""Tables of runs, with their members, roles, invitations, requests to join and timeline."""
+"""Tables for runs and their members, roles, invitations, requests to join and timelines."""
 
 import uuid
 from datetime import datetime
@@ -22,7 +22,7 @@ Person = settings.AUTH_USER_MODEL
 
 
 class Run(models.Model):
-    """A model's training by many machines. `wanted` is the organizer's last request, `state` the current state."""
+    """A model's training by many machines. `wanted` is the organizer's last request; `state` is the actual state."""
 
     class State(models.TextChoices):
         DRAFT = "draft"
@@ -42,14 +42,14 @@ class Run(models.Model):
         PUBLIC = "public", pgettext_lazy("who may see a run", "Public")
         UNLISTED = "unlisted", pgettext_lazy("who may see a run", "Unlisted")
         PRIVATE = "private", pgettext_lazy("who may see a run", "by invitation")
-        # Everyone may see the run, but only members take part.
+        # Everyone may see the run, but only members may take part.
         REQUEST = "request", pgettext_lazy("who may see a run", "by request")
 
     class Role(models.TextChoices):
         ORGANIZER = "organizer", pgettext_lazy("role in a run", "organizer")
         CO_ORGANIZER = "co-organizer", pgettext_lazy("role in a run", "co-organizer")
         MODERATOR = "moderator", pgettext_lazy("role in a run", "moderator")
-        # An operator of the site; no run grants this role.
+        # A site operator; no run grants this role.
         OPERATOR = "operator", pgettext_lazy("role in a run", "operator")
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -60,30 +60,30 @@ class Run(models.Model):
     dataset = models.ForeignKey(Dataset, models.PROTECT, related_name="runs")
     recipe = models.TextField()  # canonical JSON
     announcement = models.CharField(max_length=280, blank=True)  # the organizer's message to all visitors
-    prompts = models.TextField(blank=True)  # one per line; the model continues them at each snapshot
-    # Visitors may try the released model; null: yes if the model is small.
+    prompts = models.TextField(blank=True)  # one per line, for the model to continue at each snapshot
+    # Whether visitors may try the released model; null: yes if it is small.
     can_be_tried = models.BooleanField(null=True, blank=True)
-    automatic_steps = models.BooleanField(default=False)  # the number of steps depends on the size of the data
-    # Managers are alerted when fewer machines train.
+    automatic_steps = models.BooleanField(default=False)  # the number of steps follows from the data's size
+    # Managers are alerted when fewer machines are training.
     least_machines = models.PositiveIntegerField(null=True, blank=True)
     visibility = models.CharField(max_length=8, choices=Visibility.choices, default=Visibility.PUBLIC)
     state = models.CharField(max_length=10, choices=State.choices, default=State.DRAFT, db_index=True)
     wanted = models.CharField(max_length=10, choices=Wanted.choices, default=Wanted.NOTHING, blank=True)
-    elements = models.BigIntegerField(default=0)  # of the flat parameter vector; set with the first snapshot
+    elements = models.BigIntegerField(default=0)  # length of the flat parameter vector; set with the first snapshot
     created_at = models.DateTimeField(default=timezone.now)
     opened_at = models.DateTimeField(null=True, blank=True)
-    starts_at = models.DateTimeField(null=True, blank=True)  # machines get no work before; null: once there are enough
-    people_goal = models.PositiveIntegerField(null=True, blank=True)  # number of people that the organizer hopes for
-    chat_url = models.CharField(max_length=LONGEST_CHAT_URL, blank=True)  # address of the chat for the run's people
+    starts_at = models.DateTimeField(null=True, blank=True)  # no work before then; null: once there are enough machines
+    people_goal = models.PositiveIntegerField(null=True, blank=True)  # how many people the organizer hopes for
+    chat_url = models.CharField(max_length=LONGEST_CHAT_URL, blank=True)  # of the chat for people in the run
     finished_at = models.DateTimeField(null=True, blank=True)
-    waiting_for = models.TextField(blank=True)  # why the run does not advance, as text; empty while it advances
-    # Log index of the snapshot to which the run is being rolled back.
+    waiting_for = models.TextField(blank=True)  # why the run is stalled; empty while it advances
+    # Log index of the snapshot that the run is being rolled back to.
     rollback_index = models.BigIntegerField(null=True, blank=True)
 
     class Meta:
         ordering = ("-created_at",)
         constraints = (
-            models.CheckConstraint(  # a link on a page must not run a script
+            models.CheckConstraint(  # so that a link on a page cannot run a script
                 condition=Q(chat_url="") | Q(chat_url__startswith="https://") | Q(chat_url__startswith="http://"),
                 name="chat_is_a_web_address",
             ),
@@ -93,7 +93,7 @@ class Run(models.Model):
         return self.title
 
     def later_start(self, now: datetime | None = None) -> datetime | None:
-        """Return the run's start time if it lies in the future, else None."""
+        """Return the run's start time if it lies in the future, or else None."""
         is_later = self.starts_at is not None and self.starts_at > (now or timezone.now())
         return self.starts_at if is_later else None
 
@@ -104,7 +104,7 @@ class Run(models.Model):
 
     @property
     def members_only(self) -> bool:
-        """True if only members' machines may take part. Everyone may still see the pages of a by-request run."""
+        """True if only members' machines may take part. A by-request run's pages are still visible to everyone."""
         return self.visibility in (self.Visibility.PRIVATE, self.Visibility.REQUEST)
 
     @property
@@ -113,7 +113,7 @@ class Run(models.Model):
         return self.prompts.splitlines()[:MOST_PROMPTS] or [""]
 
     def role_of(self, person: Any) -> Role | None:
-        """Return the person's role in this run, or None if they have none or have not accepted it yet."""
+        """Return the person's role in this run, or None if they have none or have yet to accept it."""
         if person.pk == self.organizer_id:
             return self.Role.ORGANIZER
         held = self.roles.filter(person=person).exclude(accepted_at=None).values_list("role", flat=True).first()
@@ -121,12 +121,12 @@ class Run(models.Model):
 
     @property
     def parsed_recipe(self) -> Recipe:
-        """The recipe as a struct. The recipe was checked before it was stored."""
+        """The recipe as a struct. It was checked before being stored."""
         return parse_recipe(self.recipe)
 
 
 class Invitation(models.Model):
-    """A link that makes its holder a member. Only the sha256 of its secret is stored."""
+    """A link that makes anyone holding it a member. Only the SHA-256 of its secret is stored."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="invitations")
     digest = models.CharField(max_length=64, unique=True)
@@ -161,18 +161,18 @@ class Member(models.Model):
 
 
 class ActivityLine(models.Model):
-    """One line of a run's timeline, as text. A line with `by` records what a person did in their role."""
+    """A timeline line, as text. If `by` is set, the line records what that person did in their role."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="activity")
     at = models.DateTimeField(default=timezone.now)
     kind = models.CharField(max_length=20)
     text = models.CharField(max_length=300)
-    names = models.TextField(blank=True)  # the people whom the text names, separated by spaces
+    names = models.TextField(blank=True)  # people named in the text, separated by spaces
     by = models.ForeignKey(Person, models.PROTECT, null=True, blank=True, related_name="+")
-    by_role = models.CharField(max_length=12, choices=Run.Role.choices, blank=True)  # the role of `by` at that time
-    # The person whom the action concerns.
+    by_role = models.CharField(max_length=12, choices=Run.Role.choices, blank=True)  # the role of `by` at the time
+    # The person affected by the action.
     on = models.ForeignKey(Person, models.PROTECT, null=True, blank=True, related_name="+")
-    is_internal = models.BooleanField(default=False)  # shown only to those who manage the run
+    is_internal = models.BooleanField(default=False)  # shown only to the run's managers
 
     class Meta:
         ordering = ("-at", "-id")
@@ -190,14 +190,14 @@ GIVEN = (Run.Role.CO_ORGANIZER, Run.Role.MODERATOR)
 
 
 class RunRole(models.Model):
-    """A role that a person has in a run, or was invited to. The row is deleted when the role or the invitation ends."""
+    """A person's role in a run, or an invitation to one. The row is deleted when the role or invitation ends."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="roles")
     person = models.ForeignKey(Person, models.CASCADE, related_name="run_roles")
     role = models.CharField(max_length=12, choices=[(role.value, role.label) for role in GIVEN])
     invited_at = models.DateTimeField(default=timezone.now)
     invited_by = models.ForeignKey(Person, models.PROTECT, related_name="+")
-    accepted_at = models.DateTimeField(null=True, blank=True)  # null: invited, but not accepted yet
+    accepted_at = models.DateTimeField(null=True, blank=True)  # null: invited but not yet accepted
 
     class Meta:
         ordering = ("accepted_at", "id")
@@ -214,13 +214,13 @@ LONGEST_MESSAGE = 500
 
 
 class JoinRequest(models.Model):
-    """A person's request to join a run. The row is deleted when the request is accepted, withdrawn or too old."""
+    """A person's request to join a run. The row is deleted once the request is accepted, withdrawn or too old."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="join_requests")
     person = models.ForeignKey(Person, models.CASCADE, related_name="join_requests")
     message = models.CharField(max_length=LONGEST_MESSAGE, blank=True)
     asked_at = models.DateTimeField(default=timezone.now)
-    declined_at = models.DateTimeField(null=True, blank=True)  # null: the request waits for an answer
+    declined_at = models.DateTimeField(null=True, blank=True)  # null: waiting for an answer
 
     class Meta:
         ordering = ("asked_at", "id")

@@ -1,4 +1,4 @@
-"""Tables of model states from which replicas begin, and of their verification by replays of the log."""
+"""Tables for model states that replicas start from, and for verifying them by replaying the log."""
 
 from django.db import models
 from django.utils import timezone
@@ -8,31 +8,31 @@ from runs.models.run import Run
 
 
 class Snapshot(models.Model):
-    """A state at `step`, from which a newcomer can begin: `runs/<run>/snapshots/<file>.safetensors`."""
+    """A state at `step` that newcomers can start from: `runs/<run>/snapshots/<file>.safetensors`."""
 
     class State(models.TextChoices):
-        ADMITTED = "admitted"  # the hash is that of most people's copies
-        VERIFIED = "verified"  # the site replayed the log from a verified snapshot, with the same result
+        ADMITTED = "admitted"  # most people's copies have this hash
+        VERIFIED = "verified"  # the site replayed the log from a verified snapshot and got the same result
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="snapshots")
     index = models.BigIntegerField()
     step = models.BigIntegerField()
-    digest = models.CharField(max_length=64, default=GENESIS)  # digest of the log at this entry
+    digest = models.CharField(max_length=64, default=GENESIS)  # of the log at this entry
     state_digest = models.CharField(max_length=16)
     file = models.CharField(max_length=64, db_index=True)  # sha256, hex
-    size = models.BigIntegerField()  # bytes
+    size = models.BigIntegerField()  # in bytes
     created_at = models.DateTimeField(default=timezone.now)
     # A rollback went to an earlier state, or stored this state again at its own entry.
     is_undone = models.BooleanField(default=False)
     is_stored = models.BooleanField(default=True)  # the file is on disk (runs.snapshots.retention)
     state = models.CharField(max_length=8, choices=State.choices, default=State.ADMITTED)
-    is_bridged = models.BooleanField(default=False)  # verified only by the majority, as averages are lost
+    is_bridged = models.BooleanField(default=False)  # vouched for only by the majority, as averages are lost
     verified_at = models.DateTimeField(null=True, blank=True)
-    heldout_loss = models.FloatField(null=True, blank=True)  # mean nats; null until it is measured
-    # Other figures, by name, measured on the held-out data.
+    heldout_loss = models.FloatField(null=True, blank=True)  # mean, in nats; null until measured
+    # Other figures measured on the held-out data, by name
     heldout_figures = models.JSONField(default=dict, blank=True)
 
-    written = models.JSONField(default=list, blank=True)  # pairs of a prompt and the model's continuation
+    written = models.JSONField(default=list, blank=True)  # (prompt, continuation) pairs
 
     class Meta:
         ordering = ("-index",)
@@ -46,17 +46,17 @@ class Verification(models.Model):
     """The progress of a run's replay."""
 
     run = models.OneToOneField("runs.Run", models.CASCADE, primary_key=True, related_name="verification")
-    first_step = models.BigIntegerField(default=0)  # step of the verified snapshot from which the replay begins
-    step = models.BigIntegerField(default=0)  # step that the replay has reached
+    first_step = models.BigIntegerField(default=0)  # step of the verified snapshot where the replay starts
+    step = models.BigIntegerField(default=0)  # step reached by the replay
     last_step = models.BigIntegerField(default=0)
-    fault = models.TextField(blank=True)  # fault of the last try; empty if it succeeded
+    fault = models.TextField(blank=True)  # from the last attempt; empty if it succeeded
 
     def __str__(self) -> str:
         return f"step {self.step} of {self.last_step}"
 
 
 class ReplayRequest(models.Model):
-    """A state to replay from the log: the coordinator asked for it, or the log contradicts it. The result: a digest."""
+    """A state to rebuild from the log, because the coordinator asked or the log contradicts it. Yields a digest."""
 
     run = models.ForeignKey("runs.Run", models.CASCADE, related_name="replays")
     index = models.BigIntegerField()
@@ -73,7 +73,7 @@ class ReplayRequest(models.Model):
 
 
 class RefusedSnapshot(models.Model):
-    """A file that was admitted although its state does not match the log. The site has deleted the file."""
+    """A file that was admitted although its state does not match the log. The site has since deleted it."""
 
     run = models.ForeignKey("runs.Run", models.CASCADE, related_name="refused_snapshots")
     index = models.BigIntegerField()
@@ -90,7 +90,7 @@ class RefusedSnapshot(models.Model):
 
 
 class RelayAddress(models.Model):
-    """The last known address of a relay that stores logs. Averaged bytes are fetched there. `peer` is its machine."""
+    """The last known address of a relay that stores logs, for fetching averages. `peer` is the relay's machine."""
 
     peer = models.CharField(max_length=32, primary_key=True)
     url = models.CharField(max_length=200)

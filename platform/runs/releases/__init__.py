@@ -1,1 +1,1 @@
-"""Releases: how they are made, their model card and the people on it, publication on the Hub, and trials."""
+"""Releases: how they are made, model cards and the people on them, publication on the Hub, and trials."""

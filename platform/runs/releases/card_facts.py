@@ -1,4 +1,4 @@
-"""The facts on a model card, read from the log and the ledger, and the people the card names."""
+"""The facts on a model card, read from the log and the ledger, and the people that it names."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,24 +18,24 @@ from runs.datasets.services import percent, shares_used, source_lines
 from runs.models import IN_MODEL, Dataset, LedgerEntry, MachineTotal, NamedVolunteer, Release, Run, Snapshot
 from runs.selectors import LONG, TYPICAL, Measured, Point, heldout_points, loss_points, overfitting, typical_loss
 
-REMAKE_S = 20  # delay in seconds, so that a person who changes their mind quickly causes no work
+REMAKE_S = 20  # delay in seconds, so that a quick change of mind causes no work
 
 
 def release_facts(run: Run, snapshot: Snapshot) -> CardFacts:
-    """Return facts about a snapshot, with its digests. Count work up to its step or, for the newest one, all work."""
+    """Return facts about a snapshot, with its digests. Count work up to its step or, for the latest one, all work."""
     is_newest = not run.snapshots.filter(index__gt=snapshot.index).exists()
     known = _with_digests(facts_at(run, run.head.step if is_newest else snapshot.step), run, snapshot)
     return msgspec.structs.replace(known, **_later_facts(run, snapshot))
 
 
 def checkpoint_facts(run: Run, snapshot: Snapshot) -> CardFacts:
-    """Return facts about a snapshot of an unfinished run, counting work up to the snapshot's step."""
+    """Return facts about an unfinished run's snapshot, counting work up to its step."""
     return unfinished(_with_digests(facts_at(run, snapshot.step), run, snapshot))
 
 
 def _with_digests(known: CardFacts, run: Run, snapshot: Snapshot) -> CardFacts:
     measured = [point for point in heldout_points(run) if point.place <= snapshot.index]
-    with override("en"):  # a card is in the same language for all readers
+    with override("en"):  # a card has the same language for all readers
         checked = how_checked()
     return msgspec.structs.replace(
         known,
@@ -49,7 +49,7 @@ def _with_digests(known: CardFacts, run: Run, snapshot: Snapshot) -> CardFacts:
 
 
 def how_checked() -> str:
-    """Return the sentence that says how the site checked the released model against the log."""
+    """Return the sentence saying how the site checked the released model against the log."""
     return _(
         "Before this release the site replayed the whole log from the first step and arrived at exactly this model."
     )
@@ -87,7 +87,7 @@ def facts_at(run: Run, step: int) -> CardFacts:
 
 
 def _data_facts(run: Run) -> dict[str, Any]:
-    """Return the data's title and licence, and who vouched for it. For several texts, list the shares and licences."""
+    """Return the data's title and licence, and who vouched for it. For several texts, list shares and licences."""
     lines = source_lines(run)
     texts = [line.dataset for line in lines]
     vouchers = dict.fromkeys(filter(None, map(vouched, texts)))
@@ -106,7 +106,7 @@ def _data_facts(run: Run) -> dict[str, Any]:
 
 
 def _heldout_facts(run: Run, measured: Sequence[Measured]) -> dict[str, Any]:
-    """Return the held-out figures of the newest measured snapshot, and the lowest held-out loss so far."""
+    """Return the held-out figures of the latest measured snapshot, and the lowest held-out loss so far."""
     if not measured:
         return {}
     newest, best = measured[-1], min(measured, key=lambda point: point.loss)
@@ -116,7 +116,7 @@ def _heldout_facts(run: Run, measured: Sequence[Measured]) -> dict[str, Any]:
 
 
 def _later_facts(run: Run, snapshot: Snapshot) -> dict[str, Any]:
-    """Return the newest held-out loss, if `snapshot` is the best one and the run has overfitted since."""
+    """Return the latest held-out loss, if `snapshot` is the best one and the run has overfitted since."""
     found = overfitting(loss_points(run), heldout_points(run))
     if found is None or found.best.place != snapshot.index:
         return {}
@@ -124,13 +124,13 @@ def _later_facts(run: Run, snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _given(run: Run, step: int) -> QuerySet[LedgerEntry] | QuerySet[MachineTotal]:
-    """Return the rows that count work up to a step: the totals or, if these include later steps, the ledger's rows."""
+    """Return the rows that count work up to a step: the totals or, if those include later steps, the ledger's rows."""
     is_past = step < run.head.step and run.totals.filter(last_step__gt=step).exists()
     return run.ledger.filter(step__lte=step) if is_past else run.totals.all()
 
 
 def vouched(dataset: Dataset) -> str:
-    """Return text on who said that the data may be shared, and when. Return an empty string if no one was asked."""
+    """Return text on who said that the data may be shared, and when, or an empty string if no one was asked."""
     if dataset.vouched_by is None or dataset.vouched_at is None:
         return ""
     return f"{dataset.vouched_by.username}, {dataset.vouched_at:%Y-%m-%d}"
@@ -146,7 +146,7 @@ def is_card_stale(release: Release) -> bool:
 
 
 def people_of(run: Run, step: int) -> tuple[Person, ...]:
-    """Return all contributors up to a step with their shares of the tokens, the largest first."""
+    """Return all contributors up to a step with their shares of the tokens, largest first."""
     rows = (
         _given(run, step)
         .values_list("person__username")
@@ -159,7 +159,7 @@ def people_of(run: Run, step: int) -> tuple[Person, ...]:
 
 @transaction.atomic
 def set_named(*, run: Run, person: Account, agreed: bool) -> None:
-    """Store or withdraw the person's consent to be named on the card, and have the card remade if that changes it."""
+    """Store or withdraw the person's consent to be named on the card, and have the card remade if necessary."""
     if agreed:
         NamedVolunteer.objects.get_or_create(run=run, person=person)
     else:

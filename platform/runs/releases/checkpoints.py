@@ -1,4 +1,4 @@
-"""Checkpoints sent to the Hub during training, once they are verified. If several are due, only the newest is sent."""
+"""Verified checkpoints sent to the Hub during training. If several are due, only the latest is sent."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from runs.snapshots.verification import newest_verified
 
 
 def due(publication: Publication) -> Snapshot | None:
-    """Return the snapshot to send now, or None. Once a release exists, the release is published instead."""
+    """Return the snapshot to send now, or None. Once there is a release, it is published instead."""
     snapshot = newest_verified(publication.run)
     every = publication.checkpoint_every
     if snapshot is None or not every or Release.objects.filter(run=publication.run_id).exists():
@@ -27,7 +27,7 @@ def due(publication: Publication) -> Snapshot | None:
 
 
 def push_checkpoint(run_id: UUID) -> Fault | None:
-    """Send the checkpoint that is due, if any. Return the error if the Hub did not answer, for a later retry."""
+    """Send the checkpoint that is due, if any. If the Hub does not respond, return the error, for a later retry."""
     publication = _scheduled().filter(run=run_id).first()
     snapshot = due(publication) if publication is not None else None
     return _send(publication, snapshot) if snapshot is not None else None
@@ -47,7 +47,7 @@ def _send(publication: Publication, snapshot: Snapshot) -> Fault | None:
 
 
 def _push(publication: Publication, snapshot: Snapshot) -> dict[str, Any]:
-    """Pack and send a checkpoint in a child process, from a temporary folder."""
+    """Pack and send a checkpoint from a temporary folder, in a child process."""
     token = publishing.token_for(publication)
     with storage.workspace() as work:
         storage.recipe_file(publication.run, work)
@@ -64,7 +64,7 @@ def _push(publication: Publication, snapshot: Snapshot) -> dict[str, Any]:
 def _command(publication: Publication, snapshot: Snapshot, work: Path) -> list[str]:
     where = ["--endpoint", settings.HUB_ENDPOINT, "--repository", publication.repository]
     branch = [f"--branch=step-{snapshot.step}"] if publication.in_branches else []
-    is_ours = publication.replace or publication.in_branches  # only the site writes to a checkpoint's branch
+    is_ours = publication.replace or publication.in_branches  # nobody but the site writes to checkpoint branches
     flags = [name for name, is_so in (("--private", publication.private), ("--replace", is_ours)) if is_so]
     known = [f"--known={publication.commit}"] if publication.commit else []
     data = ["--data", str(storage.prepared_folder(publication.run.dataset))]
@@ -72,7 +72,7 @@ def _command(publication: Publication, snapshot: Snapshot, work: Path) -> list[s
 
 
 def _published(publication: Publication, snapshot: Snapshot, made: dict[str, Any]) -> None:
-    """Record that a checkpoint was sent, unless the organizer has changed the request meanwhile."""
+    """Record that a checkpoint was sent, unless the organizer has since changed the request."""
     facts = {"checkpoint_step": snapshot.step, "checkpoint_url": made["url"]}
     well = {"checkpoint_fault": "", "failing_since": None}
     commit = {} if publication.in_branches else {"commit": made["commit"]}

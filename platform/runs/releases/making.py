@@ -1,6 +1,6 @@
 """Functions that make a release in a workspace and store it once it is complete.
 
-A release holds the model of the last step or, if the run has overfitted, the one with the lowest held-out loss. The
+A release contains the model of the last step or, if the run has overfitted, the one with the lowest held-out loss. The
 organizer may choose the other.
 """
 
@@ -108,7 +108,7 @@ def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> bool:
 def _fail_release(release: Release, fault: Fault) -> None:
     if fault.code != codes.RELEASE_FAILED:
         fault = Fault.of(codes.RELEASE_FAILED, reason=fault)
-    if release.state == Release.State.READY:  # the earlier release stays
+    if release.state == Release.State.READY:  # the earlier release remains
         logger.error("run %s: %s", release.run.slug, fault)
         return
     Release.objects.filter(pk=release.pk).update(state=Release.State.FAILED, fault=str(fault))
@@ -123,7 +123,7 @@ def released_snapshot(release: Release) -> Snapshot:
 
 
 def better_snapshot(run: Run) -> Snapshot | None:
-    """Return the snapshot with the lowest held-out loss, or None if that is the newest or cannot be released."""
+    """Return the snapshot with the lowest held-out loss, or None if that is the latest one or cannot be released."""
     newest, best = run.snapshots.order_by("-index").first(), best_snapshot(run)
     if newest is None or newest.heldout_loss is None or best is None or best == newest:
         return None
@@ -135,14 +135,14 @@ def _can_be_released(snapshot: Snapshot) -> bool:
 
 
 def is_stale(release: Release) -> bool:
-    """Return True if the release does not hold the wanted snapshot, or if the names on its card are out of date."""
+    """Return True if the release does not contain the wanted snapshot, or if the names on its card are out of date."""
     is_other = release.index is not None and release.index != released_snapshot(release).index
     return is_other or is_card_stale(release)
 
 
 @transaction.atomic
 def choose_by_default(*, run: Run) -> None:
-    """Choose the best snapshot if the run has overfitted, else the last one. An organizer's choice stays."""
+    """Choose the best snapshot if the run has overfitted, otherwise the last one. An organizer's choice stands."""
     release = Release.objects.select_for_update().filter(run=run, is_chosen=False).first()
     if release is None:
         return
@@ -161,7 +161,7 @@ def choose_by_default(*, run: Run) -> None:
 
 @transaction.atomic
 def release_best(*, run: Run, best: bool, by: Person | None = None) -> None:
-    """Release the model of the best or of the last snapshot. Raises Problem E315 if that is not possible."""
+    """Release the model of the best or the last snapshot. Raises Problem E315 if that is not possible."""
     release = Release.objects.select_for_update().filter(run=run, state=Release.State.READY).first()
     wanted = better_snapshot(run) if best else None
     if release is None or (best and wanted is None):

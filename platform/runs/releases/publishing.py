@@ -1,4 +1,4 @@
-"""Publication of a release on the Hugging Face Hub: token, repository and progress."""
+"""Publishing a release on the Hugging Face Hub: token, repository and progress."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -25,10 +25,10 @@ from runs.processes import faults_to, run_child
 from runs.timeline import add_action, add_line, add_line_once, quoted
 
 PUSH_S = 6 * 3600.0
-LONG = timedelta(hours=1)  # after this time, the timeline says that nothing has arrived
+LONG = timedelta(hours=1)  # when the timeline says that nothing has arrived
 GIVE_UP = timedelta(days=1)
 UNSENT = (Publication.State.WAITING, Publication.State.SENDING)
-CHECK_S = 60.0  # timeout for checking a token on the Hub
+CHECK_S = 60.0  # timeout for checking a token with the Hub
 
 
 def waiting() -> QuerySet[Publication]:
@@ -37,7 +37,7 @@ def waiting() -> QuerySet[Publication]:
 
 
 def progress_of(run: Run) -> dict[str, Any] | None:
-    """Return the progress of a push: `stage`, and `done` and `total` in bytes. Return None before the push begins."""
+    """Return the progress of a push: `stage`, and `done` and `total` in bytes. Return None if it has not begun."""
     try:
         return msgspec.json.decode(_progress_path(run).read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.DecodeError):
@@ -45,7 +45,7 @@ def progress_of(run: Run) -> dict[str, Any] | None:
 
 
 def push_release(run_id: UUID) -> Fault | None:
-    """Send the release to the Hub, no file twice. If the Hub did not answer, return the error, for a later retry."""
+    """Send the release to the Hub, no file twice. If the Hub does not respond, return the error, for a later retry."""
     publication = waiting().filter(run=run_id).select_related("run__organizer", "run__release", "asked_by").first()
     if publication is None:
         return None
@@ -112,7 +112,7 @@ def _is_given_up(publication: Publication) -> bool:
 
 
 def note_failing(publication: Publication) -> None:
-    """Record that a push to the Hub has failed. After an hour of failures, write one line on the timeline."""
+    """Record that a push to the Hub failed. After an hour of failures, add a line to the timeline."""
     now = timezone.now()
     Publication.objects.filter(pk=publication.pk, failing_since=None).update(failing_since=now)
     publication.refresh_from_db(fields=["failing_since"])
@@ -135,7 +135,7 @@ def _progress_path(run: Run) -> Path:
 
 
 def send_again(run_id: UUID) -> bool:
-    """Request that a remade release replace the one on the Hub. Return False if the Hub has none."""
+    """Request that a remade release replace the one on the Hub. Return False if there is none on the Hub."""
     told = (Publication.State.PUBLISHED, Publication.State.SENDING)
     published = Publication.objects.filter(run=run_id, state__in=told)
     return bool(published.update(state=Publication.State.WAITING, fault=""))
@@ -145,7 +145,7 @@ def send_again(run_id: UUID) -> bool:
 
 
 def save_token(*, person: Person, token: str) -> HubAccount:
-    """Store a token that may write to the Hub; it replaces the previous one. Raises Problem E343, E346, E347."""
+    """Store a token that may write to the Hub, replacing any previous one. Raises Problem E343, E346, E347."""
     with storage.workspace() as home:
         said = run_child(
             ["hub-check", "--endpoint", settings.HUB_ENDPOINT],
@@ -160,7 +160,7 @@ def save_token(*, person: Person, token: str) -> HubAccount:
 
 @transaction.atomic
 def remove_token(*, person: Person) -> None:
-    """Delete the person's token. Waiting publications then fail; anything already on the Hub stays."""
+    """Delete the person's token. Waiting publications then fail; whatever is already on the Hub stays there."""
     HubAccount.objects.filter(person=person).delete()
     asked = Q(asked_by=person) | Q(asked_by=None, run__organizer=person)
     Publication.objects.filter(asked, state=Publication.State.WAITING).update(
@@ -179,7 +179,7 @@ def ask_to_publish(
     in_branches: bool = False,
     by: Person | None = None,
 ) -> None:
-    """Publish the release on the Hub once it is made, and checkpoints before that. Raises Problem E348, E351.
+    """Publish the release on the Hub once it is made, and checkpoints until then. Raises Problem E348, E351.
 
     `by` is the person whose token is used, if not the organizer's.
     """

@@ -1,4 +1,4 @@
-"""Trials of a released model by visitors. A child process continues one prompt at a time, the oldest first."""
+"""Visitors' trials of a released model. A child process continues one prompt at a time, oldest first."""
 
 import secrets
 from datetime import datetime, timedelta
@@ -20,13 +20,13 @@ from runs.processes import faults_to, run_child
 from runs.timeline import add_action
 
 LONGEST_PROMPT = 500  # characters
-MOST_TOKENS, LONGEST_TEXT = 64, 2000  # tokens that the model writes; characters of them that are stored
-# Seconds for writing, and for the whole child process, which loads torch and the model.
+MOST_TOKENS, LONGEST_TEXT = 64, 2000  # most tokens written, and most characters of them stored
+# Seconds for writing, and for the whole child process, which loads torch and the model
 WRITING_S, TIMEOUT_S = 20.0, 90.0
-MOST_WAITING = 20  # most trials that wait on the whole site
+MOST_WAITING = 20  # most trials waiting across the whole site
 KEPT = timedelta(minutes=30)
-SMALL = 50_000_000  # parameters; visitors may try a smaller model by default
-# Memory of a child process in bytes, plus bytes for each parameter of the model.
+SMALL = 50_000_000  # parameters; visitors may try smaller models by default
+# Memory of a child process in bytes, plus bytes per parameter of the model
 BYTES_BESIDE, BYTES_EACH = 2_000_000_000, 12
 MOST_SEED = 2**31
 
@@ -36,7 +36,7 @@ WAS_FASTER = "Somebody was faster. Try again."
 
 
 class NotNow(Exception):
-    """Raised if a trial cannot be accepted now. The message says why."""
+    """Raised if a trial cannot be accepted at the moment. The message says why."""
 
 
 def is_allowed(run: Run) -> bool:
@@ -47,7 +47,7 @@ def is_allowed(run: Run) -> bool:
 
 
 def may_be_allowed(run: Run) -> bool:
-    """Return True if the model can write text and the site's limit allows its size, so that trials may be allowed."""
+    """Return True if trials could be allowed: the model can write text, and the site's limit permits its size."""
     return run.parsed_recipe.writes and size_of(run) <= settings.TRY_PARAMETERS
 
 
@@ -83,7 +83,7 @@ def before(trial: Trial) -> int:
 
 @transaction.atomic
 def ask(*, run: Run, asker: str, prompt: str) -> Trial:
-    """Enqueue a prompt. Raises NotNow if the asker's last prompt is still waiting, or the queue is full."""
+    """Queue a prompt. Raises NotNow if the asker's last prompt is still waiting or the queue is full."""
     forget_old(timezone.now())
     taken = dict(waiting().values_list("slot", "asker"))
     if asker in taken.values():
@@ -92,7 +92,7 @@ def ask(*, run: Run, asker: str, prompt: str) -> Trial:
     if not free:
         raise NotNow(IS_FULL.format(most=MOST_WAITING))
     try:
-        with transaction.atomic():  # database constraints reject a concurrent insert
+        with transaction.atomic():  # a concurrent insert violates a constraint
             trial = Trial.objects.create(run=run, asker=asker, prompt=prompt, slot=secrets.choice(free))
     except IntegrityError as error:
         raise NotNow(WAS_FASTER) from error
@@ -105,7 +105,7 @@ def forget_old(now: datetime) -> None:
 
 
 def write(trial_id: UUID) -> None:
-    """Make the model write the text for a trial. Do nothing if the trial is no longer waiting."""
+    """Have the model write the text for a trial. Do nothing if the trial is no longer waiting."""
     trial = waiting().select_related("run").filter(pk=trial_id).first()
     if trial is None:
         return

@@ -1,1 +1,1 @@
-"""Snapshots: checks of uploads, verification by replay, held-out losses, and retention."""
+"""Snapshots: checking uploads, verification by replay, held-out losses, and retention."""

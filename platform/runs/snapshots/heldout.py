@@ -1,4 +1,4 @@
-"""Held-out losses of snapshots. The site measures them as a job, for a run's newest snapshot only."""
+"""Held-out losses of snapshots. The site measures them as a job, for a run's latest snapshot only."""
 
 from collections.abc import Callable
 from uuid import UUID
@@ -16,19 +16,19 @@ from runs.snapshots.verification import unverified
 from runs.storage import recipe_file
 
 TIMEOUT_S = 1800
-LONGEST = 2000  # characters of a text that are stored
+LONGEST = 2000  # most characters of a text to store
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 def unmeasured() -> QuerySet[Snapshot]:
-    """Return each run's newest snapshot if it has no held-out loss yet."""
+    """Return each run's latest snapshot if it has no held-out loss yet."""
     newest = Snapshot.objects.filter(run=OuterRef("run")).order_by("-index").values("pk")[:1]
     waiting = Snapshot.objects.filter(pk=Subquery(newest), heldout_loss=None, step__gt=0)
     return waiting.filter(run__dataset__heldout__isnull=False)
 
 
 def is_release_first() -> bool:
-    """Return True if a release must go first: people are waiting for it, and its job has not failed."""
+    """Return True if a release should go first: people are waiting for it, and its job has not failed."""
     making = Job.objects.filter(kind=Kind.MAKE_RELEASE, failures=0).exclude(state=Job.State.FAILED)
     runs = [UUID(key) for key in making.values_list("key", flat=True)]
     waiting = Release.objects.filter(state=Release.State.PREPARING, run__in=runs)
@@ -36,7 +36,7 @@ def is_release_first() -> bool:
 
 
 def measure_newest(run_id: UUID, then: Callable[..., object] | None = None) -> Fault | None:
-    """Measure a run's newest snapshot, and call `then` in the transaction that stores the result. Return any error.
+    """Measure a run's latest snapshot, and call `then` in the transaction that stores the result. Return any error.
 
     If the measurement fails, the run continues without it.
     """
@@ -72,7 +72,7 @@ def _measure(snapshot: Snapshot, then: Callable[..., object] | None) -> None:
 
 
 def _kept(text: str) -> str:
-    """Return the text cut to the limit. Replace NUL, which PostgreSQL cannot store."""
+    """Return the text cut to the limit. NUL, which PostgreSQL cannot store, is replaced."""
     return text.replace("\0", "\ufffd")[:LONGEST]
 
 

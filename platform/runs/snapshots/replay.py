@@ -1,7 +1,7 @@
-"""Replay of a run's log from a snapshot, in a child process.
+"""Replaying a run's log from a snapshot, in a child process.
 
-The child reads averaged bytes from relay folders on this machine and fetches the rest over data links, for which it
-has its own key and a credential that the site renews.
+The child reads averaged bytes from relay folders on this machine and fetches the rest over data links. For these it has
+its own key and a credential that the site renews.
 """
 
 import time
@@ -29,13 +29,13 @@ from runs.processes import run_child
 from runs.storage import recipe_file
 
 RENEW_S = LIFETIME_S / 2
-TIMEOUT_S = 7 * 24 * 3600  # enough for the steps between two snapshots of a large model, on a busy site
+TIMEOUT_S = 7 * 24 * 3600  # enough for the steps between two snapshots of a large model on a busy site
 
 Tell = Callable[[int], None]
 
 
 class Made(msgspec.Struct, frozen=True):
-    """A state rebuilt from the log. `file` is the sha256 of its canonical snapshot; `size` is in bytes."""
+    """A state rebuilt from the log. `file` is the SHA-256 of its canonical snapshot; `size` is in bytes."""
 
     file: str
     size: int
@@ -46,7 +46,7 @@ class Made(msgspec.Struct, frozen=True):
 
 
 def replay_to(run: Run, start: Snapshot, index: int, work: Path, *, expected: str, tell: Tell) -> Made:
-    """Replay the log from a snapshot up to an entry. `tell` is called with the current step every few seconds.
+    """Replay the log from a snapshot up to an entry, calling `tell` with the current step every few seconds.
 
     The state is written to `<work>/out/<file>.safetensors`, unless it is the `expected` file. Raises Problem E341,
     E342, E218, E310, E327, E106, or ChildStopped.
@@ -65,10 +65,10 @@ def replay_to(run: Run, start: Snapshot, index: int, work: Path, *, expected: st
 
 
 def replay_all(run: Run) -> dict[str, Any]:
-    """Replay the log up to the newest verified snapshot, from the earliest state from which this is possible.
+    """Replay the log up to the latest verified snapshot, from the earliest state that allows it.
 
-    That is the run's first state, or the state after its last rollback or after averages that are lost. Return the
-    steps, and the fault if the replay is not possible or gives another state.
+    That is the run's first state, or the state after its last rollback or after any averages that are lost. Return the
+    steps, and the fault if the replay is impossible or leads to a different state.
     """
     verified = run.snapshots.filter(state=Snapshot.State.VERIFIED, is_undone=False).order_by("index")
     breaks = run.log.filter(kind=LogEntry.Kind.ROLLBACK).values_list("index", flat=True)
@@ -89,13 +89,13 @@ def replay_all(run: Run) -> dict[str, Any]:
 
 
 def log_folders(run: Run) -> list[Path]:
-    """Return this run's log folders, both on the site's own relays and on those the operator has listed."""
+    """Return this run's log folders, on the site's own relays and on those listed by the operator."""
     homes = [*sorted(Path(settings.DATA).glob("relay*")), *settings.RELAY_FOLDERS]
     return [log for home in homes if (log := home / "log" / run.run_id).is_dir()]
 
 
 class Reader:
-    """Access to a run's log on relays: a key of its own, and a credential in a file that the site renews."""
+    """Access to a run's log on relays: a key, and a credential in a file that the site renews."""
 
     def __init__(self, run: Run, path: Path) -> None:
         self.run, self.path = run, path
@@ -105,7 +105,7 @@ class Reader:
 
     @property
     def secret(self) -> str:
-        """The private key in hexadecimal, passed on the child's standard input."""
+        """The private key in hexadecimal, passed to the child on standard input."""
         return self.key.private_bytes_raw().hex()
 
     def renew(self) -> None:

@@ -1,8 +1,8 @@
-"""Retention of snapshot files: a run keeps at most `MOST`. Some must stay; the others are spread evenly.
+"""Retention of snapshot files: a run keeps at most `MOST`. Some must stay; the rest are spread evenly.
 
-Newcomers begin at the newest snapshot. Relays store averaged bytes from the one before it onwards, so that newcomers
-that began with that one can catch up. The next replay begins at the newest verified snapshot. The snapshot with the
-best held-out loss may be released. A rollback's target stays too. All other snapshots are only history. A snapshot's
+Newcomers start from the latest snapshot. Relays store averaged bytes from the one before it onwards, so that newcomers
+who started from that one can catch up. The next replay starts from the latest verified snapshot. The snapshot with the
+best held-out loss may be released. A rollback's target stays too. All other snapshots are merely history. A snapshot's
 row outlives its file, because held-out losses are read from the row.
 """
 
@@ -21,13 +21,13 @@ from runs.selectors import best_snapshot
 BETWEEN = 16
 NEWEST = 2
 MOST = 1 + BETWEEN + NEWEST
-ASKED_FOR_S = 15 * 60  # a file that was requested or uploaded stays this long, for a retry
+ASKED_FOR_S = 15 * 60  # requested or uploaded files are kept this long, for a retry
 
 
 def superfluous(places: Sequence[int], *, pinned: Collection[int] = ()) -> list[int]:
     """Return which of the places, given in ascending order, can be deleted. `pinned` places must stay.
 
-    Places are removed one at a time: the one whose neighbours are closest together or, on a tie, the oldest of these.
+    Places are removed one at a time: the one whose neighbours are closest together or, in a tie, the oldest of these.
     """
     kept = list(places)
     while len(kept) > MOST:
@@ -37,10 +37,10 @@ def superfluous(places: Sequence[int], *, pinned: Collection[int] = ()) -> list[
 
 
 def thin_snapshots(run_id: UUID, *, now: float | None = None) -> None:
-    """Delete superfluous snapshot files, and files that interrupted work has left without a row."""
+    """Thin out snapshot files, and delete those left without a row by interrupted work."""
     run = Run.objects.filter(pk=run_id).first()
     if run is None:
-        return  # the run became a draft again and was deleted
+        return  # the run became a draft again and was then deleted
     before = (time.time() if now is None else now) - ASKED_FOR_S
     with transaction.atomic():
         stored = Snapshot.objects.select_for_update().filter(run=run, is_stored=True)
@@ -64,7 +64,7 @@ def _needed(run: Run, stored: QuerySet[Snapshot]) -> set[int]:
 
 
 def was_asked_for(run: Run, file: str) -> None:
-    """Record that a snapshot's file was just requested. Raises FileNotFoundError if it is gone."""
+    """Record that a snapshot's file has just been requested. Raises FileNotFoundError if it is gone."""
     os.utime(storage.snapshot_path(run, file))
 
 

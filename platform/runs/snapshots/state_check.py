@@ -1,4 +1,4 @@
-"""Checks of an uploaded model state. The state is hashed as it is written, and then checked in blocks.
+"""Checks on an uploaded model state. The state is hashed as it is written, and then checked in blocks.
 
 Memory use therefore does not grow with the model. The admitted hash decides which bytes are right; these checks also
 reject admitted states that would harm a process loading them.
@@ -20,10 +20,10 @@ from runs import storage
 from runs.models import Run
 
 BLOCK_BYTES = 1024 * 1024
-BLOCK = 1 << 18  # elements that are checked at a time
-LENGTH_BYTES = 8  # length of the number before the header, little-endian
+BLOCK = 1 << 18  # elements checked at a time
+LENGTH_BYTES = 8  # size of the little-endian number before the header
 ELEMENT_BYTES = 4
-HEADER_BYTES = 1024 * 1024  # longer than any safetensors header with the layout
+HEADER_BYTES = 1024 * 1024  # longer than any safetensors header that includes the layout
 
 Number = Annotated[str, Meta(pattern="^[0-9]{1,15}$")]
 
@@ -32,11 +32,11 @@ class Readable(Protocol):
     """A request body that can be read in blocks."""
 
     def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes, or an empty result at the end of the body."""
+        """Return up to `size` bytes, or none at the end of the body."""
 
 
 class Described(Struct, frozen=True, forbid_unknown_fields=True):
-    """A snapshot's metadata. `layout` is JSON with the names and shapes of the parameters."""
+    """A snapshot's metadata. `layout` is JSON with the parameters' names and shapes."""
 
     step: Number
     index: Number
@@ -51,7 +51,7 @@ class Tensor(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Header(Struct, frozen=True, forbid_unknown_fields=True):
-    """The header of a snapshot file, which holds exactly these three vectors."""
+    """A snapshot file's header, which contains exactly these three vectors."""
 
     metadata: Described = msgspec.field(name="__metadata__")
     parameters: Tensor
@@ -68,12 +68,12 @@ class Place(Struct, frozen=True):
 
 
 def largest_snapshot(run: Run) -> int:
-    """Return the maximum size, in bytes, of a snapshot of this run."""
+    """Return the largest size, in bytes, that a snapshot of this run can have."""
     return run.elements * len(VECTORS) * ELEMENT_BYTES + HEADER_BYTES
 
 
 def write_body(body: Readable, path: Path, *, size: int) -> str:
-    """Write at most `size` bytes of a body to a file. Return their sha256 in hexadecimal."""
+    """Write up to `size` bytes of a body to a file. Return their SHA-256 in hexadecimal."""
     digest, left = hashlib.sha256(), size
     with path.open("wb") as file:
         while left and (block := body.read(min(BLOCK_BYTES, left))):
@@ -111,7 +111,7 @@ def check_state(path: Path, *, elements: int, layout: str, place: Place) -> str:
 
 
 def read_header(path: Path, *, step: int) -> tuple[Header, int]:
-    """Return the header, and the offset at which the values begin. Raises Problem E310."""
+    """Return the header and the offset at which the values begin. Raises Problem E310."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
         text = file.read(length) if length <= HEADER_BYTES else b""
@@ -132,14 +132,14 @@ def _refuse(step: int) -> NoReturn:
     raise Problem.of("E310", step=step)
 
 
-# A snapshot's state at another place in the log
+# Moving a snapshot's state to another place in the log
 
-# The values are copied and the header is written anew. A replica would upload the same bytes for that place, so
-# newcomers and replays need not know of the rollback.
+# The values are copied and the header is rewritten. A replica would upload the same bytes for that place, so newcomers
+# and replays need not know of the rollback.
 
 
 class Restated(NamedTuple):
-    """A restated file's sha256 in hexadecimal, and its size in bytes."""
+    """A restated file's SHA-256 in hexadecimal, and its size in bytes."""
 
     file: str
     size: int

@@ -1,7 +1,7 @@
 """Verification of snapshots: the site replays the log from a verified snapshot to the next one and compares hashes.
 
-Each run has one replay at a time, as a job. A restart repeats at most one replay. A majority of people can only admit a
-snapshot. The site releases only snapshots that it has verified itself.
+Each run has one replay at a time, as a job, and a restart repeats at most one. A majority of people can do no more than
+admit a snapshot; the site releases only snapshots that it has verified itself.
 """
 
 from enum import StrEnum
@@ -23,7 +23,7 @@ from runs.snapshots.replay import Made
 from runs.timeline import add_line, add_line_once
 
 MADE = "No copy of the model was taken from a volunteer, so it was made from the log."
-BRIDGE_AFTER = 4  # failures in a row, before the site no longer waits for a relay (75 s)
+BRIDGE_AFTER = 4  # failures in a row before the site stops waiting for a relay (75 s)
 BRIDGED = (
     "Steps {first:,} to {last:,} can no longer be checked, because no relay has their averages. From step {last:,} on, "
     "the site relies on the copy of the model that most people reported."
@@ -35,13 +35,13 @@ REFUSED = (
 
 
 class Outcome(StrEnum):
-    DONE = "done"  # nothing is left to do now
-    MORE = "more"  # a snapshot was verified, and another may wait
-    FAILED = "failed"  # the row says why
+    DONE = "done"  # nothing left to do now
+    MORE = "more"  # a snapshot was verified, and another may be waiting
+    FAILED = "failed"  # see the row for the reason
 
 
 class Goal(Struct, frozen=True):
-    """A replay from a verified snapshot up to an entry. `snapshot` is the admitted snapshot at that entry, or None."""
+    """A replay from a verified snapshot up to an entry. `snapshot` is the admitted one at that entry, or None."""
 
     start: Snapshot
     index: int
@@ -53,12 +53,12 @@ class Goal(Struct, frozen=True):
 
 
 def newest_verified(run: Run) -> Snapshot | None:
-    """Return the newest verified snapshot on disk, from which a replay can begin, or None for a draft."""
+    """Return the latest verified snapshot on disk, from which a replay can start, or None for a draft."""
     return _trusted(run).first()
 
 
 def verified_up_to(run: Run) -> int:
-    """Return the log index of the newest verified snapshot, or 0 if there is none."""
+    """Return the log index of the latest verified snapshot, or 0 if there is none."""
     last: int | None = _trusted(run).values_list("index", flat=True).first()
     return last or 0
 
@@ -68,7 +68,7 @@ def _trusted(run: Run) -> QuerySet[Snapshot]:
 
 
 def next_goal(run: Run) -> Goal | None:
-    """Return the next state to verify, in log order: each replay begins where the last one ended."""
+    """Return the next state to verify, in log order: each replay starts where the last one ended."""
     start = newest_verified(run)
     if start is None:
         return None
@@ -84,7 +84,7 @@ def _waiting(run: Run) -> QuerySet[Snapshot]:
 
 
 def unverified() -> QuerySet[Run]:
-    """Return the runs with a state waiting to be verified."""
+    """Return the runs that have a state waiting to be verified."""
     trusted = Snapshot.objects.filter(
         run=OuterRef("run"), state=Snapshot.State.VERIFIED, is_stored=True, index__gt=OuterRef("index")
     )
@@ -108,7 +108,7 @@ def ask_the_log(run: Run, *, index: int, step: int) -> None:
     ReplayRequest.objects.get_or_create(run=run, index=index, defaults={"step": step})
     for known in run.snapshots.filter(index=index, state=Snapshot.State.VERIFIED):
         _answer(run, known)
-    # The coordinator no longer needs votes on states that are older than a verified one.
+    # The coordinator no longer needs votes on states older than a verified one.
     run.replays.filter(index__lt=verified_up_to(run), state_digest="").delete()
 
 
@@ -118,8 +118,8 @@ def ask_the_log(run: Run, *, index: int, step: int) -> None:
 def verify_next(run_id: UUID, *, failures: int = 0) -> Outcome:
     """Replay up to the next snapshot awaiting verification, or up to a requested entry.
 
-    `failures`: how often in a row this has failed. If averages seem to be lost for good, the site accepts the snapshot
-    on the word of the majority that admitted it, and says so, because the run could otherwise never be released.
+    `failures` is how often in a row this has failed. If averages seem lost for good, the site trusts the majority that
+    admitted the snapshot, and says so, because the run could otherwise never be released.
     """
     run = Run.objects.select_related("head").filter(pk=run_id).first()
     goal = next_goal(run) if run is not None else None
@@ -135,7 +135,7 @@ def verify_next(run_id: UUID, *, failures: int = 0) -> Outcome:
             tell = partial(_touch, run)
             made = replay.replay_to(run, goal.start, goal.index, work, expected=expected, tell=tell)
         except ChildStopped:
-            return Outcome.DONE  # the site is shutting down; its next start does this again
+            return Outcome.DONE  # the site is shutting down and will repeat this at its next start
         if made.file != expected:
             storage.put(work / "out" / f"{made.file}.safetensors", storage.snapshot_path(run, made.file))
         _keep(run, goal, made)
@@ -185,7 +185,7 @@ def _keep(run: Run, goal: Goal, made: Made) -> None:
 
 @transaction.atomic
 def _bridge(run: Run, start: Snapshot, snapshot: Snapshot) -> None:
-    """Trust a snapshot that cannot be verified any more, so that the log after it can be verified again."""
+    """Trust a snapshot that can no longer be verified, so that the log after it can be verified again."""
     trusted = {"state": Snapshot.State.VERIFIED, "is_bridged": True, "verified_at": timezone.now()}
     Snapshot.objects.filter(pk=snapshot.pk).update(**trusted)
     Verification.objects.filter(run=run).update(fault="")
@@ -199,7 +199,7 @@ def _refuse(run: Run, before: Snapshot) -> None:
         run=run, file=before.file, defaults={"index": before.index, "step": before.step}
     )
     Snapshot.objects.filter(pk=before.pk).update(heldout_loss=None)
-    # The answer tells the coordinator.
+    # The answer informs the coordinator.
     ReplayRequest.objects.get_or_create(run=run, index=before.index, defaults={"step": before.step})
     path = storage.snapshot_path(run, before.file)
     transaction.on_commit(lambda: path.unlink(missing_ok=True))
@@ -218,5 +218,5 @@ def _failed(run: Run, fault: Fault) -> None:
 
 
 def fault_of(run_id: UUID) -> str:
-    """Return text on why the run's last replay failed, or an empty string if it succeeded."""
+    """Return why the run's last replay failed, as text, or an empty string if it succeeded."""
     return Verification.objects.filter(run=run_id).values_list("fault", flat=True).first() or ""

@@ -1,4 +1,4 @@
-"""The API under /api/v1/: lists and facts for programs, and requests that agents and relays make."""
+"""The API under /api/v1/: lists and facts for programs, and the requests that agents and relays make."""
 
 from web.api.service import api
 

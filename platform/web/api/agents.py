@@ -1,4 +1,4 @@
-"""API for agents and relays: enrolment, approval in a browser, and credentials that are valid for an hour."""
+"""The API for agents and relays: enrolment, approval in a browser, and credentials valid for an hour."""
 
 import time
 from typing import Any
@@ -62,7 +62,7 @@ POLLED: dict[Any, Any] = {200: MachineOut, **dict.fromkeys((400, 401, 403, 410, 
 
 @router.get("agent", response={200: AgentOut})
 def offered_agent(request: HttpRequest) -> dict[str, Any]:
-    """Return the agent that this site offers, and the command lines that update an older agent."""
+    """Return the agent that this site offers, and the command lines for updating an older one."""
     install = install_lines(request)
     return {
         "version": install.wheel.version if install else __version__,
@@ -133,7 +133,7 @@ def _upgrade_line(request: HttpRequest) -> str:
 
 
 def _require_relay(machine: Machine) -> None:
-    """Raise Problem E213 unless an operator owns the relay, because other people's gradients pass through it."""
+    """Raise Problem E213 unless an operator owns the relay, since other people's gradients pass through it."""
     if machine.kind != Machine.Kind.RELAY or not machine.person.is_staff:
         raise Problem.of("E213")
 
@@ -152,7 +152,7 @@ def _answer(request: HttpRequest, machine: Machine, role: Role, run: RunId, *, s
     }
 
 
-# Approval of a machine in a browser: the machine asks for a code, shows the code, and polls (in the form of RFC 8628)
+# Approving a machine in a browser: the machine asks for a code, shows it, and polls (in the form of RFC 8628)
 
 
 @router.post("devices", response=ASKED, summary="Request approval")

@@ -1,4 +1,4 @@
-"""The page that documents the API, made from the OpenAPI schema. It uses no scripts, and no files from other sites."""
+"""The page that documents the API, generated from the OpenAPI schema, with no scripts or files from other sites."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -13,27 +13,27 @@ from django.views.decorators.http import require_safe
 from ninja import NinjaAPI
 
 METHODS = ("get", "post", "put", "patch", "delete")
-# The groups of operations by tag, in the order of the page.
+# The groups of operations by tag, in the order of the page
 GROUPS = {"runs": "About runs", "agents": "Machines", "files": "Files"}
-DEPTH = 4  # depth of examples, at which recursive schemas end
+DEPTH = 4  # depth at which examples of recursive schemas stop
 
 
 class Parameter(NamedTuple):
     name: str
-    kind: str  # such as “whole number, in the query”
+    kind: str  # e.g. “whole number, in the query”
     is_required: bool
     about: SafeString
 
 
 class Operation(NamedTuple):
-    """One HTTP method at one address of the API."""
+    """An HTTP method at one of the API's addresses."""
 
     method: str
     path: str
     title: str
     about: SafeString
     parameters: list[Parameter]
-    body: str  # an example in JSON; empty if the operation has no body
+    body: str  # an example in JSON, or empty if there is no body
     answers: list[tuple[str, str, str]]  # status, meaning, and an example in JSON
 
 
@@ -83,13 +83,13 @@ def _operation(schema: Mapping[str, Any], method: str, path: str, said: Mapping[
 def _parameter(schema: Mapping[str, Any], said: Mapping[str, Any]) -> Parameter:
     kinds = list(dict.fromkeys(_kinds(schema, said["schema"]))) or ["text"]
     kind = f"{'any of ' if len(kinds) > 1 else ''}{', '.join(kinds)}, in the {said['in']}"
-    # A parameter that may be null has its description within its schema.
+    # A parameter that may be null has its description inside its schema.
     texts = (each["description"] for each in (said, *said["schema"].get("anyOf", ())) if "description" in each)
     return Parameter(said["name"], kind, bool(said.get("required")), _marked(next(texts, "")))
 
 
 def _marked(text: str) -> SafeString:
-    """Return a text as HTML, with the words in backticks as code."""
+    """Return text as HTML, with words in backticks as code."""
     parts = ((f"<code>{part}</code>" if place % 2 else part) for place, part in enumerate(escape(text).split("`")))
     return SafeString("".join(parts))
 
@@ -107,7 +107,7 @@ def _example_in(schema: Mapping[str, Any], content: Mapping[str, Any]) -> str:
 
 
 def _example(schema: Mapping[str, Any], said: Mapping[str, Any], depth: int) -> Any:
-    """Return an example of a schema: its own example or default, else one that depends on its type."""
+    """Return an example of a schema: its own example or default, or else one that depends on its type."""
     said = _resolved(schema, said)
     if "anyOf" in said:
         return _example(schema, said["anyOf"][0], depth)

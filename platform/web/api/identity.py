@@ -20,7 +20,7 @@ BEARER, CREDENTIAL = "Bearer ", "Credential "
 
 
 def viewer_of(request: HttpRequest) -> Viewer:
-    """Return the user of a token or session, or an anonymous viewer. Raises Problem E215 on an invalid token."""
+    """Return the user that a token or session belongs to, or an anonymous viewer. Raises Problem E215."""
     header = request.headers.get("Authorization", "")
     if header.startswith(BEARER):
         return person_of_token(secret=header.removeprefix(BEARER).strip())
@@ -50,7 +50,7 @@ def bearer_secret(request: HttpRequest) -> str:
 
 
 def credential_of(request: HttpRequest) -> Credential:
-    """Return the valid credential of the request. Raises the Problems of `credential_in`."""
+    """Return the request's valid credential. Raises the Problems of `credential_in`."""
     return credential_in(request.headers.get("Authorization"), site=site_of(request))
 
 
@@ -70,7 +70,7 @@ def require_run(credential: Credential, run: Run) -> None:
 
 
 def encoded(signed: Signed) -> str:
-    """Return a signed struct as base64, for JSON and headers."""
+    """Return a signed struct in base64, for JSON and headers."""
     return base64.b64encode(msgspec.msgpack.encode(signed)).decode()
 
 

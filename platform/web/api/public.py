@@ -87,7 +87,7 @@ def steps(request: HttpRequest, slug: Slug, cursor: Cursor = None, limit: Limit 
 
 @router.get("runs/{slug:slug}/leaderboard", response={200: LeaderboardPage, **READING})
 def leaderboard(request: HttpRequest, slug: Slug, cursor: Offset = 0, limit: Limit = ITEMS) -> dict[str, Any]:
-    """List the contributors to a run and their samples."""
+    """List a run's contributors and their samples."""
     found = run_for(request, slug)
     lines = standings.leaderboard(found, offset=cursor, limit=limit + 1)
     items = [line._asdict() for line in lines[:limit]]
@@ -114,7 +114,7 @@ def snapshots(request: HttpRequest, slug: Slug, cursor: Cursor = None, limit: Li
 
 @router.get("runs/{slug:slug}/facts", response={200: FactsOut, **READING}, summary="Model card facts")
 def facts(request: HttpRequest, slug: Slug, step: CardStep = None) -> dict[str, Any]:
-    """Return the model card's facts as of a step (default: the newest). Only people who have agreed are named."""
+    """Return the model card's facts as of a step (default: the latest). Only people who have agreed are named."""
     found = run_for(request, slug)
     newest = found.head.step
     known: dict[str, Any] = msgspec.to_builtins(facts_at(found, newest if step is None else min(step, newest)))
@@ -125,7 +125,7 @@ def facts(request: HttpRequest, slug: Slug, step: CardStep = None) -> dict[str, 
     "runs/{slug:slug}/verdict", response={200: VerdictOut, **READING}, summary="What was understood of the data"
 )
 def verdict(request: HttpRequest, slug: Slug) -> dict[str, Any]:
-    """Return what was understood of the run's data. Only for the organizer and co-organizers."""
+    """Return how the run's data was interpreted. Only for the organizer and co-organizers."""
     dataset = access_managed_run(slug=slug, viewer=viewer_of(request)).dataset
     is_ready = dataset.state == Dataset.State.READY
     return {"state": dataset.state, "mark": dataset.mark, "verdict": dataset.verdict if is_ready else None}
@@ -197,12 +197,12 @@ def _snapshot_facts(best: Snapshot | None, snapshot: Snapshot) -> dict[str, Any]
 def _page(
     rows: Sequence[Row], limit: int, facts: Callable[[Row], dict[str, Any]], place: Callable[[Row], int]
 ) -> dict[str, Any]:
-    """Return a page of items from `rows`, which has one more row than `limit` if there is a next page."""
+    """Return a page of items from `rows`, which has one row more than `limit` if there is a next page."""
     shown: Iterable[Row] = rows[:limit]
     return {"items": [facts(row) for row in shown], "next": str(place(rows[limit - 1])) if len(rows) > limit else None}
 
 
-# A run's last plan, for everyone who may see the run. Machines' links, for their owners and the run's managers.
+# A run's last plan, for everyone who may see the run. Machines' links, for their owners and the run's managers
 
 
 @router.get("runs/{slug:slug}/plan", response={200: LastPlan, **READING})

@@ -69,7 +69,7 @@ class SourceOut(Schema):
 
 
 class HeldoutOut(Schema):
-    """Losses on held-out data, for the newest measured snapshot and for the best one."""
+    """Losses on held-out data, for the latest measured snapshot and for the best one."""
 
     loss: float
     step: int
@@ -81,8 +81,8 @@ class RunDetailOut(RunOut):
     """A run, the files it learns from, and how well it is learning.
 
     `heldout` is null until a snapshot has been measured. `passes` counts passes over the data; it is null if the count
-    differs between files. `warning` is a sentence if the run overfits, else empty. `released_step` is null until a
-    model can be downloaded.
+    differs between files. `warning` is a sentence if the run is overfitting, or else empty. `released_step` is null
+    until a model can be downloaded.
     """
 
     sources: list[SourceOut]
@@ -95,7 +95,7 @@ class RunDetailOut(RunOut):
 class StepOut(Schema):
     """A committed step. `update_digest` is the sha256 of its signed record.
 
-    After a rollback, a step may appear twice: once undone, once made again.
+    After a rollback, a step may appear twice: once undone and once redone.
     """
 
     step: int
@@ -199,7 +199,7 @@ class CarriedOut(Schema):
 
 
 class LinkOut(ParticipantOut):
-    """The measured speeds of a machine's connection. Null means not measured yet."""
+    """The measured speeds of a machine's connection. Null means not yet measured."""
 
     up: CarriedOut | None
     down: CarriedOut | None
@@ -236,8 +236,8 @@ class NamedPerson(Schema):
 class VerdictOut(Schema):
     """The verdict on a run's data, for those who manage the run.
 
-    `state` is `uploaded`, `preparing`, `ready` or `failed`. `mark` is a digest of the verdict. `verdict` has the
-    keys that `manage.py inspect` prints; it is null until the data are ready.
+    `state` is `uploaded`, `preparing`, `ready` or `failed`. `mark` is a digest of the verdict. `verdict` has the keys
+    that `manage.py inspect` prints; it is null until the data is ready.
     """
 
     state: str
@@ -328,7 +328,7 @@ class StepList(Schema):
 
 
 class LeaderboardPage(Schema):
-    """People, those with the most samples first. `averaged` lists at most a hundred people, by bytes averaged."""
+    """People, most samples first. `averaged` lists up to a hundred people by bytes averaged."""
 
     items: list[LeaderboardLineOut]
     averaged: list[AveragedOut]
@@ -343,7 +343,7 @@ class LedgerList(Schema):
 
 
 class LinkList(Schema):
-    """Connections of the machines in the run now: only your own, unless you manage the run."""
+    """Connections of the machines now in the run: only your own, unless you manage the run."""
 
     items: list[LinkOut]
     next: str | None

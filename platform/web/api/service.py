@@ -1,4 +1,4 @@
-"""The API object with its routers. All errors have the form `{"code", "title", "severity", "text"}`."""
+"""The API object and its routers. All errors have the form `{"code", "title", "severity", "text"}`."""
 
 import logging
 from typing import Any

@@ -1,1 +1,1 @@
-"""The live feed of a run: the content of its page, changes in this content, and their delivery to watchers."""
+"""A run's live feed: the content of its page, changes to it, and their delivery to watchers."""

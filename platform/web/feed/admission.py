@@ -1,4 +1,4 @@
-"""Admission of watchers: checks of the page's origin, the user and the number of WebSockets."""
+"""Admission of watchers: checks on the page's origin, the user and the number of WebSockets."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,16 +19,16 @@ from runs.models import Run
 from web.http.requester import household
 from web.run_picture.loading import known_language
 
-MOST_OF_PERSON = 40  # most WebSockets of one person; visitors without a login are counted by address
-MOST = 5000  # most WebSockets of this process
-LONGEST_QUERY = 200  # most bytes of a query string that are read
+MOST_OF_PERSON = 40  # most WebSockets per person; visitors without a login are counted by address
+MOST = 5000  # most WebSockets in this process
+LONGEST_QUERY = 200  # most bytes read from a query string
 
 Scope = dict[str, Any]
 _sockets: Counter[str] = Counter()
 
 
 def visible_run(scope: Scope) -> Run | None:
-    """Return the requested run, or None if the WebSocket's user may not see it."""
+    """Return the requested run, or None if the WebSocket's user is not allowed to see it."""
     try:
         return access_run(slug=scope["url_route"]["kwargs"]["slug"], viewer=viewer_of(scope))
     except Problem:
@@ -45,13 +45,13 @@ def viewer_of(scope: Scope) -> Viewer:
 
 
 def language_of(scope: Scope) -> str:
-    """Return the page's language from a query string such as `?language=bn`."""
+    """Return the page's language, given a query string such as `?language=bn`."""
     asked = QueryDict(scope.get("query_string", b"")[:LONGEST_QUERY])
     return known_language(asked.get("language", ""))
 
 
 def comes_from_here(scope: Scope) -> bool:
-    """Return True for a page of this site, or for a program, which sends neither Origin nor cookie."""
+    """Return True for a page from this site, or for a program, which sends neither Origin nor cookie."""
     host = header(scope, b"host")
     name, _ = split_domain_port(host)
     if not validate_host(name, settings.ALLOWED_HOSTS):
@@ -61,16 +61,16 @@ def comes_from_here(scope: Scope) -> bool:
 
 
 class Place(NamedTuple):
-    """The person or address whose WebSockets are counted, and how many are allowed."""
+    """The person or address that WebSockets are counted for, and how many are allowed."""
 
     who: str
     most: int
 
 
 def place_of(scope: Scope) -> Place:
-    """Return the user that a WebSocket counts for or, without a login, its address.
+    """Return the user that a WebSocket counts towards or, without a login, its address.
 
-    An address may have more WebSockets than a user, since many people may share a school's or a proxy's address.
+    An address may have more WebSockets than a user, since many people may share a school's or proxy's address.
     """
     if (person := person_of(viewer_of(scope))) is not None:
         return Place(f"person {person.pk}", MOST_OF_PERSON)
@@ -87,7 +87,7 @@ def header(scope: Scope, name: bytes) -> str:
 
 @contextmanager
 def counted_in(place: Place) -> Iterator[bool]:
-    """Count one more WebSocket during the block. Yield False if this would exceed the limit."""
+    """Count one more WebSocket for the duration of the block. Yield False if this would exceed the limit."""
     has_room = _sockets[place.who] < place.most and _sockets.total() < MOST
     _sockets[place.who] += has_room
     try:

@@ -1,4 +1,4 @@
-"""A watcher's WebSocket. It sends a subscription's messages, and accepts only the word `again`, at a limited rate."""
+"""A watcher's WebSocket. It sends a subscription's messages and accepts only the word `again`, at a limited rate."""
 
 import asyncio
 import contextlib
@@ -14,9 +14,9 @@ from web.feed.admission import comes_from_here, counted_in, language_of, place_o
 from web.feed.live import AGAIN
 from web.feed.watch import Subscription, subscribe, unsubscribe
 
-ASK_S = 30.0  # seconds between checks whether a watcher may still see a private run
-RENEW_S = 1800.0  # seconds after which the socket closes, so that access is checked again
-AGAIN_BURST, AGAIN_S = 5, 2.0  # whole pages that may be requested in a burst, and seconds until one more is allowed
+ASK_S = 30.0  # seconds between checks that a watcher may still see a private run
+RENEW_S = 1800.0  # the socket closes after this long, so that access is checked again
+AGAIN_BURST, AGAIN_S = 5, 2.0  # whole pages per burst, and seconds until one more is allowed
 OVER, NOT_UNDERSTOOD, RENEW = 4004, 1008, 4000
 
 
@@ -53,7 +53,7 @@ class WatcherConsumer(AsyncWebsocketConsumer):
     async def _mind(self, subscription: Subscription) -> None:
         """End the subscription once its watcher has been removed or has logged out.
 
-        A change in the run's visibility ends the whole watch anyway.
+        A change in the run's visibility ends the whole watch in any case.
         """
         scope: Any = self.scope
         may_see = True

@@ -1,16 +1,16 @@
 """The content of a run's live feed: the page's parts as HTML, and its chart as numbers.
 
-The template that makes a part of the page also makes it for the feed, once for all readers of a language. The feed
-leaves out what only one reader may see; a page requests such parts (`web.pages.runs.run.own_parts`).
+The template that renders a part of the page also renders it for the feed, once for all readers of a language. The feed
+leaves out what only one reader may see; pages request such parts (`web.pages.runs.run.own_parts`).
 
-A message is a JSON object, which `frontend/src/feed.ts` reads:
+A message is a JSON object, read by `frontend/src/feed.ts`:
 - `whole`: true for everything, false for what differs from the message before
 - `seq`: the number of the message; those that follow a whole message count up by one
 - `parts`: HTML by name of the part; the name's element of the page is `#part-NAME`
 - `chart`: `unigram`, `heldout`, and the curve, which keeps its first `from` points and continues with `add`
 - `standing`: when it changes, the page requests its other parts
 
-Between messages, the site sends the text `.` every few seconds.
+Between messages, the site sends `.` every few seconds.
 """
 
 import json
@@ -29,12 +29,12 @@ from web.run_picture.picture import Picture, board_facts, picture_of, standing_o
 
 PARTS = ("head", "loss", "step", "leaderboard", "boards", "written", "samples", "activity", "averaging")
 INDENTED = re.compile(r"\s*\n\s*")
-BEAT = "."  # sent while nothing changes, because a page reconnects if its socket is silent
-AGAIN = "again"  # the only message that a watcher sends: a request for a whole message
+BEAT = "."  # sent while nothing changes, because a page reconnects if its socket falls silent
+AGAIN = "again"  # the only message that a watcher sends, requesting a whole message
 
 
 class Live(NamedTuple):
-    """A run's page for all readers of one language, at one moment."""
+    """A run's page at one moment, for all readers of one language."""
 
     picture: Picture
     parts: Mapping[str, str]
@@ -75,12 +75,12 @@ def live_page(run: Run, language: str = ENGLISH, before: Live | None = None) -> 
 
 
 def _rendered(part: str, facts: Mapping[str, Any]) -> str:
-    """Return a part's HTML without indentation, which would make up a fifth of the bytes sent."""
+    """Return a part's HTML without indentation, which would account for a fifth of the bytes sent."""
     return INDENTED.sub("\n", render_to_string(f"web/runs/run_parts/{part}.html", dict(facts))).strip()
 
 
 def chart_of(picture: Picture) -> dict[str, Any]:
-    """Return the numbers of the charts. A held-out loss is its step, Unix time in seconds, and nats per token."""
+    """Return the charts' numbers. A held-out loss consists of its step, Unix time in seconds, and nats per token."""
     heldout = [[point["step"], point["at"], point["loss"]] for point in picture["heldout"]]
     return {"points": picture["points"], "heldout": heldout, "unigram": picture["unigram"]}
 

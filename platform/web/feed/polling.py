@@ -1,6 +1,6 @@
 """The polled feed, for pages whose WebSockets are blocked. It sends the same whole message as a WebSocket.
 
-The database is read once a second and once for each step, no matter how many readers poll.
+The database is read once a second and once per step, no matter how many readers poll.
 """
 
 import gzip
@@ -20,18 +20,18 @@ from web.http.requester import address_of, run_or_404
 from web.run_picture.loading import ENGLISH, known_language
 
 KEEP_S = 1.0
-REST_S = 0.25  # least seconds between reads, however fast steps are
-MOST = 256  # most live pages that are kept
+REST_S = 0.25  # minimum seconds between reads, however fast steps are
+MOST = 256  # most live pages kept
 
 
 class Kept(NamedTuple):
-    """A live page as it is sent, with the time it was made and the index of the run's log at that time."""
+    """A live page as sent, with the time when it was made and the index of the run's log at that time."""
 
     at_s: float
     entry: int
     live: Live
     content: bytes
-    packed: bytes  # compressed once, for all readers
+    packed: bytes  # compressed once for all readers
     etag: str
 
 
@@ -58,7 +58,7 @@ def polled_feed(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def recent_page(run: Run, language: str = ENGLISH) -> Kept:
-    """Return a live page that is at most a second old. After a new step, the page is renewed sooner."""
+    """Return a live page that is at most a second old. After a new step, it is renewed sooner."""
     now, index = time.monotonic(), run.head.index
     key = run.pk, language
     kept = _kept.get(key)

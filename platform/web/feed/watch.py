@@ -1,7 +1,7 @@
 """A watch: one loop that loads a run's live page for all of this process's watchers in one language.
 
-Each subscription gets the same text. While anyone is watching, the loop loads the page when a step is announced, else
-once a second. A slow subscription gets the whole page instead of changes, so that it does not delay the others.
+Each subscription gets the same text. While anyone is watching, the loop loads the page when a step is announced, or
+about once a second. A slow subscription gets the whole page instead of changes, so as not to delay the others.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from web.run_picture.loading import ENGLISH
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # seconds between loads without an announcement
-REST_S = 0.2  # least seconds between loads
-RESTS = 3  # rest at least this many times as long as the load took, so that long runs do not keep the database busy
-BEAT_S = 4.0  # seconds without a change until watchers are sent a beat; pages wait nine seconds for one
+REST_S = 0.2  # minimum seconds between loads
+RESTS = 3  # pause at least this many times as long as the load took, to spare the database on long runs
+BEAT_S = 4.0  # seconds without a change before watchers get a beat; pages wait nine seconds for one
 WAITING = 16  # messages queued for a slow socket
 
 
 class Subscription:
-    """A queue of messages for one watcher. None in the queue means that no more messages will follow."""
+    """A queue of messages for one watcher. None in the queue means that no more will follow."""
 
     def __init__(self, watch: "Watch") -> None:
         self.watch = watch
@@ -73,22 +73,20 @@ class Watch:
         self.subscriptions: set[Subscription] = set()
         self.seq = 0
         self.live: Live | None = None
-        self._whole = ""  # the page as one message, made once a subscription needs it
+        self._whole = ""  # the page as one message, made when a subscription needs it
         self._moved = asyncio.Event()
-        self._moved_at = (
-            0.0  # when the first step since the last load was announced, by the same clock as below; 0: none
-        )
+        self._moved_at = 0.0  # when the first step since the last load was announced, by the clock below; 0 if none
         self._began = 0.0  # start of the last load, by the event loop's clock
-        self._said = 0.0  # time of the last message or beat, by the same clock
+        self._said = 0.0  # time of the last message or beat, by that clock
 
     def whole(self) -> str:
-        """Return the whole page as a message: the same text for every subscription that needs it."""
+        """Return the whole page as a message, the same text for every subscription that needs it."""
         if not self._whole and self.live is not None:
             self._whole = whole_message(self.seq, self.live)
         return self._whole
 
     async def follow(self) -> None:
-        """Load the page after each step or once a second, until cancelled or until the watch ends."""
+        """Load the page after each step or once a second, until cancelled or the watch ends."""
         layer: Any = get_channel_layer()
         channel: str = await layer.new_channel()
         group = watchers_of(self.run_id.hex)
@@ -103,7 +101,7 @@ class Watch:
             await layer.group_discard(group, channel)
 
     async def _listen(self, layer: Any, channel: str) -> None:
-        """Wait for announcements of steps. Cancelling this task during the watch would lose the channel."""
+        """Wait for steps to be announced. Cancelling this task during the watch would lose the channel."""
         while True:
             await layer.receive(channel)
             self._moved_at = self._moved_at or asyncio.get_running_loop().time()
@@ -130,7 +128,7 @@ class Watch:
             self._moved_at = moved_at
             return True
         if found is None or (self.live and self.live.visibility != found.visibility):
-            self._end()  # watchers reconnect, and their access is checked again
+            self._end()  # watchers reconnect and have their access checked again
             return False
         self._show(found)
         if moved_at:

@@ -1,1 +1,1 @@
-"""Helpers for HTTP: requesters, rate limits, files, errors."""
+"""HTTP support: requesters, rate limits, files, errors."""

@@ -12,13 +12,13 @@ from web.http.faults import answer, new_incident
 
 
 def nothing_here(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    """Answer with 404, showing the numbered error if the exception has one."""
+    """Answer with 404, showing the numbered error if the exception carries one."""
     text = _("There is no page at this address. It may have been moved or deleted.")
     return answer(request, getattr(exception, "fault", None) or Fault("404", text), status=404)
 
 
 def not_allowed(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    """Answer with 403, showing the reason if the exception has one."""
+    """Answer with 403, showing the reason if the exception carries one."""
     text = str(exception or "") or _("Your role in this run does not allow this. Nothing was changed.")
     return answer(request, Fault("403", text), status=403)
 
@@ -31,8 +31,8 @@ def not_understood(request: HttpRequest, exception: Exception | None = None) -> 
 
 
 def broken(request: HttpRequest) -> HttpResponse:
-    """Answer with 500, or 507 if the disk is full. The cause is written to the site's log."""
-    if fault := disk_fault(sys.exc_info()[1]):  # Django calls this while it handles the error
+    """Answer with 500, or 507 if the disk is full. The cause goes to the site's log."""
+    if fault := disk_fault(sys.exc_info()[1]):  # Django calls this while handling the error
         return answer(request, fault)
     incident = new_incident(request)
     text = "Your work is safe: committed steps are kept. Try again; if it happens again, send the operator this code."
@@ -40,6 +40,6 @@ def broken(request: HttpRequest) -> HttpResponse:
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:  # noqa: ARG001
-    """Answer with 403 if a form came from another site or was open for too long."""
+    """Answer with 403 because a form came from another site or was left open for too long."""
     text = "The form was too old or came from another site. Go back, reload the page and try again."
     return answer(request, Fault("403", text), status=403)

@@ -90,7 +90,7 @@ HEADLINES = {
 
 
 def new_incident(request: HttpRequest, error: BaseException | None = None) -> str:
-    """Log an error under a random number. Return the number, so that a reader can give it to the operator."""
+    """Log an error under a random number. Return the number, so that a reader can quote it to the operator."""
     incident = secrets.token_hex(4)
     logger.error("incident %s: %s %s", incident, request.method, request.path, exc_info=error or sys.exc_info()[1])
     return incident
@@ -101,7 +101,7 @@ def status_of(code: str) -> int:
 
 
 def title_of(fault: Fault, status: int) -> str:
-    """Return the title of a numbered error. For an error without a number, return the title of the HTTP status."""
+    """Return the title of a numbered error or, if the error has no number, of the HTTP status."""
     return fault.title if fault.code in CATALOGUE else str(HEADLINES.get(status, HEADLINES[UNLISTED]))
 
 
@@ -111,7 +111,7 @@ def is_for_program(path: str) -> bool:
 
 
 def answer(request: HttpRequest, fault: Fault, *, status: int | None = None) -> HttpResponse:
-    """Return the error as JSON for programs, or as a page."""
+    """Return the error as JSON for programs, or otherwise as a page."""
     status = status or status_of(fault.code)
     if is_for_program(request.path):
         said = {"code": fault.code, "title": title_of(fault, status), "severity": fault.severity, "text": fault.text}
@@ -121,8 +121,8 @@ def answer(request: HttpRequest, fault: Fault, *, status: int | None = None) -> 
         "fault": in_words_of_page(fault),
         "status": status,
         "headline": headline,
-        "is_numbered": fault.code in CATALOGUE or status >= 500,  # the operator can look the number up
+        "is_numbered": fault.code in CATALOGUE or status >= 500,  # the operator can look up the number
     }
     if status >= 500:
-        facts["user"] = AnonymousUser()  # reading the user would need the database, which may be broken
+        facts["user"] = AnonymousUser()  # reading the user requires the database, which may be broken
     return render(request, "web/fault.html", facts, status=status)

@@ -1,4 +1,4 @@
-"""Files over HTTP, with a sha256 and at most one byte range (RFC 9110, section 14), never read whole into memory."""
+"""Files over HTTP, with a SHA-256 and at most one byte range (RFC 9110, section 14), never read whole into memory."""
 
 import asyncio
 import re
@@ -28,7 +28,7 @@ class Unsatisfiable(Exception):
 
 
 def requested_span(header: str | None, size: int) -> Span | None:
-    """Return the range a header requests. None means the whole file, as for an invalid header. Raises Unsatisfiable."""
+    """Return the range requested by a header. None, meaning the whole file, if it is invalid. Raises Unsatisfiable."""
     match = RANGE.match(header.strip()) if header else None
     if match is None or match.group(0) == "bytes=-":
         return None
@@ -65,7 +65,7 @@ def send_file(
     }
     if span:
         headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
-    # Django reads a synchronous iterator to its end before an ASGI server sends the first byte.
+    # Django exhausts a synchronous iterator before an ASGI server sends the first byte.
     blocks = blocks_async if isinstance(request, ASGIRequest) else blocks_of
     body = blocks(path, start, stop) if request.method != "HEAD" else ()
     return StreamingHttpResponse(body, status=206 if span else 200, headers=headers, content_type=kind)
@@ -86,7 +86,7 @@ async def blocks_async(path: Path, start: int, stop: int) -> AsyncIterator[bytes
 
 
 async def in_turns(parts: Iterator[str]) -> AsyncIterator[str]:
-    """Yield the parts of a response. Each part is made in a thread after the previous one has been sent."""
+    """Yield the chunks of a response. Each is made in a thread once the one before has been sent."""
     made = sync_to_async(partial(next, parts, None))
     while (part := await made()) is not None:
         yield part

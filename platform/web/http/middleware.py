@@ -21,7 +21,7 @@ POLICY = (
 
 
 def compressed(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[[HttpRequest], HttpResponseBase]:
-    """Compress responses. Random bytes vary the length, so that it reveals no secret in the response (BREACH)."""
+    """Compress responses. Random bytes vary the length, so that it reveals no secrets in the response (BREACH)."""
     packing = GZipMiddleware(get_response)
 
     def middleware(request: HttpRequest) -> HttpResponseBase:

@@ -1,4 +1,4 @@
-"""Parts of long lists: a page shows a hundred rows at a time."""
+"""Long lists in parts: a page shows a hundred rows at a time."""
 
 import re
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from django.http import HttpRequest
 
 ROWS = 100
 MOST_DIGITS = 9
-BEFORE = re.compile(r"[0-9]{1,18}")  # the primary key of a row
+BEFORE = re.compile(r"[0-9]{1,18}")  # a row's primary key
 
 
 class Part(NamedTuple):
-    """Some rows of a list, with links to the rows before and after. A link is empty if there are no such rows."""
+    """Some rows of a list, with links to those before and after. A link is empty if there are no such rows."""
 
     rows: Sequence[Any]
     before: str
@@ -24,7 +24,7 @@ class Part(NamedTuple):
 
 
 class Older(NamedTuple):
-    """The newest rows of a table, or the rows before a given one. `older` is the key at which the next part begins."""
+    """The latest rows of a table, or the rows before a given one. `older` is the key at which the next part begins."""
 
     rows: list[Any]
     is_older: bool
@@ -32,7 +32,7 @@ class Older(NamedTuple):
 
 
 def rows_before(rows: QuerySet[Any], request: HttpRequest, size: int) -> Older:
-    """Return at most `size` rows in one query, newest first. With `?before=`, return only rows before that key."""
+    """Return up to `size` rows in one query, latest first. With `?before=`, return only rows before that key."""
     said = request.GET.get("before", "")
     is_older = BEFORE.fullmatch(said) is not None
     found = list((rows.filter(pk__lt=int(said)) if is_older else rows).order_by("-pk")[: size + 1])

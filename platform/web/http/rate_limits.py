@@ -1,6 +1,6 @@
 """Rate limits. `settings.RATES` holds the limits, and Django's cache holds the counts.
 
-A requester's uses are counted within a window that begins with the first use and has a fixed length.
+A requester's uses are counted within a window of fixed length that begins with the first use.
 """
 
 import hashlib
@@ -23,12 +23,12 @@ from web.http.faults import answer
 from web.http.requester import address_of
 
 logger = logging.getLogger(__name__)
-HERE = "here"  # the cache in this process
+HERE = "here"  # this process's own cache
 Rest = ParamSpec("Rest")
 
 
 class TooOften(Problem):
-    """Problem E223, with the number of seconds until the requester may try again."""
+    """Problem E223, with the number of seconds before the requester may try again."""
 
     def __init__(self, what: str, retry_after_s: int) -> None:
         wait = f"{retry_after_s} s" if retry_after_s < 90 else f"{math.ceil(retry_after_s / 60)} minutes"
@@ -39,7 +39,7 @@ class TooOften(Problem):
 def spend(what: str, who: str, *, now: float | None = None) -> None:
     """Count one use of `what` by `who`. Raises TooOften (Problem E223) if the limit is exceeded.
 
-    While Redis is down, each process counts on its own.
+    While Redis is down, each process keeps its own count.
     """
     now = time.time() if now is None else now
     most, window_s = settings.RATES[what]
@@ -49,7 +49,7 @@ def spend(what: str, who: str, *, now: float | None = None) -> None:
 
 
 def _count(store: BaseCache, what: str, who: str, now: float) -> tuple[int, float] | None:
-    """Count one use. Return the uses in this window and its beginning, or None if the cache does not answer."""
+    """Count one use. Return this window's uses and when it began, or None if the cache does not respond."""
     window_s = settings.RATES[what][1]
     try:
         began: float = store.get_or_set(_key(what, who), now, window_s) or now
@@ -62,13 +62,13 @@ def _count(store: BaseCache, what: str, who: str, now: float) -> tuple[int, floa
 
 
 def forgive(what: str, who: str) -> None:
-    """Take back one use of `what` by `who`, which should not count."""
+    """Take back one use of `what` by `who`, because it should not count."""
     if not _forgive(cache, what, who):
         _forgive(caches[HERE], what, who)
 
 
 def _forgive(store: BaseCache, what: str, who: str) -> bool:
-    """Take back one use. Return False if the cache does not answer."""
+    """Take back one use. Return False if the cache does not respond."""
     try:
         began = store.get(_key(what, who))
         if began is not None:
@@ -103,7 +103,7 @@ def limited(
         def counted(request: HttpRequest, /, *rest: Rest.args, **named: Rest.kwargs) -> HttpResponseBase:
             if request.method not in methods:
                 return view(request, *rest, **named)
-            # Do this before the view, which may log the user in or out.
+            # Do this before the view, since it may log the user in or out.
             counts, whom = (own, person(request)) if own and request.user.is_authenticated else (what, who(request))
             try:
                 spend(counts, whom)
@@ -126,13 +126,13 @@ def refusal(request: HttpRequest, problem: TooOften) -> HttpResponse:
 
 
 def address_and_name(request: HttpRequest) -> str:
-    """Return the address and the name of a login attempt. The name is normalized as in the login form."""
+    """Return the address and name of a login attempt. The name is normalized as in the login form."""
     name = unicodedata.normalize("NFKC", request.POST.get("username", "")).strip()
     return f"{address_of(request)} {name.casefold()}"
 
 
 def invitation_guess(request: HttpRequest) -> tuple[str, str]:
-    """Return the limit's name for wrong invitation links, and the requester: the user, else the address."""
+    """Return the name of the limit on wrong invitation links, and the requester: the user or else the address."""
     if request.user.is_authenticated:
         return "wrong invitations", person(request)
     return "wrong invitations of one address", address_of(request)
@@ -143,5 +143,5 @@ def person(request: HttpRequest) -> str:
 
 
 def _key(*parts: object) -> str:
-    """Return a fixed-length cache key that hides names and addresses."""
+    """Return a fixed-length cache key that conceals names and addresses."""
     return f"rate:{hashlib.sha256(repr(parts).encode()).hexdigest()}"

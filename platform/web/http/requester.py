@@ -10,11 +10,11 @@ from config.proxies import visitor_of
 from peer_agent.protocol.errors import Fault, Problem
 from runs.models import Run
 
-HOME_BITS = 64  # bits of an IPv6 address that name the network of one household
+HOME_BITS = 64  # bits of an IPv6 address that identify a household's network
 
 
 def person_in(request: HttpRequest) -> Person:
-    """Return the logged-in user. Only for views behind `login_required`."""
+    """Return the logged-in user, in views behind `login_required`."""
     return cast("Person", request.user)
 
 
@@ -24,7 +24,7 @@ def ip_of(request: HttpRequest) -> str:
 
 
 def address_of(request: HttpRequest) -> str:
-    """Return the address that limits are counted by: an IPv4 address, or the network of an IPv6 address."""
+    """Return the address that limits are counted by: an IPv4 address, or an IPv6 address's network."""
     return household(ip_of(request))
 
 
@@ -36,12 +36,12 @@ def household(ip: str) -> str:
 
 
 def site_of(request: HttpRequest) -> str:
-    """Return this site's address as the visitor's browser uses it."""
+    """Return this site's address as used by the visitor's browser."""
     return request.build_absolute_uri("/").rstrip("/")
 
 
 def run_or_404(access: Any, request: HttpRequest, slug: str) -> Run:
-    """Return the run that `access` finds. Raises Http404 if it finds none, or the viewer may not see the run."""
+    """Return the run that `access` finds. Raises Http404 if it finds none or the viewer may not see it."""
     try:
         run: Run = access(slug=slug, viewer=request.user)
     except Problem as problem:
@@ -50,7 +50,7 @@ def run_or_404(access: Any, request: HttpRequest, slug: str) -> Run:
 
 
 def missing(fault: Fault) -> Http404:
-    """Return an Http404 with a numbered error, which `web.http.error_responses` shows."""
+    """Return an Http404 with a numbered error, for `web.http.error_responses` to show."""
     nothing = Http404()
     nothing.fault = fault  # type: ignore[attr-defined]
     return nothing

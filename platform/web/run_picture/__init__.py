@@ -1,1 +1,1 @@
-"""The content of a run's page as plain values, such as the status sentence, curve, bars and people."""
+"""The content of a run's page as plain values: status sentence, curve, bars, people and so on."""

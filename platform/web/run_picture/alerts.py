@@ -22,12 +22,12 @@ from web.run_picture.counts import duration, machines
 from web.run_picture.picture import Seen
 
 STALLED_TIMES = 5  # a step is late after this many times its usual duration …
-STALLED_S = 600.0  # … and after at least this many seconds
+STALLED_S = 600.0  # … and at least this many seconds
 FIRST_S = 1800.0  # for the first step, which has no usual duration
 FEW_S = 60.0  # seconds for a machine to reconnect before it is missed
-BEFORE, LEAST_BEFORE = 30, 8  # number of earlier steps with which a loss is compared, and the least number needed
-SPREADS = 8  # a loss is a jump if it is this many median deviations above the median …
-RISE = 0.25  # … and at least this fraction of the median above it
+BEFORE, LEAST_BEFORE = 30, 8  # how many earlier steps a loss is compared with, and how many are needed
+SPREADS = 8  # a jump is a loss this many median deviations above the median …
+RISE = 0.25  # … and also at least this fraction of the median above it
 
 
 class Watch(NamedTuple):
@@ -38,7 +38,7 @@ class Watch(NamedTuple):
 
 
 def run_alerts(seen: Seen, watch: Watch) -> Iterator[Fault]:
-    """Yield all current alerts. Yield none for a run that is not supposed to make progress."""
+    """Yield all current alerts, or none for a run that is not supposed to make progress."""
     run = seen.run.run
     if run.state != Run.State.OPEN or run.wanted == Run.Wanted.FINISHED:
         return
@@ -62,14 +62,14 @@ def _stalled(seen: Seen, watch: Watch) -> Iterator[Fault]:
     since = max(mark for mark in marks if mark is not None)
     bound = timedelta(seconds=FIRST_S if pace_s is None else max(STALLED_S, STALLED_TIMES * pace_s))
     if seen.now - since > bound:
-        since = max(since, watch.resumed_at() or since)  # called only when it is needed, because it takes a query
+        since = max(since, watch.resumed_at() or since)  # called only when needed, because it costs a query
     if seen.now - since > bound:
         usual = f"A step usually takes about {duration(pace_s)}. " if pace_s is not None else ""
         yield Fault.of("E421", since=since_words(since), machines=machines(watch.crowd[-1].trainers), usual=usual)
 
 
 def _few(seen: Seen, crowd: Sequence[Crowd]) -> Iterator[Fault]:
-    """Yield E422 if fewer machines train than the organizer's limit. It states when their number last changed."""
+    """Yield E422 if fewer machines are training than the organizer's limit. It says when their number last changed."""
     least = seen.run.run.least_machines or 0
     since = _since(crowd, lambda trainers: trainers < least)
     if since is not None and seen.now - since > timedelta(seconds=FEW_S):
@@ -90,7 +90,7 @@ def _since(crowd: Sequence[Crowd], holds: Callable[[int], bool]) -> datetime | N
 
 
 def _jumped(points: Sequence[Point]) -> Iterator[Fault]:
-    """Yield E423 if the last loss is far above the median of earlier losses. E423 names the first step of the jump."""
+    """Yield E423 if the last loss is far above the median of earlier losses. E423 names the jump's first step."""
     *before, last = points[-BEFORE - 1 :] or [Point(0, 0.0)]
     usual = [point.loss for point in before if math.isfinite(point.loss)]
     if len(usual) < LEAST_BEFORE:
@@ -98,7 +98,7 @@ def _jumped(points: Sequence[Point]) -> Iterator[Fault]:
     middle = median(usual)
     spread = median(abs(loss - middle) for loss in usual)
     most = middle + max(SPREADS * spread, RISE * abs(middle))
-    jumped = list(takewhile(lambda point: not point.loss <= most, [last, *reversed(before)]))  # true for NaN as well
+    jumped = list(takewhile(lambda point: not point.loss <= most, [last, *reversed(before)]))  # also true for NaN
     if jumped:
         first = jumped[-1]
         shown = f"{last.loss:.2f}" if math.isfinite(last.loss) else "not a finite number"
@@ -109,8 +109,8 @@ def _jumped(points: Sequence[Point]) -> Iterator[Fault]:
 def run_troubles(
     seen: Seen, verification: Verification | None, publication: Publication | None, watch: Watch | None = None
 ) -> Sequence[Fault]:
-    """Return the errors to show, without those that another shown error causes."""
-    with override("en"):  # numbered errors exist only in English so far, and a mixed sentence would not help
+    """Return the errors to show, leaving out those caused by another shown error."""
+    with override("en"):  # numbered errors are only in English so far, and a mixed sentence would not help
         return first_causes((*_all(seen, verification, publication), *run_alerts(seen, watch or Watch())))
 
 
@@ -144,6 +144,6 @@ def _unpublished(publication: Publication, seen: Seen) -> Iterator[Fault]:
 
 
 def _lacks_relay(seen: Seen) -> bool:
-    """Return True if a host drives the run, but no relay or auxiliary is connected."""
+    """Return True if a host is driving the run but no relay or auxiliary is connected."""
     is_driven = seen.run.run.state == Run.State.OPEN and bool(seen.phase)
     return is_driven and not any(peer.role in {Role.RELAY, Role.AUXILIARY} for peer in seen.peers)

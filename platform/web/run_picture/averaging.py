@@ -1,7 +1,7 @@
 """A drawing of the last plan: senders, averagers and their parts, planned and actual time, limits. Pure functions.
 
-Heights are in pixels. The template and the script draw the same lines. No bandwidth is shown, because everyone who sees
-the run sees the drawing.
+Heights are in pixels. The template and the script draw the same lines. No bandwidth is shown, because everyone who can
+see the run sees the drawing.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ from web.run_picture.counts import duration, with_number
 Line = dict[str, Any]
 
 ROW = 36  # height of a line in pixels, as in the style sheet
-THICKEST, THINNEST = 12.0, 1.5  # thickness in pixels of a link to the only averager, and to one with hardly any part
-ALONE = 0.75  # a limit that causes at least this part of the possible saving is named alone
-NAMED = 2  # most limits that a sentence names
+THICKEST, THINNEST = 12.0, 1.5  # thickness in pixels of a link to a sole averager, and to one with hardly any part
+ALONE = 0.75  # a limit causing at least this much of the possible saving is named alone
+NAMED = 2  # most limits named in a sentence
 SHORTEST_S = 0.05  # shorter times are not shown exactly
 NO_BREAK = "\N{NO-BREAK SPACE}"
 HELPERS = frozenset({Role.AUXILIARY.value, Role.RELAY.value})
@@ -39,7 +39,7 @@ NOTE = gettext_lazy(
 
 
 def averaging_of(outline: Outline | None, *, phase: str, is_over: bool = False) -> dict[str, Any]:
-    """Return the page's values about averaging. `phase` is the run's current phase, which is empty without a host."""
+    """Return the page's values about averaging. `phase` is the run's current phase, or empty without a host."""
     if outline is None:
         return {"plan": None, "limit": str(NEVER), "limiting": [], "planned": ""}
     return {
@@ -108,7 +108,7 @@ def _limits_of(outline: Outline, told: Sequence[Bottleneck], *, is_over: bool) -
 
 
 def told_of(outline: Outline) -> Sequence[Bottleneck]:
-    """Return the limits that the page's sentence names: the dominant limit alone, or else the first two limits."""
+    """Return the limits to name in the page's sentence: the dominant one alone, or else the first two."""
     limits = outline.bottlenecks
     return limits[:1] if limits and limits[0].part >= ALONE else limits[:NAMED]
 
@@ -155,7 +155,7 @@ def _phrase(limit: Bottleneck) -> str:
 
 
 def names_of(who: Participant) -> tuple[str, str]:
-    """Return the names that everyone may see. A relay's own names might reveal the site's computers."""
+    """Return the names that everyone may see. A relay's own name might give away the site's computers."""
     return (RELAY, "") if who.role == Role.RELAY else (who.person, who.machine)
 
 
@@ -199,19 +199,19 @@ def drawn(outline: Outline) -> dict[str, Any]:
 
 
 def limiting(outline: Outline) -> list[str]:
-    """Return the key, as `way_key` makes it, of each direction that the sentence names."""
+    """Return the key, as made by `way_key`, of each direction that the sentence names."""
     both = (Kind.UP, Kind.DOWN)
     ways = {Kind.UP: (Kind.UP,), Kind.DOWN: (Kind.DOWN,), Kind.DUPLEX: both}
     return [way_key(limit.who[0].peer, way) for limit in told_of(outline) for way in ways.get(limit.kind, ())]
 
 
 def way_key(peer: str, way: Kind) -> str:
-    """Return a key for one direction of a machine's link. The key does not reveal the machine's id."""
+    """Return a key for one direction of a machine's link that does not reveal the machine's id."""
     return f"{key_of(peer)} {way}"
 
 
 def key_of(peer: str) -> str:
-    """Return a key for a machine. The key does not reveal the machine's id."""
+    """Return a key for a machine that does not reveal its id."""
     return hashlib.sha256(peer.encode()).hexdigest()[:12]
 
 
@@ -237,6 +237,6 @@ def _part(part: float) -> Line:
 
 
 def _placed(lines: list[Line], height: int) -> list[Line]:
-    """Return the lines, each with the `y` of its middle. If they do not fill the height, they are centred."""
+    """Return the lines, each with the `y` of its middle, centred if they do not fill the height."""
     top = (height - ROW * len(lines)) // 2
     return [{**line, "y": top + ROW * place + ROW // 2} for place, line in enumerate(lines)]

@@ -27,7 +27,7 @@ NOTHING = gettext_lazy("No activity yet.")
 
 
 def progress(picture: RunPicture, to_go: str) -> str:
-    """Return text such as “step 12 of 100 · about 88 min to go”. `to_go` is empty if the run is making no steps."""
+    """Return text such as “step 12 of 100 · about 88 min to go”. `to_go` is empty if the run is not advancing."""
     return " · ".join(filter(None, [step_of(picture.run, picture.step, picture.target_steps), to_go]))
 
 
@@ -39,12 +39,12 @@ def step_of(run: Run, step: int, target: int) -> str:
 
 
 def last_step(run: Run, step: int, target: int) -> int:
-    """Return the step at which a run's progress bar is full. A run that makes no more steps is at that step."""
+    """Return the step at which a run's progress bar is full. For a run that has stopped for good, that is its step."""
     return step if run.state in (Run.State.FINISHING, Run.State.FINISHED) else target
 
 
 def resting(picture: RunPicture) -> str:
-    """Return the text that is shown in place of the step's bars while no machine is connected."""
+    """Return the text shown in place of the step's bars while no machine is connected."""
     if picture.run.state == Run.State.FINISHED:
         return _("Training finished after %(samples)s.") % {"samples": counts.samples(picture.samples)}
     if picture.run.state == Run.State.PAUSED:
@@ -69,7 +69,7 @@ def others(relays: int, auxiliaries: int, void_rounds: int) -> str:
 
 
 def more_people(number: int) -> str:
-    """Return text such as “and 4 more”, to show after the first names, or "" for 0."""
+    """Return text such as “and 4 more”, to follow the first names, or "" for 0."""
     return _("and %(number)s more") % {"number": f"{number:,}"} if number else ""
 
 

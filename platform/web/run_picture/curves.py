@@ -1,6 +1,6 @@
 """Charts and sentences that show the loss and other quantities over a run's steps. Pure functions.
 
-`frontend/src/charts.ts` draws the same charts. A point of the picture has its values in the order of `QUANTITIES`.
+`frontend/src/charts.ts` draws the same charts. A point in the picture has its values in the order of `QUANTITIES`.
 """
 
 import math
@@ -16,8 +16,8 @@ from runs.selectors import Measured, Point
 
 WIDE = Frame(720, 320)
 NARROW = Frame(340, 150)
-LOSS = "loss"  # the chart that is shown first
-WIDE_FURTHER = Frame(720, 320, left=60)  # its labels are longer than those of losses
+LOSS = "loss"  # the chart shown first
+WIDE_FURTHER = Frame(720, 320, left=60)  # labels are longer than for losses
 NARROW_FURTHER = Frame(340, 150, left=60)
 
 
@@ -101,7 +101,7 @@ class Quantity(NamedTuple):
 
     key: str
     name: str
-    field: str  # name of the field of a point
+    field: str  # name of the point's field
     told: str
     unit: str = ""
 
@@ -137,7 +137,7 @@ def values_of(points: Sequence[Point], quantity: Quantity) -> list[tuple[int, fl
 
 
 def _summary(quantity: Quantity, values: Sequence[tuple[int, float]]) -> str:
-    """Return a sentence with a quantity's newest and highest values, for readers who cannot see the chart."""
+    """Return a sentence with a quantity's latest and highest values, for readers who cannot see the chart."""
     step, value = values[-1]
     highest_step, highest = max(values, key=lambda each: each[1])
     said = {"what": _(quantity.told), "step": f"{step:,}", "value": _amount(value, quantity)}

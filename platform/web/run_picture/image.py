@@ -14,18 +14,18 @@ from runs.selectors import Measured, Point, typical_loss
 from web.run_picture.curves import laid_out
 
 CARD = Frame(1200, 630, left=96, right=56, top=226, bottom=76, letter=24)
-EDGE = 56  # margin at the left and right, above the curve
+EDGE = 56  # margin on the left and right, and above the curve
 ROOM = CARD.width - 2 * EDGE
 HEAD, LEADING = 78, 1.16  # baseline of the first line, and line spacing of the title
-TWICE = 2  # images are drawn larger by this factor and reduced, for smooth lines
-DOT, GAP = 4, 14  # length and distance of the dots in a dotted line
+TWICE = 2  # images are drawn larger by this factor, then reduced for smooth lines
+DOT, GAP = 4, 14  # length and spacing of the dots in a dotted line
 ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}  # Pillow's names for anchors
-SIZES = ((60, 1), (46, 2))  # font sizes, each with the most lines at that size
-CHECKED = 20  # font size at which shapes of letters are compared
+SIZES = ((60, 1), (46, 2))  # font sizes, and how many lines each allows
+CHECKED = 20  # font size at which the shapes of letters are compared
 END = "…"
 
 
-# Text that people wrote: whether it can be drawn, and at what size
+# Text written by people: whether it can be drawn, and at what size
 
 # Pillow's own font has ASCII and a few more characters. A machine may lack other fonts, and Bengali or Arabic text in
 # the wrong font is worse than none. A title that cannot be drawn is left out of the image; `og:title` has it.
@@ -38,12 +38,12 @@ class Lines(NamedTuple):
 
 @cache
 def letters(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Return Pillow's own font, so that no font has to be installed."""
+    """Return Pillow's own font, so that no font needs to be installed."""
     return ImageFont.load_default(size=size)
 
 
 def drawable(text: str) -> str:
-    """Return a name on one line, without invisible characters. Return an empty string if the font lacks a letter."""
+    """Return a name on one line, without invisible characters, or an empty string if the font lacks a letter."""
     line = one_line(text)
     if line == NAMELESS and NAMELESS not in text:
         return ""
@@ -52,7 +52,7 @@ def drawable(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_drawn(letter: str) -> bool:
-    """Return True if the font can draw the letter, that is, if it does not draw it like an unknown letter."""
+    """Return True if the font can draw the letter, that is, does not draw it like an unknown one."""
     return letter == " " or _shape(letter) != _shape("\uffff")
 
 
@@ -66,7 +66,7 @@ def width_of(text: str, size: int) -> float:
 
 
 def fitted(text: str, room: float) -> Lines:
-    """Return the text at the largest size at which it fits, on at most two lines. Text that never fits ends in “…”."""
+    """Return the text at the largest size at which it fits on at most two lines. Text that never fits ends in “…”."""
     for size, most in SIZES:
         lines = _broken(text, size, room)
         if len(lines) <= most:
@@ -102,7 +102,7 @@ def _pieces(word: str, size: int, room: float) -> list[str]:
 class Shown(NamedTuple):
     """The content of a run's preview image.
 
-    Losses are in nats per token. `people` says who is training. `is_alive` is True if the run is making steps.
+    Losses are in nats per token. `people` says who is training. `is_alive` is True if the run is advancing.
     """
 
     points: Sequence[Point]
@@ -117,7 +117,7 @@ class Shown(NamedTuple):
 
 
 def site_png(people: str = "") -> bytes:
-    """Return the preview image of the site. `people` says who is training now."""
+    """Return the site's preview image. `people` says who is training now."""
     image, pen = _paper()
     pen.text((72, 130), "Manyhands", 40, SOFT, "ls")
     pen.text((72, 230), "Train AI models together,", 72, INK, "ls")
@@ -131,7 +131,7 @@ def site_png(people: str = "") -> bytes:
 
 
 def figure_png(figure: str, unit: str, below: str, name: str = "") -> bytes:
-    """Return the preview image of a person: one figure, and the name if the font can draw it."""
+    """Return a person's preview image: one figure, and the name if the font can draw it."""
     image, pen = _paper()
     title = drawable(name)
     if title:
@@ -171,7 +171,7 @@ def _saved(image: Image.Image) -> bytes:
 
 
 class Pen:
-    """A pen that draws on the image in the units of `CARD`."""
+    """A pen that draws on the image in units of `CARD`."""
 
     def __init__(self, draw: ImageDraw.ImageDraw) -> None:
         self.draw = draw
@@ -209,7 +209,7 @@ def _title(pen: Pen, shown: Shown, title: Lines | None) -> int:
 
 
 def _headline(pen: Pen, shown: Shown, down: int) -> None:
-    """Draw the main number: the newest held-out loss or, without one, the training loss of the last steps."""
+    """Draw the main number: the latest held-out loss or, without one, the training loss over the last steps."""
     name, loss = "Held-out loss", shown.heldout[-1].loss if shown.heldout else None
     if loss is None:
         name, loss = "Training loss", typical_loss(shown.points)

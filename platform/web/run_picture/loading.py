@@ -19,7 +19,7 @@ from web.run_picture.alerts import Watch, run_troubles
 from web.run_picture.picture import LEADERBOARD_LINES, PERIODS, Seen
 
 ENGLISH = "en"
-BOARDS_S, MOST_BOARDS = 10.0, 256  # seconds for which period boards are kept, and for how many runs
+BOARDS_S, MOST_BOARDS = 10.0, 256  # how long period boards are kept, and for how many runs
 
 PeriodBoards = Mapping[Period, Sequence[PeriodLine]]
 
@@ -54,7 +54,7 @@ def _seen(
 
 @cached(TTLCache(MOST_BOARDS, BOARDS_S), key=lambda run: run.pk, lock=Lock())
 def period_boards(run: Run) -> PeriodBoards:
-    """Return the first lines of this week's and today's boards. They may be `BOARDS_S` old, since summing is slow."""
+    """Return the first lines of this week's and today's boards, up to `BOARDS_S` old, since summing is slow."""
     now = timezone.now()
     return {period: period_board(run, period, now, limit=LEADERBOARD_LINES) for period in PERIODS}
 
@@ -67,5 +67,5 @@ def troubles_of(seen: Seen) -> Sequence[Fault]:
 
 
 def known_language(asked: str) -> str:
-    """Return the requested language if the site has it, else English."""
+    """Return the requested language if the site has it, otherwise English."""
     return asked if asked in dict(settings.LANGUAGES) else ENGLISH

@@ -1,4 +1,4 @@
-"""Parts of a run's page that only its reader sees: their place, and their machines' links and progress."""
+"""The parts of a run's page that only its reader sees: their place, and their machines' links and progress."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ MORE = gettext_lazy("The API lists all machines.")
 
 
 class OwnLink(NamedTuple):
-    """The link of one connected machine. `person` and `machine` are names."""
+    """A connected machine's link. `person` and `machine` are names."""
 
     peer: str
     person: str
@@ -56,7 +56,7 @@ def links_for(run: Run, viewer: Viewer) -> list[OwnLink]:
 def _links(
     run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = None, *, sees_all: bool, most: int | None = None
 ) -> list[OwnLink]:
-    """Return at most `most` links; relays are dropped first. Passing `stored` saves a query."""
+    """Return at most `most` links, dropping relays first. Passing `stored` saves a query."""
     person = person_of(viewer)
     if person is None:
         return []
@@ -87,7 +87,7 @@ def links_shown(
 ) -> dict[str, Any]:
     """Return the links as text for a page. `rows` is empty if there is no link to show.
 
-    `limiting` has the key, as `way_key` makes it, of each direction that limits averaging.
+    `limiting` has the key, as made by `way_key`, of each direction that limits averaging.
     """
     links = _links(run, viewer, stored, sees_all=sees_all, most=LINES + 1)
     return {
@@ -99,7 +99,7 @@ def links_shown(
 
 
 def _row(own: OwnLink, limiting: Collection[str]) -> dict[str, Any]:
-    """Return a link as text. A direction whose speed is not measured (yet) is not marked as a limit."""
+    """Return a link as text. A direction whose speed has not been measured is not marked as a limit."""
     return {
         "person": own.person,
         "machine": own.machine,
@@ -129,7 +129,7 @@ def rate(bytes_per_s: float) -> str:
 
 
 class FirstCredit(NamedTuple):
-    """The first step for which a person has credit, the samples of their machines in it, and the person's team."""
+    """A person's first step with credit, their machines' samples in it, and their team."""
 
     step: int
     samples: int
@@ -140,7 +140,7 @@ class FirstCredit(NamedTuple):
 
 @dataclass
 class Own:
-    """The viewer's contribution to a run. It is read from the database once, when it is first needed."""
+    """The viewer's contribution to a run, read from the database once, when first needed."""
 
     run: Run
     viewer: Viewer
@@ -156,7 +156,7 @@ class Own:
 
     @property
     def first(self) -> FirstCredit | None:
-        """The viewer's first credit, or None if it is too long ago or a rollback has undone it."""
+        """The viewer's first credit, or None if it is too long ago or was undone by a rollback."""
         facts = self._facts
         if facts.get("first_step") is None:
             return None

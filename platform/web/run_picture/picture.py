@@ -28,12 +28,12 @@ from web.words import loss_unit_of_page
 Picture = dict[str, Any]
 
 LEADERBOARD_LINES = 10  # most rows; `web.pages.runs.leaderboard` shows all
-PERIODS = (Period.WEEK, Period.DAY)  # the periods that have their own board
+PERIODS = (Period.WEEK, Period.DAY)  # periods with a board of their own
 TALLEST = 16  # height of the tallest bar in the chart of recent work
-CHIPS = 12  # most people whose samples in the step are shown; `web.pages.runs.swarm` shows all machines
+CHIPS = 12  # most people whose samples in the step are shown; `web.pages.runs.swarm` has all
 STANDING_ON = ("stage", "state", "release", "released_step", "text", "waiting_for")
 OWN_BARS = 5  # most bars for the reader's own machines
-TINTS = 8  # classes tint-0 … tint-7 of the style sheet, each with a light and a dark shade
+TINTS = 8  # style sheet classes tint-0 … tint-7, each with a light and a dark shade
 WORDS = {
     "accumulate": gettext_lazy("gathering samples"),
     "offer": gettext_lazy("closing the step"),
@@ -43,21 +43,21 @@ WORDS = {
 
 
 class Seen(NamedTuple):
-    """Everything about a run that was read at one moment."""
+    """Everything about a run, as read at one moment."""
 
     run: RunPicture
     peers: Sequence[OnlinePeer]
     phase: str
     void_rounds: int
     now: datetime
-    outline: Outline | None = None  # outline of the last plan
-    links: Mapping[str, Any] = {}  # links of each machine, which are never in the picture (see `own_links`)
+    outline: Outline | None = None  # of the last plan
+    links: Mapping[str, Any] = {}  # each machine's links, which are never in the picture (see `own_links`)
     by_period: Mapping[Period, Sequence[PeriodLine]] = {}  # first lines of this week's and today's boards
-    crowd: Sequence[Crowd] = ()  # recent changes of the number of trainers
+    crowd: Sequence[Crowd] = ()  # recent changes in the number of trainers
 
 
 def picture_of(seen: Seen) -> Picture:
-    """Return the page's content. Each row of a list has a unique `key`, by which the page recognizes it."""
+    """Return the page's content. Each row of a list has a unique `key` by which the page recognizes it."""
     averaging = averaging_of(seen.outline, phase=seen.phase, is_over=seen.run.run.state not in LIVE)
     values = {**_words(seen), **_cards(seen), **_loss(seen), **_step(seen), **_totals(seen.run), **averaging}
     return {**values, **_lists(seen)}
@@ -88,7 +88,7 @@ def _words(seen: Seen) -> Picture:
 
 
 def _goal(seen: Seen) -> Picture | None:
-    """Return a drawing and text that show how many of the people hoped for are training.
+    """Return a drawing and text showing how many of the people hoped for are training.
 
     Return None if that number is reached or no one can join.
     """
@@ -115,7 +115,7 @@ def stage_of(run: RunPicture, word: str) -> str:
 
 
 def _released_step(run: RunPicture) -> str:
-    """Return the step of the released model as text, which the page compares with the step that it shows."""
+    """Return the released model's step as text, for the page to compare with the step that it shows."""
     step = run.release.step if run.release else None
     return "" if step is None else str(step)
 
@@ -161,7 +161,7 @@ def _step(seen: Seen) -> Picture:
     recipe = seen.run.run.parsed_recipe
     given = dict(shares.given) if shares else samples_by_person(trainers)
     done = shares.samples if shares else sums.done
-    target = 0 if shares else seen.run.target_batch  # a sum over several steps has no target
+    target = 0 if shares else seen.run.target_batch  # sums over several steps have no target
     return {
         "step_title": _step_title(shares, seen.run.step + 1),
         "phase": "" if shares or seen.run.run.later_start(seen.now) else sums.phase,
@@ -227,12 +227,12 @@ def _lists(seen: Seen) -> Picture:
 
 
 def _shares_shown(seen: Seen) -> Shares | None:
-    """Return people's shares of the last steps if steps are too short to watch and a machine is training, else None."""
+    """Return people's shares of the last steps if steps are too short to watch and a machine is training; else None."""
     return seen.run.shares if seen.run.shares and seen.run.shares.samples and _trainers(seen) else None
 
 
 def _leaderboard(run: RunPicture, here: Collection[str]) -> list[Picture]:
-    """Return rows for people in order of samples, then for people who only averaged, who have no rank."""
+    """Return rows for people in order of samples, then for people who have only averaged, who have no rank."""
     averaged = {line.name: in_words(line.bytes_averaged) for line in run.averaged}
     unranked = [LeaderboardLine(0, line.name, 0, 0, 0, 0) for line in run.averaged if not line.is_ranked]
     lines = [*run.leaderboard, *unranked[:LEADERBOARD_LINES]]
@@ -271,13 +271,13 @@ def _measured(point: Measured) -> Picture:
 
 
 def _point(point: Point) -> list[float | None]:
-    """Return the values of a point: step, loss, Unix time in seconds, and those of `QUANTITIES`. None means unknown."""
+    """Return a point's values: step, loss, Unix time in seconds, and those of `QUANTITIES`. None means unknown."""
     at = round(point.at.timestamp(), 1) if point.at else 0
     return [point.step, round(point.loss, 5), at, *(_figure(point, quantity.field) for quantity in QUANTITIES)]
 
 
 def _figure(point: Point, name: str) -> float | None:
-    """Return a value rounded to four digits, which is more than a chart shows."""
+    """Return a value rounded to four digits, more than a chart shows."""
     value = getattr(point, name)
     return None if value is None else value if isinstance(value, int) else float(f"{value:.4g}")
 
@@ -286,7 +286,7 @@ def _trainers(seen: Seen) -> list[OnlinePeer]:
     return status_sentence.training_in(seen.run.run, seen.peers)
 
 
-# The current step, as one thin bar per machine
+# The current step, with a thin bar per machine
 
 
 class StepSums(NamedTuple):
@@ -311,7 +311,7 @@ def step_sums(peers: Sequence[OnlinePeer], *, phase: str) -> StepSums:
 
 
 def bars_of(trainers: Iterable[OnlinePeer], *, target: int, most: int) -> list[dict[str, Any]]:
-    """Return bars for the first trainers in name order, with opaque keys. `share` is a percentage of the batch."""
+    """Return bars for the first trainers by name, with opaque keys. `share` is a percentage of the batch."""
     return [
         {
             "key": key_of(peer.peer),
@@ -326,7 +326,7 @@ def bars_of(trainers: Iterable[OnlinePeer], *, target: int, most: int) -> list[d
 
 
 def board_facts(picture: Picture, board: str = "all") -> dict[str, Any]:
-    """Return the leaderboards of a run. `board` is the key of the one to show."""
+    """Return a run's leaderboards. `board` is the key of the one to show."""
     boards = [
         {
             "key": str(period),
@@ -341,10 +341,10 @@ def board_facts(picture: Picture, board: str = "all") -> dict[str, Any]:
 
 
 def standing_of(picture: Picture) -> str:
-    """Return a text that changes whenever the page must show other parts, such as a form, a button or files."""
+    """Return a string that changes whenever the page must show other parts, such as a form, a button or files."""
     return "|".join(picture[name] for name in STANDING_ON)
 
 
 def tint_of(name: str) -> int:
-    """Return the number of a person's or a team's tint, which is the same on all pages."""
+    """Return the number of a person's or team's tint, which is the same on all pages."""
     return hashlib.sha256(name.encode()).digest()[0] % TINTS

@@ -21,14 +21,14 @@ from runs.selectors import Measured, Point, RunPicture, RunProgress
 from web.run_picture.counts import duration, machines, ordinal, people, samples
 from web.words import reason_in_words_of_page
 
-RUNNING = "running"  # the state of a run that makes steps
+RUNNING = "running"  # the state of a run that is advancing
 WITHOUT_PACE_S = 3600.0
-SOON_S = 3.0  # shorter waits are not shown, because the page may be a second old
+SOON_S = 3.0  # shorter waits are not shown, as the page may be a second old
 # If the last step is older than AGO, the text does not say “in the last hour”.
 HOUR, AGO = timedelta(hours=1), timedelta(minutes=10)
-PERPLEXITY = "perplexity"  # the name of perplexity among a snapshot's figures
+PERPLEXITY = "perplexity"  # perplexity's name among a snapshot's figures
 STARTS = gettext_lazy("Starts {when}, {left}. {ready}")
-FEW = 5  # with fewer steps in an hour, show no trend of the hour
+FEW = 5  # with fewer steps in an hour, no hourly trend is shown
 LABELS = {
     Run.State.DRAFT.value: pgettext_lazy("state of a run", "Draft"),
     Run.State.PREPARING.value: pgettext_lazy("state of a run", "Preparing"),
@@ -95,7 +95,7 @@ def preparing_sentence(picture: RunPicture) -> str:
 
 
 def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer], now: datetime | None = None) -> str:
-    """Return a sentence that says who is making which step, or what the run is waiting for."""
+    """Return a sentence saying who is making which step, or what the run is waiting for."""
     if picture.run.wanted == Run.Wanted.FINISHED:
         return ending_sentence(picture, trainers)
     if (start := start_of(picture.run, trainers, now)) is not None:
@@ -110,7 +110,7 @@ def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer], now: date
 
 
 class Start(NamedTuple):
-    """The start of a waiting run: its time, that time as text, the time left until then, and who is ready, as text."""
+    """A waiting run's start: its time, that time as text, the time left until then, and who is ready, as text."""
 
     at: datetime
     when: str
@@ -119,7 +119,7 @@ class Start(NamedTuple):
 
 
 def start_of(run: Run, trainers: Sequence[OnlinePeer], now: datetime | None = None) -> Start | None:
-    """Return the start of an open run that waits for its start time, or None for any other run."""
+    """Return the start of an open run that is waiting for its start time, or None for any other run."""
     now = now or timezone.now()
     at = run.later_start(now) if run.state == Run.State.OPEN and run.wanted != Run.Wanted.FINISHED else None
     if at is None:
@@ -131,12 +131,12 @@ def start_of(run: Run, trainers: Sequence[OnlinePeer], now: datetime | None = No
 
 
 def start_words(at: datetime, now: datetime) -> str:
-    """Return text such as “Saturday 5 December, 18:00 UTC”, with the year if it is another one."""
+    """Return text such as “Saturday 5 December, 18:00 UTC”, including the year if it is not this one."""
     return f"{date_format(at, 'l j F, H:i' if at.year == now.year else 'l j F Y, H:i')} UTC"
 
 
 def start_label(run: Run, now: datetime | None = None) -> str:
-    """Return text such as “Starts Saturday 5 December, 18:00 UTC”, or "" unless an open run waits for its start."""
+    """Return text such as “Starts Saturday 5 December, 18:00 UTC”, or "" unless an open run is waiting to start."""
     now = now or timezone.now()
     at = run.later_start(now) if run.state == Run.State.OPEN else None
     return _("Starts %(when)s") % {"when": start_words(at, now)} if at else ""
@@ -195,7 +195,7 @@ def waiting_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str
 
 
 def company(trainers: Sequence[OnlinePeer]) -> tuple[int, dict[str, str]]:
-    """Return the number of people among the trainers, and texts such as “3 people” and “4 machines” for a sentence."""
+    """Return how many people the trainers belong to, and phrases such as “3 people” and “4 machines” for a sentence."""
     number = len({peer.name for peer in trainers})
     return number, {"people": people(number), "machines": machines(len(trainers))}
 
@@ -206,7 +206,7 @@ def sentence(text: str) -> str:
 
 
 def to_go(picture: RunPicture) -> str:
-    """Return text such as “about 2 h 5 min to go”, or "" if the run is not making steps."""
+    """Return text such as “about 2 h 5 min to go”, or "" if the run is not advancing."""
     left = picture.target_steps - picture.step
     if picture.run.wanted == Run.Wanted.FINISHED:
         return ""
@@ -216,7 +216,7 @@ def to_go(picture: RunPicture) -> str:
 
 
 def trend(points: Sequence[Point], now: datetime, steps: int = 100) -> str:
-    """Return text such as “↓ 0.11 in the last hour”. For a young or slow run, it is about the last steps instead."""
+    """Return text such as “↓ 0.11 in the last hour”. For a young or slow run, it covers the last steps instead."""
     if len(points) < 2:
         return ""
     last, places = points[-1], range(len(points) - 1, -1, -1)
@@ -235,7 +235,7 @@ def trend(points: Sequence[Point], now: datetime, steps: int = 100) -> str:
 
 
 def _before_hour(points: Sequence[Point]) -> int | None:
-    """Return the index of the newest point an hour or more before the last, or None if it is under `FEW` steps away."""
+    """Return the index of the latest point an hour or more before the last, or None if it is under `FEW` steps away."""
     last = points[-1]
     if last.at is None:
         return None
@@ -253,7 +253,7 @@ def standing(place: Place) -> str:
 
 
 def training_in(run: Run, peers: Iterable[OnlinePeer]) -> list[OnlinePeer]:
-    """Return the machines that train now; none while the run is paused, although trainers stay connected."""
+    """Return the machines now training: none while the run is paused, although trainers stay connected."""
     return [] if run.state == Run.State.PAUSED else [peer for peer in peers if peer.role == TRAINER]
 
 
@@ -278,7 +278,7 @@ def state_label(word: str, trainers: Sequence[OnlinePeer]) -> str:
 
 
 def held_out_note(measured: Sequence[Measured], said: Callable[[float], str] = "{:.2f}".format) -> str:
-    """Return a note such as “best 3.30 at step 400”, to show beside the newest held-out loss. `said` formats a loss."""
+    """Return a note such as “best 3.30 at step 400”, to go with the latest held-out loss. `said` formats a loss."""
     if not measured:
         return ""
     newest, best = measured[-1], min(measured, key=lambda point: point.loss)
@@ -291,7 +291,7 @@ def held_out_note(measured: Sequence[Measured], said: Callable[[float], str] = "
 
 
 def perplexity_words(measured: Sequence[Measured]) -> tuple[str, str]:
-    """Return the newest perplexity and the note beside it. Return empty strings for a model without that figure."""
+    """Return the latest perplexity and its accompanying note, or empty strings for a model without that figure."""
     if not measured or PERPLEXITY not in measured[-1].figures:
         return "", ""
     return perplexity_text(measured[-1].loss), held_out_note(measured, perplexity_text)
@@ -312,7 +312,7 @@ def passes_note(passes: float | None) -> str:
 
 
 def overfitting_sentence(seen: RunProgress) -> str:
-    """Return a warning if the model overfits, else an empty string."""
+    """Return a warning if the model is overfitting, otherwise an empty string."""
     found = selectors.overfitting(seen.points, seen.heldout)
     if found is None:
         return ""

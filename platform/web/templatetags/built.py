@@ -1,4 +1,4 @@
-"""Template tags such as `{% built "src/run.ts" %}`, which add a page's built script and styles, if there is a build."""
+"""Template tags such as `{% built "src/run.ts" %}`, which add a page's built script and styles if there is a build."""
 
 import json
 from functools import lru_cache
@@ -17,15 +17,15 @@ FOLDER = Path(__file__).parents[1] / "static" / "built"
 
 
 class Entry(NamedTuple):
-    """The files of one built script, by their names below /static/."""
+    """The files of one built script, by name, under /static/."""
 
     script: str
     styles: tuple[str, ...]
-    shared: tuple[str, ...] = ()  # files that the scripts of several pages import, such as their texts
+    shared: tuple[str, ...] = ()  # files imported by several pages' scripts, such as their texts
 
 
 def built_entry(source: str, folder: Path = FOLDER) -> Entry | None:
-    """Return the files that were built from a source in `frontend/`, or None if it was not built."""
+    """Return the files built from a source in `frontend/`, or None if it was not built."""
     path = folder / "manifest.json"
     try:
         changed_ns = path.stat().st_mtime_ns
@@ -36,7 +36,7 @@ def built_entry(source: str, folder: Path = FOLDER) -> Entry | None:
 
 @lru_cache(maxsize=4)
 def _manifest(path: Path, changed_ns: int) -> dict[str, Entry]:
-    """Read the manifest of a build. Each build's manifest is read only once."""
+    """Read a build's manifest. Each is read only once."""
     del changed_ns
     chunks: dict[str, Any] = json.loads(path.read_bytes())
     return {
@@ -52,7 +52,7 @@ def _manifest(path: Path, changed_ns: int) -> dict[str, Entry]:
 
 @register.simple_tag
 def stylesheet() -> str:
-    """Return the URL of the built style sheet, whose name contains a hash of the content, or else of the source."""
+    """Return the URL of the built style sheet, whose name contains a hash of its content, or else of the source."""
     entry = built_entry("static/manyhands.css")
     return static(entry.script if entry else "manyhands.css")
 
@@ -88,12 +88,12 @@ def built(source: str) -> SafeString:
 
 @register.simple_tag
 def script_words() -> SafeString:
-    """Return the scripts' texts in the page's language, as JSON that browsers do not execute; empty for English."""
+    """Return the scripts' texts in the page's language, as JSON that browsers do not execute, or "" for English."""
     language = get_language() or settings.LANGUAGE_CODE
     return SafeString() if language == settings.LANGUAGE_CODE else _words_in(to_locale(language))
 
 
-@lru_cache(maxsize=8)  # one entry for each language; setup writes the files before the site starts
+@lru_cache(maxsize=8)  # one entry per language; setup writes the files before the site starts
 def _words_in(locale: str) -> SafeString:
     path = settings.LOCALE_PATHS[0] / locale / "LC_MESSAGES" / "words.json"
     words = path.read_text("utf-8") if path.exists() else "{}"

@@ -1,4 +1,4 @@
-"""Template tags that draw strokes, such as `{% art "lost" label %}`, and the filter for a person's or a team's tint.
+"""Template tags that draw strokes, such as `{% art "lost" label %}`, and the filter for a person's or team's tint.
 
 `<span class="chip tint-{{ name|tint }}">` gives a name its colour.
 """

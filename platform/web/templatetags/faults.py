@@ -1,6 +1,6 @@
 """Template filters that show an error.
 
-`as_fault` reads an error that was stored in a row as text. `in_words` and `title_of` translate it to the page's
+`as_fault` reads an error that was stored as text in a row. `in_words` and `title_of` translate it into the page's
 language.
 """
 

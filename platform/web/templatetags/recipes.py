@@ -1,4 +1,4 @@
-"""Template filters for texts of a recipe in the page's language.
+"""Template filters for a recipe's texts in the page's language.
 
 Use `{{ recipe.material|material_words }}` and `{{ recipe|summary_words }}`.
 """

@@ -1,4 +1,4 @@
-"""The template filter for sizes, in the units of the agent and of uploads (`frontend/src/uploads/answers.ts`)."""
+"""The template filter for sizes, in the units used by the agent and by uploads (`frontend/src/uploads/answers.ts`)."""
 
 from django import template
 

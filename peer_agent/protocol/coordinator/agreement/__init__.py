@@ -1,1 +1,1 @@
-"""Voting on replica state, one vote per person: digests, snapshots, and the trainer that uploads a snapshot."""
+"""Votes on replica state, one per person: digests, snapshots, and the trainer that uploads a snapshot."""

@@ -1,7 +1,7 @@
-"""Decide which state is right: by a vote among people, or by replaying the log if the vote is split (rule 17).
+"""Decide which state is right: by a vote among people or, if the vote is split, by replaying the log (rule 17).
 
 Every person with work in one of the last ten commits has a vote, and a majority decides. A person whose machines
-disagree abstains. Thus neither one machine nor one person with many machines can decide alone.
+disagree abstains. Thus neither a single machine nor one person with many machines can decide alone.
 """
 
 from collections import Counter
@@ -15,15 +15,15 @@ from peer_agent.protocol.coordinator.workers.conduct import recount
 from peer_agent.protocol.identifiers import PeerId
 
 DIGESTS_KEPT = 16
-SPLIT_S = 30.0  # seconds of disagreement without a majority, before the site replays the log
-REPLAY_AGAIN_S = 600.0  # seconds before asking the site for a replay again
+SPLIT_S = 30.0  # seconds without a majority before the site replays the log
+REPLAY_AGAIN_S = 600.0  # seconds before asking the site for another replay
 
 
 # --- ballots
 
 
 def cast(ballot: Ballot, peer: PeerId, person: str, value: str) -> None:
-    """Record one machine's vote, which replaces its earlier vote."""
+    """Record a machine's vote, replacing any earlier one."""
     withdraw_vote(ballot, peer)
     _change(ballot, person, value, 1)
     ballot.votes[peer] = person, value
@@ -59,7 +59,7 @@ def _add(counter: Counter[str], value: str, by: int) -> None:
 
 
 def has_majority(state: RunState, ballot: Ballot, value: str) -> bool:
-    """Return True if more than half of the voters chose `value`. People who have not voted yet count as voters."""
+    """Return True if more than half of the voters chose `value`. People who have yet to vote count as voters."""
     voting = max(len(ballot.persons), state.voters) - ballot.abstaining
     return 2 * ballot.counts.get(value, 0) > voting
 
@@ -88,7 +88,7 @@ def call_voters(state: RunState) -> None:
 
 
 def take_digest(state: RunState, member: Member, report: m.Report) -> list[Command]:
-    """Record a replica's digest at a step. Tell the replica to reload if the digest differs from the decided one."""
+    """Record a replica's digest at a step. Tell the replica to reload if it differs from the decided one."""
     if not report.digest or state.is_undone(report.index):
         return []
     if not state.step - DIGESTS_KEPT < report.step <= state.step:
@@ -123,7 +123,7 @@ def _reload(state: RunState, peer: PeerId, step: int) -> list[Command]:
 
 
 def look_at_votes(state: RunState) -> list[Command]:
-    """Decide the steps that have gained a majority because voters left. Ask for a replay if disagreement persists."""
+    """Decide steps that have gained a majority because voters left. Ask for a replay if disagreement persists."""
     call_voters(state)
     for old in [step for step in state.digests if step <= state.step - DIGESTS_KEPT]:
         if state.replay is None or state.replay[1] != old:
@@ -149,7 +149,7 @@ def _ask_the_log(state: RunState) -> list[Command]:
 
 
 def take_replayed(state: RunState, event: Replayed) -> list[Command]:
-    """Accept a step's replayed digest. Replicas with a different digest reload and lose their votes on later steps."""
+    """Accept a step's replayed digest. Replicas with a different one reload and lose their votes on later steps."""
     ballot = state.digests.setdefault(event.step, Ballot())
     differ = [peer for peer, (_, value) in ballot.votes.items() if value != event.state_digest]
     commands = _decide(state, event.step, event.state_digest)

@@ -19,8 +19,8 @@ from peer_agent.protocol.log.records import read_record
 from peer_agent.protocol.messages import Snapshot
 from peer_agent.protocol.sealed import SealedCommit
 
-SNAPSHOT_S = 60.0  # seconds until a keeper that has not uploaded its state is replaced
-REPLAY_S = 10.0  # seconds to wait for a trainer that can upload the last state
+SNAPSHOT_S = 60.0  # seconds before a keeper that has not uploaded its state is replaced
+REPLAY_S = 10.0  # seconds to wait for a trainer able to upload the last state
 
 
 def is_due(state: RunState) -> bool:
@@ -30,7 +30,7 @@ def is_due(state: RunState) -> bool:
 
 
 def elect(state: RunState, seed: int) -> tuple[list[Command], PeerId | None]:
-    """Elect a trainer to upload this step's state, and begin the vote on the state's hash."""
+    """Elect a trainer to upload this step's state, and open the vote on the state's hash."""
     state.hashes = state.index, state.step, Ballot()
     peers = sorted(p.peer for p in state.members.values() if p.trains and p.step == state.step - 1)
     if not peers:
@@ -76,7 +76,7 @@ def look_at_hashes(state: RunState) -> list[Command]:
         return _admit(state, value)
     if not is_split(state, ballot):
         return []
-    ballot.split_since = state.now  # ask for a replay again after the same time if it is not done by then
+    ballot.split_since = state.now  # ask again after the same time if the replay is not done by then
     return [Replay(index, step), Note("replay", f"copies of the model differ at step {step}; the site makes its own")]
 
 
@@ -103,7 +103,7 @@ def look_at_keeper(state: RunState, seed: int) -> list[Command]:
 
 
 def _able(state: RunState) -> list[PeerId]:
-    """Return the up-to-date trainers, except those that reported a hash other than the admitted one."""
+    """Return the up-to-date trainers, except any that reported a hash other than the admitted one."""
     value = state.hashes[2].value if state.hashes is not None and state.hashes[0] == state.index else ""
     votes = state.hashes[2].votes if state.hashes is not None and value else {}
     return sorted(p.peer for p in state.ready() if votes.get(p.peer, ("", value))[1] == value)
@@ -131,7 +131,7 @@ def _replay(state: RunState) -> list[Command]:
 
 
 def take_stored(state: RunState, snapshot: Snapshot) -> list[Command]:
-    """Process a stored snapshot: a newer one, or the replayed version of the newest one."""
+    """Process a stored snapshot: a newer one, or the replayed version of the latest one."""
     if snapshot.index < state.snapshot.index or snapshot == state.snapshot:
         return []
     if snapshot.index > state.snapshot.index:
@@ -143,7 +143,7 @@ def take_stored(state: RunState, snapshot: Snapshot) -> list[Command]:
 
 
 def take_verified(state: RunState, event: Verified) -> list[Command]:
-    """Record that the site has replayed the log up to a snapshot, so that relays may delete the averages before it."""
+    """Record that the site has replayed the log up to a snapshot, so relays may delete the averages before it."""
     if event.index <= state.verified:
         return []
     state.verified = event.index
@@ -153,7 +153,7 @@ def take_verified(state: RunState, event: Verified) -> list[Command]:
 def take_archived(state: RunState, event: Archived) -> list[Command]:
     """Record how far the site's archive reaches. If averages are lost, ask for a snapshot after the next step.
 
-    Without it, newcomers could not follow the log, and the site could not verify the next snapshot.
+    Without one, newcomers could not follow the log, and the site could not verify the next snapshot.
     """
     before, state.archived = keep_after(state), event.index
     if event.gap and not state.has_gap:
@@ -164,7 +164,7 @@ def take_archived(state: RunState, event: Archived) -> list[Command]:
 
 def keep_after(state: RunState) -> int:
     """Return the index up to which relays may delete averages: a verified snapshot covers them, the site has archived
-    them, and not even a peer that loads the previous snapshot needs them.
+    them, and not even a peer loading the previous snapshot needs them.
     """
     kept = min(state.verified, state.covered)
     return kept if state.archived is None else min(kept, state.archived)
@@ -184,7 +184,7 @@ def finish(state: RunState) -> list[Command]:
 
 
 def _has_model(state: RunState) -> bool:
-    """Return True if the final model is stored. If a run ends early without trainers, its newest snapshot is final."""
+    """Return True if the final model is stored. If a run ends early without trainers, its latest snapshot is final."""
     if state.snapshot.step == state.step:
         return True
     is_waited_for = any(p.trains for p in state.members.values()) or state.now - state.ending_since < SNAPSHOT_S

@@ -1,4 +1,4 @@
-"""Facts about the open attempt: which reducer averages which chunks, what has arrived, and whether a quorum exists."""
+"""Facts about the open attempt: which reducer averages which chunks, what has arrived, and any quorum."""
 
 from collections.abc import Collection, Container, Iterable, Sequence
 
@@ -33,7 +33,7 @@ def open_at(round_: Round) -> set[PeerId]:
 
 
 def has_delivered(round_: Round, slot: int) -> bool:
-    """Return True if every unfinished reducer has all the chunks of a slot, so that its sender is no longer needed."""
+    """Return True if every unfinished reducer has all of a slot's chunks, so that its sender is no longer needed."""
     if round_.plan is None:
         return False
     expected = chunks_of(round_)
@@ -63,10 +63,10 @@ def has_quorum(slots: Sequence[m.Slot], part: Included) -> bool:
 
 
 def norm_limit(round_: Round, included: Iterable[Included]) -> float:
-    """Return the most that the norm of averages with these contributors can be, before they are encoded.
+    """Return the largest possible norm of averages with these contributors, before encoding.
 
-    An average is the mean of gradients whose norms the offers state and the reducers check (rule 12). For each slot,
-    its largest share of any chunk counts.
+    An average is the mean of gradients whose norms are stated by the offers and checked by the reducers (rule 12). For
+    each slot, its largest share of any chunk counts.
     """
     slots, among = round_.slots, {part.slots for part in included}
     if round_.norm and all(len(those) == len(slots) for those in among):

@@ -16,14 +16,14 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import PATIENCE, Candidate, Choice, Party, choose
 from peer_agent.protocol.recipe import LADDER, Codec
 
-GAIN = 0.1  # fraction of a step that fewer bits must save; otherwise, codecs would change with every measurement
-ALIKE = 1.01  # use more bits again if a step then takes at most this many times as long
+GAIN = 0.1  # fraction of a step that fewer bits must save, lest codecs change with every measurement
+ALIKE = 1.01  # return to more bits if a step then takes at most this many times as long
 
-Ladders = Mapping[PeerId, tuple[Codec, ...]]  # possible codecs of each possible contributor, preferred codec first
+Ladders = Mapping[PeerId, tuple[Codec, ...]]  # possible codecs for each possible contributor, preferred one first
 
 
 def may_offer(member: Member) -> bool:
-    """Return True if a member may have work to offer, which becomes one step old if a round starts without it."""
+    """Return True if a member may have work to offer that will be one step old if a round starts without it."""
     return bool(member.done or member.carried or member.conduct.pace)
 
 
@@ -64,7 +64,7 @@ def contributed(state: RunState) -> int:
 
 
 def settle_choice(state: RunState, round_: Round) -> None:
-    """In the next round, give precedence to peers that the last update left out (rule 30)."""
+    """In the next round, give precedence to peers left out of the last update (rule 30)."""
     if not is_free(state):
         return
     for slot in round_.slots:

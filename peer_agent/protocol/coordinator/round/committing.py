@@ -18,7 +18,7 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Record, digest_of
 from peer_agent.protocol.sealed import SealedCommit
 
-PERSIST_PAUSE_S = 1.0  # seconds before sending the record to the database again; doubles each time
+PERSIST_PAUSE_S = 1.0  # seconds before sending the record to the database again, doubling each time
 PERSIST_PAUSES_S = 30.0  # the longest pause before sending the record again
 
 
@@ -51,7 +51,7 @@ def take_persisted(state: RunState, event: e.Persisted, seed: int) -> list[e.Com
 
 
 def persist_again(state: RunState) -> list[e.Command]:
-    """Send the record to the database again when the pause after a failed write is over."""
+    """Send the record to the database again once the pause after a failed write is over."""
     round_ = state.round
     if state.phase is not Phase.COMMIT or round_ is None or round_.persist_at is None or round_.record is None:
         return []
@@ -91,7 +91,7 @@ def _committed(state: RunState, event: e.Persisted, seed: int) -> list[e.Command
 
 
 def _tell(state: RunState, record: Record, before: int, seed: int) -> list[e.Command]:
-    """Send the commit to all members. At a snapshot step, all trainers hash their state and one uploads it."""
+    """Send the commit to all members. At a snapshot step, all trainers hash their state and one of them uploads it."""
     assert state.sealed is not None
     is_snapshot = is_due(state)
     commands, keeper = elect(state, seed) if is_snapshot else ([], None)

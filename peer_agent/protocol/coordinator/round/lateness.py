@@ -13,7 +13,7 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.wire import HEADER
 
-WHOLE = 0.95  # fraction of a slot's chunks: with fewer, the sender was dropped or lost, so its last time means nothing
+WHOLE = 0.95  # fraction of a slot's chunks; with fewer, its sender was dropped or lost, so its times mean nothing
 
 
 def sigma_of(state: RunState, duration_s: float) -> float:
@@ -25,7 +25,7 @@ def sigma_of(state: RunState, duration_s: float) -> float:
 
 
 def left_out(round_: Round, done: m.SpanDone) -> set[int]:
-    """Return the slots missing in at least one closed chunk of this span, except slots that the coordinator dropped."""
+    """Return the slots missing from at least one closed chunk of this span, except those the coordinator dropped."""
     if round_.plan is None or not round_.plan.sigma or all(len(p.slots) == len(round_.slots) for p in done.included):
         return set()
     return {slot for slot in range(len(round_.slots)) if slot not in round_.dropped and _missed(round_, done, slot)}
@@ -45,7 +45,7 @@ def left_behind(state: RunState, round_: Round, done: m.SpanDone) -> set[int]:
 
 
 def _missed(round_: Round, done: m.SpanDone, slot: int) -> list[tuple[int, int]]:
-    """Return the ranges of chunks that lack this slot's gradient although the plan gives the slot weight there."""
+    """Return the ranges of chunks that lack this slot's gradient although the plan gives it weight there."""
     return [
         (max(part.first, weight.first), min(part.stop, weight.stop))
         for part in done.included
@@ -72,14 +72,14 @@ class _Share(Struct, frozen=True):
 
     peer: PeerId
     chunks: int
-    tokens: int  # tokens summed over these chunks
-    bytes: float  # fewest bytes that arrive if no chunk was left out
+    tokens: int  # summed over these chunks
+    bytes: float  # fewest bytes that arrive if no chunk is left out
 
 
 def take_lateness(state: RunState, member: Member, message: m.Arrivals) -> None:
-    """Record how late each slot was at one reducer in the latest attempt, once for each reducer.
+    """Record how late each slot was at one reducer in the latest attempt, once per reducer.
 
-    Skip plans whose links may be far faster than assumed, because they end early and show nothing about later plans.
+    Skip plans whose links may be far faster than assumed, because they end early and say nothing about later plans.
     """
     measured = state.measured
     if measured is None or message.holds or not measured.plan.sigma or (member.peer, False) in measured.told:

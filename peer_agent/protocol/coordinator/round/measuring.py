@@ -1,4 +1,4 @@
-"""Collect a round's flows. The plan limits their sizes, so that receivers can only misreport times (rule 31)."""
+"""Collect a round's flows. The plan limits their sizes, so that receivers can misreport only times (rule 31)."""
 
 import math
 from collections import Counter
@@ -16,9 +16,9 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import Codec
 from peer_agent.protocol.wire import HEADER
 
-FRAME_BYTES = HEADER.size + 16  # maximum number of bytes of a frame besides the chunk's values
-WHOLE = 0.95  # fraction of a gradient: the sender of a smaller fraction was dropped or lost
-MOST_KNOWN = 20_000  # maximum number of directions to remember; those first seen longest ago are forgotten first
+FRAME_BYTES = HEADER.size + 16  # maximum number of bytes in a frame besides the chunk's values
+WHOLE = 0.95  # fraction of a gradient; if less arrived, its sender was dropped or lost
+MOST_KNOWN = 20_000  # maximum number of directions remembered; the first seen are forgotten first
 
 
 def take_arrivals(state: RunState, member: Member, message: m.Arrivals) -> None:
@@ -54,7 +54,7 @@ def _flows(plan: m.Plan, receiver: PeerId, arrivals: Iterable[m.Arrival], elapse
 
 
 def planned_sizes(plan: m.Plan, receiver: PeerId) -> dict[PeerId, int]:
-    """Return the most bytes that each sender has for a receiver: averages, plus gradients if the receiver reduces."""
+    """Return the most bytes each sender may have for a receiver: averages, plus gradients if the receiver reduces."""
     sizes: dict[PeerId, int] = {}
     chunks = dict[PeerId, int]()
     for span in plan.spans:
@@ -79,7 +79,7 @@ def begin_measuring(state: RunState, plan: m.Plan, hoped: float = 1.0) -> None:
 
 
 def learn_links(state: RunState) -> None:
-    """Update link estimates from the last attempt, before a new plan is made."""
+    """Learn link speeds from the last attempt before a new plan is made."""
     if state.measured is None:
         return
     told = {peer: member.uplink_told for peer, member in state.members.items() if member.uplink_told}
@@ -121,7 +121,7 @@ def _as_asked(measured: Measured, told: Mapping[PeerId, float]) -> Iterator[Flow
 
 
 def _came_part(plan: m.Plan, slots: Mapping[PeerId, m.Slot], chunks: Mapping[PeerId, int], flow: Flow) -> float:
-    """Return what fraction of a sender's gradient arrived. Only chunks in which its slot has weight count."""
+    """Return what fraction of a sender's gradient arrived, counting only chunks in which its slot carries weight."""
     slot = slots.get(flow.sender)
     if slot is None:
         return 1.0

@@ -21,11 +21,11 @@ from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.plan import QUORUM_PERCENT
 from peer_agent.protocol.recipe import Codec
 
-LATE_ROUNDS = 5  # the wait doubles at most this often while rounds are void for lack of offers: slow machines need time
+LATE_ROUNDS = 5  # most times that the wait doubles while rounds are void for lack of offers, as slow machines need time
 
 
 def may_cut(state: RunState) -> bool:
-    """Return True if a round may begin: working machines have the target batch, and nothing else prevents a round."""
+    """Return True if a round may begin: working machines have the target batch, and nothing else prevents it."""
     if state.phase is not Phase.ACCUMULATE or contributed(state) < state.recipe.target_batch:
         return False
     if awaits_replicas(state):
@@ -65,7 +65,7 @@ def cut(state: RunState) -> list[Command]:
 
 
 def _leave_out(state: RunState, round_: Round, chosen: Chosen) -> list[Command]:
-    """Tell each left-out peer the reason. Send one extra notice to a peer that can never keep up (rule 14)."""
+    """Tell each left-out peer why. Send an extra notice, once, to a peer that can never keep up (rule 14)."""
     commands: list[Command] = []
     for peer, reason in round_.left_out.items():
         said = m.SitOut(
@@ -86,7 +86,7 @@ def _leave_out(state: RunState, round_: Round, chosen: Chosen) -> list[Command]:
 
 
 def _cuts(state: RunState, round_: Round, peers: Iterable[PeerId]) -> list[Command]:
-    """Send each peer the cut with the peer's own codec (rule 14)."""
+    """Send each peer the cut with its own codec (rule 14)."""
     by_codec: dict[Codec, list[PeerId]] = {}
     for peer in peers:
         by_codec.setdefault(round_.codecs[peer], []).append(peer)
@@ -112,7 +112,7 @@ def offer_s(state: RunState) -> float:
 
 
 def take_offer(state: RunState, member: Member, offer: m.Offer) -> list[Command]:
-    """Accept an offer that claims no more than was leased. Refuse other offers with an error number."""
+    """Accept an offer that claims no more than was leased. Refuse any other offer with an error number."""
     round_ = state.round
     if state.phase is not Phase.OFFER or round_ is None or not is_current(state, offer):
         return []
@@ -166,7 +166,7 @@ def _tiles(weights: Sequence[m.Weight], chunks: int) -> bool:
 
 
 def repeat_cut(state: RunState) -> list[Command]:
-    """Resend the cut halfway through the wait to peers that have not answered, in case a message was lost."""
+    """Halfway through the wait, resend the cut to peers that have not answered, in case a message was lost."""
     round_ = state.round
     if state.phase is not Phase.OFFER or round_ is None or state.now < round_.repeat_at or not round_.waiting:
         return []
@@ -232,7 +232,7 @@ def _miss_less(state: RunState, round_: Round) -> None:
 
 
 def revoke(state: RunState, member: Member, reason: str) -> list[Command]:
-    """End the leases of a member's accumulator. The trainer starts another accumulator (rule 11)."""
+    """End the leases of a member's accumulator. The trainer starts another one (rule 11)."""
     back = end_leases(state, member.accumulator)
     message = revoked(state, member.accumulator, reason)
     state.holders.pop(member.accumulator, None)

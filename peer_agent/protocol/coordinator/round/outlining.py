@@ -6,7 +6,7 @@ from peer_agent.protocol.plan import Participant, outline_of
 
 
 def begin_outline(state: RunState, round_: Round) -> None:
-    """Start the outline when a plan is made. Its duration counts from the round's first attempt."""
+    """Start the outline when a plan is made. Its duration is counted from the round's first attempt."""
     assert round_.plan is not None
     began_at = state.outline.began_at if state.outline is not None and round_.attempts > 1 else state.now
     state.outline = outline_of(

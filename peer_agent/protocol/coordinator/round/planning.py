@@ -1,4 +1,4 @@
-"""Plan an attempt: assign spans to reducers, without changing the offers (rule 6)."""
+"""Plan an attempt: assign spans to reducers without changing the offers (rule 6)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -20,18 +20,18 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Limit, Limits, Party, Shares, judged, solve, spans_of
 from peer_agent.protocol.sealed import plan_of
 
-CHANGED = 0.02  # fraction of a member's rate: smaller changes are not sent
+CHANGED = 0.02  # fraction of a member's rate; smaller changes are not sent
 
-LONGER = 1.02  # times the assumed time: if a round takes longer, its links are slower than assumed
-STRAGGLES = 6.0  # a straggler's own link needs more than this many times the contributors' median
+LONGER = 1.02  # times the assumed time; if a round takes longer, its links are slower than assumed
+STRAGGLES = 6.0  # a straggler's own link takes more than this many times the contributors' median
 START_S = 0.2  # seconds from the plan to the first chunk
 FRAMING = 1.01  # factor on the time, for headers, leaves and TLS
 REDUCE_S = 20.0  # seconds beyond the planned time before a round without progress is void
-SLOW_ROUNDS = 5  # these seconds double at most this often while rounds are void because nothing moved
+SLOW_ROUNDS = 5  # most times that these seconds double while rounds are void because nothing moved
 
 
 def plan(state: RunState) -> list[Command]:
-    """Assign to the connected reducers all spans that no log keeper has yet. Without reducers, wait."""
+    """Assign to the connected reducers all spans that no log keeper has yet. If there are no reducers, wait."""
     round_ = state.round
     assert round_ is not None
     look_at_reach(state)
@@ -51,7 +51,7 @@ def plan(state: RunState) -> list[Command]:
 
 
 def announce(plan: m.Plan, members: Iterable[Member]) -> Announce:
-    """Return the command that sends possible reducers and log keepers the whole plan, and others their own slot."""
+    """Return the command that sends the whole plan to possible reducers and log keepers; others get their own slot."""
     whole, parts = list[PeerId](), list[PeerId]()
     for member in members:
         (parts if member.trains and not member.is_reachable else whole).append(member.peer)
@@ -93,7 +93,7 @@ def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Pl
 
 
 def _has_straggler(parties: Iterable[Party], down_bytes: float) -> bool:
-    """Return True if one contributor's own link needs far more time than the links of most contributors."""
+    """Return True if one contributor's own link takes far longer than most contributors' links."""
     own_s = sorted(
         max(party.up_bytes / party.upload_bps, down_bytes * party.receives / party.download_bps)
         for party in parties
@@ -103,7 +103,7 @@ def _has_straggler(parties: Iterable[Party], down_bytes: float) -> bool:
 
 
 def _limits(dealt: Shares, judged: Shares) -> tuple[Limit, ...]:
-    """Return the limits of the planned shares. Add those of the estimated links if these are slower than hoped."""
+    """Return the limits on the planned shares, with those of the estimated links if these are slower than hoped."""
     return dealt.limits + (judged.limits if judged.duration_s > LONGER * dealt.duration_s else ())
 
 
@@ -153,7 +153,7 @@ def party_of(state: RunState, member: Member, up_bytes: int = 0, *, hopes: bool 
 
 
 def holders_of(state: RunState, round_: Round, span: m.PlannedSpan) -> set[PeerId]:
-    """Return the connected log keepers that have a span's averages with the root its reducer reported (rule 5)."""
+    """Return the connected log keepers that have a span's averages with the root reported by its reducer (rule 5)."""
     done = round_.done.get(span.span)
     if done is None:
         return set()
@@ -189,7 +189,7 @@ def _missing(kept: Sequence[m.PlannedSpan], chunks: int) -> list[tuple[int, int]
 
 
 def drop_message(state: RunState, round_: Round, slot: int) -> Send:
-    """Return the message that tells reducers to continue without a slot, and the slot's sender to stop."""
+    """Return the message telling reducers to continue without a slot, and the slot's sender to stop."""
     told = {round_.slots[slot].peer}
     if round_.plan is not None:
         told |= {span.reducer for span in round_.plan.spans}
@@ -198,12 +198,12 @@ def drop_message(state: RunState, round_: Round, slot: int) -> Send:
 
 
 def upload_bps(state: RunState, member: Member, *, hope: float = 1.0) -> float:
-    """Return the upload speed in bytes per second that a plan may use for a member. 0 means unknown."""
+    """Return the upload speed, in bytes per second, that a plan may use for a member. 0 means unknown."""
     return budget_bps(state.capacities, (member.peer, "up"), member.reserve, hope=hope)
 
 
 def tell_rates(state: RunState) -> Iterator[Command]:
-    """Send changed upload limits to members with a reserve. Skip mere lower bounds, because they would be permanent."""
+    """Send changed upload limits to members with a reserve, but not mere lower bounds, which would become permanent."""
     for member in state.members.values():
         known = state.capacities.get((member.peer, "up"))
         if not member.reserve or known is None or (known.is_floor and not known.is_tried):

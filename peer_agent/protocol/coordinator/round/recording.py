@@ -56,7 +56,7 @@ def _entry(planned: m.PlannedSpan, done: m.SpanDone) -> SpanEntry:
 
 
 def _joined(parts: Sequence[Included]) -> list[Included]:
-    """Merge adjacent chunk ranges that include the same slots, to reduce later work."""
+    """Merge adjacent chunk ranges that include the same slots, to save work later."""
     joined: list[Included] = []
     for part in parts:
         if joined and joined[-1].stop == part.first and joined[-1].slots == part.slots:
@@ -96,14 +96,14 @@ def _contributions(state: RunState, round_: Round, included: Sequence[Included])
 
 
 def _stale(state: RunState, offer: m.Offer) -> tuple[Unit, ...]:
-    """Return the units computed on parameters older than this step's. An audit recomputes these units."""
+    """Return the units computed on parameters older than this step's. An audit recomputes these."""
     if not state.recipe.staleness:
         return ()
     return tuple(sorted(done.unit for done in offer.units if done.base < state.step))
 
 
 def _samples_per_token(round_: Round, slot: int, member: Member | None) -> Fraction:
-    """Return an offer's samples per loss token. For an offer without new work, return the peer's last ratio."""
+    """Return an offer's samples per loss token, or the peer's last ratio if the offer has no new work."""
     offer = round_.offers[round_.slots[slot].peer]
     samples = sum(done.unit.samples for done in offer.units)
     if samples:
@@ -112,7 +112,7 @@ def _samples_per_token(round_: Round, slot: int, member: Member | None) -> Fract
 
 
 def _is_exact(state: RunState, round_: Round, included: Sequence[Included]) -> bool:
-    """Return True if all units are fresh, included in every chunk, and nothing is limited (rule 10)."""
+    """Return True if all units are fresh and included in every chunk, and nothing is limited (rule 10)."""
     complete = all(len(part.slots) == len(round_.slots) for part in included)
     fresh = all(done.base == state.step for offer in round_.offers.values() for done in offer.units)
     uniform = all(len(slot.weights) == 1 for slot in round_.slots)
@@ -148,7 +148,7 @@ def ranges_of(included: Iterable[Included]) -> dict[int, tuple[ChunkRange, ...]]
 
 
 def rounded(exact: Mapping[int, Fraction]) -> dict[int, int]:
-    """Round values to integers by largest remainder, keeping the rounded total. Ties go to the lower slot."""
+    """Round values to integers by largest remainder, preserving the rounded total. Ties go to the lower slot."""
     total = round(sum(exact.values(), Fraction(0)))
     whole = {slot: int(value) for slot, value in exact.items()}
     order = sorted(exact, key=lambda slot: (whole[slot] - exact[slot], slot))

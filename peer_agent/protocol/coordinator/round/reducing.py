@@ -26,10 +26,10 @@ from peer_agent.protocol.coordinator.workers.conduct import lied, missed, struck
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import SUM_TOLERANCE, Leaf, root_of
 
-LOOKS = 64  # checks for a second copy: after each of this many reports, then this many more, evenly spaced
-COMING_S = 2.0  # seconds: a gradient that grew this recently is still arriving (reducers report every second)
-ROUNDING = 1.01  # factor for float32 sums of up to 2^16 slots
-SECOND_COPY_S = 5.0  # seconds to wait for a second copy after the last span is on a disk
+LOOKS = 64  # check for a second copy after each of this many reports, then this many more times, evenly spaced
+COMING_S = 2.0  # a gradient that grew this many seconds ago is still arriving (reports come every second)
+ROUNDING = 1.01  # allowance for float32 sums over up to 2^16 slots
+SECOND_COPY_S = 5.0  # seconds to wait for a second copy once the last span is on a disk
 
 
 def take_span(state: RunState, member: Member, done: m.SpanDone) -> list[Command]:
@@ -78,7 +78,7 @@ def take_gathered(state: RunState, member: Member, arrivals: m.Arrivals) -> list
     round_.gathered[member.peer] = arrivals.holds
     count, parts = len(round_.gathered), len(round_.persons) // LOOKS
     if count > LOOKS and parts and count % parts:
-        return []  # with thousands of reports, leave the check to a later report or to the clock
+        return []  # with thousands of reports, leave the check to a later one or to the clock
     return _commit_when_held(state, round_)
 
 
@@ -99,7 +99,7 @@ def _commit_when_held(state: RunState, round_: Round) -> list[Command]:
 
 
 def _has_second_copy(state: RunState, round_: Round, keepers: Mapping[m.PlannedSpan, set[PeerId]]) -> bool:
-    """Return True if every span has a second copy (rule 5), or a relay has it and no second copy can come in time."""
+    """Return True if every span has a second copy (rule 5), or is at a relay and can get no second copy in time."""
     assert round_.done_at is not None
     gatherers = _gatherers(round_).intersection(state.members)
     if _rely_on_members(state, keepers):
@@ -121,7 +121,7 @@ def _is_relay(state: RunState, peer: PeerId) -> bool:
 
 
 def _is_with_most(state: RunState, round_: Round, gatherers: Iterable[PeerId]) -> bool:
-    """Return True if most people whose trainers were asked for an offer have all the averages (decision 12)."""
+    """Return True if most of the people whose trainers were asked for offers have all the averages (decision 12)."""
     here = {peer: member.person for peer, member in state.members.items() if member.trains and peer in round_.persons}
     return 2 * len({here[peer] for peer in gatherers if peer in here}) > len(set(here.values()))
 
@@ -133,7 +133,7 @@ def _gatherers(round_: Round) -> set[PeerId]:
 
 
 def gathered_root(round_: Round) -> bytes:
-    """Return the Merkle root over what reducers reported of all spans, in the order of the spans in the vector."""
+    """Return the Merkle root over what reducers reported for all spans, in the order of the spans in the vector."""
     assert round_.plan is not None
     spans = sorted(round_.plan.spans, key=lambda span: span.first)
     return root_of([Leaf(round_.done[span.span].root, round_.done[span.span].sum_squares) for span in spans])
@@ -173,9 +173,9 @@ def _is_sound(round_: Round, planned: m.PlannedSpan, done: m.SpanDone) -> bool:
 
 
 def _is_possible(state: RunState, round_: Round, reducer: PeerId, done: m.SpanDone) -> bool:
-    """Return True if all that a reducer averaged is no larger than the mean of the offered norms allows (rule 12).
+    """Return True if everything that a reducer averaged is no larger than the offered norms' mean allows (rule 12).
 
-    Encoding adds at most `ERROR` of the norm, now and in the error feedback from the last update.
+    Encoding adds at most `ERROR` of the norm, both now and in the error feedback from the last update.
     """
     assert round_.plan is not None
     mine = [round_.done[s.span] for s in round_.plan.spans if s.reducer == reducer and s.span in round_.done]
@@ -234,7 +234,7 @@ def replan(state: RunState) -> list[Command]:
 
 
 def awaits(state: RunState, peer: PeerId) -> bool:
-    """Return True if the peer still has to reduce a part of the open plan."""
+    """Return True if the peer still has to reduce part of the open plan."""
     round_ = state.round
     if state.phase is not Phase.REDUCE or round_ is None or round_.plan is None or not round_.is_planned:
         return False
@@ -242,7 +242,7 @@ def awaits(state: RunState, peer: PeerId) -> bool:
 
 
 def without(state: RunState, peer: PeerId) -> list[Command]:
-    """Continue without a lost peer. Make a new plan if it reduces or keeps spans; otherwise withdraw its offer."""
+    """Continue without a lost peer. Make a new plan if it reduces or keeps spans; otherwise, withdraw its offer."""
     round_ = state.round
     if round_ is None:
         return []
@@ -304,7 +304,7 @@ def _asks_another(state: RunState, accuser: Member) -> bool:
 
 
 def _has_another(state: RunState, peer: PeerId) -> bool:
-    """Return True if a reducer other than `peer` is not quarantined."""
+    """Return True if some reducer other than `peer` is not quarantined."""
     return any(other.peer != peer and not state.sits_out(other.conduct) for other in state.reducers())
 
 
@@ -335,7 +335,7 @@ def _is_coming(state: RunState, round_: Round, slot: int) -> bool:
 
 
 def drop(state: RunState, slots: Sequence[int], why: str, *, is_own_doing: bool = False) -> list[Command]:
-    """Drop slots, starting at the next open chunk. `is_own_doing`: quarantine their senders.
+    """Drop slots from the next open chunk on. If `is_own_doing`, quarantine their senders.
 
     Void the round if too few slots are left.
     """

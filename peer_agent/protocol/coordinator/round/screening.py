@@ -1,7 +1,7 @@
-"""Limit how much one person's claims can move an update: norms, weights (rule 12) and losses.
+"""Limit how far one person's claims can move an update: norms, weights (rule 12) and losses.
 
 A typical value is a median over people, so that many machines of one person count once. A run that strangers may join
-lists the people whom it trusts: its organizer and members. Everyone else gets tighter limits.
+lists the people it trusts: its organizer and members. Everyone else gets tighter limits.
 """
 
 import math
@@ -13,16 +13,16 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Note
 from peer_agent.protocol.coordinator.state import Round, RunState
 
-GROSS = 10.0  # times the typical norm: a larger one is a gross error
-STRANGER = 2.0  # times the typical norm, and times the typical weight, in place of GROSS for people not trusted
-NEAR = 2.0  # times the typical loss, or less than one half of it: such a loss does not count in the update's loss
-FAR = 4.0  # the same factor for a loss that people are told of
+GROSS = 10.0  # times the typical norm; anything larger is a gross error
+STRANGER = 2.0  # times the typical norm and weight; replaces GROSS for people who are not trusted
+NEAR = 2.0  # a loss more than twice the typical one, or less than half of it, does not count in the update's loss
+FAR = 4.0  # the same factor for a loss that people are told about
 
-Trusted = Collection[str] | None  # None: everybody
+Trusted = Collection[str] | None  # None: everyone
 
 
 def slots_of(state: RunState, round_: Round) -> tuple[m.Slot, ...]:
-    """Return the plan's slots: the offers that contain work, each with its norm and its weight limited."""
+    """Return the plan's slots: the offers that contain work, each with its norm and weight limited."""
     offers = [(peer, offer) for peer, offer in sorted(round_.offers.items()) if offer.loss_tokens]
     persons = [round_.persons[peer][0] for peer, _ in offers]
     norms, tokens = [offer.norm for _, offer in offers], [offer.loss_tokens for _, offer in offers]
@@ -59,7 +59,7 @@ def scales_of(
 def weights_of(
     persons: Sequence[str], offered: Sequence[tuple[m.Weight, ...]], trusted: Trusted = None
 ) -> list[tuple[m.Weight, ...]]:
-    """Return each offer's weights in the average. All offers of a stranger together weigh at most twice the typical."""
+    """Return each offer's weights in the average. A stranger's offers together weigh at most twice the typical."""
     total = Counter[str]()
     for person, weights in zip(persons, offered, strict=True):
         total[person] += max(weight.tokens for weight in weights)
@@ -81,7 +81,7 @@ def _is_trusted(person: str, trusted: Trusted) -> bool:
 
 
 def _typical(persons: Iterable[str], values: Iterable[float]) -> float:
-    """Return the median over people of each person's own median."""
+    """Return the median, over people, of each person's own median."""
     own = defaultdict[str, list[float]](list)
     for person, value in zip(persons, values, strict=True):
         own[person].append(value)
@@ -92,7 +92,7 @@ def _typical(persons: Iterable[str], values: Iterable[float]) -> float:
 
 
 def loss_of(state: RunState, round_: Round) -> float:
-    """Return the mean loss over the round's loss tokens, without people whose loss is far from typical."""
+    """Return the mean loss over the round's loss tokens, leaving out people whose loss is far from typical."""
     said = _said(round_)
     typical = _typical_loss(state, said)
     near = [(loss, tokens) for loss, tokens in said.values() if _is_within(loss / tokens, typical, NEAR)]
@@ -100,10 +100,10 @@ def loss_of(state: RunState, round_: Round) -> float:
 
 
 def doubt_losses(state: RunState, round_: Round) -> list[Command]:
-    """Tell people whose loss is impossible beside the others'."""
+    """Tell people whose loss is impossible given everyone else's."""
     said = _said(round_)
     if len(said) < 3:
-        return []  # nobody can tell which of two is wrong
+        return []  # there is no telling which of two is wrong
     typical = _typical_loss(state, said)
     text = "{} says a loss of {:.3g} where {:.3g} is typical; it does not count in the curve"
     return [
@@ -114,7 +114,7 @@ def doubt_losses(state: RunState, round_: Round) -> list[Command]:
 
 
 def _said(round_: Round) -> dict[str, tuple[float, int]]:
-    """Return the loss and the loss tokens that each person's machines state together."""
+    """Return the total loss and loss tokens stated by each person's machines."""
     said = dict[str, tuple[float, int]]()
     for slot in round_.slots:
         person, offer = round_.persons[slot.peer][0], round_.offers[slot.peer]

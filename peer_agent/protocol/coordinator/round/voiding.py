@@ -1,4 +1,4 @@
-"""Functions that all parts of a round share: match messages to the open attempt, void a round, and request hellos."""
+"""Functions shared by all parts of a round: match messages to the open attempt, void a round, and request hellos."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Note, Send
@@ -9,7 +9,7 @@ from peer_agent.protocol.coordinator.workers.conduct import recount_all, spend_a
 from peer_agent.protocol.coordinator.workers.settlement import close_round
 from peer_agent.protocol.identifiers import PeerId
 
-REPEAT_S = 5.0  # seconds after which a message without effect is sent again
+REPEAT_S = 5.0  # seconds before a message without effect is sent again
 
 
 def is_current(state: RunState, message: m.Attempted) -> bool:
@@ -20,9 +20,9 @@ def is_current(state: RunState, message: m.Attempted) -> bool:
 
 
 def void(state: RunState, why: Why, text: str, names: tuple[str, ...] = ()) -> list[Command]:
-    """End the round without an update. Trainers keep their gradients. `names`: the people whom `text` names.
+    """End the round without an update. Trainers keep their gradients. `names`: the people named in `text`.
 
-    Add `text` to the timeline, unless all its trainers have left, because the timeline already shows that.
+    Add `text` to the timeline, unless all the round's trainers have left, which the timeline already shows.
     """
     round_ = state.round
     assert round_ is not None
@@ -50,7 +50,7 @@ def void(state: RunState, why: Why, text: str, names: tuple[str, ...] = ()) -> l
 
 
 def repeat_void(state: RunState) -> list[Command]:
-    """Resend the void to the round's peers that have delivered nothing since then, in case they missed it."""
+    """Resend the void to any of the round's peers that have delivered nothing since, in case they missed it."""
     if state.round is not None or state.voided is None or state.now < state.voided_again_at:
         return []
     peers = tuple(sorted(state.voided_for.intersection(state.members)))
@@ -62,7 +62,7 @@ def repeat_void(state: RunState) -> list[Command]:
 
 
 def ask_for_hello(state: RunState, peer: PeerId) -> Send:
-    """Ask a peer for a hello. A hello states everything that the peer holds, and so reveals lost messages."""
+    """Ask a peer for a hello, which states everything that the peer holds and so reveals lost messages."""
     member = state.members.get(peer)
     if member is not None:
         member.hello_asked_at = state.now

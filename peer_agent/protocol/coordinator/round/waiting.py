@@ -1,4 +1,4 @@
-"""Compute from earlier delays how long to wait for offers after a cut, and for replicas after a commit.
+"""Work out, from earlier delays, how long to wait for offers after a cut and for replicas after a commit.
 
 With staleness 1, a batch may be full before all replicas have applied the update. The next round waits for slow
 replicas, because their earlier work would otherwise become too old. It does not wait forever.
@@ -13,11 +13,11 @@ FIRST_S = 5.0  # seconds to wait if no earlier delay is known
 LONGEST_S = 60.0
 LEAST_S = 1.0
 SPREAD = 6  # the wait is this many median absolute deviations above the median
-PLANNED = 1.5  # times the plan's time: by then, averages have reached every peer
+PLANNED = 1.5  # times the plan's time, by when averages have reached every peer
 
 
 def usual_wait_s(delays: Collection[float], least_s: float) -> float:
-    """Return the seconds after which a peer that has not answered is unlikely to do so."""
+    """Return the time, in seconds, after which a peer that has not answered is unlikely to do so."""
     if not delays:
         return FIRST_S
     usual = median(delays)
@@ -28,7 +28,7 @@ def usual_wait_s(delays: Collection[float], least_s: float) -> float:
 def await_replicas(state: RunState, round_: Round) -> None:
     """After a commit, make the next cut wait until the working trainers have applied the update.
 
-    It does not wait for trainers whose offer the update left out. With staleness 0, it waits for no trainer.
+    It does not wait for trainers whose offer the update left out. With staleness 0, it waits for none.
     """
     if not state.recipe.staleness:
         return
@@ -41,7 +41,7 @@ def await_replicas(state: RunState, round_: Round) -> None:
 
 
 def await_return(state: RunState) -> None:
-    """After a restart, wait for the trainers of the last update, so that no round begins with only some of them."""
+    """After a restart, wait for the last update's trainers, so that no round begins with only some of them."""
     state.applying_until = state.now + FIRST_S if state.applying else 0.0
 
 
@@ -53,7 +53,7 @@ def take_replica(state: RunState, member: Member) -> None:
 
 
 def leave_behind(state: RunState) -> None:
-    """Stop waiting for replicas when a round begins. Record the whole wait as the delay of each missing replica."""
+    """Stop waiting for replicas when a round begins. Record the whole wait as each missing replica's delay."""
     if state.applying_since:
         state.applied.extend([state.now - state.applying_since] * len(state.applying))
     state.applying = set()

@@ -1,4 +1,4 @@
-"""Find slots and reducers that stall or lag in a reduction. Called on clock ticks."""
+"""Find slots and reducers that stall or lag during a reduction. Called on clock ticks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -15,15 +15,15 @@ from peer_agent.protocol.coordinator.workers.conduct import remake_s, usual_s
 from peer_agent.protocol.deadlines import batch_chunks, coming_s, waiting_s
 from peer_agent.protocol.identifiers import PeerId
 
-STALL_S = 4.0  # minimum seconds without a new chunk before a slot is dropped or a reducer is replaced
-LEAST_STALL_S = 1.0  # minimum seconds without a new chunk before a slot is dropped if rounds are short
-STALL_CHUNKS = 4.0  # a slot may also stop for the time in which faster slots get this many chunks
-WAIT = 4.0  # times the others' time: how long to wait for a slow slot or reducer
-HEARD_S = 3.0  # minimum seconds without a report before a reducer counts as stopped (reports come every second)
-STILL_BATCHES = 2.0  # a reducer may receive nothing for the planned time of this many batches of each slot
-REPORT_S = 1.0  # seconds between two reports of a reducer
-SILENT_REPORTS = 2  # number of missed reports after which a reducer's whole machine counts as stopped
-HANG_S = 3 * STALL_S  # minimum seconds without a chunk at any reducer before an unused reducer takes over
+STALL_S = 4.0  # minimum seconds without a new chunk before a slot is dropped or a reducer replaced
+LEAST_STALL_S = 1.0  # the same for dropping a slot when rounds are short
+STALL_CHUNKS = 4.0  # a slot may also pause for as long as faster slots take over this many chunks
+WAIT = 4.0  # how long to wait for a slow slot or reducer, as a multiple of the others' time
+HEARD_S = 3.0  # minimum seconds without a report before a reducer counts as stopped (one is due every second)
+STILL_BATCHES = 2.0  # a reducer may receive nothing for as long as this many batches of each slot should take
+REPORT_S = 1.0  # seconds between a reducer's reports
+SILENT_REPORTS = 2  # missed reports after which a reducer's whole machine counts as stopped
+HANG_S = 3 * STALL_S  # minimum seconds without a chunk at any reducer before an unused one takes over
 
 
 def take_progress(state: RunState, member: Member, progress: m.Progress) -> list[Command]:
@@ -91,17 +91,17 @@ def _repeat(state: RunState, round_: Round) -> list[Command]:
 
 
 def _not_begun(round_: Round) -> Iterator[int]:
-    """Yield slots that have sent nothing to a reducer although other slots have sent chunks there."""
+    """Yield slots that have sent nothing to a reducer although other slots have sent it chunks."""
     for slots in round_.progress.values():
         if any(moved.chunks for moved in slots.values()):
             yield from (slot for slot, moved in slots.items() if not moved.chunks and slot not in round_.dropped)
 
 
 def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[PeerId]:
-    """Return the reducers that have stopped, or too many of whose slots have, if other reducers can take over.
+    """Return reducers that have stopped, or too many of whose slots have, if other reducers can take over.
 
-    The time limit depends on the plan's duration or on the other reducers' times. If no reducer has finished, the
-    limit is a guess. The last reducer stays until the deadline, because a slow reducer is better than none.
+    The time limit depends on the plan's duration or on the other reducers' times. If no reducer has finished, the limit
+    is a guess. The last reducer stays until the deadline, because a slow reducer is better than none.
     """
     if behind := _behind_their_senders(round_):
         return behind
@@ -124,7 +124,7 @@ def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[Pee
 
 
 def _silent(state: RunState, round_: Round, reducers: set[PeerId]) -> set[int]:
-    """Return slots of silent reducers whose own gradients stopped when their reports did. No more chunks will come."""
+    """Return slots of silent reducers whose own gradients stopped when their reports did: no more chunks will come."""
     silent = set()
     for slot in (number for number, entry in enumerate(round_.slots) if entry.peer in reducers):
         heard_at = round_.reported.get(round_.slots[slot].peer, round_.planned_at)
@@ -136,20 +136,20 @@ def _silent(state: RunState, round_: Round, reducers: set[PeerId]) -> set[int]:
 
 
 def _spared(state: RunState, round_: Round, slots: set[int]) -> list[int]:
-    """Return the slots that the new attempt can drop instead of waiting for them again."""
+    """Return the slots that the new attempt can drop rather than wait for them again."""
     left = sorted(slots - round_.dropped)
     return left if state.phase is Phase.REDUCE and has_quorum_without(state, round_, left) else []
 
 
 def _has_all(round_: Round, reducer: PeerId) -> bool:
-    """Return True if a reducer waits for no more chunks. If it is stuck, its process or disk has stopped."""
+    """Return True if a reducer is waiting for no more chunks. If it is stuck, its process or disk has stopped."""
     slots, expected = round_.progress.get(reducer, {}), chunks_of(round_)[reducer]
     wanted = [slot for slot in range(len(round_.slots)) if slot not in round_.dropped]
     return all(slot in slots and slots[slot].chunks >= expected for slot in wanted)
 
 
 def _is_mute(state: RunState, round_: Round, reducer: PeerId) -> bool:
-    """Return True if a reducer has sent no report for too long. A reducer should report every second."""
+    """Return True if a reducer, which should report every second, has not done so for too long."""
     silent_s = state.now - round_.reported.get(reducer, round_.planned_at)
     return silent_s >= (_standing_s(round_, {reducer}) or HEARD_S)
 
@@ -197,7 +197,7 @@ def _least_s(state: RunState, round_: Round) -> float:
 
 
 def _stalled(state: RunState, round_: Round) -> Iterator[tuple[PeerId, int]]:
-    """Yield each stalled slot with the reducer that reports it. The time limit depends on the other slots' pace.
+    """Yield each stalled slot with the reducer reporting it. The time limit depends on the other slots' pace.
 
     A reducer that receives nothing from any slot blames no slot.
     """
@@ -211,10 +211,10 @@ def _stalled(state: RunState, round_: Round) -> Iterator[tuple[PeerId, int]]:
 
 
 def _slow(state: RunState, round_: Round) -> Iterator[int]:
-    """Yield unfinished slots once the finished slots have waited for four times their own sending time.
+    """Yield unfinished slots once the finished ones have waited for four times their own sending time.
 
-    If the finished slots lack a quorum, dropping the others would void the round, so wait until the finished slots
-    could compute another batch.
+    If the finished slots lack a quorum, dropping the others would void the round, so wait until the finished ones could
+    compute another batch.
     """
     for reducer, expected in chunks_of(round_).items():
         slots = {slot: at for slot, at in round_.progress.get(reducer, {}).items() if slot not in round_.dropped}

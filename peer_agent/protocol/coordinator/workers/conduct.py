@@ -11,22 +11,22 @@ from peer_agent.protocol.coordinator.events import Command, Note
 from peer_agent.protocol.coordinator.state import Conduct, Member, Phase, Round, RunState
 from peer_agent.protocol.identifiers import PeerId
 
-SILENT_S = 30.0  # minimum seconds of work without a delivery before a machine is silent (or three usual unit times)
-NEWCOMER_S = 600.0  # seconds of work without a first delivery before a machine is silent: it may be compiling
-AMNESTY_S = 2.0  # seconds after a void round until quarantines may be suspended again; doubles each time
-PATIENCE = 3.0  # a unit or a batch takes too long after this many times its usual time
-FIRST_LIFT_S = 30.0  # seconds until quotas are suspended, if no usual time is known
-LATE_UNITS = 2.0  # usual unit times without a delivery, after which a machine's share shrinks
-LATE_S = 1.0  # a share never shrinks in fewer seconds without a delivery, because a report may be on its way
-DELIVERIES = 9  # the median of this many most recent deliveries gives the pace
-FASTEST_S = 1e-3  # minimum seconds to count for a delivery
+SILENT_S = 30.0  # minimum seconds of work without a delivery before a machine is silent (or 3 usual unit times)
+NEWCOMER_S = 600.0  # the same before a first delivery, as the machine may be compiling
+AMNESTY_S = 2.0  # seconds after a void round before quarantines may be suspended again, doubling each time
+PATIENCE = 3.0  # a unit or batch takes too long after this many times its usual time
+FIRST_LIFT_S = 30.0  # seconds before quotas are suspended if no usual time is known
+LATE_UNITS = 2.0  # usual unit times without a delivery before a machine's share shrinks
+LATE_S = 1.0  # minimum seconds before a share shrinks, because a report may be on its way
+DELIVERIES = 9  # the pace is the median of this many recent deliveries
+FASTEST_S = 1e-3  # minimum seconds counted for a delivery
 OUT = (1, 4, 16)  # rounds of quarantine after the first, second and any further refusal or failure
 OUT_S = (0.0, 16.0, 64.0)  # minimum seconds of quarantine after the first, second and any further failure
-CONDUCTS_KEPT = 10_000  # maximum number of machines to remember while they are away
+CONDUCTS_KEPT = 10_000  # maximum number of machines remembered while they are away
 
 
 def recount(state: RunState, member: Member) -> None:
-    """Update the run's totals and the member's work clock after the member has changed."""
+    """Update the run's totals and the member's work clock after a change to the member."""
     ready = member.trains and member.reconciled and member.step == state.step
     awake = ready and is_counted(state, member.conduct)
     _put(state, member, (ready, awake, member.done_samples if awake else 0))
@@ -40,7 +40,7 @@ def discount(state: RunState, member: Member) -> None:
 
 
 def recount_all(state: RunState) -> None:
-    """Recount all trainers after the start or end of a round, which affects all of them."""
+    """Recount all trainers after the start or end of a round, since it affects all of them."""
     for member in state.members.values():
         if member.trains:
             recount(state, member)
@@ -60,7 +60,7 @@ def is_counted(state: RunState, conduct: Conduct) -> bool:
 
 
 def is_asked(state: RunState, conduct: Conduct) -> bool:
-    """Return True if the machine may take part in the next round and so gets leases."""
+    """Return True if the machine may take part in the next round and therefore gets leases."""
     return state.has_amnesty or not state.sits_out(conduct)
 
 
@@ -72,7 +72,7 @@ def _is_out(state: RunState, conduct: Conduct) -> bool:
 
 
 def _clock(state: RunState, member: Member) -> None:
-    """Run a machine's work clock, but only while the machine has leased units, is below its quota and may compute."""
+    """Run a machine's work clock, but only while it has leased units, is below its quota and may compute."""
     conduct = member.conduct
     left = state.leases.outstanding(member.accumulator) - len(member.done)
     may_work = state.goal == "running" and _may_compute(state, member)
@@ -84,9 +84,9 @@ def _clock(state: RunState, member: Member) -> None:
 
 
 def _may_compute(state: RunState, member: Member) -> bool:
-    """Return True if a trainer may compute. With staleness 0, the trainer must be up to date and no round may be open.
+    """Return True if a trainer may compute. With staleness 0, it must be up to date and no round may be open.
 
-    With staleness 1, it may be at most one step behind.
+    With staleness 1, it may be up to one step behind.
     """
     if not state.recipe.staleness:
         return state.phase is Phase.ACCUMULATE and member.counted[0]
@@ -94,7 +94,7 @@ def _may_compute(state: RunState, member: Member) -> bool:
 
 
 def for_later(state: RunState, member: Member) -> int:
-    """Return how many of a trainer's finished samples the open round does not use: with staleness 0, all of them."""
+    """Return how many of a trainer's finished samples the open round does not use: all of them with staleness 0."""
     offer = state.round.offers.get(member.peer) if state.round is not None and state.recipe.staleness else None
     if offer is None or offer.accumulator != member.accumulator:
         return member.done_samples
@@ -119,18 +119,18 @@ def delivered(state: RunState, member: Member, samples: int) -> None:
     look_soon(state, when=conduct.silent or conduct.owes)
     conduct.silent = conduct.owes = False
     if state.round is None or not state.recipe.staleness:
-        state.moved_at = state.now  # otherwise deliveries during a round would hide that the round makes no progress
+        state.moved_at = state.now  # otherwise, deliveries during a round would hide its lack of progress
     state.voided_for.discard(member.peer)
 
 
 def look_soon(state: RunState, *, when: bool = True) -> None:
-    """Make the next tick update all the shares and leases."""
+    """Make the next tick update all shares and leases."""
     if when:
         state.is_dirty, state.sweep_at = True, state.now
 
 
 def unit_s(state: RunState, conduct: Conduct) -> float:
-    """Return how many seconds the machine usually needs for a unit, or 0 before its first delivery."""
+    """Return how many seconds the machine usually takes per unit, or 0 before its first delivery."""
     return state.recipe.micro_batch / conduct.pace if conduct.pace else 0.0
 
 
@@ -142,7 +142,7 @@ def pace_now(state: RunState, conduct: Conduct) -> float:
 
 
 def idle_s(state: RunState, conduct: Conduct) -> float:
-    """Return for how many seconds since its last delivery the machine had leased units and could compute."""
+    """Return how many seconds since its last delivery the machine has had leased units and been able to compute."""
     running = state.now - conduct.working_since if conduct.working_since is not None else 0.0
     return conduct.worked_s + running
 
@@ -185,7 +185,7 @@ def struck(state: RunState, conduct: Conduct) -> None:
 
 
 def lied(state: RunState, conduct: Conduct) -> None:
-    """Quarantine a machine for the longest time, because its report about averages is proven false."""
+    """Quarantine a machine for the longest time, because its report about averages has been proven false."""
     conduct.strikes = max(conduct.strikes, len(OUT) - 1)
     struck(state, conduct)
 
@@ -204,15 +204,15 @@ def _send_out(state: RunState, conduct: Conduct, times: int) -> None:
 
 
 def usual_s(state: RunState) -> float:
-    """Return how many seconds a batch usually takes, or 0 before the first batch."""
+    """Return how many seconds a batch usually takes, or 0 before the first one."""
     return median(state.accumulated) if state.accumulated else 0.0
 
 
 def weigh_absence(state: RunState) -> None:
     """Suspend quarantines if the other machines cannot fill the batch within three times the usual time.
 
-    After each void round under a suspension, wait longer before the next suspension. A new machine reveals its pace
-    only with its first unit, and a cut makes it lose that unit.
+    After each void round during a suspension, wait longer before the next one. A new machine reveals its pace only with
+    its first unit, and a cut makes it lose that unit.
     """
     working = _working(state).values()
     paces = [conduct.pace for conduct in working if not _is_out(state, conduct)]
@@ -241,7 +241,7 @@ def _takes_too_long(state: RunState, pace: float, whole: float) -> bool:
 
 
 def remake_s(state: RunState, round_: Round, slots: Collection[int]) -> float:
-    """Return how many seconds a new batch takes without these slots' machines, or infinity if the round needs them."""
+    """Return how long a new batch takes without these slots' machines, or infinity if the round needs them."""
     slow = {round_.slots[slot].peer for slot in slots}
     paces = {peer: conduct.pace for peer, conduct in _working(state).items() if not _is_out(state, conduct)}
     others = sum(pace for peer, pace in paces.items() if peer not in slow)
@@ -252,7 +252,7 @@ def remake_s(state: RunState, round_: Round, slots: Collection[int]) -> float:
 
 
 def spend_amnesty(state: RunState) -> None:
-    """End a suspension of quarantines that did not lead to an update, and delay the next suspension."""
+    """End a suspension of quarantines that led to no update, and delay the next suspension."""
     if state.has_amnesty:
         state.amnesties += 1
         state.amnesty_from = state.now + min(AMNESTY_S * 2.0**state.amnesties, NEWCOMER_S)
@@ -260,7 +260,7 @@ def spend_amnesty(state: RunState) -> None:
 
 
 def lift(state: RunState) -> None:
-    """Suspend quotas while a batch takes more than three times the usual time."""
+    """Suspend quotas while a batch is taking more than three times the usual time."""
     usual = usual_s(state)
     limit = PATIENCE * usual if usual else FIRST_LIFT_S
     is_late = state.phase is Phase.ACCUMULATE and state.now - state.accumulating_since > max(limit, 1.0)
@@ -269,7 +269,7 @@ def lift(state: RunState) -> None:
 
 
 def keep_conduct(state: RunState, member: Member) -> None:
-    """Remember a departing machine's conduct in case the machine returns."""
+    """Remember a departing machine's conduct in case it returns."""
     state.conducts[member.peer] = member.conduct
     while len(state.conducts) > CONDUCTS_KEPT:
         state.conducts.pop(next(iter(state.conducts)))

@@ -9,18 +9,18 @@ from peer_agent.protocol.coordinator.state import Member, RunState
 from peer_agent.protocol.coordinator.workers.conduct import for_later, is_asked, is_close, is_counted, pace_now, recount
 from peer_agent.protocol.log.records import Unit
 
-HEADROOM = 1.25  # times its share: a trainer rests once its accumulator contains this much work
+HEADROOM = 1.25  # times its share: a trainer pauses once its accumulator contains this much work
 AHEAD = 2.0  # rounds for which units are leased in advance
-GROWTH = 2.0  # a machine's share is at most this many times its largest part of an update, or an equal share
-LOOKS = 4  # maximum checks per batch of the marks that change nothing, because each check visits all members
-MARKED = 4  # rounds of units below the marks; at half of that, the marks are raised
-HELLO_S = 5.0  # a peer gets no leases for this many seconds after a hello request
+GROWTH = 2.0  # a share is at most this many times the machine's largest part of an update, or an equal share
+LOOKS = 4  # most checks of the marks per batch that change nothing, as each visits all members
+MARKED = 4  # rounds of units below the marks, which are raised at half of that
+HELLO_S = 5.0  # seconds without leases for a peer after a hello request
 
 
 def deal(state: RunState) -> None:
     """Divide the batch among the working machines. A machine that has not delivered anything yet gets one unit.
 
-    A machine left out of the next round gets a share that matches its pace, for the round after that.
+    A machine left out of the next round gets a share matching its pace, for the round after that.
     """
     unit, batch = state.recipe.micro_batch, state.recipe.target_batch
     here = [p for p in state.members.values() if p.trains and is_close(state, p) and is_counted(state, p.conduct)]
@@ -54,7 +54,7 @@ def _limited(state: RunState, paced: Sequence[Member], batch: float, equal: floa
 
 
 def top_up_all(state: RunState) -> list[Command]:
-    """Raise the lease marks, and lease units to all the trainers."""
+    """Raise the lease marks, and lease units to all trainers."""
     commands = reserve(state)
     for member in state.members.values():
         if member.counted[0]:
@@ -80,12 +80,12 @@ def top_up(state: RunState, member: Member) -> list[Command]:
     if not is_asked(state, member.conduct):
         return []
     if member.hello_asked_at is not None and state.now - member.hello_asked_at < HELLO_S:
-        return []  # otherwise, the coordinator could not tell whether the hello includes a lease made after the request
+        return []  # otherwise, the hello might or might not include a lease made after the request
     unit, conduct = state.recipe.micro_batch, member.conduct
     is_known = conduct.pace and is_counted(state, conduct)
     share = member.share if is_known else unit
     quota = _quota(state, member, share, is_known=bool(is_known))
-    # Claiming more work than its quota earns a machine no further leases.
+    # A machine that claims more work than its quota earns no further leases by doing so.
     later = for_later(state, member)
     done = member.done_samples - later + min(later, quota)
     ahead = state.leases.held_samples.get(member.accumulator, 0) - done
@@ -103,7 +103,7 @@ def _may_lease(state: RunState) -> bool:
 
 
 def _quota(state: RunState, member: Member, share: int, *, is_known: bool) -> int:
-    """Return a trainer's quota. While quotas are suspended, one machine may fill the whole batch but no more."""
+    """Return a trainer's quota. While quotas are suspended, a machine may fill the whole batch but no more."""
     unit, batch = state.recipe.micro_batch, state.recipe.target_batch
     if not is_known:
         return min(for_later(state, member) + unit, max(batch, unit))

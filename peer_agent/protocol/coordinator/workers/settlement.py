@@ -12,12 +12,12 @@ from peer_agent.protocol.messages import Offer
 
 
 def end_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit] | None = None) -> int:
-    """End an accumulator's leases, or only those of the given units. Return how many samples came back at once."""
+    """End an accumulator's leases, or only those on the given units. Return how many samples came back at once."""
     return state.leases.take_back(accumulator, _ending(state, accumulator, units))
 
 
 def fail_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit]) -> list[Command]:
-    """End the leases of units whose gradients are not finite. A unit that fails too often is left out for good."""
+    """End the leases on units whose gradients are non-finite. A unit that fails too often is left out for good."""
     left_out = state.leases.failed(accumulator, _ending(state, accumulator, units))
     return [LeftOut(tuple(left_out))] if left_out else []
 
@@ -25,8 +25,7 @@ def fail_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Uni
 def _ending(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit] | None) -> set[Unit]:
     """Return the leases that can end now. If the round has no plan yet, withdraw the offer that contains them.
 
-    An update may still include units that are in the open plan. Units that the update leaves out return to the pool
-    after the round.
+    An update may still include units in the open plan. Units that it leaves out return to the pool after the round.
     """
     held = state.leases.held.get(accumulator, set())
     ending = set(held) if units is None else held.intersection(units)
@@ -56,7 +55,7 @@ def close_round(state: RunState, round_: Round) -> None:
 
 
 def settle_leases(state: RunState, record: Record, offers: Mapping[PeerId, Offer]) -> None:
-    """End the leases of an update's units. Tokens in chunks that the update left out are carried over (rule 9)."""
+    """End the leases on an update's units. Tokens in chunks that the update left out are carried over (rule 9)."""
     inclusions = inclusions_of(record)
     state.inclusions.append(inclusions)
     for entry in record.contributions:
@@ -83,7 +82,7 @@ def _settle_holder(state: RunState, peer: PeerId, entry: Contribution, offer: Of
 
 
 def grace(state: RunState) -> list[Command]:
-    """End the leases of lost peers after a fixed number of rounds rather than a fixed time (rule 11)."""
+    """End lost peers' leases after a fixed number of rounds rather than a fixed time (rule 11)."""
     commands: list[Command] = []
     for gone in [gone for gone in state.departed.values() if state.rounds - gone.rounds >= GRACE_ROUNDS]:
         depart(state, gone)

@@ -19,7 +19,7 @@ from server.reachability import check_port
 
 
 class Command(BaseCommand):
-    """A command that starts a site and volunteers, who train a small model on this machine."""
+    """Starts a site and volunteers that train a small model on this machine."""
 
     help = "Train a small language model here: a site, a relay and volunteers, each a process of its own."
     requires_system_checks: list[str] = []  # noqa: RUF012 (Django's own way)
@@ -50,7 +50,7 @@ class Command(BaseCommand):
             sys.exit(1)
         except KeyboardInterrupt:
             _say(demo.epilogue())
-            sys.exit(130 if options["exit"] else 0)  # without --exit, the demo ends only this way
+            sys.exit(130 if options["exit"] else 0)  # the only way that the demo ends without --exit
         if options["json"] is not None:
             options["json"].write_text(json.dumps(result, indent=2) + "\n")
         _say(f"The model is in {result['model_path']}" if result else "")

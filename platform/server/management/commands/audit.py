@@ -14,7 +14,7 @@ from runs.snapshots.replay import replay_all
 
 
 class Command(BaseCommand):
-    """A command that prints an audit's findings. It exits with status 1 if there are faults, else with 0."""
+    """Prints an audit's findings. Exits with status 1 if there are faults, otherwise with 0."""
 
     help = "Check a run's log, ledger and head against one another. The run may be training meanwhile."
 
@@ -26,7 +26,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="print one JSON object")
 
     def handle(self, **options: Any) -> None:
-        """Print the findings of a run's audit. For an unknown run, print E305."""
+        """Print the findings of a run's audit, or E305 if there is no such run."""
         run = Run.objects.filter(slug=options["run"]).first()
         if run is None:
             print(Problem.of("E305", address=options["run"]), file=sys.stderr)

@@ -13,7 +13,7 @@ from server.backups import back_up
 
 
 class Command(BaseCommand):
-    """A command that makes a new backup in a folder and prints its path. On a Problem, it exits with status 1."""
+    """Makes a new backup in a folder and prints its path. On a Problem, exits with status 1."""
 
     help = "Copy the database, keys and files into a new folder of FOLDER, while the site runs."
 

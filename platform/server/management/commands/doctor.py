@@ -1,4 +1,4 @@
-"""`manage.py doctor`: check the site, as its operators' page does."""
+"""`manage.py doctor`: check the site, as the operators' page does."""
 
 import sys
 from typing import Any
@@ -14,13 +14,13 @@ SIGNS = {health.State.OK: "✓", health.State.ABSENT: "○"}
 
 
 class Command(BaseCommand):
-    """A command that prints a line for each check. It exits with status 1 if a check needs attention, else with 0."""
+    """Prints a line for each check. Exits with status 1 if any check needs attention, otherwise with 0."""
 
     help = "Check the site: address, certificate, mail, relay, backup, disk and the rest of the operators' page."
     requires_system_checks = ()
 
     def handle(self, **_: Any) -> None:
-        """Run all checks, for the public address of the running site if a site is running."""
+        """Run all checks, using the public address of the site if it is running."""
         for name, value in public_settings(announced_url() or settings.PUBLIC_URL).items():
             setattr(settings, name, value)
         found = health.look(health.CHECKS, patience_s=health.LIMIT_S)

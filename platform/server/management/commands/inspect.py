@@ -1,4 +1,4 @@
-"""`manage.py inspect FILE…`: show what a run would learn from files. Needs no run, database or site."""
+"""`manage.py inspect FILE…`: show what a run would learn from files, without needing a run, database or site."""
 
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,11 @@ from peer_agent.site_work.inspecting import inspect
 from peer_agent.site_work.intake.verdict import Pixels, Verdict, encode_verdict, shown
 
 SIGNS = {"note": "·", "question": "?", "refusal": "✗"}
-MOST = 12  # most fields, classes and reasons that are printed
+MOST = 12  # most fields, classes and reasons printed
 
 
 class Command(BaseCommand):
-    """A command that prints the verdict, with JSON as its last line. It exits with 1 for a question or a refusal."""
+    """Prints the verdict, with JSON as its last line. Exits with status 1 if there is a question or a refusal."""
 
     help = "say what a run would learn from these files, before anything is uploaded"
     requires_system_checks = ()
@@ -40,7 +40,7 @@ class Command(BaseCommand):
 
 
 def lines_of(verdict: Verdict) -> list[str]:
-    """Return the verdict as lines for a terminal."""
+    """Return the verdict as lines for the terminal."""
     lines = [f"{SIGNS[found.severity]} {found.text}" for found in sorted(verdict.findings, key=_urgency)]
     if verdict.format:
         lines += [f"Format       {verdict.format}"]

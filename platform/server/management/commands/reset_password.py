@@ -1,4 +1,4 @@
-"""`manage.py reset_password NAME`: print a link for a person who has forgotten their password."""
+"""`manage.py reset_password NAME`: print a link for someone who has forgotten their password."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -11,7 +11,7 @@ from server.lock import announced_url
 
 
 class Command(BaseCommand):
-    """A command that prints a link for setting a new password. The link logs the person in, so share it privately."""
+    """Prints a link for setting a new password. The link logs the person in, so it must be shared privately."""
 
     help = "Print a one-time link with which a person sets a new password."
 

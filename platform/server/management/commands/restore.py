@@ -1,4 +1,4 @@
-"""`manage.py restore BACKUP`: put a backup in place while the site is stopped."""
+"""`manage.py restore BACKUP`: restore a backup while the site is stopped."""
 
 import sys
 from argparse import ArgumentParser
@@ -12,7 +12,7 @@ from server.backups import restore
 
 
 class Command(BaseCommand):
-    """A command that restores a backup and says what happens next. On a Problem, it exits with status 1."""
+    """Restores a backup and says what happens next. On a Problem, exits with status 1."""
 
     help = "Restore the database, keys and files from a backup, while the site is stopped."
 

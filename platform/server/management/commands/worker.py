@@ -1,4 +1,4 @@
-"""`manage.py worker`: do the background jobs of site processes that were started with `serve --no-worker`."""
+"""`manage.py worker`: do the background jobs of site processes started with `serve --no-worker`."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from server.worker import running_worker
 
 
 class Command(BaseCommand):
-    """A command that does the site's jobs, using the site's files and tables."""
+    """Does the site's jobs, using the site's files and tables."""
 
     help = "Do the site's background work: texts, first parameters, replays, releases."
 
@@ -51,7 +51,7 @@ class Command(BaseCommand):
 
 
 def show_metrics(host: str, port: int) -> None:
-    """Answer Prometheus at this address, in a thread. Raises Problem E405 if the address cannot be used."""
+    """Serve metrics to Prometheus at this address, in a thread. Raises Problem E405 if the address cannot be used."""
     try:
         start_http_server(port, host)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Bengali number format with digits in groups of three, as in charts, scripts and the terminal.
+"""The Bengali number format, with digits in groups of three, as in charts, scripts and the terminal.
 
 Django's own Bengali format does not group digits.
 """

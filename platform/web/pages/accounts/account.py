@@ -27,7 +27,7 @@ DONE = {
     "connected": gettext_lazy("Connected. You can now log in with it too."),
     "disconnected": gettext_lazy("Disconnected. It can no longer be used to log in."),
 }
-ROLES = 50  # roles that the page shows
+ROLES = 50  # roles shown on the page
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 

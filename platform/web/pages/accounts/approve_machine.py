@@ -29,7 +29,7 @@ ANSWERS = {"approve": True, "decline": False}
 @login_required
 @require_http_methods(["GET", "POST"])
 def approve(request: HttpRequest) -> HttpResponse:
-    """Ask for a code, show the machine that has it, store the user's answer, and show what happens next."""
+    """Ask for a code, show the machine that it belongs to, store the user's answer, and show what happens next."""
     typed = (request.POST if request.method == "POST" else request.GET).get("code", "")
     if not devices.typed_code(typed):
         return render(request, "web/accounts/approve_code.html", {"typed": ""})
@@ -47,7 +47,7 @@ def approve(request: HttpRequest) -> HttpResponse:
 
 
 def _request_behind(request: HttpRequest, typed: str) -> DeviceRequest:
-    """Return the request that a typed code belongs to. Only wrong codes count for the rate limit. Raises E223, E224."""
+    """Return the request that a typed code belongs to. Rate-limits wrong codes only. Raises Problem E223, E224."""
     who = rate_limits.person(request)
     rate_limits.spend(GUESSES, who)
     asked = devices.find_request(typed)

@@ -30,11 +30,11 @@ from web.http.faults import answer
 from web.http.requester import address_of
 from web.pages.accounts.forms import NameForm
 
-CONNECT = "connect"  # allauth's name for adding a login to the account of a logged-in user
-MARK_S = 3600  # seconds for which a link works; an older account page must be reloaded
-PENDING = "outside"  # session key of a newcomer who still has to choose a name
+CONNECT = "connect"  # allauth's name for adding a login to a logged-in user's account
+MARK_S = 3600  # how long links work; older account pages must be reloaded
+PENDING = "outside"  # session key for a newcomer yet to choose a name
 COUNTED = "log-ins by another site"
-MALFORMED = (AttributeError, KeyError, TypeError, ValueError)  # Any: the other site's answer may have any form
+MALFORMED = (AttributeError, KeyError, TypeError, ValueError)  # Any: the other site's response may have any form
 
 
 class LoginProvider(NamedTuple):
@@ -43,7 +43,7 @@ class LoginProvider(NamedTuple):
 
 
 class Connection(NamedTuple):
-    """An external login on the account page. `start` is the address that connects it; empty if it is connected."""
+    """An external login on the account page. `start` is the address for connecting it, or empty if it is connected."""
 
     provider: str
     name: str
@@ -51,7 +51,7 @@ class Connection(NamedTuple):
 
 
 class Newcomer(NamedTuple):
-    """A person known to the other site but not to this one."""
+    """Someone known to the other site but not to this one."""
 
     provider: str
     uid: str
@@ -65,7 +65,7 @@ def login_providers() -> list[LoginProvider]:
 
 
 def connections(person: Person) -> list[Connection]:
-    """Return the logins that a user can connect and those already connected, even if they are no longer offered."""
+    """Return the logins that a user can connect, and those already connected even if they are no longer offered."""
     names = {provider.provider: provider.name for provider in login_providers()}
     known = external_logins.connected(person)
     shown = {**names, **{provider: names.get(provider, provider) for provider in known}}
@@ -73,7 +73,7 @@ def connections(person: Person) -> list[Connection]:
 
 
 def _start(person: Person, provider: str) -> str:
-    """Return a signed address that works only for this person, so that no link can connect another person's account."""
+    """Return a signed address that works only for this person, so that no link can connect someone else's account."""
     mark = signing.dumps(person.pk, salt=f"connect {provider}")
     return f"{reverse('openid_connect_login', args=[provider])}?{urlencode({'process': CONNECT, 'mark': mark})}"
 
@@ -94,13 +94,13 @@ def providers_shown(_: HttpRequest) -> dict[str, Any]:
 class CheckedOpenID(OpenIDConnectOAuth2Adapter):  # type: ignore[misc] # allauth has no types
     """OpenID Connect with stricter checks than allauth's.
 
-    It verifies the ID token's signature, whereas allauth relies on TLS. The other site's two answers must be about the
-    same person.
+    It verifies the ID token's signature, whereas allauth relies on TLS. The other site's two responses must be about
+    the same person.
     """
 
     def complete_login(self, request: HttpRequest, app: Any, token: Any, **kwargs: Any) -> Any:
-        """Complete a login as allauth does, and check the ID token. Raises OAuth2Error."""
-        self.did_fetch_access_token = False  # False makes allauth verify the signature of the token
+        """Complete a login as allauth does, and also check the ID token. Raises OAuth2Error."""
+        self.did_fetch_access_token = False  # False makes allauth verify the token's signature
         found = super().complete_login(request, app, token, **kwargs)
         told = found.account.extra_data
         if not told.get("id_token") or told["id_token"].get("sub") != found.account.uid:
@@ -123,7 +123,7 @@ class OutsideAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc] # allau
     def on_authentication_error(
         self, request: HttpRequest, provider: Any, error: Any = None, exception: Any = None, extra_context: Any = None
     ) -> None:
-        """Answer a failed login. Always raises ImmediateHttpResponse, which skips allauth's own page."""
+        """Report a failed login. Always raises ImmediateHttpResponse, which skips allauth's own page."""
         state = (extra_context or {}).get("state") or {}
         if error == AuthError.CANCELLED:
             raise ImmediateHttpResponse(redirect("web:account" if state.get("process") == CONNECT else "web:login"))
@@ -152,7 +152,7 @@ def callback(request: HttpRequest, provider_id: str) -> HttpResponse:
 @rate_limits.limited(COUNTED, address_of)
 @require_http_methods(["GET", "HEAD", "POST"])
 def choose_name(request: HttpRequest) -> HttpResponse:
-    """Ask a newcomer for a name, because their name at the other site is taken or invalid here."""
+    """Ask a newcomer for a name, because their name on the other site is taken or invalid here."""
     if PENDING not in request.session:
         return redirect("web:login")
     newcomer = Newcomer(*request.session[PENDING])
@@ -169,7 +169,7 @@ def choose_name(request: HttpRequest) -> HttpResponse:
 
 
 def come_in(request: HttpRequest, newcomer: Newcomer) -> HttpResponse:
-    """Log in a user whom the other site has confirmed. If they are new and need another name, ask for it."""
+    """Log in a user whom the other site has confirmed. If they are new and need a different name, ask for one."""
     person = external_logins.person_known_as(provider=newcomer.provider, uid=newcomer.uid)
     if person is None:
         try:

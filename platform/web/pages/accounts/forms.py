@@ -10,7 +10,7 @@ NEW = forms.PasswordInput(attrs={"autocomplete": "new-password"})
 
 
 class NewPasswordForm(forms.Form):
-    """A form for a new password, for a user who has been identified in another way."""
+    """A form for a new password, for a user identified by other means."""
 
     password = forms.CharField(
         label=gettext_lazy("New password"), strip=False, help_text=gettext_lazy("At least 10 characters."), widget=NEW

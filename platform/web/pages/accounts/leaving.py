@@ -1,4 +1,4 @@
-"""Export of everything that the site stores about the user, and deletion of the account."""
+"""Exporting everything that the site stores about the user, and deleting the account."""
 
 import json
 from collections.abc import Iterator
@@ -32,12 +32,12 @@ from web.http import rate_limits
 from web.http.files import in_turns
 from web.http.requester import person_in
 
-AT_ONCE = 2000  # ledger rows held in memory at a time
+AT_ONCE = 2000  # ledger rows in memory at a time
 LEDGER = ("run__slug", "step", "machine__name", "samples", "tokens", "credit", "weight", "entry__digest")
 
 
 class DeleteForm(forms.Form):
-    """The form for deleting an account. It asks for the user's name, and for the password if the account has one."""
+    """The form for deleting an account. It asks for the user's name and, if the account has one, the password."""
 
     name = forms.CharField(
         label=gettext_lazy("Your name"), max_length=30, widget=forms.TextInput(attrs={"autocomplete": "off"})

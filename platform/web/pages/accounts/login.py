@@ -22,7 +22,7 @@ from web.http.requester import address_of
 from web.pages.accounts.forms import LoginForm, SignUpForm
 from web.run_picture.picture import TINTS
 
-CROWD = [place * 5 % TINTS for place in range(36)]  # tints of the strokes that are drawn beside a newcomer's place
+CROWD = [place * 5 % TINTS for place in range(36)]  # tints of the strokes drawn next to a newcomer's place
 
 log_in = rate_limits.limited("log-ins", address_of, failures_only=True)(
     rate_limits.limited("log-ins of this name", rate_limits.address_and_name, failures_only=True)(
@@ -61,7 +61,7 @@ def log_out(request: HttpRequest) -> HttpResponse:
 
 
 def after_login(request: HttpRequest) -> str:
-    """Return the address to which a login leads: the requested one, or the front page if that is on another site."""
+    """Return where a login leads: to the requested address, or to the front page if that is on another site."""
     wanted = request.POST.get("next") or request.GET.get("next") or ""
     is_here = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, require_https=request.is_secure())
     return wanted if is_here else "web:runs"
@@ -74,7 +74,7 @@ def operator_secret() -> str:
 
 @require_http_methods(["GET", "POST"])
 def first_operator(request: HttpRequest, secret: str) -> HttpResponse:
-    """Create the site's first operator. After that, the link no longer works."""
+    """Create the site's first operator. The link no longer works after that."""
     if has_operator() or not secrets.compare_digest(secret.encode(), operator_secret().encode()):
         raise Http404
     form = SignUpForm(request.POST or None)

@@ -33,16 +33,16 @@ DAYS = (
 )
 MOST_GB, MOST_MBPS, LEAST_MBPS = 100_000, 100_000, 0.1
 MOST_IDLE = 24 * 60
-# The fields of each group and their units.
+# The fields of each group, and their units
 POWER = {"threads": "", "duty_percent": "%", "memory_gb": "GB", "disk_gb": "GB"}
 NETWORK = {"up_mbps": "Mb/s", "down_mbps": "Mb/s", "month_gb": "GB"}
 EVERY_DAY = ("from_all", "to_all")
-LAST_MINUTE = time(23, 59)  # time fields do not accept 24:00, so this means the end of the day
+LAST_MINUTE = time(23, 59)  # time fields do not accept 24:00, so this stands for the end of the day
 NO_LIMIT = gettext_lazy("no limit")
 
 
 def _number(label: Any, help_text: Any = "", *, most: float, least: float = 1, empty: Any = NO_LIMIT) -> forms.Field:
-    """Return an optional number field, which accepts fractions if `least` is a float. Without a value, show `empty`."""
+    """Return an optional number field, which accepts fractions if `least` is a float. An unset one shows `empty`."""
     kind = forms.FloatField if isinstance(least, float) else forms.IntegerField
     widget = forms.NumberInput(attrs={"placeholder": empty})
     return kind(label=label, help_text=help_text, min_value=least, max_value=most, required=False, widget=widget)
@@ -54,7 +54,7 @@ def _time_field(label: str) -> forms.TimeField:
 
 
 class LimitsForm(forms.Form):
-    """The limits of a machine. An empty field sets no limit beyond those the agent was started with."""
+    """A machine's limits. An empty field sets no limit beyond those that the agent was started with."""
 
     threads = _number(
         gettext_lazy("CPU threads"), gettext_lazy("Without a limit, the agent's own setting applies."), most=1024
@@ -131,7 +131,7 @@ class LimitsForm(forms.Form):
         return names
 
     def clean(self) -> dict[str, Any]:
-        """Require both a start and an end for each day's hours."""
+        """Require each day's hours to have both a start and an end."""
         cleaned: dict[str, Any] = super().clean() or {}
         for day, name in enumerate(DAYS):
             if (cleaned.get(f"from_{day}") is None) != (cleaned.get(f"to_{day}") is None):
@@ -151,7 +151,7 @@ class LimitsForm(forms.Form):
                 yield Hours(day, 60 * first.hour + first.minute, end or DAY_MINUTES)
 
     def limits(self) -> OwnerLimits:
-        """Return the limits from a valid form as the protocol's struct."""
+        """Return a valid form's limits as the protocol's struct."""
         given = self.cleaned_data
         return OwnerLimits(
             threads=given["threads"] or 0,

@@ -41,8 +41,8 @@ from web.run_picture import counts
 from web.words import in_bytes, titled_in_words_of_page
 
 HOUR_S = 3600
-PAUSES = {"1h": HOUR_S, "2h": 2 * HOUR_S, "8h": 8 * HOUR_S}  # any other value: until the owner resumes the machine
-PAUSE_CHOICES = (  # values of the form field, and their names
+PAUSES = {"1h": HOUR_S, "2h": 2 * HOUR_S, "8h": 8 * HOUR_S}  # any other value: until the owner resumes it
+PAUSE_CHOICES = (  # the form field's values and their names
     ("1h", gettext_lazy("For 1 hour")),
     ("2h", gettext_lazy("For 2 hours")),
     ("8h", gettext_lazy("For 8 hours")),
@@ -57,9 +57,9 @@ MOST_RUNS = 500  # most runs searched for a machine, newest first
 
 
 class OwnMachine(NamedTuple):
-    """A machine's row on the page. `run` is the run it is in now. `samples` and `averaged` are sums over all runs.
+    """A machine's row on the page. `run` is the run that it is in now. `samples` and `averaged` are sums over all runs.
 
-    `number` is greater than 1 if the owner has earlier machines with the same name.
+    `number` is greater than 1 if the owner has older machines with the same name.
     """
 
     machine: Machine
@@ -79,7 +79,7 @@ class OwnMachine(NamedTuple):
 
     @property
     def asked(self) -> str:
-        """Text about an instruction from the owner that the connected machine has not yet confirmed, or ""."""
+        """Text about an instruction from the owner that the connected machine has yet to confirm, or ""."""
         control = self.control
         if control.report is None or control.is_heard:
             return ""
@@ -130,12 +130,12 @@ def own_machines(person: Person) -> list[OwnMachine]:
 
 
 def _number_of(machine: Machine, machines: Iterable[Machine]) -> int:
-    """Return the machine's number, counted from 1, among the machines with the same name, the oldest first."""
+    """Return the machine's number, counting from 1, among machines with the same name, oldest first."""
     return 1 + sum(other.name == machine.name and other.created_at < machine.created_at for other in machines)
 
 
 def runs_to_move_to(person: Person) -> list[Run]:
-    """Return the open runs to which the user's machines could move, newest first."""
+    """Return the open runs that the user's machines could move to, newest first."""
     open_ones = helped_runs(person).filter(pk__in=listed_runs(person).values("pk"), state__in=HOSTED)
     return list(open_ones.order_by("-created_at").only("slug", "title")[:MOST_CHOICES])
 
@@ -210,9 +210,9 @@ def change_machine(request: HttpRequest, machine_id: UUID) -> HttpResponse:
 
 
 def _asked(form: QueryDict) -> Callable[[Instructions], Instructions] | None:
-    """Return the change to a machine's instructions that a form requests, or None if the form requests something else.
+    """Return the change to a machine's instructions that a form requests, or None if it requests something else.
 
-    The slug of a run is not checked here: the machine itself reports an unknown run.
+    A run's slug is not checked here: the machine itself reports an unknown run.
     """
     if "pause" in form or "resume" in form:
         length_s = PAUSES.get(form.get("pause", ""), 0)

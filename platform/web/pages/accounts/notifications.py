@@ -1,4 +1,4 @@
-"""Notification settings: events and channels. Also pages for links in e-mails, which work without a login."""
+"""Notification settings: events and channels. Also the pages that links in e-mails open, which need no login."""
 
 import hashlib
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ DONE = {
     "on": gettext_lazy("Switched on again."),
     "test": gettext_lazy("A test is on its way and should arrive within seconds. See the result below."),
 }
-MAIL_ID, HOOK_ID = "mail-%s", "hook-%s"  # ids of fields; two forms on the page have a field of the same name
+MAIL_ID, HOOK_ID = "mail-%s", "hook-%s"  # ids of fields; two forms on the page have fields of the same name
 STATES = {
     Notice.State.WAITING: pgettext_lazy("notice", "on its way"),
     Notice.State.SENT: pgettext_lazy("notice", "sent"),
@@ -191,7 +191,7 @@ def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def stop_mail(request: HttpRequest, token: str) -> HttpResponse:
-    """Stop e-mails to an address, through the link in each of them. Only a POST does so."""
+    """Stop e-mails to an address, through the link in each of them. Only a POST has this effect."""
     try:
         if request.method == "POST":
             services.stop_mail(token=token)

@@ -44,13 +44,13 @@ looks = rate_limits.limited("looks at a run", address_of, methods=("GET",), own=
 WEEKS = 26
 ROWS = 25  # steps listed at a time
 LISTED = 8  # other runs listed on a certificate
-DIGITS, GROUP = 16, 4  # digits of a digest that are shown, in groups
+DIGITS, GROUP = 16, 4  # digits shown of a digest, in groups
 
 
 @looks
 @require_safe
 def person_page(request: HttpRequest, name: str) -> HttpResponse:
-    """Show a person's contributions. The person sees more runs on this page than others do."""
+    """Show a person's contributions. On their own page, people see more runs than others do."""
     person = person_or_404(request, name)
     given, today = contributions(person, request.user), day_of(timezone.now())
     facts = {
@@ -73,7 +73,7 @@ def person_page(request: HttpRequest, name: str) -> HttpResponse:
 @looks
 @require_safe
 def rounds_page(request: HttpRequest, name: str, slug: str) -> HttpResponse:
-    """List the steps of a run that include the person's work, and draw the newest ones."""
+    """List the steps of a run that include the person's work, and draw the latest ones."""
     person = person_or_404(request, name)
     run = get_object_or_404(runs_shown(person, request.user), slug=slug)
     found = rows_before(ledger_of(person, run), request, ROWS)
@@ -165,7 +165,7 @@ def _grouped(digest: str) -> str:
 @looks
 @require_safe
 def preview_image(request: HttpRequest, name: str) -> HttpResponse:
-    """Return the preview image of a person's page: figures, and the name if the font can draw it."""
+    """Return the preview image for a person's page: figures, and the name if the font can draw it."""
     person = person_or_404(request, name)
     given = contributions(person, None)
     unit = "samples" if given.samples != 1 else "sample"
@@ -189,7 +189,7 @@ def show_page(request: HttpRequest) -> HttpResponse:
 
 
 def person_or_404(request: HttpRequest, name: str) -> Person:
-    """Return the person whose page this is. Raises Http404 if there is none, or if the viewer may not see the page."""
+    """Return the person whose page this is. Raises Http404 if there is none or the viewer may not see the page."""
     person = person_with_page(name, viewer=request.user)
     if person is None:
         raise Http404
@@ -227,11 +227,11 @@ def drawn(figure: str, unit: str, below: str, name: str) -> bytes:
     return figure_png(figure, unit, below, name)
 
 
-# The last half year or, for a newcomer, the first month, day by day
+# The last half year, or the first month for a newcomer, day by day
 
 
 def days_of(by_day: Mapping[int, int], today: int, tint: int) -> dict[str, Any]:
-    """Return the drawing of the days, the dates at its ends, and a sentence about it."""
+    """Return the drawing of the days, the dates at either end, and a sentence about it."""
     given, words, first = per_day(by_day, today), summary(by_day, today), first_day(by_day, today)
     last = first + max(len(given), strokes.FIRST_DAYS) - 1
     drawing = strokes.days(given, tint, words)
@@ -239,7 +239,7 @@ def days_of(by_day: Mapping[int, int], today: int, tint: int) -> dict[str, Any]:
 
 
 def per_day(by_day: Mapping[int, int], today: int) -> Sequence[int]:
-    """Return the samples of each day to draw, oldest first.
+    """Return the samples for each day to draw, oldest first.
 
     `by_day` maps each day (a UTC day number, counted from 1970-01-01) to the samples contributed that day.
     """
@@ -247,7 +247,7 @@ def per_day(by_day: Mapping[int, int], today: int) -> Sequence[int]:
 
 
 def first_day(by_day: Mapping[int, int], today: int) -> int:
-    """Return the first day to draw: the day of the first samples if it is recent, else a Monday half a year ago."""
+    """Return the first day to draw: the day of the first samples if recent, or else a Monday half a year ago."""
     begun = min(by_day, default=0)
     return begun if today - strokes.FIRST_DAYS < begun <= today else _half_a_year_before(today)
 
@@ -257,7 +257,7 @@ def _half_a_year_before(today: int) -> int:
 
 
 def summary(by_day: Mapping[int, int], today: int) -> str:
-    """Return a sentence such as “Active on 31 of the last 180 days”, about the days that are drawn."""
+    """Return a sentence such as “Active on 31 of the last 180 days”, about the days drawn."""
     given = per_day(by_day, today)
     if len(given) == 1:
         return _("The first samples came today (UTC).")

@@ -1,4 +1,4 @@
-"""Pages of teams: contributions, members, and the invitation link."""
+"""Team pages: contributions, members, and the invitation link."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def team_page(request: HttpRequest, slug: str) -> HttpResponse:
 @looks
 @require_safe
 def preview_image(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return the preview image of a team's page, from the runs that everyone may see."""
+    """Return the preview image for a team's page, based on runs that everyone may see."""
     del request
     team = get_object_or_404(Team, slug=slug)
     by_run = given_by_run(team, listed_runs(None))
@@ -92,7 +92,7 @@ def new_link(request: HttpRequest, slug: str) -> HttpResponse:
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
-    """Explain what joining means; a POST joins the team. Only invalid links count towards the rate limit."""
+    """Explain what joining means. A POST joins the team. Only invalid links count towards the rate limit."""
     guess = rate_limits.invitation_guess(request)
     fault: Fault | None = None
     try:
@@ -104,7 +104,7 @@ def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
             return redirect("web:team", slug=slug)
     except rate_limits.TooOften as problem:
         return rate_limits.refusal(request, problem)
-    except ValidationError:  # the user joined two teams at once, and the other request was faster
+    except ValidationError:  # the user joined two teams at once, and the other request won
         return redirect("web:account")
     except Problem as problem:
         fault = problem.fault
@@ -170,7 +170,7 @@ def _page(request: HttpRequest, team: Team, *, link: str = "") -> HttpResponse:
 
 
 def _training_now(request: HttpRequest) -> set[str]:
-    """Return the names of the people who are training now in the runs that the viewer may see, in two queries."""
+    """Return the names of the people now training in runs that the viewer may see, in two queries."""
     runs = hosted_runs(request.user)
     here = presence.online_in(runs)
     return {peer.name for run in runs for peer in training_in(run, here.get(run.pk, ()))}

@@ -1,1 +1,1 @@
-"""Pages of a run: creating, watching and managing it, and downloading its model."""
+"""A run's pages: creating, watching and managing it, and downloading its model."""

@@ -1,4 +1,4 @@
-"""A run's activity by kind, as a page and as RSS. Also the record of actions that people took in their roles."""
+"""A run's activity by kind, as a page and as RSS. Also the record of what people did in their roles."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -28,8 +28,8 @@ from web.http.requester import run_or_404
 from web.pages.runs.milestones import KINDS, Milestone, milestones_of
 from web.run_picture import card_sentences
 
-PAGE, FEED = 100, 50  # lines
-MILESTONE, MILESTONES = "milestone", "milestones"  # the kind of such lines, and the filter for them
+PAGE, FEED = 100, 50  # in lines
+MILESTONE, MILESTONES = "milestone", "milestones"  # the kind of these lines, and the filter for them
 NAMES = {
     "": pgettext_lazy("activity", "All"),
     MILESTONES: pgettext_lazy("activity", "Milestones"),
@@ -38,19 +38,19 @@ NAMES = {
     "problems": pgettext_lazy("activity", "Problems"),
     "organizer": pgettext_lazy("activity", "Organizer"),
 }
-# Characters that XML does not allow.
+# Characters that XML does not allow
 UNPRINTED = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
-TRAIL_PAGE = 50  # lines
-STEP_OF = re.compile(r"step ([\d,]+):")  # how a line about a step begins
+TRAIL_PAGE = 50  # in lines
+STEP_OF = re.compile(r"step ([\d,]+):")  # how lines about steps begin
 
 
 class Told(NamedTuple):
-    """A line of the page. If it stands for several steps, `steps` has their lines, the newest first."""
+    """A line on the page. If it stands for several steps, `steps` has their lines, latest first."""
 
     at: datetime
     kind: str
     text: str
-    name: str = ""  # the person with whose name the line begins; `text` has the rest
+    name: str = ""  # the person whose name begins the line; `text` has the rest
     names: tuple[str, ...] = ()  # the people named after the text
     more: str = ""
     steps: Sequence[ActivityLine] = ()
@@ -58,7 +58,7 @@ class Told(NamedTuple):
 
 @require_safe
 def activity_page(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show lines of the timeline, of one kind or of all kinds. The page of all kinds also has the milestones."""
+    """Show lines of the timeline, of one kind or all kinds. The page of all kinds also shows the milestones."""
     run = run_or_404(access_run, request, slug)
     asked = request.GET.get("show", "")
     show = asked if asked in NAMES else ""
@@ -82,7 +82,7 @@ def activity_page(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def _on_page(reached: Sequence[Milestone], run: Run, request: HttpRequest, found: Older) -> list[Milestone]:
-    """Return the milestones from the time that this part of the timeline covers. The last part has all earlier ones."""
+    """Return the milestones in the period that this part of the timeline covers. The last part has all earlier ones."""
     said = request.GET.get("before", "")
     newer = run.activity.filter(pk=int(said)).values_list("at", flat=True).first() if BEFORE.fullmatch(said) else None
     if not found.rows and said:
@@ -95,7 +95,7 @@ def _on_page(reached: Sequence[Milestone], run: Run, request: HttpRequest, found
 
 
 def _drawing(run: Run, steps: Collection[int]) -> str:
-    """Draw the run so far with the strokes of these steps marked; return an empty text before the first step."""
+    """Draw the run so far, with the strokes of these steps marked. Return an empty string before the first step."""
     points, last = [(float(point.step), point.loss) for point in selectors.loss_points(run)], run.head.step
     if not points:
         return ""
@@ -106,7 +106,7 @@ def _drawing(run: Run, steps: Collection[int]) -> str:
 
 
 def _told(lines: Iterable[ActivityLine], milestones: Iterable[Milestone], *, folds: bool) -> list[Told]:
-    """Merge lines and milestones, the newest first. With `folds`, show consecutive steps of a day as one line."""
+    """Merge lines and milestones, latest first. With `folds`, show consecutive steps of a day as one line."""
     told, waiting = list[Told](), list(milestones)
     for line in lines:
         while waiting and waiting[0].at >= line.at:
@@ -171,7 +171,7 @@ def _printed(text: str) -> str:
 
 
 class Line(NamedTuple):
-    """A line of the record. With `is_subject`, the sentence is `who` followed by `what`; else it is just `what`."""
+    """A line of the record. With `is_subject`, the sentence is `who` followed by `what`; otherwise, just `what`."""
 
     at: datetime
     who: str

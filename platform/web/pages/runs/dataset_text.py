@@ -1,4 +1,4 @@
-"""The data that comes with a form: a file, an earlier upload in pieces, or the name of a Hub repository."""
+"""The data submitted with a form: a file, an earlier upload in pieces, or the name of a Hub repository."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ def found_on_hub(person: Person, form: NewRunForm | SourceForm) -> OnHub | None:
 
 
 def stored_text(person: Person, form: NewRunForm, found: OnHub | None = None) -> Dataset | None:
-    """Store the data from a valid form. Return None if the form has no data.
+    """Store the data from a valid form. Return None if there is none.
 
     `found` is the Hub repository that the form names. Raises Problem E301, E307, E317, E366, E377 before storing, and
     E303, E304, E311, E318, E365.
@@ -51,7 +51,7 @@ def stored_text(person: Person, form: NewRunForm, found: OnHub | None = None) ->
 def too_often(request: HttpRequest) -> HttpResponse | None:
     """Count forms that upload a file or name a Hub repository.
 
-    If the person has sent too many, return the refusal; otherwise return None.
+    If the person has sent too many, return the refusal; otherwise, None.
     """
     if not request.FILES and not request.POST.get("hub"):
         return None
@@ -74,7 +74,7 @@ def stored_beside(
 
 
 class _Brought(NamedTuple):
-    """The data of a form: a file, an upload in pieces, or a Hub repository. Empty if the form has none."""
+    """A form's data: a file, an upload in pieces, or a Hub repository. Empty if there is none."""
 
     filename: str = ""
     size: int = 0
@@ -83,7 +83,7 @@ class _Brought(NamedTuple):
 
 
 def _brought(person: Person, form: forms.Form, found: OnHub | None) -> _Brought:
-    """Return the data of the form. Raises Problem E318 if its upload is gone."""
+    """Return the form's data. Raises Problem E318 if its upload is gone."""
     given = form.cleaned_data
     if found is not None:
         return _Brought(found.repository, found.size, found=found)

@@ -1,4 +1,4 @@
-"""Pages that create a run, change a draft, or change the description of a run."""
+"""Pages for creating a run, changing a draft, or changing a run's description."""
 
 from django.conf import settings
 from django.contrib.auth.decorators import login_required
@@ -26,7 +26,7 @@ from web.pages.runs.forms.recipe import LAPTOPS
 @rate_limits.limited("uploads", rate_limits.person)
 @require_http_methods(["GET", "POST"])
 def new_run(request: HttpRequest) -> HttpResponse:
-    """Create a draft from a form. The next page shows the verdict on its data, and a button that publishes the run."""
+    """Create a draft from a form. The next page shows the verdict on its data and a button for publishing the run."""
     form = NewRunForm(
         request.POST or None,
         request.FILES or None,
@@ -48,7 +48,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_http_methods(["GET", "POST"])
 def edit_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """Edit all parts of a draft or, for any other run, only its title, purpose, prompts and visibility."""
+    """Edit all of a draft or, for any other run, only its title, purpose, prompts and visibility."""
     run = run_or_404(access_managed_run, request, slug)
     if run.state == Run.State.DRAFT:
         return _edit_draft(request, run)
@@ -102,7 +102,7 @@ def _create(request: HttpRequest, form: NewRunForm, found: OnHub | None) -> Run:
 
 @transaction.atomic
 def _change_draft(request: HttpRequest, run: Run, form: DraftForm, found: OnHub | None) -> None:
-    """Apply all changes in the form to the draft, or none. Raises Problem."""
+    """Apply the form's changes to the draft, either all or none. Raises Problem."""
     recipe, person = form.recipe(), person_in(request)
     dataset = stored_text(person, form, found)
     licence = form.cleaned_data["licence"] or (dataset or run.dataset).licence

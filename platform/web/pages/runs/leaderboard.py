@@ -1,4 +1,4 @@
-"""The page with the full leaderboard of a run."""
+"""The page with a run's full leaderboard."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -33,7 +33,7 @@ from web.run_picture.picture import TALLEST, tint_of
 from web.run_picture.status_sentence import training_in
 
 Row = LeaderboardLine | MachineLine | PeriodLine | TeamLine
-PAGE = 100  # rows
+PAGE = 100  # in rows
 NO_TEAM = gettext_lazy("No team has any samples yet.")
 BOARDS: dict[str, Callable[..., Sequence[Row]]] = {
     "people": standings.leaderboard,
@@ -45,14 +45,14 @@ MOST_PAGES = 1_000_000
 
 @require_safe
 def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
-    """Rank people, machines or teams, or the people of a period. A reader who is not listed gets an extra line."""
+    """Rank people, machines or teams, or people over a period. A reader who is not listed gets an extra line."""
     run = run_or_404(access_run, request, slug)
     of, period = _of(request), _period(request)
     page = _page_number(request)
     found = _rows(run, of, period, offset=(page - 1) * PAGE)
     rows, totals = found[:PAGE], standings.totals(run)
     trainers = training_in(run, presence.online(run))
-    is_whole = period == Period.ALL  # the page shows shares of all samples; the week's board weights them by age
+    is_whole = period == Period.ALL  # the page shows shares of all samples; the weekly board weights them by age
     facts = {
         "run": run,
         "is_live": run.state in LIVE,
@@ -105,7 +105,7 @@ def _key(row: Row) -> str:
 
 
 def _here(rows: Sequence[Row], trainers: Sequence[OnlinePeer]) -> set[str]:
-    """Return the keys of the people, machines or teams that are training now, in at most one query."""
+    """Return the keys of the people, machines or teams now training, in at most one query."""
     people = {peer.name for peer in trainers}
     if not rows or not people or not isinstance(rows[0], MachineLine | TeamLine):
         return people
@@ -117,7 +117,7 @@ def _here(rows: Sequence[Row], trainers: Sequence[OnlinePeer]) -> set[str]:
 
 
 def _own(request: HttpRequest, rows: Sequence[Row]) -> str:
-    """Return the name of the reader or, on the board of teams, of the reader's team, or "" if there is none."""
+    """Return the name of the reader or, on the team board, of the reader's team, or "" if there is none."""
     person = person_of(request.user)
     if person is None:
         return ""
@@ -128,16 +128,16 @@ def _own(request: HttpRequest, rows: Sequence[Row]) -> str:
 
 
 def _training(trainers: Sequence[OnlinePeer]) -> str:
-    """Return a sentence such as “12 people are training now.”, or "" if no one is."""
+    """Return a sentence such as “12 people are training now.”, or "" if no one is training."""
     number = len({peer.name for peer in trainers})
     message = ngettext("%(people)s is training now.", "%(people)s are training now.", number)
     return message % {"people": counts.people(number)} if number else ""
 
 
 def _shares(rows: Sequence[Row], whole: int) -> str:
-    """Draw the samples as strokes, each one percent, in the order of the rows.
+    """Draw the samples as strokes of one percent each, in the order of the rows.
 
-    If `whole` is more than the rows' samples, the rest comes last, in grey.
+    If `whole` exceeds the rows' samples, the rest comes last, in grey.
     """
     by_name: Counter[str] = Counter()
     for row in rows:

@@ -159,7 +159,7 @@ def remove_member(request: HttpRequest, slug: str, member_id: int) -> HttpRespon
 @login_required
 @require_POST
 def remove_person(request: HttpRequest, slug: str) -> HttpResponse:
-    """Remove a person by name. The form is on the manage page and on the leaderboard."""
+    """Remove a person by name, through the form on the manage page or on the leaderboard."""
     run, form = run_or_404(access_moderated_run, request, slug), MemberForm(request.POST, prefix="remove")
     return named(request, run, form, membership.remove_person, wrong="removal_form")
 
@@ -174,13 +174,13 @@ def let_back(request: HttpRequest, slug: str, member_id: int) -> HttpResponse:
 
 
 def _place(request: HttpRequest, run: Run, removed: Member | None = None) -> str:
-    """Return the address of the page on which a person was removed or restored. That page can undo a removal."""
+    """Return the address of the page on which a person was removed or restored, where a removal can be undone."""
     name = "web:standings" if request.POST.get("back") == "leaderboard" else "web:manage"
     return reverse(name, args=[run.slug]) + (f"?undo={removed.pk}" if removed is not None else "")
 
 
 def just_removed(request: HttpRequest, run: Run) -> Member | None:
-    """Return the member whom the last request removed, or None. The page offers to undo the removal."""
+    """Return the member removed by the last request, or None. The page offers to undo the removal."""
     said = request.GET.get("undo", "")
     is_number = said.isascii() and said.isdigit() and len(said) < MOST_DIGITS
     return membership.removed_from(run).filter(pk=int(said)).first() if is_number else None
@@ -208,11 +208,11 @@ def revoke_invitation(request: HttpRequest, slug: str, invitation_id: int) -> Ht
     return redirect("web:manage", slug=slug)
 
 
-# Answers
+# Responses
 
 
 def managed(request: HttpRequest, run: Run, action: Callable[[], object]) -> HttpResponse:
-    """Carry out an action on the run. Show a failure at the top of the manage page."""
+    """Carry out an action on the run. On failure, say why at the top of the manage page."""
     try:
         action()
     except Problem as problem:
@@ -232,7 +232,7 @@ def submitted(
 def named(
     request: HttpRequest, run: Run, form: MemberForm, action: Callable[..., Member], *, wrong: str
 ) -> HttpResponse:
-    """Carry out an action on the person named in a form. Show a failure beside the name, in the form called `wrong`."""
+    """Carry out an action on the person named in a form. Show any failure next to the name, in the form `wrong`."""
     if form.is_valid():
         try:
             member = action(run=run, name=form.cleaned_data["name"], by=person_in(request))
@@ -248,7 +248,7 @@ def named(
 def asked_once_more(
     request: HttpRequest, run: Run, page: str, action: Callable[[], object], answer: HttpResponse, **facts: Any
 ) -> HttpResponse:
-    """Show a page that asks for confirmation. On POST, carry out the action, or show why it failed."""
+    """Show a page that asks for confirmation. On POST, carry out the action or show why it failed."""
     fault = None
     if request.method == "POST":
         try:
@@ -318,7 +318,7 @@ class Section(NamedTuple):
 
 
 def groups_of(run: Run, own: Run.Role | None, facts: Mapping[str, Any]) -> list[tuple[str, str, list[Section]]]:
-    """Return the groups of sections that a person with the role `own` sees: anchor, title and sections of each."""
+    """Return the groups of sections shown to a person with the role `own`: each one's anchor, title and sections."""
     manages, is_draft, is_over = own in MANAGING, facts["is_draft"], run.state == Run.State.FINISHED
     verdict = Section("verdict", _("What the run learns from") if facts["verdict"] else "")
     is_asked = is_draft and bool(facts["verdict"] and facts["verdict"]["asked"])
@@ -378,7 +378,7 @@ def source_facts(run: Run, lines: Sequence[SourceLine]) -> dict[str, Any]:
 
 
 def fetched(dataset: Dataset) -> tuple[int, int] | None:
-    """Return the number of bytes fetched from the Hub so far and the total, or None if nothing is being fetched."""
+    """Return how many bytes have been fetched from the Hub, and of how many, or None if none are being fetched."""
     coming = [each for each in dataset.parts() if each.origin]
     if dataset.state not in (Dataset.State.UPLOADED, Dataset.State.PREPARING) or all(e.is_fetched for e in coming):
         return None
@@ -386,7 +386,7 @@ def fetched(dataset: Dataset) -> tuple[int, int] | None:
 
 
 def headline_for(run: Run) -> str:
-    """Return a text on how long a draft's training will take with the people hoped for; "" for other runs."""
+    """Return text on how long a draft's training will take with the people hoped for, or "" for other runs."""
     recipe = run.parsed_recipe
     is_draft = run.state == Run.State.DRAFT
     return headline_of(estimate_of(recipe, run.people_goal or 0), recipe.target_steps) if is_draft else ""
@@ -407,16 +407,16 @@ def possible(run: Run) -> dict[str, Any]:
 
 
 def is_getting_ready(run: Run) -> bool:
-    """Return True if the page will soon change on its own. It then shows no form, because a reload would clear it."""
+    """Return True if the page will soon change by itself. It then shows no form, because a reload would clear it."""
     is_prepared = run.dataset.state in (Dataset.State.READY, Dataset.State.FAILED) or lacks_base(run.dataset)
     return run.state in (Run.State.PREPARING, Run.State.FINISHING) or (run.state == Run.State.DRAFT and not is_prepared)
 
 
-MOST_FIELDS, MOST_CLASSES = 12, 40  # rows and tags that the card shows
+MOST_FIELDS, MOST_CLASSES = 12, 40  # rows and tags shown on the card
 
 
 def verdict_facts(dataset: Dataset) -> dict[str, Any]:
-    """Return the verdict as the page's card shows it, with its mark. Empty until the data are prepared."""
+    """Return the verdict as shown on the page's card, with its mark. Empty until the data is prepared."""
     is_failed = dataset.state == Dataset.State.FAILED and bool(dataset.field)  # another field can still be chosen
     if dataset.verdict is None or not (dataset.state == Dataset.State.READY or is_failed):
         return {"mark": dataset.mark, "verdict": None}

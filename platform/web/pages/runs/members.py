@@ -49,7 +49,7 @@ def take_back(request: HttpRequest, slug: str, role_id: int) -> HttpResponse:
 @login_required
 @require_http_methods(["GET", "HEAD", "POST"])
 def own_role(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the reader's role in a run, or an invitation to a role. A POST accepts the role or gives it up."""
+    """Show the reader's role in a run, or an invitation to one. A POST accepts the role or gives it up."""
     person = person_in(request)
     try:
         offered = roles.role_offered(slug=slug, person=person)
@@ -70,7 +70,7 @@ def own_role(request: HttpRequest, slug: str) -> HttpResponse:
 @never_cache
 @require_http_methods(["GET", "POST"])
 def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
-    """Show an invitation and its run. A POST accepts the invitation. Only invalid links count for the rate limit."""
+    """Show an invitation and its run. A POST accepts it. Only invalid links count towards the rate limit."""
     guess = rate_limits.invitation_guess(request)
     try:
         rate_limits.spend(*guess)
@@ -103,7 +103,7 @@ def _refused(request: HttpRequest, slug: str, problem: Problem, guess: tuple[str
 @rate_limits.limited("requests to join", rate_limits.person)
 @require_POST
 def own_request(request: HttpRequest, slug: str) -> HttpResponse:
-    """Request to join the run, or withdraw the request. Show a failure at the top of the run's page."""
+    """Ask to join the run, or withdraw the request. Show any failure at the top of the run's page."""
     run, person = run_or_404(access_run, request, slug), person_in(request)
     form = RequestForm(request.POST)
     if "take_back" in request.POST:

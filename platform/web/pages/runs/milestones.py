@@ -1,4 +1,4 @@
-"""Milestones of a run: events in its log that people will want to tell others about."""
+"""A run's milestones: events in its log that people will want to tell others about."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -13,8 +13,8 @@ from runs.models import IN_MODEL, LedgerEntry, Run
 from web.run_picture import card_sentences
 
 NEWEST = 200  # most people whose first samples are milestones
-NAMED = 4  # most people named in one milestone
-KINDS = ("opened", "finished", "release", "published")  # kinds of timeline lines that are milestones too
+NAMED = 4  # most people named in a milestone
+KINDS = ("opened", "finished", "release", "published")  # kinds of timeline line that are also milestones
 
 
 class Milestone(NamedTuple):
@@ -23,7 +23,7 @@ class Milestone(NamedTuple):
     at: datetime
     text: str
     names: tuple[str, ...] = ()
-    more: str = ""  # text such as “and 4 more”, if there are too many people to name
+    more: str = ""  # such as “and 4 more”, if there are too many people to name
     step: int = 0
 
 
@@ -42,7 +42,7 @@ def milestones_of(run: Run) -> list[Milestone]:
 
 
 def _parts_done(run: Run) -> dict[int, str]:
-    """Return, by step, texts about the first step and about a quarter, half, three quarters and all of the steps."""
+    """Return texts, by step, about the first step and about a quarter, half, three quarters and all of the steps."""
     target = run.parsed_recipe.target_steps
     facts = {"target": f"{target:,}"}
     texts = {
@@ -72,7 +72,7 @@ def _first_samples(step: int, at: datetime, names: list[str]) -> Milestone:
 
 
 def _losses(run: Run) -> Iterator[Milestone]:
-    """Yield milestones about the best held-out loss, and about the first one below the baseline."""
+    """Yield milestones about the best held-out loss and about the first one below the baseline."""
     measured, baseline = selectors.heldout_points(run), run.dataset.unigram_entropy
     if len(measured) > 1:
         best = min(measured, key=lambda point: point.loss)

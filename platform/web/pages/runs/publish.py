@@ -1,4 +1,4 @@
-"""Pages that publish a run's model on the Hub, choose the snapshot to release, and name people on the card."""
+"""Pages for publishing a run's model on the Hub, choosing the snapshot to release, and naming people on the card."""
 
 from typing import Any
 
@@ -73,7 +73,7 @@ class PublishForm(forms.Form):
 @login_required
 @require_http_methods(["GET", "POST"])
 def publish_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the token and the model's state on the Hub; a POST changes them."""
+    """Show the token and the model's state on the Hub. A POST changes them."""
     run = run_or_404(access_managed_run, request, slug)
     if request.method == "GET":
         return _page(request, run)

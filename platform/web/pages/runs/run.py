@@ -1,4 +1,4 @@
-"""The page of a run, for everyone who may see it. The organizer's page is in `manage`."""
+"""A run's page, for everyone who may see it. The organizer's page is in `manage`."""
 
 import json
 import math
@@ -159,7 +159,7 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
 
 
 def stage_facts(picture: RunPicture, live: Picture) -> dict[str, Any]:
-    """Return the drawing of the whole run, the best text that its model wrote, and the reason for a failure."""
+    """Return the drawing of the whole run, the best text that its model wrote, and the reason for any failure."""
     if live["stage"] == "live":
         return {}
     release = picture.release
@@ -172,7 +172,7 @@ def stage_facts(picture: RunPicture, live: Picture) -> dict[str, Any]:
 
 
 def _best_line(release: Release, snapshots: Sequence[Snapshot]) -> Line | None:
-    """Return a text that the released model wrote: after a prompt if its snapshot has one, else that of its card."""
+    """Return a text written by the released model: after a prompt if its snapshot has one, or else that of its card."""
     written: list[list[str]] = next((each.written for each in snapshots if each.step == release.step), [])
     return first_line([*written, ["", release.sample]])
 
@@ -209,7 +209,7 @@ def _chart_facts(request: HttpRequest, live: Picture, picture: RunPicture, drawn
 
 
 def head_facts(request: HttpRequest, run: Run, seen: Seen, own: Own) -> dict[str, Any]:
-    """Return the facts that all pages of a run share: the head, the dataset and the picture."""
+    """Return the facts common to all of a run's pages: the head, the dataset and the picture."""
     live = picture_of(seen)
     return {
         "run": run,
@@ -235,7 +235,7 @@ def needs_words(recipe: Recipe) -> str:
 
 
 def room_words(run: Run, peers: Sequence[OnlinePeer]) -> str:
-    """Return text that says whether another machine would get work."""
+    """Return text saying whether another machine would get work."""
     if run.later_start() is not None:
         return _("A machine that joins now loads the model and waits for the start.")
     recipe, here = run.parsed_recipe, sum(peer.role == TRAINER for peer in peers)
@@ -251,7 +251,7 @@ def room_words(run: Run, peers: Sequence[OnlinePeer]) -> str:
 
 
 def home_facts(request: HttpRequest, run: Run, own: Own, samples: int) -> dict[str, Any]:
-    """Return the facts for downloading the model. `samples` is the total number of samples from everyone."""
+    """Return the facts for downloading the model. `samples` is everyone's total number of samples."""
     publication = getattr(run, "publication", None)
     published = publication if publication is not None and publication.url and not publication.private else None
     return {
@@ -267,7 +267,7 @@ def home_facts(request: HttpRequest, run: Run, own: Own, samples: int) -> dict[s
 
 
 def release_choice(run: Run) -> dict[str, Any]:
-    """Return a text on how the release was checked, and whether its files are being remade.
+    """Return text on how the release was checked, and whether its files are being remade.
 
     Also return the snapshot that could be released instead: the best one, or the last one if the best is already
     released.
@@ -286,7 +286,7 @@ def release_choice(run: Run) -> dict[str, Any]:
 
 
 def load_lines(run: Run, published: Publication | None) -> str:
-    """Return lines of code that load the model: from the Hub if it is published, else from the unpacked archive."""
+    """Return the lines of code that load the model: from the Hub if published, else from the unpacked archive."""
     where = published.repository if published else run.slug
     return run.parsed_recipe.usage(json.dumps(where))
 

@@ -39,16 +39,16 @@ from web.run_picture.picture import picture_of, standing_of
 from web.run_picture.status_sentence import RUNNING, start_words, state_label, training_in, word_of
 from web.words import loss_unit_of_page
 
-BADGE_S = 60  # seconds for which a badge may be cached
-BOARD = 5  # rows of the leaderboard in a frame
+BADGE_S = 60  # how long a badge may be cached
+BOARD = 5  # leaderboard rows in a frame
 LETTER = 6.6  # assumed width of a letter in pixels at size 11; `textLength` makes any font fit
 NAME = "manyhands"
 FRAMED = POLICY.replace("frame-ancestors 'none'", "frame-ancestors *")
-# Losses are in nats per token, times are UTC in ISO 8601 to the second, other columns are as in the other charts.
+# Losses are in nats per token, times are UTC in ISO 8601 to the second, and other columns are as in the other charts.
 COLUMNS = ("step", "loss", "heldout_loss", "at", "samples_per_s", "machines", "learning_rate", "bytes_averaged")
 KIND = "application/x-ipynb+json"
 MOST = 64  # most images kept, of about 20 kB each
-FRESH_S = 30.0  # seconds for which an image is used before its run is read again
+FRESH_S = 30.0  # how long an image is used before its run is read again
 SITE = "the site"
 Facts = TypeVar("Facts")
 
@@ -57,7 +57,7 @@ Facts = TypeVar("Facts")
 def badge(request: HttpRequest, slug: str) -> HttpResponse:
     """Return the run's step and state as an SVG, or status 304 if the client already has it."""
     run = run_or_404(access_run, request, slug)
-    with override("en"):  # pages in any language show the badge, and programs often fetch it
+    with override("en"):  # badges appear on pages in any language, and programs often fetch them
         words = _words(run)
 
     @condition(etag_func=lambda _: f'"{words}"'.replace(" ", "-").replace("·", ""))
@@ -70,7 +70,7 @@ def badge(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def _words(run: Run) -> str:
-    """Return the text on the badge, such as “running · step 413 of 1,000”."""
+    """Return the badge's text, such as “running · step 413 of 1,000”."""
     if run.state == Run.State.FINISHED:
         return f"finished · {steps(run.head.step)}"
     trainers = training_in(run, presence.online(run))
@@ -117,7 +117,7 @@ def embed(request: HttpRequest, slug: str) -> HttpResponse:
 
 @require_safe
 def poster(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show a page that prints on one sheet of A4, with a QR code that leads to the run."""
+    """Show a page that prints on a single sheet of A4, with a QR code leading to the run."""
     run = run_or_404(access_run, request, slug)
     seen = seen_of(run)
     live, address, at = picture_of(seen), run_address(request, run), run.later_start(seen.now)
@@ -169,7 +169,7 @@ def run_address(request: HttpRequest, run: Run) -> str:
 
 @require_safe
 def curve_table(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return the curve as CSV, with one row for each point, in order. Each held-out loss has its own row."""
+    """Return the curve as CSV, with one row per point, in order. Each held-out loss has a row of its own."""
     run = run_or_404(access_run, request, slug)
     points = selectors.loss_points(run, most=selectors.LONG)
     rows: list[tuple[Any, ...]] = [(point.step, f"{point.loss:.5f}", "", *_others(point)) for point in points]
@@ -223,7 +223,7 @@ def document(*, title: str, address: str, requirement: str) -> dict[str, Any]:
 
 
 class Drawn(NamedTuple):
-    """An image, the facts it was drawn from, and the time when they were last checked."""
+    """An image, the facts that it was drawn from, and when these were last checked."""
 
     shown: object
     png: bytes
@@ -256,9 +256,9 @@ def _answered(request: HttpRequest, drawn: Drawn) -> HttpResponse:
 
 
 def _drawn(key: Hashable, look: Callable[[], Facts], draw: Callable[[Facts], bytes]) -> Drawn:
-    """Return the image with this key. Draw it first if it is missing or old.
+    """Return the image with this key, drawing it first if it is missing or old.
 
-    Only one image is drawn at a time. While another is being drawn, return the old image or, without one, wait.
+    Only one image is drawn at a time. While another is being drawn, return the old image, or wait if there is none.
     """
     known = _kept.get(key)
     if known is not None and (monotonic() - known.looked_at < FRESH_S or not _pen.acquire(blocking=False)):
@@ -307,7 +307,7 @@ def shown_of(run: Run) -> Shown:
 
 
 def _people(run: Run, trainers: list[OnlinePeer]) -> str:
-    """Return text such as “12 people on 19 machines now”. If no one is training, count everyone who ever did."""
+    """Return text such as “12 people on 19 machines now”. If no one is training, count everyone who ever has."""
     if trainers:
         return f"{given_by(len({peer.name for peer in trainers}), len(trainers))} now"
     sums = totals(run)

@@ -1,4 +1,4 @@
-"""Pages that add, remove and weight the texts of a run. Also pages for its base model or tokenizer."""
+"""Pages for adding, removing and weighting a run's texts. Also pages for its base model or tokenizer."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -26,11 +26,11 @@ from web.pages.runs.forms.organizer import SourceForm, WeightsForm
 from web.pages.runs.manage import manage_page, managed
 from web.words import material_in_words_of_page
 
-LONGEST_FIELD = 200  # characters of a field's name
+LONGEST_FIELD = 200  # characters in a field's name
 
 
 class Beside(NamedTuple):
-    """A page that adds another file, besides the text, to a draft. `lead` explains what the file is for."""
+    """A page for adding another file, besides the text, to a draft. `lead` explains what the file is for."""
 
     title: str
     lead: str
@@ -38,7 +38,7 @@ class Beside(NamedTuple):
     material: Material
     require: Callable[[Run, str, str], object]
     add: Callable[[Run, Dataset, Person], None]
-    releases: Sequence[Release] = ()  # releases of runs on this site, one of which may be chosen instead of a file
+    releases: Sequence[Release] = ()  # releases from this site, one of which may be chosen instead of a file
 
 
 def text_of(run: Run) -> Beside:
@@ -102,7 +102,7 @@ def set_base(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def bring(request: HttpRequest, run: Run, beside: Beside) -> HttpResponse:
-    """Show the form of a page that adds a file. On a valid POST, add the file to the draft."""
+    """Show the form of a page for adding a file. On a valid POST, add the file to the draft."""
     person = person_in(request)
     if (refusal := too_often(request)) is not None:
         return refusal
@@ -150,7 +150,7 @@ def choose_field(request: HttpRequest, slug: str, source: UUID) -> HttpResponse:
 @login_required
 @require_safe
 def picture(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Return one of the images that show how the site read a run's data."""
+    """Return one of the images showing how the site read a run's data."""
     run = run_or_404(access_managed_run, request, slug)
     shown = {index: path for index, _, path in pictures_of(run.dataset)}
     if number not in shown:

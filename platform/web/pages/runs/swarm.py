@@ -1,6 +1,6 @@
-"""The page of the machines online in a run: their work and connections, and how long the last rounds took.
+"""The page of a run's online machines: their work and connections, and how long recent rounds took.
 
-Everyone sees the facts about a machine that the leaderboard and the plan also show. Only its owner and the run's
+Everyone sees those facts about a machine that the leaderboard and the plan also show. Only its owner and the run's
 managers see its bandwidth.
 """
 
@@ -40,7 +40,7 @@ from web.run_picture.own import in_words
 
 REFRESH_S = 15
 ROUNDS = 20  # steps whose durations are shown
-SINCE, MOST = timedelta(days=1), 1_000  # period of the timeline, and most lines, for which reasons are counted
+SINCE, MOST = timedelta(days=1), 1_000  # how far back, and in how many lines at most, reasons are counted
 ROLES = {
     TRAINER: gettext_lazy("trains"),
     AUXILIARY: gettext_lazy("averages"),
@@ -51,7 +51,7 @@ WAYS = {
     "partly": gettext_lazy("partly direct"),
     "relayed": gettext_lazy("relayed"),
 }
-NOT_IN_A_STEP = (  # kind of a line, a part of its text, and the reason as text
+NOT_IN_A_STEP = (  # kind of line, part of its text, and the reason as text
     ("returned", "too old", gettext_lazy("Gradients were too old")),
     ("returned", "older model", gettext_lazy("Computed on an older model")),
     ("returned", "too slow", gettext_lazy("Too slow, so skipped")),
@@ -73,7 +73,7 @@ NOT_IN_A_STEP = (  # kind of a line, a part of its text, and the reason as text
 
 @require_safe
 def swarm_page(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the machines online (a hundred per page), the last rounds, and the reasons why work was left out."""
+    """Show the online machines (a hundred per page), the last rounds, and the reasons why work was left out."""
     run = run_or_404(access_run, request, slug)
     here = presence.here(run, with_links=request.user.is_authenticated)
     shown, (averaged_step, parts) = part_of(here.peers, request, "machines", ""), _averaged(run)
@@ -179,7 +179,7 @@ def _link_words(link: Link | None) -> dict[str, str]:
 
 
 def _name(asking: Asking, machine: Known) -> str:
-    """Return the machine's name, or "" if hidden. A relay's may be that of a site computer: only its owner sees it."""
+    """Return the machine's name, or "" if hidden. A relay's may name a site computer, so only its owner sees it."""
     if machine.is_relay:
         return machine.name if machine.is_own else ""
     return machine.name if machine.is_own or asking.manages or machine.is_public else ""
@@ -203,7 +203,7 @@ def _averaged(run: Run) -> tuple[int, Mapping[PeerId, float]]:
     """Return the last step and the fraction that each reducer averaged, or (0, {}) before the first step."""
     try:
         head = last_head(run)
-    except Problem:  # the audit reports an unreadable record
+    except Problem:  # unreadable records are reported by the audit
         return 0, {}
     return (head.step, parts_averaged(head)) if head and head.spans else (0, {})
 
@@ -218,7 +218,7 @@ def _rest(peers: Sequence[OnlinePeer], parts: Mapping[PeerId, float]) -> str:
 
 
 def rounds_of(run: Run) -> dict[str, Any] | None:
-    """Return the durations of the last steps, oldest first, with a summary. Return None before the first step."""
+    """Return the durations of the last steps, oldest first, with a summary, or None before the first step."""
     newest = list(run.log.filter(IN_MODEL).order_by("-index").values_list("step", "duration_s", "attempts")[:ROUNDS])[
         ::-1
     ]
@@ -253,5 +253,5 @@ def reasons_of(run: Run) -> list[tuple[str, int]]:
 
 
 def reason_of(kind: str, text: str) -> str:
-    """Return the reason behind a line of the timeline as text, or "" if the line is not about a machine's work."""
+    """Return the reason behind a timeline line as text, or "" if the line is not about a machine's work."""
     return next((str(words) for of, part, words in NOT_IN_A_STEP if of == kind and part in text), "")

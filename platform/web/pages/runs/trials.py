@@ -1,4 +1,4 @@
-"""Pages on which a visitor tries a released model: enter a prompt, wait in the queue, read the text."""
+"""Pages on which visitors try a released model: enter a prompt, wait in the queue, read the text."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ REFRESH_S = 2
 
 
 class PromptForm(forms.Form):
-    """A prompt for the model to continue. Without a prompt, the model starts on its own."""
+    """A prompt for the model to continue. If it is empty, the model starts from nothing."""
 
     prompt = forms.CharField(
         required=False,
@@ -44,7 +44,7 @@ class PromptForm(forms.Form):
 @limited("texts to write for one address", address_of, own="texts to write")
 @require_http_methods(["GET", "HEAD", "POST"])
 def try_model(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the form for a trial. A POST adds the prompt to the queue and redirects to the page of its result."""
+    """Show the form for a trial. A POST adds the prompt to the queue and redirects to the result page."""
     run = run_or_404(access_run, request, slug)
     if trials.release_to_try(run) is None:
         raise Http404
@@ -75,7 +75,7 @@ def trial_page(request: HttpRequest, slug: str, trial_id: str) -> HttpResponse:
 
 
 def trial_facts(run: Run, release: Release | None) -> dict[str, Any]:
-    """Return the form for a trial, as the run's page shows it if visitors may try the model."""
+    """Return the form for a trial, as shown on the run's page if visitors may try the model."""
     is_ready = release is not None and release.state == Release.State.READY
     return {"trial_form": PromptForm()} if is_ready and trials.is_allowed(run) else {}
 

@@ -26,14 +26,14 @@ from web.http.requester import person_in
 View = Callable[..., HttpResponse]
 VERSION: Final = "1.0.0"
 RESUMABLE, OFFSET, LENGTH, METADATA = "Tus-Resumable", "Upload-Offset", "Upload-Length", "Upload-Metadata"
-KIND = "application/offset+octet-stream"  # content type of a piece
-MOST_DIGITS = 18  # most digits of a number of bytes; int() accepts at most 4,300
-MOST_METADATA = 4096  # characters
-SHOWN = 20  # most characters of a client's text that an error shows
+KIND = "application/offset+octet-stream"  # a piece's content type
+MOST_DIGITS = 18  # most digits in a number of bytes; int() accepts at most 4,300
+MOST_METADATA = 4096  # in characters
+SHOWN = 20  # most characters of a client's text shown in an error
 
 
 def for_programs(view: View) -> View:
-    """Wrap a view for programs. Errors are JSON, even without a login, and each response gives the tus version."""
+    """Wrap a view for programs. Errors are JSON, even without a login, and each response states the tus version."""
 
     @wraps(view)
     def answered(request: HttpRequest, **details: UUID) -> HttpResponse:
@@ -63,7 +63,7 @@ def _answer(view: View, request: HttpRequest, details: dict[str, UUID]) -> HttpR
 @require_http_methods(["OPTIONS", "POST"])
 @for_programs
 def begin(request: HttpRequest) -> HttpResponse:
-    """Begin an upload. Headers give the file's length in bytes and, as metadata, its name."""
+    """Begin an upload. The headers give the file's length in bytes and, as metadata, its name."""
     size = byte_count(request, LENGTH)
     if size is None:
         raise Problem.of("E375", reason=f"{LENGTH} is not a number of bytes")
@@ -96,9 +96,9 @@ def _take(upload: Upload, request: HttpRequest) -> Upload:
     return uploads.take_piece(upload=upload, offset=offset, piece=request.body)
 
 
-# Headers of tus 1.0.0 (tus.io/protocols/resumable-upload): the core protocol, creation and termination
+# tus 1.0.0 headers (tus.io/protocols/resumable-upload): the core protocol, creation and termination
 
-# X-HTTP-Method-Override is not supported: a request is treated by its real method.
+# X-HTTP-Method-Override is not supported: a request is treated according to its real method.
 
 
 def capabilities(max_size: int) -> dict[str, str]:
@@ -120,7 +120,7 @@ def require_piece(request: HttpRequest) -> None:
 
 
 def byte_count(request: HttpRequest, header: str) -> int | None:
-    """Return the number of bytes given by a header, or None if the header is missing or not a number."""
+    """Return the number of bytes given by a header, or None if it is missing or not a number."""
     given = request.headers.get(header, "")
     return int(given) if given.isdecimal() and len(given) <= MOST_DIGITS else None
 

@@ -1,1 +1,1 @@
-"""Pages about the site: front page, help, installation of the agent, health."""
+"""Pages about the site: front page, help, installing the agent, health."""

@@ -1,4 +1,4 @@
-"""Pages about the site: help, installation of the agent, style guide, health and checks, theme and language."""
+"""Pages about the site: help, installing the agent, style guide, health and checks, theme and language."""
 
 from collections.abc import Container
 from typing import NamedTuple
@@ -31,7 +31,7 @@ from web.http.requester import ip_of, missing, person_in, site_of
 from web.pages.site.jobs import jobs_shown
 from web.run_picture.picture import TINTS
 
-COLOURS = (  # the role of each colour, and where it is used
+COLOURS = (  # each colour's role, and where it is used
     ("paper", "behind everything"),
     ("sheet", "menus, fields, the reader's own card"),
     ("wash", "a finished run's stage, the reader's own row"),
@@ -54,10 +54,10 @@ TYPE = (  # each class of text, and where it is used
     ("quiet", "secondary text"),
 )
 STAGES = ("running", "waiting", "paused", "failed", "finished")
-EXAMPLE = [(step, 3 + 4 * 0.2 ** (step / 40)) for step in range(1, 61)]  # steps and losses of a drawn run
+EXAMPLE = [(step, 3 + 4 * 0.2 ** (step / 40)) for step in range(1, 61)]  # steps and losses of a run to draw
 SHARES: list[strokes.Part] = [(6, 30), (0, 24), (4, 14), (1, 10), (2, 8), (3, 6), (5, 5), (7, 3)]
 SPACES = (4, 8, 16, 24, 32, 64)
-ZIP_TYPE, BUNDLE_TYPE = "application/zip", "application/gzip"  # a wheel is a zip file too
+ZIP_TYPE, BUNDLE_TYPE = "application/zip", "application/gzip"  # a wheel is also a zip file
 COOKIE = "theme"
 THEMES = {
     "": pgettext_lazy("theme", "System"),
@@ -65,14 +65,14 @@ THEMES = {
     "dark": pgettext_lazy("theme", "Dark"),
 }
 YEAR_S = 365 * 86_400
-READY_KEPT_S, READY_PATIENCE_S = 3.0, 0.8  # load balancers request this often, and expect an answer within a second
+READY_KEPT_S, READY_PATIENCE_S = 3.0, 0.8  # load balancers ask often and expect a response within a second
 
 
 class Topic(NamedTuple):
     slug: str
     readers: str | Promise
     question: str | Promise
-    answer: str | Promise  # one or two sentences, with which the question's page begins
+    answer: str | Promise  # one or two sentences that begin the question's page
 
 
 VOLUNTEERS = gettext_lazy("For volunteers")
@@ -160,7 +160,7 @@ def styleguide(request: HttpRequest) -> HttpResponse:
 
 
 def _drawings() -> list[tuple[str, str]]:
-    """Return each drawing of strokes with its name."""
+    """Return each stroke drawing with its name."""
     return [
         ("strip", strokes.strip(SHARES, 40, "strip")),
         *((f"hero, {stage}", _hero(stage)) for stage in STAGES),
@@ -181,16 +181,16 @@ def _hero(stage: str) -> str:
 
 @require_safe
 def alive(request: HttpRequest) -> JsonResponse:
-    """Return 200, since this process is up. For a nonce, return proof that the answer comes from this site."""
+    """Return 200, since this process is up. For a nonce, return proof that the response comes from this site."""
     nonce = request.GET.get("nonce", "")
     return JsonResponse({"status": "alive", **({"proof": health.proof_of(nonce)} if nonce else {})})
 
 
 @require_safe
 def ready(_: HttpRequest) -> JsonResponse:
-    """Return 200 if the site can do its work, else 503 with the names of the parts that cannot.
+    """Return 200 if the site can do its work, otherwise 503 with the names of the parts that cannot.
 
-    `degraded` names the parts that need an operator while the site goes on.
+    `degraded` names the parts that need an operator's attention while the site carries on.
     """
     found = health.look(health.OF_READINESS, kept_s=READY_KEPT_S, patience_s=READY_PATIENCE_S)
     down = [each.name for each in found if each.finding.is_down]
@@ -202,7 +202,7 @@ def ready(_: HttpRequest) -> JsonResponse:
 @never_cache
 @require_safe
 def figures(request: HttpRequest) -> HttpResponse:
-    """Return figures for Prometheus. Raises Http404 for requesters that may not read them."""
+    """Return figures for Prometheus. Raises Http404 for requesters that are not allowed to read them."""
     if not may_read(request.META.get("REMOTE_ADDR", ""), request.headers):
         raise Http404
     return HttpResponse(metrics.exposition(), content_type=CONTENT_TYPE_LATEST)
@@ -212,7 +212,7 @@ def figures(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_safe
 def checklist(request: HttpRequest) -> HttpResponse:
-    """Show an operator the results of all checks, those that need attention first. Wait for slow checks."""
+    """Show an operator the results of all checks, with those that need attention first. Wait for slow checks."""
     person = person_in(request)
     if not person.is_superuser:
         raise PermissionDenied("This page is for the operators of this site.")
@@ -231,7 +231,7 @@ def checklist(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def download_page(request: HttpRequest) -> HttpResponse:
-    """Show how to install the agent. If there is no wheel, show what the operator should do."""
+    """Show how to install the agent. If there is no wheel, show what the operator needs to do."""
     install = install_lines(request)
     if install is None:
         fault = Fault.of("E321")
@@ -268,13 +268,13 @@ def preferences(request: HttpRequest) -> dict[str, object]:
     }
 
 
-@csrf_exempt  # needs no token: it changes only how pages look for this reader
+@csrf_exempt  # no token needed: this changes only how pages look for this reader
 @require_POST
 def choose_theme(request: HttpRequest) -> HttpResponse:
     return _kept(request, COOKIE, request.POST.get("theme", ""), THEMES)
 
 
-@csrf_exempt  # needs no token: it changes only this reader's language
+@csrf_exempt  # no token needed: this changes only the reader's language
 @require_POST
 def choose_language(request: HttpRequest) -> HttpResponse:
     return _kept(request, settings.LANGUAGE_COOKIE_NAME, request.POST.get("language", ""), dict(settings.LANGUAGES))

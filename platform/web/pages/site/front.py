@@ -27,12 +27,12 @@ from web.run_picture import card_sentences
 from web.run_picture.image import CARD as PREVIEW
 from web.run_picture.status_sentence import start_label, state_label, training_in, word_of
 
-ON_A_PAGE = 48  # runs on one page
+ON_A_PAGE = 48  # runs per page
 FINISHED = str(Run.State.FINISHED)
-NAMED = 2  # most people who are named among those training now
+NAMED = 2  # most people to name among those training now
 WIDE, HIGH, EDGE = 160, 48, 2  # size of a small curve, and its margin above and below
 FROM = re.compile(r"[0-9]{1,9}")
-LONGEST = 100  # characters of a search
+LONGEST = 100  # characters in a search
 STATES = (
     ("", gettext_lazy("All states")),
     ("open", pgettext_lazy("states of runs", "Active")),
@@ -60,7 +60,7 @@ class Card(NamedTuple):
 
 @require_safe
 def front_page(request: HttpRequest) -> HttpResponse:
-    """Show newcomers what the site is. Then show all runs, page by page; those that need volunteers come first."""
+    """Show newcomers what the site is, followed by all runs, page by page, starting with those that need volunteers."""
     search, begin = _search(request), _begin(request)
     hosted = selectors.hosted_runs(request.user)
     here = presence.online_in(hosted)
@@ -142,7 +142,7 @@ def _checks() -> dict[str, Any]:
 
 
 def _card(run: Any, curve: Sequence[Point], peers: Sequence[OnlinePeer]) -> Card:
-    """Return the card of a run that `selectors.found_runs` returned."""
+    """Return the card for a run returned by `selectors.found_runs`."""
     trainers = training_in(run, peers)
     word = word_of(run, run.dataset, trainers)
     step, target = run.head.step, run.parsed_recipe.target_steps
@@ -183,9 +183,9 @@ def _by_need(card: Card) -> tuple[int, int]:
 
 
 def small_curve(points: Sequence[Point], last_step: int) -> str:
-    """Return an SVG path in a box of `WIDE` x `HIGH`, scaled to the losses; "" for fewer than two points.
+    """Return an SVG path in a `WIDE` x `HIGH` box, scaled to the losses, or "" for fewer than two points.
 
-    The width of the box stands for the whole run or, in its first half, for twice as many steps as it has made.
+    The box's width stands for the whole run or, in its first half, for twice as many steps as it has made.
     """
     finite = [point for point in points if math.isfinite(point.loss)]
     if len(finite) < 2:

@@ -1,4 +1,4 @@
-"""The operators' list of background jobs, with a button that tries one again."""
+"""The operators' list of background jobs, with a button for retrying one."""
 
 from typing import NamedTuple
 from uuid import UUID
@@ -38,7 +38,7 @@ TITLES: dict[Kind, Promise] = {
 
 
 class Shown(NamedTuple):
-    """A job as the page shows it. `about` is a run's or dataset's title, or empty; `slug` is set for runs."""
+    """A job as shown on the page. `about` is a run's or dataset's title, or empty; `slug` is set for runs."""
 
     job: Job
     title: Promise
@@ -47,9 +47,9 @@ class Shown(NamedTuple):
 
 
 def jobs_shown() -> list[Shown]:
-    """Return the jobs that operators should see first: given up, then failed, then those due the longest.
+    """Return the jobs that operators should see first: given up, then failed, then those due longest.
 
-    Leave out the job that runs each minute, unless it fails.
+    Leave out the job that runs every minute, unless it is failing.
     """
     rank = {Job.State.FAILED: 0, Job.State.RUNNING: 2, Job.State.QUEUED: 3}
     jobs = sorted(
@@ -67,7 +67,7 @@ def jobs_shown() -> list[Shown]:
 @login_required
 @require_POST
 def try_again(request: HttpRequest, number: int) -> HttpResponse:
-    """Queue a job for immediate retry. Do nothing if the job has been done meanwhile."""
+    """Queue a job to be retried at once. Do nothing if it has been done in the meantime."""
     if not person_in(request).is_superuser:
         raise PermissionDenied("This is for the operators of this site.")
     job = Job.objects.filter(pk=number).first()

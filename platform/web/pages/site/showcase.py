@@ -1,4 +1,4 @@
-"""Facts for the front page: the busiest run, and models that were trained here.
+"""Facts for the front page: the busiest run, and models trained here.
 
 All facts are about runs that everyone may see, so they are the same for every reader.
 """
@@ -28,15 +28,15 @@ from web.words import in_bytes, loss_unit_of_page
 
 MADE = 3  # models shown
 CHIPS = 12  # people named
-SHARES = 48  # people whose strokes have tints of their own; a stroke is about a hundredth of the work
-LINE = 180  # most characters of a text that a model wrote
+SHARES = 48  # people with their own tint of stroke; a stroke is about a hundredth of the work
+LINE = 180  # most characters of a model's text
 ENDS = re.compile(r"[.!?।…][”\"'’»)]*(?=\s|$)")
 
 Online = Mapping[UUID, Sequence[OnlinePeer]]
 
 
 class Line(NamedTuple):
-    """The first words of a text: the prompt, and what the model wrote after it."""
+    """The beginning of a text: the prompt, and what the model wrote after it."""
 
     prompt: str
     text: str
@@ -51,7 +51,7 @@ class Chip(NamedTuple):
 class Hero(NamedTuple):
     """The run at the top of the front page.
 
-    `chips` are the people online or, if there are none, the largest contributors.
+    `chips` has the people online or, if there are none, the largest contributors.
     """
 
     run: Run
@@ -61,7 +61,7 @@ class Hero(NamedTuple):
     line: Line | None
     line_step: int
     chips: list[Chip]
-    more: int  # number of people who are not among the chips
+    more: int  # number of people not among the chips
     is_live: bool
 
 
@@ -78,7 +78,7 @@ class Made(NamedTuple):
 
 
 def showcase(open_runs: Sequence[Run], here: Online) -> dict[str, Any]:
-    """Return the hero and the newest models, in a handful of queries. `open_runs` has the newest run first."""
+    """Return the hero and the latest models, in a handful of queries. `open_runs` has the newest run first."""
     run, releases = _busiest(open_runs, here), selectors.newest_releases(most=MADE + 1)
     shown = [*([run] if run else []), *(release.run for release in releases[:MADE])]
     given = given_in(shown, most=SHARES) if shown else {}
@@ -90,7 +90,7 @@ def showcase(open_runs: Sequence[Run], here: Online) -> dict[str, Any]:
 
 
 def _busiest(open_runs: Sequence[Run], here: Online) -> Run | None:
-    """Return the run that the most machines are training now or, if none is trained, the newest one."""
+    """Return the run that the most machines are training now or, if none is being trained, the newest one."""
     if not open_runs:
         return None
     busiest = max(open_runs, key=lambda run: len(training_in(run, here.get(run.pk, ()))))
@@ -124,7 +124,7 @@ def _hero(run: Run, peers: Sequence[OnlinePeer], given: Given | None) -> Hero:
 
 
 def _made(release: Any, given: Given | None) -> Made:
-    """Return the facts to show about a release that `selectors.newest_releases` returned."""
+    """Return the facts to show about a release returned by `selectors.newest_releases`."""
     run, size = release.run, _archive_size(release)
     parameters = ngettext("%(number)s parameter", "%(number)s parameters", run.elements)
     sizes = [counts.with_number(parameters, run.elements) if run.elements else "", in_bytes(size) if size else ""]
@@ -154,7 +154,7 @@ def _by(people: int, begun: datetime | None, ended: datetime | None) -> str:
 
 
 def parts_of(given: Given | None) -> list[strokes.Part]:
-    """Return the samples by tint. Everyone but the largest contributors shares the tint “rest”."""
+    """Return the samples by tint. Everyone except the largest contributors shares the tint “rest”."""
     if given is None:
         return []
     by_tint: dict[int | str, float] = {}
@@ -165,12 +165,12 @@ def parts_of(given: Given | None) -> list[strokes.Part]:
 
 
 def first_line(written: Sequence[Sequence[str]]) -> Line | None:
-    """Return the first words of the first text that is not blank."""
+    """Return the beginning of the first text that is not blank."""
     return next((_cut(" ".join(prompt.split()), text) for prompt, text in written if text.strip()), None)
 
 
 def _cut(prompt: str, written: str) -> Line:
-    """Return a text on one line, cut after a sentence or, if none ends early enough, after a word."""
+    """Return text on one line, cut after a sentence or, if none ends early enough, after a word."""
     text = (" " if written[0].isspace() else "") + " ".join(written.split())
     room = max(LINE - len(prompt), LINE // 3)
     if len(text) <= room:

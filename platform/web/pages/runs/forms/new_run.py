@@ -1,4 +1,4 @@
-"""The form for a new run. The bounds and defaults of its fields come from the recipe's types."""
+"""The form for a new run. Its fields' bounds and defaults come from the recipe's types."""
 
 import json
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ AIMS = {  # what each kind of recipe is for, in a few plain words
     "image_ssl": gettext_lazy("To see by itself"),
     "masked_lm": gettext_lazy("To fill in blanks"),
 }
-LICENCES = ("CC0-1.0", "CC BY 4.0", "CC BY-SA 4.0", "MIT", "public domain")  # datasets that the form suggests
+LICENCES = ("CC0-1.0", "CC BY 4.0", "CC BY-SA 4.0", "MIT", "public domain")  # datasets suggested by the form
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ OPEN_DATASETS = (
 
 @dataclass(frozen=True)
 class Size:
-    """A model size to choose, with the resources it needs.
+    """A model size to choose, along with the resources that it needs.
 
     An empty name stands for the form's initial values.
     """
@@ -94,12 +94,12 @@ class Size:
     drawing: SafeString | str
     quality: str
     facts: list[str]
-    values: str  # the values that differ between sizes, as JSON
+    values: str  # values that differ between sizes, as JSON
     is_chosen: bool
 
 
 class NewRunForm(forms.Form):
-    """A one-page form with everything that a new run needs."""
+    """A one-page form for everything that a new run needs."""
 
     title = forms.CharField(
         max_length=120,
@@ -136,7 +136,7 @@ class NewRunForm(forms.Form):
         label=gettext_lazy("Who can join"),
     )
     text = forms.FileField(required=False, allow_empty_file=True, widget=forms.FileInput())
-    upload = forms.UUIDField(required=False, widget=forms.HiddenInput)  # for data that was sent in pieces
+    upload = forms.UUIDField(required=False, widget=forms.HiddenInput)  # for data sent in pieces
     hub = forms.CharField(
         max_length=200,
         required=False,
@@ -160,16 +160,15 @@ class NewRunForm(forms.Form):
     )
 
     wants_text = True
-    began_with = gettext_lazy("Default size")  # the name shown for the initial values if they match no preset
+    began_with = gettext_lazy("Default size")  # shown for initial values that match no preset
 
     def __init__(
         self, *args: Any, usual: Recipe, upload_limit_mb: int, automatic_steps: bool | None = None, **kwargs: Any
     ) -> None:
         """Create the form for one kind of recipe.
 
-        `usual` is a recipe with the initial values of the fields; its type determines the fields. With
-        `automatic_steps`, the number of steps depends on the size of the data. None means True for the default recipe
-        and False for a preset.
+        `usual` is a recipe with the fields' initial values; its type determines the fields. With `automatic_steps`, the
+        number of steps depends on the size of the data. None means True for the default recipe and False for a preset.
         """
         self.usual, self.kind, self.recipe_fields = usual, type(usual), fields_of(type(usual))
         if automatic_steps is None:
@@ -203,14 +202,14 @@ class NewRunForm(forms.Form):
         }
 
     def _values_of_size(self, name: str) -> dict[str, str] | None:
-        """Return the values of a size as the form shows them, or None if this kind of recipe has no such size."""
+        """Return a size's values as the form shows them, or None if this kind of recipe has no such size."""
         if not name:
             return self.begun
         preset = self.kind.presets.get(name)
         return written_values(preset, automatic_steps=preset == self.kind()) if preset is not None else None
 
     def _of_chosen_size(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the form's data with the values of the chosen size. Values that the user has typed stay."""
+        """Return the form's data with the chosen size's values. Values that the user has typed are kept."""
         after = self._values_of_size(data["size"]) if "size" in data else None
         if after is None:
             return data
@@ -256,7 +255,7 @@ class NewRunForm(forms.Form):
 
     @property
     def groups(self) -> list[tuple[str, list[forms.BoundField]]]:
-        """The fields of the recipe under their headings. The last group is for experts."""
+        """The recipe's fields under their headings. The last group is for experts."""
         fields = self.recipe_fields
         titles = list(dict.fromkeys(field.group for field in fields))
         return [(title, [self[field.name] for field in fields if field.group == title]) for title in titles]
@@ -277,7 +276,7 @@ class NewRunForm(forms.Form):
 
     @property
     def preset(self) -> str:
-        """The name of the size that has the form's initial values, or "" if no size does."""
+        """The name of the size that matches the form's initial values, or "" if none does."""
         return next((name for name in self.kind.presets if self._values_of_size(name) == self.begun), "")
 
     @property
@@ -287,7 +286,7 @@ class NewRunForm(forms.Form):
 
     @property
     def sizes(self) -> list[Size]:
-        """The sizes to choose from; none if the kind of recipe has no presets."""
+        """The sizes to choose from, empty if the kind of recipe has no presets."""
         named: dict[str, Recipe] = dict(self.kind.presets)
         if named and not self.preset:
             named = {"": self.usual, **named}
@@ -337,7 +336,7 @@ class NewRunForm(forms.Form):
 
     @property
     def recipe_names(self) -> str:
-        """The names of the fields on which the estimate depends, separated by spaces."""
+        """The names of the fields that affect the estimate, separated by spaces."""
         return " ".join(["objective", "size", *(field.name for field in self.recipe_fields)])
 
     @property
@@ -361,7 +360,7 @@ class NewRunForm(forms.Form):
 
 
 def short_lines(text: str) -> str:
-    """Return the non-empty lines of a text. Raises ValidationError if there are too many or one is too long."""
+    """Return a text's non-empty lines. Raises ValidationError if there are too many or one is too long."""
     lines = [stripped for line in text.splitlines() if (stripped := " ".join(line.split()))]
     if len(lines) > MOST_PROMPTS or any(len(line) > LONGEST_PROMPT for line in lines):
         raise forms.ValidationError(
@@ -386,7 +385,7 @@ def offer_hub(form: forms.Form, material: Material) -> None:
 
 
 def brings_one(form: forms.Form, values: dict[str, Any]) -> bool:
-    """Return True if the form has a file or names a Hub repository. If it does both, add an error to the form."""
+    """Return True if the form has a file or names a Hub repository. If it does both, add an error to it."""
     brings_file = values.get("text") is not None or values.get("upload") is not None
     if brings_file and values.get("hub"):
         form.add_error("hub", _("Upload a file or name one on the Hub, not both."))
@@ -402,7 +401,7 @@ def field_about(form: forms.Form, problem: Problem) -> str | None:
 
 
 def usual_recipe(request: HttpRequest, otherwise: Recipe | None = None) -> Recipe:
-    """Return the form's initial recipe: the one that the request names, else `otherwise`, else the default."""
+    """Return the form's initial recipe: the one named in the request, or else `otherwise`, or else the default."""
     kind = KINDS.get(request.POST.get("objective") or request.GET.get("recipe", ""))
     if kind is None or (otherwise is not None and kind is type(otherwise) and "recipe" not in request.GET):
         return otherwise or KINDS[USUAL_OBJECTIVE]()
@@ -410,7 +409,7 @@ def usual_recipe(request: HttpRequest, otherwise: Recipe | None = None) -> Recip
 
 
 def form_field(field: RecipeField, initial: Any) -> forms.Field:
-    """Return the form field for a value of a recipe. A value out of bounds gets error E301, which names the bounds."""
+    """Return the form field for one of a recipe's values. Values out of bounds get error E301, naming the bounds."""
     words = {"label": _(field.label), "help_text": _(field.help) if field.help else ""}
     facts: dict[str, Any] = {**words, "initial": initial, "required": False}
     if field.choices:
@@ -429,8 +428,8 @@ def sentence(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-TEXTS = (".txt", ".md", "text/plain")  # the kinds of file that a browser offers when the user chooses a text
-ABOUT = {  # errors about one field of the form
+TEXTS = (".txt", ".md", "text/plain")  # kinds of file that browsers offer when the user chooses a text
+ABOUT = {  # errors about a single field of the form
     "E366": "width",
     **dict.fromkeys(("E346", "E347", "E348", "E372", "E388", "E389", "E396", "E397", "E398"), "hub"),
     **dict.fromkeys(("E303", "E304", "E307", "E311", "E317", "E318", "E365", "E377"), "text"),

@@ -31,9 +31,9 @@ from web.pages.runs.forms.new_run import (
 from web.words import material_in_words_of_page, summary_of_page, titled_in_words_of_page
 
 DAY = 24 * 3600
-MINUTES = "%Y-%m-%dT%H:%M"  # the format in which browsers send a time
+MINUTES = "%Y-%m-%dT%H:%M"  # the format in which browsers send times
 FURTHEST_START = timedelta(days=366)
-MOST_MACHINES = 100_000  # the highest limit for an alert
+MOST_MACHINES = 100_000  # the highest threshold for an alert
 MOST_WEIGHT = 1e6
 
 
@@ -103,7 +103,7 @@ class AnnouncementForm(forms.Form):
 
 
 class StartForm(forms.Form):
-    """A form for the start time of a run, in UTC. A script lets people read and type it in their own time zone."""
+    """A form for a run's start time, in UTC. A script lets people read and type it in their own time zone."""
 
     starts_at = forms.DateTimeField(
         required=False,
@@ -159,7 +159,7 @@ class RequestForm(forms.Form):
 
 
 class RoleForm(MemberForm):
-    """A form that invites a person, by name, to a role. It offers only roles that the inviter may give."""
+    """A form for inviting a person, by name, to a role. It offers only roles that the inviter may grant."""
 
     role = forms.ChoiceField(label=gettext_lazy("Role"))
 
@@ -208,7 +208,7 @@ class InvitationForm(forms.Form):
 
 
 class SourceForm(forms.Form):
-    """A form that adds another file to a draft, and confirms that it may be shared."""
+    """A form for adding another file to a draft and confirming that it may be shared."""
 
     text = NewRunForm.base_fields["text"]
     upload = NewRunForm.base_fields["upload"]
@@ -217,7 +217,7 @@ class SourceForm(forms.Form):
     may_share = NewRunForm.base_fields["may_share"]
 
     def __init__(self, *args: Any, material: Material, releases: Sequence[Release] = (), **kwargs: Any) -> None:
-        """Create the form. Instead of a file, it may offer `releases`, made by other runs on this site."""
+        """Create the form. Instead of a file, it may offer `releases` from other runs on this site."""
         super().__init__(*args, **kwargs)
         material = self.material = material_in_words_of_page(material)
         self.releases = {str(release.pk): release for release in releases}
@@ -278,10 +278,10 @@ def _told(release: Release) -> str:
 
 
 class WeightsForm(forms.Form):
-    """A form for the weights of a run's texts: one for each text, or none."""
+    """A form for the weights of a run's texts: one for each text, or none at all."""
 
     def __init__(self, *args: Any, lines: Sequence[SourceLine], mix: Sequence[float], **kwargs: Any) -> None:
-        """Create the form. `mix` has the current weights; it is empty if the texts are mixed by size."""
+        """Create the form. `mix` has the current weights, or is empty if the texts are mixed by size."""
         super().__init__(*args, **kwargs)
         for place, line in enumerate(lines):
             self.fields[f"weight_{place}"] = forms.FloatField(
@@ -295,7 +295,7 @@ class WeightsForm(forms.Form):
             )
 
     def clean(self) -> dict[str, Any]:
-        """Require either a weight for every text or no weights."""
+        """Require either a weight for every text or no weights at all."""
         values = super().clean() or self.cleaned_data
         left_out = [name for name in self.fields if values.get(name) is None and name not in self.errors]
         for name in left_out if len(left_out) < len(self.fields) else ():

@@ -24,28 +24,28 @@ from peer_agent.protocol.recipe import NO_YES, Recipe, Words
 from peer_agent.recipes import KINDS, recipe_of
 from web.words import in_bytes
 
-UPLINKS = (10, 30, 100)  # upload speeds of homes in Mb/s; download speeds are assumed to be no lower
-CROWD = 20  # machines that an estimate assumes unless a size states them, with the middle one of these speeds …
-SPEEDS = {"laptops": 5e10, "gaming PCs": 5e12}  # … and with this many operations a second, which is half of their peak
+UPLINKS = (10, 30, 100)  # homes' upload speeds in Mb/s; download speeds are assumed to be no lower
+CROWD = 20  # machines assumed unless a size states their number, with the middle one of these speeds …
+SPEEDS = {"laptops": 5e10, "gaming PCs": 5e12}  # … and this many operations a second, which is half of their peak
 SHORT_S = 1.0
 NOT_COUNTED = (
     gettext_lazy("Not included"),
     gettext_lazy("the base model itself: 4 bytes of memory per parameter, plus its file size on disk"),
 )
-ROUND_S = 0.4  # seconds of each step for messages between homes and the site, and for applying the update
-LAPTOPS = {  # the machines that each size of a recipe is meant for
+ROUND_S = 0.4  # seconds per step for messages between homes and the site and for applying the update
+LAPTOPS = {  # the machines that each recipe size is meant for
     "Minutes on two laptops": 2,
     "An evening with ten laptops": 10,
     "A week with fifty laptops": 50,
     "A month with two hundred laptops": 200,
 }
-PER_STEPS = 1000  # an estimate covers this many steps if their number depends on the data
+PER_STEPS = 1000  # steps covered by an estimate if their number depends on the data
 MODEL, STEPS, DETAILS = gettext_noop("Model"), gettext_noop("Steps"), gettext_noop("Advanced")
 SMALLEST_POSITIVE = 1e-12  # stands for an open lower bound of zero
 
 
 class RecipeField(NamedTuple):
-    """One value of a recipe as a form field. `path` has the names of the attributes that lead to the value."""
+    """One of a recipe's values as a form field. `path` has the names of the attributes leading to the value."""
 
     name: str
     path: tuple[str, ...]
@@ -151,7 +151,7 @@ SHOWN = {  # words for values that are names in a recipe
 
 
 def help_with(field: RecipeField, recipe: Recipe) -> str:
-    """Return the help text for a field, or "" if it does not apply to the form's initial values."""
+    """Return a field's help text, or "" if it does not apply to the form's initial values."""
     optimizer = recipe.optimizer
     if field.name == "optimizer":
         return field.help if optimizer.name == "lamb" else ""
@@ -168,7 +168,7 @@ def fields_of(kind: type[Recipe]) -> tuple[RecipeField, ...]:
 
 
 def recipe_from(kind: type[Recipe], values: Mapping[str, Any]) -> Recipe:
-    """Return the recipe that a form's values describe, with defaults for empty fields. Raises Problem E301."""
+    """Return the recipe described by a form's values, with defaults for empty fields. Raises Problem E301."""
     tree: dict[str, Any] = {"objective": kind().objective}
     for field in fields_of(kind):
         *parents, leaf = field.path
@@ -185,15 +185,15 @@ def values_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def written_values(recipe: Recipe, *, automatic_steps: bool) -> dict[str, str]:
-    """Return a recipe's values as a form shows them. If the steps are automatic, their field is empty."""
+    """Return a recipe's values as shown in a form. If the number of steps is automatic, its field is empty."""
     written = {name: str(value) for name, value in values_of(recipe).items()}
     return written | ({"target_steps": ""} if automatic_steps else {})
 
 
 def resized(said: Mapping[str, str], before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
-    """Return a form's values after the user has chosen another size. Values that the user has typed stay.
+    """Return a form's values after the user has chosen another size. Values that the user has typed are kept.
 
-    `before` are the values that the form was shown with, `after` those of the chosen size. An empty field counts as
+    `before` has the values that the form was shown with, `after` those of the chosen size. An empty field counts as
     untouched, except the number of steps, which the user may have emptied on purpose.
     """
     kept = {}
@@ -211,7 +211,7 @@ def _at(struct: Any, path: tuple[str, ...]) -> Any:
 
 
 def _typed(field: RecipeField, value: Any) -> Any:
-    """Convert a field's value to the recipe's type, since a form returns choices as text."""
+    """Convert a field's value to the recipe's type, since forms return choices as text."""
     return type(field.default)(value) if field.choices else value
 
 
@@ -254,15 +254,15 @@ class Estimate(NamedTuple):
     up: int
     down: int
     snapshot: int
-    seconds: dict[int, float]  # seconds of averaging, by upload speed in Mb/s
-    crowds: dict[str, float]  # seconds per step, by kind of machine; empty if the number of operations is unknown
-    lacks_base: bool = False  # the recipe adapts a model that is not known yet
+    seconds: dict[int, float]  # averaging time in seconds, by upload speed in Mb/s
+    crowds: dict[str, float]  # seconds per step by kind of machine; empty if the operation count is unknown
+    lacks_base: bool = False  # the recipe adapts a model not yet known
     writes: bool = False  # the model is trained from scratch to continue texts
-    machines: int = CROWD  # number of machines that `crowds` assumes
+    machines: int = CROWD  # number of machines assumed by `crowds`
 
 
 def estimate_of(recipe: Recipe, machines: int = 0) -> Estimate:
-    """Estimate what a recipe needs on this number of machines. If the plan chooses codecs, slow links send less."""
+    """Estimate what a recipe needs on this many machines. If the plan chooses codecs, slow links send less."""
     machines = machines or CROWD
     parameters = recipe.parameters()
     on_cpu, on_gpu = (needs_of(recipe, parameters, at_once=recipe.micro_batch, on_gpu=gpu) for gpu in (False, True))
@@ -275,7 +275,7 @@ def estimate_of(recipe: Recipe, machines: int = 0) -> Estimate:
 
 
 def _crowds(recipe: Recipe, averaging_s: float, machines: int) -> dict[str, float]:
-    """Return the seconds per step: `ROUND_S`, plus computing and averaging or, if they overlap, the longer one."""
+    """Return the seconds per step: `ROUND_S`, plus computing and averaging or, if these overlap, the longer one."""
     operations = recipe.operations(recipe.target_batch)
     computing = {who: operations / (machines * speed) for who, speed in SPEEDS.items()} if operations else {}
     both = max if recipe.staleness else lambda *parts: sum(parts)
@@ -283,18 +283,17 @@ def _crowds(recipe: Recipe, averaging_s: float, machines: int) -> dict[str, floa
 
 
 def seconds(up: int, down: int, mbit: int) -> float:
-    """Return the seconds in which a machine that averages nothing for others sends and receives a step, both at once.
+    """Return how many seconds a machine that averages for no one takes to send and receive a step, both at once.
 
-    The share of upload speed that a household reserves for itself is left unused. Download is assumed to be as fast as
-    upload.
+    The share of upload speed reserved for the household is left unused. Download is assumed to be as fast as upload.
     """
     return 8 * max(up / (1 - RESERVE_PERCENT / 100), down) / (mbit * 1e6)
 
 
 def rows_of(estimate: Estimate, steps: int | None = None) -> list[tuple[str, str]]:
-    """Return the estimate as text, one row for each figure.
+    """Return the estimate as text, one row per figure.
 
-    `steps` is the number that the organizer entered. None means that it is derived from the data.
+    `steps` is the number that the organizer entered; None means that it is derived from the data.
     """
     traffic = _("%(up)s up, %(down)s down") % {"up": in_bytes(estimate.up), "down": in_bytes(estimate.down)}
     told = {mbit: _time(spent) for mbit, spent in estimate.seconds.items()}
@@ -322,7 +321,7 @@ def rows_of(estimate: Estimate, steps: int | None = None) -> list[tuple[str, str
 
 
 def headline_of(estimate: Estimate, steps: int | None = None) -> str:
-    """Return the time that training takes, as the headline of an estimate, or "" if it cannot be estimated."""
+    """Return how long training takes, as the headline of an estimate, or "" if it cannot be estimated."""
     if "laptops" not in estimate.crowds:
         return ""
     facts = {"time": _long(estimate.crowds["laptops"] * (steps or PER_STEPS)), "number": estimate.machines}
@@ -331,7 +330,7 @@ def headline_of(estimate: Estimate, steps: int | None = None) -> str:
 
 
 def duration_of(estimate: Estimate, steps: int | None = None) -> str:
-    """Return the time that training takes, in a few words, or "" if it cannot be estimated."""
+    """Return how long training takes, in a few words, or "" if it cannot be estimated."""
     if "laptops" not in estimate.crowds:
         return ""
     time = _long(estimate.crowds["laptops"] * (steps or PER_STEPS))
@@ -351,7 +350,7 @@ def _who(crowd: str, machines: int) -> str:
 
 
 def _quality(parameters: int) -> str:
-    """Return a text on the quality to expect of a model of this size, if it learns from enough text."""
+    """Return text on the quality to expect from a model of this size, if it learns from enough text."""
     for most, words in (
         (3e6, _("words and short phrases")),
         (4e7, _("simple sentences")),
@@ -388,7 +387,7 @@ def _time(spent: float) -> str:
 
 
 def recipe_in(values: Mapping[str, str]) -> Recipe | None:
-    """Return the recipe from form fields as a browser sends them, or None if a value is invalid."""
+    """Return the recipe from form fields as sent by a browser, or None if a value is invalid."""
     kind = KINDS.get(values.get("objective", ""))
     if kind is None:
         return None
@@ -403,12 +402,12 @@ def recipe_in(values: Mapping[str, str]) -> Recipe | None:
 
 
 def steps_in(values: Mapping[str, str], recipe: Recipe) -> int | None:
-    """Return the number of steps given in a form, or None if it depends on the size of the data."""
+    """Return the number of steps entered in a form, or None if it depends on the size of the data."""
     return recipe.target_steps if values.get("target_steps", "").strip() else None
 
 
 def shown_estimate(recipe: Recipe | None, steps: int | None, size: str = "") -> dict[str, Any]:
-    """Return the estimate to show for a recipe, on the machines for which its size is intended."""
+    """Return the estimate to show for a recipe, on the machines that its size is intended for."""
     if recipe is None:
         return {}
     estimate = estimate_of(recipe, LAPTOPS.get(size, 0))
@@ -424,7 +423,7 @@ def shown_estimate(recipe: Recipe | None, steps: int | None, size: str = "") -> 
 
 
 def card_facts(recipe: Recipe, size: str, *, is_automatic: bool) -> dict[str, Any]:
-    """Return the facts on the card of a size: the expected quality, and the time, parameters and memory it needs."""
+    """Return the facts on a size's card: the expected quality, and the time, parameters and memory that it needs."""
     estimate = estimate_of(recipe, LAPTOPS.get(size, 0))
     memory = _("%(memory)s of memory") % {"memory": in_bytes(estimate.on_cpu.memory)}
     quality = _("Writes %(quality)s.") % {"quality": _quality(estimate.parameters)} if estimate.writes else ""
@@ -435,7 +434,7 @@ def card_facts(recipe: Recipe, size: str, *, is_automatic: bool) -> dict[str, An
 
 
 def _parameters(count: int) -> str:
-    """Return a number of parameters, rounded to three digits."""
+    """Return a number of parameters rounded to three digits."""
     if count >= 1e6:
         return _("%(number)s million parameters") % {"number": f"{count / 1e6:.3g}"}
     return _("%(number)s parameters") % {"number": f"{round(count, 3 - len(str(count))):,}"}
