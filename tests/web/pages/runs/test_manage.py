@@ -527,8 +527,8 @@ class TestAnnouncement:
             Run.State.DRAFT,
             None,
             {
-                "Model and data": ["text", "publish", "trials"],
-                "Training": ["details", "start"],
+                "Model and data": ["text", "base", "publish", "trials"],
+                "Training": ["details"],
                 "People": ["people", "gather", "roles"],
                 "Delete draft": [],
             },
