@@ -3,7 +3,7 @@
 import { language, say, startMoment } from "./words";
 
 const HOUR_S = 3600;
-const LONG_S = 48 * HOUR_S;
+const LONG_S = 24 * HOUR_S;
 
 /** Show times and fields that came from the site in the reader's time zone. */
 export function localize(root: ParentNode): void {

@@ -41,9 +41,10 @@ def duration(seconds: float) -> str:
     if minutes < 90:
         return _("%(minutes)s min") % {"minutes": minutes}
     hours, rest = divmod(minutes, 60)
-    if hours < 48:
+    if hours < 24:
         return _("%(hours)s h %(minutes)s min") % {"hours": hours, "minutes": rest}
-    return with_number(ngettext("%(number)s day", "%(number)s days", round(hours / 24)), round(hours / 24))
+    days = round(minutes / 60 / 24)
+    return with_number(ngettext("%(number)s day", "%(number)s days", days), days)
 
 
 def ordinal(number: int) -> str:

@@ -130,13 +130,14 @@ def test_a_moderator_removes_somebody_and_lets_them_back(run: tuple[Swarm, Brows
     organizer, moderator = on_phone(swarm, browser, "Amina"), on_phone(swarm, browser, "Noor")
     organizer.page.goto(f"{swarm.url}/runs/{swarm.slug}/manage/")
     fits(organizer)
-    for section in ("#roles", "#publish"):
+    for section in ("#everyone", "#material"):
         organizer.page.tap(f"nav[data-sections] a[href='{section}']")
         organizer.wait_for(f"document.querySelector('nav[data-sections] [aria-current]').hash === '{section}'")
+    organizer.page.tap("summary:text-is('Invite to a role')")
     organizer.page.fill("input[name=role-name]", "Noor")
     organizer.page.select_option("select[name=role-role]", "moderator")
     tap(organizer, "button:text-is('Invite')")
-    organizer.page.wait_for_selector("td:has-text('invited, not accepted yet')")
+    organizer.page.wait_for_selector("li:has-text('invited, not accepted yet')")
     moderator.page.goto(f"{swarm.url}/account/")
     tap(moderator, "a[aria-label='View the invitation to A run']")
     fits(moderator)

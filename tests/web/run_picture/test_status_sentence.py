@@ -99,6 +99,9 @@ def test_one_sentence_says_what_moves_or_why_nothing_does(
         (100, "2 min"),
         (3600, "60 min"),
         (7800, "2 h 10 min"),
+        (86_300, "23 h 58 min"),
+        (86_400, "1 day"),
+        (75 * 3600, "3 days"),
         (400_000, "5 days"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from django import forms
 from django.contrib.auth.decorators import login_required
@@ -302,50 +302,39 @@ def manage_page(
         **(rollback_facts(run) if own in MANAGING else {}),
         **(wrong or {}),
     }
+    facts["is_asked"] = facts["is_draft"] and bool(facts["verdict"] and facts["verdict"]["asked"])
     facts["groups"] = groups_of(run, own, facts)
     return render(request, "web/runs/manage.html", facts, status=400 if fault or wrong else 200)
 
 
-class Section(NamedTuple):
-    """A section of the manage page. `name` is that of its template and anchor. An untitled one may appear later."""
-
-    name: str
-    title: str
-
-    @property
-    def template(self) -> str:
-        return f"web/runs/manage_parts/{self.name}.html"
-
-
-def groups_of(run: Run, own: Run.Role | None, facts: Mapping[str, Any]) -> list[tuple[str, str, list[Section]]]:
-    """Return the groups of sections shown to a person with the role `own`: each one's anchor, title and sections."""
+def groups_of(run: Run, own: Run.Role | None, facts: Mapping[str, Any]) -> list[tuple[str, str, list[str]]]:
+    """Return the groups of settings that a person with the role `own` sees: anchor, title and templates of each."""
     manages, is_draft, is_over = own in MANAGING, facts["is_draft"], run.state == Run.State.FINISHED
-    verdict = Section("verdict", _("What the run learns from") if facts["verdict"] else "")
-    is_asked = is_draft and bool(facts["verdict"] and facts["verdict"]["asked"])
     can_delete = is_draft and own == Run.Role.ORGANIZER
-    training = [
-        (is_asked, verdict),  # its question must be answered before publishing
-        (True, Section("now", _("Publish") if is_draft else _("Status"))),
-        (not is_over and not is_draft, Section("alerts", _("Alerts"))),
-        (bool(facts.get("targets") or facts.get("rolling_to")), Section("rollback", _("Roll back"))),
-        (facts["can_end"] or can_delete, Section("danger", _("Delete draft") if is_draft else _("End run"))),
-    ]
     people = [
-        (not is_over or run.members_only, Section("people", _("Access"))),
-        (manages and not is_over, Section("gather", _("Bring people together"))),
-        (True, Section("roles", _("Roles"))),
-        (not is_draft, Section("announce", _("Announcement"))),
+        (not is_over or run.members_only, "people"),
+        (manages and not is_over, "gather"),
+        (True, "roles"),
+        (not is_draft, "announce"),
     ]
     model = [
-        (is_over, Section("publish", _("The model"))),
-        (not is_asked, verdict),
-        (True, Section("text", _("Dataset"))),
-        (not is_over, Section("publish", _("The model"))),
+        (is_over, "publish"),
+        (is_over, "details"),
+        (not facts["is_asked"], "verdict"),
+        (True, "text"),
+        (not is_over, "publish"),
     ]
-    groups = [("training", _("Training"), training), ("everyone", _("People"), people)]
-    groups.insert(0 if is_over else 1 if is_draft else 2, ("material", _("Model and data"), model))
+    groups = [
+        ("training", _("Training"), [(not is_over, "details"), (not is_over, "training")]),
+        ("everyone", _("People"), people),
+        ("danger", _("Delete draft") if is_draft else _("End run"), [(facts["can_end"] or can_delete, "danger")]),
+    ]
+    groups.insert(0 if is_draft or is_over else 2, ("material", _("Model and data"), model))
     shown = groups if manages else [each for each in groups if each[0] == "everyone"]
-    return [(name, title, [section for is_there, section in rows if is_there]) for name, title, rows in shown]
+    found = [(name, title, [part for is_there, part in parts if is_there]) for name, title, parts in shown]
+    return [
+        (name, title, [f"web/runs/manage_parts/{part}.html" for part in parts]) for name, title, parts in found if parts
+    ]
 
 
 def people_facts(run: Run, own: Run.Role | None, members: Part) -> dict[str, Any]:

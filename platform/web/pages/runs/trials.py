@@ -81,10 +81,10 @@ def trial_facts(run: Run, release: Release | None) -> dict[str, Any]:
 
 
 def switch_facts(run: Run) -> dict[str, Any]:
-    small, memory = trials.SMALL, trials.BYTES_BESIDE + trials.BYTES_EACH * trials.size_of(run)
     if not trials.may_be_allowed(run):
         return {}
-    return {"trials": {"are_allowed": trials.is_allowed(run), "small": small, "memory": in_bytes(memory)}}
+    memory = trials.BYTES_BESIDE + trials.BYTES_EACH * trials.size_of(run)
+    return {"trials": {"are_allowed": trials.is_allowed(run), "memory": in_bytes(memory)}}
 
 
 def _asker(request: HttpRequest) -> str:

@@ -22,7 +22,6 @@ from config.metrics import may_read
 from config.proxies import parsed
 from notices.selectors import mailbox_of
 from peer_agent.protocol.errors import Fault
-from runs.models import Run
 from web import health, metrics, strokes
 from web.agent_package import current_bundles, current_wheel, install_lines
 from web.http.faults import status_of
@@ -30,6 +29,7 @@ from web.http.files import send_file
 from web.http.requester import ip_of, missing, person_in, site_of
 from web.pages.site.jobs import jobs_shown
 from web.run_picture.picture import TINTS
+from web.run_picture.status_sentence import LABELS
 
 COLOURS = (  # each colour's role, and where it is used
     ("paper", "behind everything"),
@@ -152,7 +152,7 @@ def styleguide(request: HttpRequest) -> HttpResponse:
         "form": Sample(),
         "wrong": Sample({}),
         "fault": Fault.of("E303"),
-        "states": Run.State.choices,
+        "states": LABELS.items(),
         "tints": range(TINTS),
         "drawings": _drawings(),
     }

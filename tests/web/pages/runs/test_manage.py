@@ -527,42 +527,45 @@ class TestAnnouncement:
             Run.State.DRAFT,
             None,
             {
-                "Training": ["now", "danger"],
-                "Model and data": ["text", "publish"],
+                "Model and data": ["text", "base", "publish", "trials"],
+                "Training": ["details"],
                 "People": ["people", "gather", "roles"],
+                "Delete draft": [],
             },
         ),
         (
             Run.State.OPEN,
             None,
             {
-                "Training": ["now", "alerts", "rollback", "danger"],
+                "Training": ["details", "length", "alerts", "rollback"],
                 "People": ["people", "gather", "roles", "announce"],
-                "Model and data": ["text", "publish"],
+                "Model and data": ["text", "publish", "trials"],
+                "End run": [],
             },
         ),
         (Run.State.OPEN, Run.Role.MODERATOR, {"People": ["people", "roles", "announce"]}),
         (
             Run.State.FINISHED,
             None,
-            {"Model and data": ["publish", "text"], "Training": ["now"], "People": ["roles", "announce"]},
+            {"Model and data": ["publish", "trials", "details", "text"], "People": ["roles", "announce"]},
         ),
     ],
 )
-def test_sections_are_grouped_and_listed(
+def test_settings_are_grouped_and_the_last_group_ends_the_run(
     trained: Run, stranger: Person, state: Run.State, role: Run.Role | None, groups: dict[str, list[str]]
 ) -> None:
     Run.objects.update(state=state)
     if role is not None:
         given_role(trained, stranger, role)
     text = page(as_(stranger if role else "Amina").get(MANAGE))
-    shown = re.findall(r'<section class="group" aria-labelledby="(\w+)"> <h2 id="\1">([^<]*)</h2>', text)
-    assert [title for _, title in shown] == [*groups]
-    names = [name for group in groups.values() for name in group]
-    listed = re.findall(r'<li><a href="#(\w+)">', text.partition("data-sections")[2].partition("</nav>")[0])
-    assert listed == (names if len(groups) > 1 else []), "a single group needs no list"
-    for name in names:
-        assert text.count(f' id="{name}"') == 1
+    found = re.split(r'<section class="card" aria-labelledby="\w+"> <h2 id="\w+"[^>]*>([^<]*)</h2>', text)[1:]
+    shown = dict(zip(found[::2], found[1::2], strict=True))
+    assert {title: re.findall(r'<h3 id="(\w+)"', rows) for title, rows in shown.items()} == groups
+    listed = re.findall(r">([^<]+)</a>", text.partition("data-sections>")[2].partition("</nav>")[0])
+    seen = [title for title in groups if title not in ("Delete draft", "End run")]
+    assert [*groups][: len(seen)] == seen
+    assert listed == (seen if len(groups) > 1 else []), "a single group needs no list"
+    assert ('class="hidden">People</h2>' in text) == (len(groups) == 1), "nor a heading"
 
 
 @pytest.fixture

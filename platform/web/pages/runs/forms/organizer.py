@@ -83,7 +83,13 @@ class DraftForm(NewRunForm):
 
 
 class ExtendForm(forms.Form):
-    target_steps = forms.IntegerField(min_value=1, label=gettext_lazy("Total steps"))
+    target_steps = forms.IntegerField(
+        min_value=1,
+        label=gettext_lazy("Total steps"),
+        help_text=gettext_lazy(
+            "From the next step on, the learning rate decreases more slowly, ending at the new last step."
+        ),
+    )
 
 
 class AnnouncementForm(forms.Form):
@@ -109,6 +115,7 @@ class StartForm(forms.Form):
         required=False,
         input_formats=[MINUTES],
         label=gettext_lazy("Start time"),
+        help_text=gettext_lazy("People can join before. Leave empty to start as soon as enough machines are there."),
         widget=forms.DateTimeInput(format=MINUTES, attrs={"type": "datetime-local", "data-local": ""}),
     )
 
@@ -175,6 +182,10 @@ class AlertForm(forms.Form):
         max_value=MOST_MACHINES,
         required=False,
         label=gettext_lazy("Alert below this many machines"),
+        help_text=gettext_lazy(
+            "You are always warned when a step takes far too long, the loss jumps, or the model cannot be checked or "
+            "published."
+        ),
     )
 
 

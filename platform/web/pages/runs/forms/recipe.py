@@ -367,13 +367,14 @@ def _about(amount: str) -> str:
 
 def _long(spent: float) -> str:
     """Return a duration as text, such as “about 3 hours”."""
-    for message, length in (
-        (_("about %(number)s years"), 365 * 86_400),
-        (_("about %(number)s days"), 86_400),
-        (_("about %(number)s hours"), 3600),
-        (_("about %(number)s minutes"), 60),
+    for message, length, least in (
+        (_("about %(number)s years"), 365 * 86_400, 2),
+        (_("about %(number)s days"), 86_400, 1.5),
+        (_("about a day"), 86_400, 1),
+        (_("about %(number)s hours"), 3600, 2),
+        (_("about %(number)s minutes"), 60, 2),
     ):
-        if spent >= 2 * length:
+        if spent >= least * length:
             return message % {"number": f"{spent / length:.0f}"}
     return _("less than two minutes")
 

@@ -95,6 +95,8 @@ def test_a_crowd_computes_and_averages() -> None:
         (30.0, 3, "30 s per step; 3 steps in less than two minutes"),
         (30.0, 120, "30 s per step; 120 steps in about 60 minutes"),
         (30.0, 1200, "30 s per step; 1,200 steps in about 10 hours"),
+        (600.0, 180, "10 min per step; 180 steps in about a day"),
+        (600.0, 240, "10 min per step; 240 steps in about 2 days"),
         (600.0, 1000, "10 min per step; 1,000 steps in about 7 days"),
     ],
 )
