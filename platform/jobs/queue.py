@@ -119,7 +119,7 @@ def _request(kind: Kind, key: UUID | str, after_s: float, *, keeps_retry: bool) 
 
 
 def _in_seconds(seconds: float) -> Any:
-    """Return a SQL expression for the time in `seconds`. If 0, add nothing: SQLite returns more digits after adding."""
+    """Return SQL for the time `seconds` from now. If 0, add nothing: SQLite returns more digits after an addition."""
     return Now() + timedelta(seconds=seconds) if seconds else Now()
 
 

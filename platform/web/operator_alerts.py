@@ -38,7 +38,7 @@ def watch_checks(_: Job) -> Outcome:
 def note_changes(found: Iterable[health.Checked], now: datetime) -> None:
     """Tell operators about checks that have failed for `LASTS`, and later about their recovery.
 
-    If a check fails again within `REST`, operators are told only at the end of it, and only if it still fails.
+    If a check fails again within `REST`, operators are not told until `REST` is over, and only if it still fails.
     """
     known = {row.check_name: row for row in Trouble.objects.select_for_update()}
     for name, title, finding in found:

@@ -252,7 +252,7 @@ USUAL_WEIGHT = 1.0  # weight of a text added to others that have weights
 
 
 def require_base(run: Run, filename: str, on_hub: str = "") -> Material:
-    """Return True if this file becomes a draft's base model, False if its tokenizer. Raises Problem E377, E392."""
+    """Return the material that this file becomes: a base model or a tokenizer. Raises Problem E377, E392."""
     wanted = run.parsed_recipe.material.brought
     if wanted is None:
         raise Problem.of("E392")
