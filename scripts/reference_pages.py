@@ -91,9 +91,11 @@ def _bounds(described: inspect.Type) -> str:
             return " or ".join(f"`{value}`" for value in values)
         case inspect.IntType() | inspect.FloatType():
             kind = "integer" if isinstance(described, inspect.IntType) else "number"
-            low = f" from {described.ge:,}" if described.ge is not None else " above 0" if described.gt == 0 else ""
-            high = f" to {described.le:,}" if described.le is not None else ""
-            return kind + low + high + (f" below {described.lt:,}" if described.lt is not None else "")
+            low = [f"at least {described.ge:,}"] if described.ge is not None else []
+            low += [f"greater than {described.gt:,}"] if described.gt is not None else []
+            high = [f"at most {described.le:,}"] if described.le is not None else []
+            high += [f"less than {described.lt:,}"] if described.lt is not None else []
+            return ", ".join((kind, *low, *high))
     raise TypeError(f"no words for {described}")
 
 

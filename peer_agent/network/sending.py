@@ -57,10 +57,11 @@ async def send_chunks(
     patience_s: float = PATIENCE_S,
     uplink: Uplink = UPLINK,
 ) -> dict[PeerId, LinkLost | Refused]:
-    """Send each reducer its `first` message and its chunks. Return the error of each reducer whose link failed. `pace`
-    limits the total bytes per second; 0 means no limit. `full_s` accumulates how many seconds each link accepted no
-    data. If a reducer takes no batch for `patience_s`, the others stop waiting for it. On cancellation, sending stops
-    after the current batch.
+    """Send each reducer its `first` message and its chunks. Return the error of each reducer whose link failed.
+
+    `pace` limits the total bytes per second; 0 means no limit. `full_s` accumulates the seconds for which each link
+    accepted no data. If a reducer accepts no batch within `patience_s`, the others stop waiting for it. When cancelled,
+    sending stops after the current batch.
     """
     bucket, loop = Bucket(), asyncio.get_running_loop()
     bucket.pace(pace, loop.time())

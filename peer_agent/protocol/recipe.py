@@ -75,7 +75,7 @@ class Material(NamedTuple):
 
     @property
     def brought(self) -> "Material | None":
-        """The model that people must provide besides the data, or else the tokenizer that they may provide, or None."""
+        """What organizers supply besides the data: a required model or an optional tokenizer, or None."""
         return self.adapts or self.takes
 
     def named(self, count: int) -> str:

@@ -44,7 +44,7 @@ PER_LANGUAGE: dict[Language, tuple[normalizers.Normalizer, ...]] = {
 
 
 class Encoded(NamedTuple):
-    """A document's tokens, and the index at which each sentence begins. Without sentences, `starts` is empty."""
+    """A document's tokens, and the index at which each sentence begins (`starts`), if it was split."""
 
     tokens: list[int]
     starts: list[int]

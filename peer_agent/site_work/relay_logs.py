@@ -59,7 +59,7 @@ def patience_s(sizes: Sequence[int]) -> float:
 
 
 class RelayLogs:
-    """One run's logs on all relays. `reach`: a file with a `Reach`, read before each new link."""
+    """One run's logs on all relays. `reach`: a file containing a `Reach`, read before each new link."""
 
     def __init__(self, reach: Path, key: Ed25519PrivateKey, site_key: bytes) -> None:
         self.run = read_reach(reach).run

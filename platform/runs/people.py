@@ -22,7 +22,7 @@ FINISHED = (1, 3, 10)  # number of finished runs contributed to
 
 
 class Milestone(NamedTuple):
-    """A milestone. `day` is the day (since 1970) when it was reached, or None if that is unknown."""
+    """A milestone. `day` is when it was reached, in days since 1970, or None if that is unknown."""
 
     name: str
     day: int | None = None

@@ -43,7 +43,7 @@ UNFINISHED = (".new", ".part", ".tmp", ".lock")
 
 
 class Backup(Struct, frozen=True):
-    """Facts about a backup: its time, its database's file and that file's sha256, files and bytes in `data`."""
+    """When a backup was taken, its database file with its SHA-256, and the number of files and bytes in `data`."""
 
     at: str
     database: str
@@ -167,9 +167,9 @@ def _sha256(path: Path) -> str:
 def restore(source: Path, *, replaces: bool, only_files: bool = False) -> Backup:
     """Put a backup's database, keys and files in place. Raises Problem E404, E470, E471, E106.
 
-    `only_files`: leave the database alone, because `pg_restore` runs on another machine than this one. Files that are
-    already in the data folder stay, because they may be newer: a relay's log gives back the steps that were made after
-    the backup (rule 16). A database that is replaced is kept in `backups/` of the data folder.
+    `only_files`: leave the database alone, because `pg_restore` runs on a different machine. Existing files in the data
+    folder are kept, because they may be newer: steps taken after the backup are recovered from a relay's log (rule 16).
+    If a database is replaced, the old one is kept in `backups/` in the data folder.
     """
     made = read_backup(source)
     data = Path(settings.DATA)

@@ -28,7 +28,7 @@ class Why(StrEnum):
 
 
 class Blind(StrEnum):
-    """A quantity that a machine cannot measure, so that a limit on it has no effect there."""
+    """A quantity that a machine cannot measure, so a limit on it has no effect there."""
 
     IDLE = "idle"
     BATTERY = "battery"

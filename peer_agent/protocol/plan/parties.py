@@ -17,7 +17,7 @@ Pair = tuple[PeerId, PeerId]  # sender, receiver
 
 
 class Party(Struct, frozen=True, kw_only=True):
-    """A peer in the round. Speeds are those the plan may use; 0 means not yet measured (`duplex_bps`: no limit)."""
+    """A peer in the round. Its speeds are those the plan may use; 0 means not measured (`duplex_bps`: no limit)."""
 
     peer: PeerId
     up_bytes: float = 0.0  # size of the peer's encoded gradient; 0 if it contributes nothing

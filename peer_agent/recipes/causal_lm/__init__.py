@@ -69,7 +69,7 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
             "Fewer key/value heads use less memory when generating. 0 = same as heads.",
         ),
         Words("context", "model.context", "Context", "Tokens per sample: how far the model looks back."),
-        Words("vocab", "vocab", "Vocabulary", "Number of tokens. Fewer suit a small text."),
+        Words("vocab", "vocab", "Vocabulary", "Number of tokens. Use fewer for a small text."),
     )
 
     model: Model = Model()

@@ -83,7 +83,7 @@ class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
     from_data = ("base",)
     words = (
         Words("rank", "rank", "Rank", "Higher ranks learn more and upload more. 8 to 32 is usual."),
-        Words("alpha", "alpha", "Alpha", "How strongly adapters act; often twice the rank."),
+        Words("alpha", "alpha", "Alpha", "How strongly the adapters affect the model; often twice the rank."),
         Words("matrices", "matrices", "Matrices", "Attention only, or all layers (learns more, uploads more)."),
         Words("context", "context", "Context", "Tokens per sample, up to the base model's limit."),
     )

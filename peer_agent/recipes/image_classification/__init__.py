@@ -25,7 +25,7 @@ class ImageClassification(ImageRecipe, frozen=True, kw_only=True, tag="image_cla
 
     usual_passes = 30  # images differ on each pass, because they are augmented
     title = "Image classifier"
-    about = "Learns to name what a picture shows."
+    about = "Learns to identify what is in a picture."
     training = "peer_agent.recipes.image_classification.training"
     task = "image-classification"
     from_data = ("classes",)

@@ -64,7 +64,7 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
         Words("small_most", "crops.small_most", "Small: most", "Largest fraction."),
         Words("flip", "looks.flip", "Mirrored", "Probability that a crop is mirrored. 0 for letters or digits."),
         Words("jitter", "looks.jitter", "Colours", "Probability that brightness, contrast, saturation and hue change."),
-        Words("strength", "looks.strength", "Colours: how far", "0.8 is usual, 0.4 for images without colour."),
+        Words("strength", "looks.strength", "Colours: strength", "0.8 is usual, 0.4 for images without colour."),
         Words("grey", "looks.grey", "Grey", "Probability that a crop is grey."),
         Words("blur", "looks.blur", "Blurred", "Probability that a crop is blurred. Hardly visible on small images."),
         Words("hidden", "hidden", "Hidden width", "Width of the two layers after the trunk."),
@@ -79,7 +79,7 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
             "Extra images that only take part in the assignment, for units with fewer images than prototypes. "
                 "Each costs a forward pass.",
         ),
-        Words("queue_from", "queue_from", "Queue from step", "Step at which the queue starts."),
+        Words("queue_from", "queue_from", "Queue start", "Step at which the queue starts."),
     )  # fmt: skip
 
     optimizer: Optimizer = replace(LARC, weight_decay=1e-6, warmup_steps=10, final_ratio=0.002)

@@ -45,7 +45,7 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
     )
 
     title = "Masked language model"
-    about = "Learns to fill in blanks. Good for search and classification; cannot write."
+    about = "Learns to fill in blanks. Good for search and classification; cannot generate text."
     training = "peer_agent.recipes.masked_lm.training"
     loss_unit = ("masked word", "masked words")
     task = "fill-mask"
@@ -58,7 +58,7 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
         Words("heads", "model.heads", "Heads"),
         Words("context", "model.context", "Context", "Tokens per sample."),
         Words("embedding", "model.embedding", "Embedding", "Width of a token's embedding (ALBERT only)."),
-        Words("vocab", "vocab", "Vocabulary", "Number of tokens. Fewer suit a small text."),
+        Words("vocab", "vocab", "Vocabulary", "Number of tokens. Use fewer for a small text."),
         Words("tokenizer", "tokenizer", "Tokenizer", "Unigram is usual for masked language models."),
         Words("language", "language", "Language", "How letters are normalized before tokenizing."),
         Words("lowercase", "lowercase", "Ignore capitals", choices=NO_YES),

@@ -86,7 +86,7 @@ def snapshot(request: HttpRequest, digest: FileDigest) -> HttpResponseBase:
 
 @router.get("files/averages/{int:entry}/{int:span}", response=FETCHING)
 def averages(request: HttpRequest, entry: Entry, span: Span) -> HttpResponseBase:
-    """Download averaged gradients of the log of the credential's run, which the site archives in case a relay fails."""
+    """Download averaged gradients from a run's log. The site archives them in case a relay fails."""
     credential = credential_of(request)
     run = None if credential.run == ANY_RUN else _runs_of(credential).first()
     path = archived_span(run, entry, span) if run is not None else None

@@ -53,7 +53,7 @@ class WatcherConsumer(AsyncWebsocketConsumer):
     async def _mind(self, subscription: Subscription) -> None:
         """End the subscription once its watcher has been removed or has logged out.
 
-        A change in the run's visibility ends the whole watch in any case.
+        Changing the run's visibility always ends the whole watch.
         """
         scope: Any = self.scope
         may_see = True

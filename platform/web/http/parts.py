@@ -13,7 +13,7 @@ BEFORE = re.compile(r"[0-9]{1,18}")  # a row's primary key
 
 
 class Part(NamedTuple):
-    """Some rows of a list, with links to those before and after. A link is empty if there are no such rows."""
+    """One page of a list, with links to the previous and next pages. A link is empty if there is no such page."""
 
     rows: Sequence[Any]
     before: str

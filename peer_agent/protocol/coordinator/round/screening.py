@@ -1,6 +1,6 @@
 """Limit how far one person's claims can move an update: norms, weights (rule 12) and losses.
 
-A typical value is a median over people, so that many machines of one person count once. A run that strangers may join
+A typical value is a median over people, so a person with many machines counts only once. A run that strangers may join
 lists the people it trusts: its organizer and members. Everyone else gets tighter limits.
 """
 

@@ -142,7 +142,7 @@ def pace_now(state: RunState, conduct: Conduct) -> float:
 
 
 def idle_s(state: RunState, conduct: Conduct) -> float:
-    """Return how many seconds since its last delivery the machine has had leased units and been able to compute."""
+    """Return how long the machine has been able to compute leased units since its last delivery, in seconds."""
     running = state.now - conduct.working_since if conduct.working_since is not None else 0.0
     return conduct.worked_s + running
 

@@ -191,7 +191,7 @@ def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def stop_mail(request: HttpRequest, token: str) -> HttpResponse:
-    """Stop e-mails to an address, through the link in each of them. Only a POST has this effect."""
+    """Handle the unsubscribe link in an e-mail. A GET changes nothing; only a POST unsubscribes the address."""
     try:
         if request.method == "POST":
             services.stop_mail(token=token)

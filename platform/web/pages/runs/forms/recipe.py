@@ -63,9 +63,12 @@ COMMON: dict[str, tuple[Words, ...]] = {
     STEPS: (
         Words("target_steps", "target_steps", "Steps", "The run ends after this many steps."),
         Words("target_batch", "target_batch", "Target batch", "Samples per step, from all machines together."),
-        Words("micro_batch", "micro_batch", "Micro batch", "Samples a machine computes at a time."),
+        Words("micro_batch", "micro_batch", "Micro batch", "Samples a machine processes at a time."),
         Words(
-            "minimum_trainers", "minimum_trainers", "Machines to start", "The first step waits for this many machines."
+            "minimum_trainers",
+            "minimum_trainers",
+            "Machines needed to start",
+            "The first step waits for this many machines.",
         ),
         Words("learning_rate", "optimizer.learning_rate", "Learning rate", "Peak value, after the warm-up."),
         Words("warmup_steps", "optimizer.warmup_steps", "Warm-up", "Steps until the learning rate peaks."),
@@ -84,7 +87,7 @@ COMMON: dict[str, tuple[Words, ...]] = {
             "Clip norm",
             "Limit for the norm of the averaged gradient. 0 = no clipping.",
         ),
-        Words("snapshot_every", "snapshot_every", "Snapshot every", "Steps between snapshots."),
+        Words("snapshot_every", "snapshot_every", "Snapshot interval", "Steps between snapshots."),
         Words("codec_up", "codec_up", "Codec up", "Format of uploaded gradients: fewer bits, less traffic."),
         Words("codec_down", "codec_down", "Codec down", "Format of downloaded averages."),
         Words(
@@ -98,7 +101,7 @@ COMMON: dict[str, tuple[Words, ...]] = {
             "contributors",
             "contributors",
             "Contributors",
-            "Work from a skipped step counts in the next one.",
+            "Slow machines may miss a step; their work counts toward the next one.",
             (("all", "Everyone, every step"), ("fast", "Slow connections every other step")),
         ),
         Words(
