@@ -75,7 +75,7 @@ class Material(NamedTuple):
 
     @property
     def brought(self) -> "Material | None":
-        """What organizers supply besides the data: a required model or an optional tokenizer, or None."""
+        """The required model or optional tokenizer that organizers supply besides the data, or None."""
         return self.adapts or self.takes
 
     def named(self, count: int) -> str:
