@@ -106,7 +106,7 @@ def _wait_until_open(port: int) -> None:
 
 def turn(kind: Kind, chunks: int) -> dict[str, Any]:
     """Fill one link in both directions. Return the resources that the forwarder's process used."""
-    with running("-m", LISTENER, "listen", HOST, str(chunks), str(SIZE)) as listener:
+    with running("-m", LISTENER, HOST, str(chunks), str(SIZE)) as listener:
         port, fingerprint = listener.hear().split()
         with forwarder(kind, port, fingerprint) as (pid, own_port, own):
             before = cpu_s(pid)
