@@ -9,17 +9,6 @@ import os
 from peer_agent.protocol.recipe import KINDS, parse_recipe, recipe_of
 from peer_agent.recipes import causal_lm, finetune_lora, image_classification, image_ssl, masked_lm
 
-__all__ = [
-    "KINDS",
-    "causal_lm",
-    "finetune_lora",
-    "image_classification",
-    "image_ssl",
-    "masked_lm",
-    "parse_recipe",
-    "recipe_of",
-]
-
 VARIABLE = "MANYHANDS_RECIPES"  # names of further modules, separated by commas
 
 for name in filter(None, os.environ.get(VARIABLE, "").split(",")):

@@ -9,27 +9,3 @@ from peer_agent.protocol.plan.solve import Limit, Shares, judged, solve
 from peer_agent.protocol.plan.spans import SPAN_BYTES, largest_remainder, spans_of
 
 QUORUM_PERCENT = 70  # percent of the batch's samples, and of each chunk's tokens, below which a round is void (rule 7)
-
-__all__ = [
-    "NO_LIMITS",
-    "PATIENCE",
-    "QUORUM_PERCENT",
-    "SPAN_BYTES",
-    "Bottleneck",
-    "Candidate",
-    "Choice",
-    "Kind",
-    "Limit",
-    "Limits",
-    "Outline",
-    "Pair",
-    "Participant",
-    "Party",
-    "Shares",
-    "choose",
-    "judged",
-    "largest_remainder",
-    "outline_of",
-    "solve",
-    "spans_of",
-]

@@ -17,36 +17,3 @@ from runs.models.log import (
 from runs.models.releases import HubAccount, NamedVolunteer, Publication, Release, Trial
 from runs.models.run import ActivityLine, Invitation, JoinRequest, Member, Run, RunRole
 from runs.models.snapshots import RefusedSnapshot, RelayAddress, ReplayRequest, Snapshot, Verification
-
-__all__ = [
-    "IN_MODEL",
-    "ActivityLine",
-    "AuditMark",
-    "AveragedTotal",
-    "Coverage",
-    "DailyTotal",
-    "Dataset",
-    "Head",
-    "HubAccount",
-    "Invitation",
-    "JoinRequest",
-    "LeaseMark",
-    "LedgerEntry",
-    "LogEntry",
-    "MachineTotal",
-    "Member",
-    "NamedVolunteer",
-    "Publication",
-    "RefusedSnapshot",
-    "RelayAddress",
-    "Release",
-    "ReplayRequest",
-    "Run",
-    "RunRole",
-    "SealedRecord",
-    "Shard",
-    "Snapshot",
-    "Trial",
-    "Upload",
-    "Verification",
-]
