@@ -67,11 +67,15 @@ def _strings(kind: Any) -> st.SearchStrategy[str]:
 
 DIGITS = {"^[0-9a-f]{32}$": 16, "^[0-9a-f]{64}$": 32}  # patterns of hexadecimal digits, with the number of bytes
 
-# An integer without limits has 64 bits on the wire.
+
+def _integers(kind: inspect.IntType) -> st.SearchStrategy[int]:
+    """Return integers within a type's limits. Without limits, an integer has 64 bits on the wire."""
+    least = kind.ge if kind.ge is not None else -(2**63) if kind.gt is None else kind.gt + 1
+    return st.integers(least, kind.le if kind.le is not None else 2**63 - 1 if kind.lt is None else kind.lt - 1)
+
+
 VALUES: dict[type, Callable[[Any], st.SearchStrategy[Any]]] = {
-    inspect.IntType: lambda kind: st.integers(
-        -(2**63) if kind.ge is None else kind.ge, 2**63 - 1 if kind.le is None else kind.le
-    ),
+    inspect.IntType: _integers,
     inspect.FloatType: lambda kind: st.floats(kind.ge, kind.le, allow_nan=False),
     inspect.BoolType: lambda _: st.booleans(),
     inspect.StrType: _strings,

@@ -9,7 +9,7 @@ from peer_agent.simulation.world import Setting
 
 ALL_KINDS: tuple[Kind, ...] = tuple(sorted({*churn.TRAINERS, *churn.RELAYS, *churn.SITE, *churn.ODDS}))
 
-# Trainers and rounds of worlds with all conditions. tests/benchmarks/simulator.py has larger ones.
+# Trainers and rounds of worlds with all conditions.
 SIZES = ((30, 30), pytest.param(200, 50, marks=pytest.mark.check), pytest.param(50, 500, marks=pytest.mark.check))
 
 

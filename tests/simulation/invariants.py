@@ -10,7 +10,7 @@ import msgspec
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.protocol.coordinator.state import Phase, RunState
+from peer_agent.protocol.coordinator.state import RunState
 from peer_agent.protocol.log.records import GENESIS, Record, Unit, digest_of
 from peer_agent.protocol.messages import Plan
 from peer_agent.simulation.site import Host
@@ -51,9 +51,6 @@ class Invariants:
         self.offers: dict[bytes, m.Offer] = {}
         self.highest_fence = 0
         self.held_before: dict[str, frozenset[Unit]] = {}
-        self.moves: set[tuple[Phase, Phase]] = set()
-        self.phase_before = Phase.ACCUMULATE
-        self.persists = 0
 
     def watch(self, world: World) -> World:
         self.world = world
@@ -63,7 +60,6 @@ class Invariants:
     # --- hooks of the world
 
     def before(self, host: Host, event: e.Event, now: float) -> None:
-        self.phase_before = host.state.phase
         if self.thorough:
             ended = host.state.round.ended if host.state.round else {}  # leases of returned units end with the round
             held = host.state.leases.held
@@ -131,7 +127,6 @@ class Invariants:
             case e.Announce():
                 self._plan(state, command.plan)
             case e.Persist():
-                self.persists += 1
                 self._record(state, command.record)
             case e.Note():
                 require(set(PERSON.findall(command.text)) <= set(command.names), f"a name is hidden in {command}")

@@ -73,35 +73,6 @@ def test_a_database_in_trouble_neither_loses_it_nor_makes_two(fault: Fault) -> N
     all_follow(world)
 
 
-def test_while_paused() -> None:
-    world = trained()
-    world.direct("paused")
-    world.wait(20)
-    rolls_back(world)
-    world.wait(20)
-    assert world.database.step == BACK_TO, "it does not go on by itself"
-    world.direct("running")
-    all_follow(world)
-
-
-def test_to_the_beginning() -> None:
-    world = trained()
-    world.roll_back(0)
-    assert world.run(lambda: bool(rollbacks(world)), 60)
-    assert world.run_steps(5, 300)
-    assert world.database.step == 5
-
-
-def test_twice() -> None:
-    world = trained()
-    rolls_back(world)
-    assert world.run_steps(3, 300)
-    world.roll_back(BACK_TO)
-    assert world.run(lambda: len(rollbacks(world)) == 2, 60)
-    assert world.run_steps(3, 300)
-    assert world.database.step == BACK_TO + 3
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_where_letters_are_lost_doubled_and_late(seed: int) -> None:
     world = trained(seed)

@@ -38,18 +38,10 @@ def rows(name: str, *runs: dict[str, Any]) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table(name, list(runs)).splitlines()][2:]
 
 
-def test_round_times_stand_beside_both_floors() -> None:
-    assert rows("round-times", RUN) == [["four", "1", "fp16", "9", "8", "1.12", "1.2", "0.25", "True"]]
-
-
 def test_what_households_keep_has_a_table_of_its_own() -> None:
     run = RUN | {"reserve_percent": 20, "uplink_peak": 0.801}
     assert rows("household", RUN, run) == [["four", "20", "0.801", "9", "8", "1.12", "True"]]
     assert rows("round-times", run) == []
-
-
-def test_the_largest_error_is_shown_whatever_its_sign() -> None:
-    assert rows("bandwidths", RUN) == [["four", "2", "-0.11", "trainer-4 down"]]
 
 
 def test_rivals_that_were_left_out_say_why() -> None:
@@ -57,14 +49,6 @@ def test_rivals_that_were_left_out_say_why() -> None:
     assert found["hivemind 1.1.12, tuned"] == ["15.3", "1.7", "1"]
     assert found["gloo"] == ["–", "–", "all have to reach each other"]
     assert found["equal butterfly"] == ["–", "–", NOT_MEASURED]
-
-
-def test_costs_are_of_the_largest_of_each_kind_and_of_each_rival() -> None:
-    assert rows("costs", RUN) == [
-        ["four", "Manyhands, relay", "9.5", "90"],
-        ["four", "Manyhands, trainer", "9.5", "400"],
-        ["four", "hivemind 1.1.12, tuned", "23.1", "1100"],
-    ]
 
 
 def test_who_forwards_stands_beside_us_or_why_not() -> None:
@@ -94,38 +78,6 @@ def test_the_plans_freedom_has_a_table_of_its_own() -> None:
         assert rows(name, RUN, FREE) == rows(name, RUN)
 
 
-def test_losses_are_those_of_the_worst_seed() -> None:
-    run = {"steps": 200, "of_fp16": {"fp16": [1.0, 1.0], "int4": [1.0021, 1.00661, 0.9987]}}
-    assert rows("held-out-losses", run) == [["fp16", "1.0000"], ["int4", "1.0066"]]
-
-
-def test_overlap_row_shows_absences_and_the_furthest_behind() -> None:
-    everybody = {
-        "samples_per_s": 6.5,
-        "absent": {"3": ["trainer-1"], "4": [], "5": ["trainer-1", "trainer-2"]},
-        "round_s_with_all": 4.0,
-        "round_s_without_some": None,
-        "behind": {"trainer-1": 0, "trainer-2": 1},
-        "behind_later": {},
-        "is_valid": True,
-    }
-    faster = {"samples_per_s": 5.0, "is_valid": False}
-    run = {"benchmark": "overlap", "setup": "albert", "contributors": "all", "fp16_floor_s": 14.2}
-    run |= {"everybody": everybody, "faster": faster, "ratio": 1.3}
-    expected = ["albert", "all", "14.2", "6.5", "5", "1.3", "3", "4", "–", "1", "–", "False"]
-    assert rows("overlap", run, {"benchmark": "overlap", "left_out": "no root"}) == [expected]
-
-
-def test_plan_times_are_by_the_number_of_peers() -> None:
-    run = {"benchmark": "plan", "closed_form_ms": {"16": 0.5, "64": 0.6}, "all_pairs_ms": {"16": 25.0}, "choose_ms": {}}
-    assert rows("plan-times", run) == [["16", "0.5", "25", "–"], ["64", "0.6", "–", "–"]]
-
-
-def test_delayed_setups_have_a_table_of_their_own() -> None:
-    assert rows("round-trips", RUN) == []
-    assert rows("round-trips", RUN | {"setup": "homes-rtt"})[0][0] == "homes-rtt"
-
-
 MANY = RUN | {
     "setup": "homes",
     "is_many": True,
@@ -149,62 +101,6 @@ def test_many_short_rounds_fill_the_bytes_table_alone() -> None:
     others = [name for name in TABLES if name != "bytes" and rows(name, MANY)]
     assert others == []
     assert rows("bytes", MANY | {"bytes": MANY["bytes"] | {"relays_in_np": {}}})[0][-1] == "– / –"
-
-
-TROUBLE: dict[str, Any] = {
-    "benchmark": "trouble",
-    "setup": "four",
-    "scale": 1.0,
-    "trouble": "slow",
-    "part": "sender",
-    "who": "trainer-4",
-    "usual_s": 9.0,
-    "without_s": None,
-    "first_s": 9.9,
-    "first_ratio": 1.1,
-    "worst_ratio": 1.2,
-    "first_to_without": None,
-    "worst_to_without": None,
-    "dropped": [["trainer-4"], [], ["trainer-3"], ["trainer-3", "trainer-4"], []],
-    "left_out": [[], ["trainer-4"], [], [], []],
-    "digests_equal": True,
-    "behind": 0,
-    "is_valid": True,
-}
-
-
-def test_troubles_row_shows_usual_rounds_and_counts_drops() -> None:
-    about = ["four", "1", "slow", "sender", "trainer-4"]
-    assert rows("troubles", TROUBLE) == [
-        [*about, "9", "–", "9.9", "1.1", "1.2", "–", "–", "2", "equal", "0", "True"],
-    ]
-    left_out = {name: TROUBLE[name] for name in ("benchmark", "setup", "trouble", "part")} | {"left_out": "no root"}
-    (row,) = rows("troubles", left_out)
-    assert row[-3] == "no root"
-    assert len(row) == len(rows("troubles", TROUBLE)[0])
-
-
-def test_memory_is_by_what_a_process_does() -> None:
-    found = {"peak_mb": 90.0, "grown_mb": 0.5, "mb_per_100_rounds": 0.125}
-    run = {"benchmark": "memory.averaging", "rounds": 500, "rounds_void": 166, "allowed_mb": 206.0}
-    assert rows("memory", run | {"memory": {"relay": found}}) == [["relay", "500", "166", "90", "206", "0.125"]]
-
-
-def test_presets_and_the_inner_loop_are_a_line_each() -> None:
-    preset = {"preset": "BERT", "parameters": 109, "parameters_told_ratio": 0.999, "memory_mb": 9.5}
-    told = {"memory_told_mb": 10.5, "memory_told_ratio": 1.105}
-    found = rows("presets", {"benchmark": "presets"} | preset | told)
-    assert found == [["BERT", "109", "0.999", "10.5", "9.5", "1.1"]]
-    loop = {"device": "CPU", "threads": 1, "precision": "fp32", "parameters": 20, "ours_samples_per_s": 3.5}
-    found = rows("inner-loop", {"benchmark": "inner_loop", "plain_samples_per_s": 3.6, "ratio": 0.97} | loop)
-    assert found == [["CPU", "1", "fp32", "20", "3.5", "3.6", "0.97"]]
-
-
-def test_attention_is_a_line_for_each_model() -> None:
-    speeds = {"fp32_samples_per_s": 239.3, "bf16_samples_per_s": 255.5, "wide_samples_per_s": 368.9}
-    ratios = {"beside_fp32": 1.533, "beside_bf16": 1.317}
-    found = rows("attention", {"benchmark": "attention", "model": "small"} | speeds | ratios)
-    assert found == [["small", "239", "256", "369", "1.53", "1.32"]]
 
 
 def test_lighthouses_marks_are_of_the_run_with_most_members() -> None:

@@ -13,7 +13,6 @@ from tests.end_to_end.rig.swarm import PASSWORD, Swarm
 # A step takes about a second, so the page changes while it is measured.
 SLOW: dict[str, Any] = {"width": "64", "layers": "1", "target_batch": "64", "warmup_steps": "5"}
 MORE_STEPS = 8
-STEPS_SHOWN = 25
 # Layout shift without input: a new row moves list rows, or a number moves the words behind it.
 SHIFTS = """
   window.shifts = 0;

@@ -19,7 +19,6 @@ from tests.site_work.intake.test_brought import require_words
 
 TEXTS = passages(60)
 NUMBERED = [[str(number), text] for number, text in enumerate(TEXTS)]
-LATIN = pa.array([text.encode() + b" caf\xe9" for text in TEXTS]).view(pa.string())
 LINES = json_lines(*({"text": text} for text in TEXTS))
 
 

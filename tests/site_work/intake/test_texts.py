@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.publishing.documents import LONGEST, SHORTEST
+from peer_agent.publishing.documents import LONGEST
 from peer_agent.site_work.intake import texts as module
 from peer_agent.site_work.intake.texts import Source, open_texts
 from tests.publishing.texts import docstrings
@@ -27,22 +27,11 @@ def test_a_text_is_neither_shortened_nor_changed(tmp_path: Path) -> None:
         documents = opened.documents
         assert "".join(documents[number] for number in range(len(documents))) == text
         assert (documents.characters, documents.bytes) == (len(text), len(text.encode()))
+        assert (opened.verdict.format, opened.verdict.field) == ("plain text", "")
         order = documents.order()
         assert order == documents.order()
         assert sorted(order) == list(range(len(documents))) != order
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
-
-
-def test_documents_end_where_paragraphs_end(tmp_path: Path) -> None:
-    text = "\n\n".join("A sentence of words. " * 20 for _ in range(100))
-    cut, verdict = read(put(tmp_path, "a.txt", text), tmp_path)
-    assert all(SHORTEST <= len(document) <= LONGEST for document in cut[:-1])
-    assert all(document.endswith("\n\n") for document in cut[:-1])
-    assert (verdict.format, verdict.rows, verdict.field) == ("plain text", len(cut), "")
-
-
-def test_a_text_without_any_break_is_cut_too(tmp_path: Path) -> None:
-    assert max(map(len, read(put(tmp_path, "a.txt", "語" * 10_000), tmp_path)[0])) == LONGEST
 
 
 def test_a_character_may_lie_in_two_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,11 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.round import planning
 from peer_agent.protocol.coordinator.round.watching import HEARD_S
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.recipe import Codec
 from tests.protocol.coordinator.scenes import capacities_of
 from tests.protocol.coordinator.stage import ELEMENTS, Stage, notes, peer_of, sent
 from tests.protocol.coordinator.test_reach import listening, reaches
 
 CHUNKS_EACH, SLOTS = 4, 4
-FP16: Codec = "fp16"
 
 
 @pytest.fixture(autouse=True)
