@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from demo.recipes import digits_tar
 from demo.visitor import Visitor
 from peer_agent.protocol.log.records import from_lines, to_json
-from tests.end_to_end.rig import image_reference, lora_reference, masked_reference
+from tests.end_to_end.rig import image_reference, masked_reference
 from tests.end_to_end.rig.reference import main, weights_of
 from tests.end_to_end.rig.swarm import Swarm, Uploaded, slowed
 from tests.recipes.finetune_lora.small_base import model_folder, zipped
@@ -73,7 +73,6 @@ ADAPTERS = {
 OF_IMAGES = {"family": "resnet10", "width": "8", "side": "32", "micro_batch": "32", "target_batch": "160"}
 # With these settings ReLUs rarely flip. A flip costs up to 2e-4. Without a flip the difference is 1e-8 to 1e-7.
 IMAGE_STEPS, IMAGE_BOUND = 5, {"image_classification": 1e-4, "image_ssl": 1e-3}
-LOSS_BOUND = 1e-4  # a flipped ReLU changes the loss less than this, even SwAV's loss, which contains the assignment
 # Name, CPU capability, threads. The slowest machine is also suspended half of the time.
 MACHINES = (("quick", "", 2), ("old", "default", 1), ("slow", "avx2", 1))
 
@@ -137,21 +136,10 @@ def train_once(
     return final, digests
 
 
-def furthest(weights: dict[str, torch.Tensor], final: Path) -> float:
-    """Return the largest difference between any weight and the same weight in the snapshot."""
-    theirs = weights_of(final)
-    return max(float((weight - theirs[name]).abs().max()) for name, weight in weights.items())
-
-
-def loss_apart(export: Path, losses: list[float]) -> float:
-    """Return the largest relative difference between a replayed loss and the one in the step's record."""
-    records = [to_json(from_lines(path.read_bytes())) for path in (export / "records").iterdir()]
-    said = [float(record["loss"]) for record in sorted(records, key=lambda record: int(record["step"]))]
-    return max(abs(a - b) / a for a, b in zip(said, losses, strict=True))
-
-
 def distance(export: Path, final: Path, reference: Callable[[Path], dict[str, torch.Tensor]] = main) -> float:
-    return furthest(reference(export), final)
+    """Return the largest difference between a replayed weight and the same weight in the snapshot."""
+    theirs = weights_of(final)
+    return max(float((weight - theirs[name]).abs().max()) for name, weight in reference(export).items())
 
 
 @pytest.mark.parametrize("optimizer", ["lamb", "adamw"])
@@ -204,42 +192,26 @@ def test_a_model_of_images_is_what_one_machine_would_make(
     export, tar = tmp_path / "export", ("digits.tar", digits_tar())
     recipe = {"objective": objective, **OF_IMAGES, **IMAGES[objective]}
     final, digests = train(site, export, tar, steps=IMAGE_STEPS, **recipe)
-    weights, losses = image_reference.replayed(export)
-    moved = furthest(weights, final)
-    apart = loss_apart(export, losses)
-    print(f"{objective}: max |dw| = {moved:.2e}, losses {apart:.1e} apart, after {IMAGE_STEPS} steps")
+    moved = distance(export, final, image_reference.main)
+    print(f"{objective}: max |dw| = {moved:.2e} after {IMAGE_STEPS} steps")
     assert moved <= IMAGE_BOUND[objective]
-    assert apart <= LOSS_BOUND
     agree(digests, IMAGE_STEPS)
-    other_weights, other_losses = image_reference.replayed(unweighted(export, tmp_path / "unweighted"))
-    assert furthest(other_weights, final) > moved
-    assert loss_apart(export, other_losses) > 10 * LOSS_BOUND
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft warns about a name in transformers
-def test_adapters_are_what_peft_alone_would_make(site: tuple[Swarm, Visitor], tmp_path: Path, english: str) -> None:
-    """Agents send, log and store only adapters. The release is a plain model with the adapters merged in."""
-    torch.set_num_threads(1)
+def test_agents_send_log_and_store_only_adapters(site: tuple[Swarm, Visitor], tmp_path: Path, english: str) -> None:
+    """The release is a plain model with the adapters merged in."""
     brought, export = model_folder(tmp_path / "base"), tmp_path / "export"
     archive = zipped(brought)
     model = (archive.name, archive.read_bytes())
     final, digests = train(site, export, english[:LESS_THAN_IS_TRAINED], model, steps=STEPS, **ADAPTERS)
-    weights, losses = lora_reference.replayed(export, brought)
-    moved, apart = furthest(weights, final), loss_apart(export, losses)
-    half = len(losses) // 2
-    falls = [sum(losses[:half]) / half, sum(losses[half:]) / half]
-    print(f"finetune_lora: max |dw| = {moved:.2e}, losses {apart:.1e} apart, after {STEPS} steps; halves {falls}")
-    assert moved <= BOUNDS["adamw"]
-    assert apart <= LOSS_BOUND
-    assert falls[1] < falls[0], "single steps are of different samples, which differ by more than so few steps teach"
     agree(digests, STEPS)
+    weights = weights_of(final)
+    assert all("lora" in name for name in weights)
     adapters = sum(weight.numel() for weight in weights.values())
     heads = [from_lines(path.read_bytes()) for path in (export / "records").iterdir()]
     assert {to_json(head)["elements"] for head in heads} == {adapters}
     assert adapters < (brought / "model.safetensors").stat().st_size / 4 / 3
     assert final.stat().st_size < 3 * 4 * adapters + 64 * 1024
-    other, _ = lora_reference.replayed(unweighted(export, tmp_path / "unweighted"), brought)
-    assert furthest(other, final) > 10 * BOUNDS["adamw"]
     released = site[0].released(tmp_path / "released")
     plain = AutoModelForCausalLM.from_pretrained(released)
     assert not any("lora" in name for name, _ in plain.named_parameters())

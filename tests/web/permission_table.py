@@ -1,7 +1,8 @@
 """The permission table: the expected answer to every method at every address. test_permissions.py reads it.
 
-A row is: method, address, visibility of the run (`*`: any), then the answer to each requester. A run that people join
-by request gives the answers of a public run, except for those in BY_REQUEST. The answers:
+A row is: method, address, visibility of the run (`*`: any), then the answer to each requester. An unlisted run without
+a row of its own gives the answers of a public run. So does a run that people join by request, except for those in
+BY_REQUEST. The answers:
 
     a number   the status            login   a redirect to the login page
     done       a redirect elsewhere (the form did its work)
@@ -95,184 +96,124 @@ GET   /runs/new/                                     *         login  200      2
 POST  /runs/new/                                     *         login  done     done   done      done     login
 GET   /runs/new/estimate/                            *         login  200      200    200       200      login
 GET   /runs/<slug>/                                  public    200    200      200    200       200      200
-GET   /runs/<slug>/                                  unlisted  200    200      200    200       200      200
 GET   /runs/<slug>/                                  private   404    404      200    200       404      404
 GET   /runs/<slug>/manage/                           public    login  403      403    200       403      login
-GET   /runs/<slug>/manage/                           unlisted  login  403      403    200       403      login
 GET   /runs/<slug>/manage/                           private   login  404      403    200       404      login
 POST  /runs/<slug>/manage/                           public    login  403      403    done      403      login
-POST  /runs/<slug>/manage/                           unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/manage/                           private   login  404      403    done      404      login
 GET   /runs/<slug>/curve.png                         public    200    200      200    200       200      200
-GET   /runs/<slug>/curve.png                         unlisted  200    200      200    200       200      200
 GET   /runs/<slug>/curve.png                         private   404    404      200    200       404      404
 GET   /runs/<slug>/curve.csv                         public    200    200      200    200       200      200
-GET   /runs/<slug>/curve.csv                         unlisted  200    200      200    200       200      200
 GET   /runs/<slug>/curve.csv                         private   404    404      200    200       404      404
 GET   /runs/<slug>/feed.json                         public    200    200      200    200       200      200
-GET   /runs/<slug>/feed.json                         unlisted  200    200      200    200       200      200
 GET   /runs/<slug>/feed.json                         private   404    404      200    200       404      404
 GET   /runs/<slug>/leaderboard/                      public    200    200      200    200       200      200
-GET   /runs/<slug>/leaderboard/                      unlisted  200    200      200    200       200      200
 GET   /runs/<slug>/leaderboard/                      private   404    404      200    200       404      404
 GET   /runs/<slug>/activity/                          public   200    200      200    200       200      200
-GET   /runs/<slug>/activity/                          unlisted 200    200      200    200       200      200
 GET   /runs/<slug>/activity/                          private  404    404      200    200       404      404
 GET   /runs/<slug>/swarm/                             public   200    200      200    200       200      200
-GET   /runs/<slug>/swarm/                             unlisted 200    200      200    200       200      200
 GET   /runs/<slug>/swarm/                             private  404    404      200    200       404      404
 GET   /runs/<slug>/feed.rss                           public   200    200      200    200       200      200
-GET   /runs/<slug>/feed.rss                           unlisted 200    200      200    200       200      200
 GET   /runs/<slug>/feed.rss                           private  404    404      200    200       404      404
 GET   /runs/<slug>/badge.svg                          public   200    200      200    200       200      200
-GET   /runs/<slug>/badge.svg                          unlisted 200    200      200    200       200      200
 GET   /runs/<slug>/badge.svg                          private  404    404      200    200       404      404
 GET   /runs/<slug>/embed/                             public   200    200      200    200       200      200
-GET   /runs/<slug>/embed/                             unlisted 200    200      200    200       200      200
 GET   /runs/<slug>/embed/                             private  404    404      200    200       404      404
 GET   /runs/<slug>/poster/                           public    200    200      200    200       200      200
-GET   /runs/<slug>/poster/                           unlisted  200    200      200    200       200      200
 GET   /runs/<slug>/poster/                           private   404    404      200    200       404      404
 GET   /runs/<slug>/qr.svg                            public    200    200      200    200       200      200
-GET   /runs/<slug>/qr.svg                            unlisted  200    200      200    200       200      200
 GET   /runs/<slug>/qr.svg                            private   404    404      200    200       404      404
 GET   /runs/<slug>/projector/                        public    200    200      200    200       200      200
-GET   /runs/<slug>/projector/                        unlisted  200    200      200    200       200      200
 GET   /runs/<slug>/projector/                        private   404    404      200    200       404      404
 GET   /runs/<slug>/own/                              public    200    200      200    200       200      200
-GET   /runs/<slug>/own/                              unlisted  200    200      200    200       200      200
 GET   /runs/<slug>/own/                              private   404    404      200    200       404      404
 GET   /runs/<slug>/notebook.ipynb                    public    200    200      200    200       200      200
-GET   /runs/<slug>/notebook.ipynb                    unlisted  200    200      200    200       200      200
 GET   /runs/<slug>/notebook.ipynb                    private   404    404      200    200       404      404
 GET   /runs/<slug>/try/                              public    200    200      200    200        200      200
-GET   /runs/<slug>/try/                              unlisted  200    200      200    200        200      200
 GET   /runs/<slug>/try/                              private   404    404      200    200        404      404
 POST  /runs/<slug>/try/                              public    done   done     done   done       done     done
-POST  /runs/<slug>/try/                              unlisted  done   done     done   done       done     done
 POST  /runs/<slug>/try/                              private   404    404      done   done       404      404
 GET   /runs/<slug>/try/<trial_id>/                   public    200    200      200    200        200      200
-GET   /runs/<slug>/try/<trial_id>/                   unlisted  200    200      200    200        200      200
 GET   /runs/<slug>/try/<trial_id>/                   private   404    404      200    200        404      404
 POST  /runs/<slug>/release/                          public    login  403      403    done       403      login
-POST  /runs/<slug>/release/                          unlisted  login  403      403    done       403      login
 POST  /runs/<slug>/release/                          private   login  404      403    done       404      login
 POST  /runs/<slug>/named/                            public    login  done     done   done      done     login
-POST  /runs/<slug>/named/                            unlisted  login  done     done   done      done     login
 POST  /runs/<slug>/named/                            private   login  404      done   done      404      login
 GET   /runs/<slug>/join/<secret>/                    public    200    200      200    200       200      200
-GET   /runs/<slug>/join/<secret>/                    unlisted  200    200      200    200       200      200
 GET   /runs/<slug>/join/<secret>/                    private   200    200      done   done      200      200
 POST  /runs/<slug>/join/<secret>/                    public    200    done     done   done      done     200
-POST  /runs/<slug>/join/<secret>/                    unlisted  200    done     done   done      done     200
 POST  /runs/<slug>/join/<secret>/                    private   200    done     done   done      done     200
 GET   /runs/<slug>/edit/                             public    login  403      403    200       403      login
-GET   /runs/<slug>/edit/                             unlisted  login  403      403    200       403      login
 GET   /runs/<slug>/edit/                             private   login  404      403    200       404      login
 POST  /runs/<slug>/edit/                             public    login  403      403    done      403      login
-POST  /runs/<slug>/edit/                             unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/edit/                             private   login  404      403    done      404      login
 GET   /runs/<slug>/delete/                           public    login  403      403    200       403      login
-GET   /runs/<slug>/delete/                           unlisted  login  403      403    200       403      login
 GET   /runs/<slug>/delete/                           private   login  404      403    200       404      login
 POST  /runs/<slug>/delete/                           public    login  403      403    done      403      login
-POST  /runs/<slug>/delete/                           unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/delete/                           private   login  404      403    done      404      login
 GET   /runs/<slug>/texts/                            public    login  403      403    200       403      login
-GET   /runs/<slug>/texts/                            unlisted  login  403      403    200       403      login
 GET   /runs/<slug>/texts/                            private   login  404      403    200       404      login
 POST  /runs/<slug>/texts/                            public    login  403      403    done      403      login
-POST  /runs/<slug>/texts/                            unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/texts/                            private   login  404      403    done      404      login
 POST  /runs/<slug>/texts/<source>/                   public    login  403      403    done      403      login
-POST  /runs/<slug>/texts/<source>/                   unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/texts/<source>/                   private   login  404      403    done      404      login
 POST  /runs/<slug>/texts/<source>/field/             public    login  403      403    done      403      login
-POST  /runs/<slug>/texts/<source>/field/             unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/texts/<source>/field/             private   login  404      403    done      404      login
 GET   /runs/<slug>/pictures/<number>.png             public    login  403      403    200       403      login
-GET   /runs/<slug>/pictures/<number>.png             unlisted  login  403      403    200       403      login
 GET   /runs/<slug>/pictures/<number>.png             private   login  404      403    200       404      login
 GET   /runs/<slug>/model/                            public    login  403      403    200       403      login
-GET   /runs/<slug>/model/                            unlisted  login  403      403    200       403      login
 GET   /runs/<slug>/model/                            private   login  404      403    200       404      login
 POST  /runs/<slug>/model/                            public    login  403      403    400       403      login
-POST  /runs/<slug>/model/                            unlisted  login  403      403    400       403      login
 POST  /runs/<slug>/model/                            private   login  404      403    400       404      login
 POST  /runs/<slug>/mix/                              public    login  403      403    done      403      login
-POST  /runs/<slug>/mix/                              unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/mix/                              private   login  404      403    done      404      login
 POST  /runs/<slug>/start/                            public    login  403      403    done      403      login
-POST  /runs/<slug>/start/                            unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/start/                            private   login  404      403    done      404      login
 POST  /runs/<slug>/gather/                           public    login  403      403    done      403      login
-POST  /runs/<slug>/gather/                           unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/gather/                           private   login  404      403    done      404      login
 POST  /runs/<slug>/extend/                           public    login  403      403    done      403      login
-POST  /runs/<slug>/extend/                           unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/extend/                           private   login  404      403    done      404      login
 POST  /runs/<slug>/alerts/                           public    login  403      403    done      403      login
-POST  /runs/<slug>/alerts/                           unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/alerts/                           private   login  404      403    done      404      login
 POST  /runs/<slug>/roles/                            public    login  403      403    done      403      login
-POST  /runs/<slug>/roles/                            unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/roles/                            private   login  404      403    done      404      login
 POST  /runs/<slug>/roles/<role_id>/                  public    login  403      403    done      403      login
-POST  /runs/<slug>/roles/<role_id>/                  unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/roles/<role_id>/                  private   login  404      403    done      404      login
 GET   /runs/<slug>/trail/                            public    login  403      403    200       403      login
-GET   /runs/<slug>/trail/                            unlisted  login  403      403    200       403      login
 GET   /runs/<slug>/trail/                            private   login  404      403    200       404      login
 GET   /runs/<slug>/role/                             public    login  404      404    404       404      login
-GET   /runs/<slug>/role/                             unlisted  login  404      404    404       404      login
 GET   /runs/<slug>/role/                             private   login  404      404    404       404      login
 POST  /runs/<slug>/role/                             public    login  404      404    404       404      login
-POST  /runs/<slug>/role/                             unlisted  login  404      404    404       404      login
 POST  /runs/<slug>/role/                             private   login  404      404    404       404      login
 POST  /runs/<slug>/announce/                         public    login  403      403    done      403      login
-POST  /runs/<slug>/announce/                         unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/announce/                         private   login  404      403    done      404      login
 GET   /runs/<slug>/finish/                           public    login  403      403    200       403      login
-GET   /runs/<slug>/finish/                           unlisted  login  403      403    200       403      login
 GET   /runs/<slug>/finish/                           private   login  404      403    200       404      login
 POST  /runs/<slug>/finish/                           public    login  403      403    done      403      login
-POST  /runs/<slug>/finish/                           unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/finish/                           private   login  404      403    done      404      login
 POST  /runs/<slug>/request/                          public    login  409      409    409       409      login
-POST  /runs/<slug>/request/                          unlisted  login  409      409    409       409      login
 POST  /runs/<slug>/request/                          private   login  404      409    409       404      login
 POST  /runs/<slug>/requests/<request_id>/            public    login  403      403    done      403      login
-POST  /runs/<slug>/requests/<request_id>/            unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/requests/<request_id>/            private   login  404      403    done      404      login
 GET   /runs/<slug>/rollback/<index>/                 public    login  403      403    200       403      login
-GET   /runs/<slug>/rollback/<index>/                 unlisted  login  403      403    200       403      login
 GET   /runs/<slug>/rollback/<index>/                 private   login  404      403    200       404      login
 POST  /runs/<slug>/rollback/<index>/                 public    login  403      403    done      403      login
-POST  /runs/<slug>/rollback/<index>/                 unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/rollback/<index>/                 private   login  404      403    done      404      login
 POST  /runs/<slug>/members/                          public    login  403      403    done      403      login
-POST  /runs/<slug>/members/                          unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/members/                          private   login  404      403    done      404      login
 POST  /runs/<slug>/members/<member_id>/              public    login  403      403    done      403      login
-POST  /runs/<slug>/members/<member_id>/              unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/members/<member_id>/              private   login  404      403    done      404      login
 POST  /runs/<slug>/removed/                          public    login  403      403    done      403      login
-POST  /runs/<slug>/removed/                          unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/removed/                          private   login  404      403    done      404      login
 POST  /runs/<slug>/removed/<member_id>/              public    login  403      403    done      403      login
-POST  /runs/<slug>/removed/<member_id>/              unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/removed/<member_id>/              private   login  404      403    done      404      login
 POST  /runs/<slug>/invitations/                      public    login  403      403    200       403      login
-POST  /runs/<slug>/invitations/                      unlisted  login  403      403    200       403      login
 POST  /runs/<slug>/invitations/                      private   login  404      403    200       404      login
 POST  /runs/<slug>/invitations/<invitation_id>/      public    login  403      403    done      403      login
-POST  /runs/<slug>/invitations/<invitation_id>/      unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/invitations/<invitation_id>/      private   login  404      403    done      404      login
 GET   /runs/<slug>/publish/                          public    login  403      403    200       403      login
-GET   /runs/<slug>/publish/                          unlisted  login  403      403    200       403      login
 GET   /runs/<slug>/publish/                          private   login  404      403    200       404      login
 POST  /runs/<slug>/publish/                          public    login  403      403    done      403      login
-POST  /runs/<slug>/publish/                          unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/publish/                          private   login  404      403    done      404      login
 
 POST  /uploads/                                      *         401    201      201    201       201      401
@@ -361,66 +302,47 @@ ANY   /api/v1/openapi.json                           *         200    200      2
 GET   /api/v1/agent                                  *         200    200      200    200       200      200
 GET   /api/v1/runs                                   *         200    200      200    200       200      200
 GET   /api/v1/runs/<slug>                            public    200    200      200    200       200      403
-GET   /api/v1/runs/<slug>                            unlisted  200    200      200    200       200      403
 GET   /api/v1/runs/<slug>                            private   404    404      200    200       404      403
 GET   /api/v1/runs/<slug>/steps                      public    200    200      200    200       200      403
-GET   /api/v1/runs/<slug>/steps                      unlisted  200    200      200    200       200      403
 GET   /api/v1/runs/<slug>/steps                      private   404    404      200    200       404      403
 GET   /api/v1/runs/<slug>/leaderboard                public    200    200      200    200       200      403
-GET   /api/v1/runs/<slug>/leaderboard                unlisted  200    200      200    200       200      403
 GET   /api/v1/runs/<slug>/leaderboard                private   404    404      200    200       404      403
 GET   /api/v1/runs/<slug>/ledger                     public    200    200      200    200       200      403
-GET   /api/v1/runs/<slug>/ledger                     unlisted  200    200      200    200       200      403
 GET   /api/v1/runs/<slug>/ledger                     private   404    404      200    200       404      403
 GET   /api/v1/runs/<slug>/plan                       public    200    200      200    200       200      403
-GET   /api/v1/runs/<slug>/plan                       unlisted  200    200      200    200       200      403
 GET   /api/v1/runs/<slug>/plan                       private   404    404      200    200       404      403
 GET   /api/v1/runs/<slug>/links                      public    401    200      200    200       200      401
-GET   /api/v1/runs/<slug>/links                      unlisted  401    200      200    200       200      401
 GET   /api/v1/runs/<slug>/links                      private   401    404      200    200       404      401
 GET   /api/v1/runs/<slug>/snapshots                  public    200    200      200    200       200      403
-GET   /api/v1/runs/<slug>/snapshots                  unlisted  200    200      200    200       200      403
 GET   /api/v1/runs/<slug>/snapshots                  private   404    404      200    200       404      403
 GET   /api/v1/runs/<slug>/verdict                    public    403    403      403    200       403      403
-GET   /api/v1/runs/<slug>/verdict                    unlisted  403    403      403    200       403      403
 GET   /api/v1/runs/<slug>/verdict                    private   404    404      403    200       404      404
 GET   /api/v1/runs/<slug>/facts                      public    200    200      200    200       200      403
-GET   /api/v1/runs/<slug>/facts                      unlisted  200    200      200    200       200      403
 GET   /api/v1/runs/<slug>/facts                      private   404    404      200    200       404      403
 GET   /api/v1/runs/<slug>/release/<name>             public    200    200      200    200       200      403
-GET   /api/v1/runs/<slug>/release/<name>             unlisted  200    200      200    200       200      403
 GET   /api/v1/runs/<slug>/release/<name>             private   404    404      200    200       404      403
 
 POST  /api/v1/devices                                *         200    200      200    200       200      200
 POST  /api/v1/devices/poll                           *         401    401      200    401       401      401
 POST  /api/v1/machines                               *         401    200      200    200       200      401
 POST  /api/v1/runs/<slug>/credential                 public    401    200      200    200       200      403
-POST  /api/v1/runs/<slug>/credential                 unlisted  401    200      200    200       200      403
 POST  /api/v1/runs/<slug>/credential                 private   401    404      200    200       404      403
 POST  /api/v1/relays/credential                      *         401    403      403    403       200      403
 GET   /api/v1/files/averages/<entry>/<span>          public    401    200      200    200       200      403
-GET   /api/v1/files/averages/<entry>/<span>          unlisted  401    200      200    200       200      403
 GET   /api/v1/files/averages/<entry>/<span>          private   401    404      200    200       404      403
 GET   /api/v1/files/models/<digest>                  public    401    404      404    404       404      403
-GET   /api/v1/files/models/<digest>                  unlisted  401    404      404    404       404      403
 GET   /api/v1/files/models/<digest>                  private   401    404      404    404       404      403
 GET   /api/v1/files/shards/<digest>                  public    401    200      200    200       200      403
-GET   /api/v1/files/shards/<digest>                  unlisted  401    200      200    200       200      403
 GET   /api/v1/files/shards/<digest>                  private   401    404      200    200       404      403
 GET   /api/v1/files/snapshots/<digest>               public    401    200      200    200       200      403
-GET   /api/v1/files/snapshots/<digest>               unlisted  401    200      200    200       200      403
 GET   /api/v1/files/snapshots/<digest>               private   401    404      200    200       404      403
 GET   /api/v1/files/tokenizer                        public    401    200      200    200       200      403
-GET   /api/v1/files/tokenizer                        unlisted  401    200      200    200       200      403
 GET   /api/v1/files/tokenizer                        private   401    404      200    200       404      403
 GET   /api/v1/files/tokenizer/<name>                 public    401    200      200    200       200      403
-GET   /api/v1/files/tokenizer/<name>                 unlisted  401    200      200    200       200      403
 GET   /api/v1/files/tokenizer/<name>                 private   401    404      200    200       404      403
 GET   /api/v1/runs/<slug>/states/<made>              public    200    200      200    200       200      403
-GET   /api/v1/runs/<slug>/states/<made>              unlisted  200    200      200    200       200      403
 GET   /api/v1/runs/<slug>/states/<made>              private   404    404      200    200       404      403
 PUT   /api/v1/runs/<slug>/snapshots/<step>           public    401    200      200    200       200      403
-PUT   /api/v1/runs/<slug>/snapshots/<step>           unlisted  401    200      200    200       200      403
 PUT   /api/v1/runs/<slug>/snapshots/<step>           private   401    404      200    200       404      403
 """
 
@@ -436,10 +358,13 @@ class Row(NamedTuple):
 
 
 def rows() -> list[Row]:
-    """Return the table's rows, plus those for the further requesters and runs by request."""
-    lines = [line.split() for line in TABLE.splitlines() if line.strip()]
-    assert tuple(lines[0]) == REQUESTERS
-    written = [_row(line[0], line[1], line[2], dict(zip(REQUESTERS, line[3:], strict=True))) for line in lines[1:]]
+    """Return the table's rows, plus those for the further requesters, unlisted runs and runs by request."""
+    header, *lines = [line.split() for line in TABLE.splitlines() if line.strip()]
+    assert tuple(header) == REQUESTERS
+    own = {tuple(line[:3]) for line in lines}
+    like_public = [line for line in lines if line[2] == "public" and (line[0], line[1], "unlisted") not in own]
+    lines += [[method, address, "unlisted", *answers] for method, address, _, *answers in like_public]
+    written = [_row(line[0], line[1], line[2], dict(zip(REQUESTERS, line[3:], strict=True))) for line in lines]
     return [*written, *(_by_request(row) for row in written if row.visibility == "public")]
 
 

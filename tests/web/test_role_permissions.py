@@ -1,4 +1,10 @@
-"""The table of co-organizers and moderators compared with the site, and what the manage page offers those roles."""
+"""Answers to co-organizers and moderators at a run's addresses, and what the manage page offers those roles.
+
+Without an entry in the table here, a co-organizer gets the organizer's answers and a moderator gets a member's. Both
+have their role in the run and in the draft.
+"""
+
+from typing import NamedTuple
 
 import pytest
 
@@ -7,9 +13,49 @@ from runs.lifecycle import roles
 from runs.models import Run
 from tests.runs.factories import PASSWORD, Owned, committed
 from tests.web.browsing import as_, page
+from tests.web.permission_table import Row, rows
 from tests.web.requesters import given_role, make_world
-from tests.web.role_table import HELPERS, answers
 from tests.web.test_permissions import CASES, asked, logged_in_once, word
+
+HELPERS = {"co-organizer": "organizer", "moderator": "member"}  # the requester whose answers each role shares elsewhere
+
+TABLE = """
+                                                     co-organizer moderator
+
+GET   /runs/<slug>/manage/                           200          200
+GET   /runs/<slug>/delete/                           403          403
+POST  /runs/<slug>/delete/                           403          403
+POST  /runs/<slug>/announce/                         done         done
+POST  /runs/<slug>/members/<member_id>/              done         done
+POST  /runs/<slug>/removed/                          done         done
+POST  /runs/<slug>/requests/<request_id>/            done         done
+POST  /runs/<slug>/removed/<member_id>/              done         done
+GET   /runs/<slug>/role/                             200          200
+POST  /runs/<slug>/role/                             done         done
+"""
+
+
+class Answer(NamedTuple):
+    row: Row
+    role: str
+    expected: str
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.row}"
+
+
+def answers() -> list[Answer]:
+    lines = [line.split() for line in TABLE.splitlines() if line.strip()]
+    assert lines[0] == [*HELPERS]
+    own = {(method, address): dict(zip(HELPERS, said, strict=True)) for method, address, *said in lines[1:]}
+    of_runs = [row for row in rows() if "/runs/<slug>" in row.address]
+    assert own.keys() <= {(row.method, row.address) for row in of_runs}
+    return [
+        Answer(row, role, own.get((row.method, row.address), {}).get(role, row.answers[like]))
+        for row in of_runs
+        for role, like in HELPERS.items()
+    ]
+
 
 RUN_FORMS = ("extend/", "finish/", "rollback/0/", "edit/", "alerts/", "roles/", "publish/", "invitations/", "trail/")
 FORMS = (*RUN_FORMS, "mix/", "texts/")

@@ -125,11 +125,6 @@ def swav_loss(r: Any, model: Any, samples: list[Sample]) -> tuple[torch.Tensor, 
 
 
 def main(folder: Path) -> dict[str, torch.Tensor]:
-    return replayed(folder)[0]
-
-
-def replayed(folder: Path) -> tuple[dict[str, torch.Tensor], list[float]]:
-    losses = []
     r, shards = (json.loads((folder / name).read_text()) for name in ("recipe.json", "shards.json"))
     (model := model_of(r)).load_state_dict(weights_of(folder / "step0.safetensors"), strict=False)
     files = [load_file(folder / f"{shard['digest']}.safetensors") for shard in shards]
@@ -140,13 +135,11 @@ def replayed(folder: Path) -> tuple[dict[str, torch.Tensor], list[float]]:
     loss_of = labelled_loss if r["objective"] == "image_classification" else swav_loss
     for record in sorted(records, key=lambda record: int(record["index"])):
         model.zero_grad()
-        tokens, total = 0, 0.0
+        tokens = 0
         for samples in units_of(record, images, r["micro_batch"]):
             loss, weight = loss_of(r, model, samples)
             torch.autograd.backward(loss)
             tokens += weight
-            total += float(loss.detach())
-        losses.append(total / tokens)
         torch._foreach_div_([p.grad for p in model.parameters()], tokens)
         is_frozen = record["step"] <= r.get("frozen_steps", 0)
         if is_frozen:
@@ -156,4 +149,4 @@ def replayed(folder: Path) -> tuple[dict[str, torch.Tensor], list[float]]:
         move(model, moments, record["step"], r["optimizer"], r["target_steps"])
         if before is not None:
             model["prototypes"].weight.data.copy_(before if is_frozen else normalize(model["prototypes"].weight))
-    return {name: p.detach() for name, p in model.named_parameters()}, losses
+    return {name: p.detach() for name, p in model.named_parameters()}
