@@ -27,11 +27,11 @@ from peer_agent.protocol.log.records import (
 
 
 class OpenedPlan(Struct, frozen=True):
-    """A plan as a contributor sees it: the head and its own slot. Without a slot, `number` is -1."""
+    """An attempt as a trainer sees it: the plan's head, and the trainer's own slot and its position, if it has one."""
 
-    head: m.PlanHead
-    number: int = -1
-    slot: m.Slot | None = None
+    plan: m.PlanHead
+    number: int | None = None
+    own: m.Slot | None = None
 
 
 class SealedPlan(Struct, frozen=True):
@@ -77,8 +77,10 @@ def planned_for(sealed: SealedPlan, peer: PeerId) -> m.Planned:
     return m.Planned(plan=sealed.signed, number=number, slot=slot, path=path)
 
 
-def open_plan(planned: m.Planned, site_public_key: bytes) -> OpenedPlan:
-    """Verify a plan's signature and Merkle path and return the contributor's view. Raises Problem E218 or E206."""
+def open_plan(planned: m.Planned, site_public_key: bytes, peer: PeerId) -> OpenedPlan:
+    """Verify a plan with all its slots or only one, and return the trainer's view. Raises Problem E218 or E206."""
+    if planned.slots:
+        return own_part(open_whole_plan(planned, site_public_key), peer)
     head = _open_head(planned, site_public_key)
     if planned.slot is None:
         return OpenedPlan(head)
@@ -97,9 +99,9 @@ def open_whole_plan(planned: m.Planned, site_public_key: bytes) -> m.Plan:
 
 
 def own_part(plan: m.Plan, peer: PeerId) -> OpenedPlan:
-    """Return the part of a whole plan that a contributor sees."""
-    number = next((i for i, slot in enumerate(plan.slots) if slot.peer == peer), -1)
-    return OpenedPlan(plan, number, plan.slots[number] if number >= 0 else None)
+    """Return the part of a whole plan that a trainer sees."""
+    found = next(((i, slot) for i, slot in enumerate(plan.slots) if slot.peer == peer), (None, None))
+    return OpenedPlan(plan, *found)
 
 
 def _open_head(planned: m.Planned, site_public_key: bytes) -> m.PlanHead:
@@ -114,14 +116,27 @@ def _open_head(planned: m.Planned, site_public_key: bytes) -> m.PlanHead:
 # --- commits -----------------------------------------------------------------------------------------------------
 
 
-class OpenedCommit(Struct, frozen=True):
-    """A commit as a replica sees it: the record's head and digest, and the replica's own contribution if any."""
+class OpenedRecord(Struct, frozen=True):
+    """A committed entry as a trainer sees it: its head and digest, and the trainer's own contribution, if any.
 
-    head: RecordHead
+    `fence`: that of the host that sent the commit. `snapshot`: the trainer must upload its state at this step.
+    `hash_state`: the trainer must report the sha256 of its state.
+    """
+
+    record: RecordHead
     digest: str
+    fence: int
     own: Contribution | None = None
     snapshot: bool = False
     hash_state: bool = False
+
+    @property
+    def index(self) -> int:
+        return self.record.index
+
+    @property
+    def step(self) -> int:
+        return self.record.step
 
 
 class SealedCommit:
@@ -158,17 +173,12 @@ class SealedCommit:
         return structs.replace(commit, contribution=own, position=position, path=path)
 
 
-def open_commit(commit: m.Commit, site_public_key: bytes, peer: PeerId) -> OpenedCommit:
-    """Verify a commit's signature and Merkle path and return the trainer's view. Raises Problem E218."""
+def open_commit(commit: m.Commit, site_public_key: bytes, peer: PeerId) -> OpenedRecord:
+    """Verify a commit's signature and Merkle path, and return the trainer's view. Raises Problem E218."""
     head = open_head(commit.record, site_public_key)
     own = commit.contribution
     if commit.contributions:
         own = next((part for part in whole_of(head, commit.contributions).contributions if part.peer == peer), None)
     elif own is not None and not (own.peer == peer and is_in(head, own, commit.position, commit.path)):
         raise Problem.of("E218")
-    return OpenedCommit(head, digest_of(commit.record), own, commit.snapshot, commit.hash_state)
-
-
-def open_whole_commit(commit: m.Commit, site_public_key: bytes) -> Record:
-    """Verify a commit's signature and root and return the whole record, for a log keeper. Raises Problem E218."""
-    return whole_of(open_head(commit.record, site_public_key), commit.contributions)
+    return OpenedRecord(head, digest_of(commit.record), commit.fence, own, commit.snapshot, commit.hash_state)

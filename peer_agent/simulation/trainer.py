@@ -12,10 +12,9 @@ from peer_agent.protocol.log.records import Unit, digest_of
 from peer_agent.protocol.messages import Message, Plan
 from peer_agent.protocol.recipe import Codec
 from peer_agent.protocol.relay.opened import Place
-from peer_agent.protocol.sealed import OpenedCommit, own_part
+from peer_agent.protocol.sealed import OpenedRecord, own_part
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.advance import advance
-from peer_agent.protocol.trainer.opened import opened_plan, opened_record
 from peer_agent.protocol.trainer.speaking import hello_of
 from peer_agent.protocol.trainer.state import Phase, new_trainer
 from peer_agent.protocol.trainer.tokens import Ranges
@@ -139,13 +138,13 @@ class Trainer(Peer):
     def receive(self, message: Message | Plan) -> None:
         match message:
             case Plan():
-                self.handle(e.PlanHeard(opened_plan(own_part(message, self.peer))))
+                self.handle(e.PlanHeard(own_part(message, self.peer)))
             case m.Commit():
                 record = self.world.database.record_of(message.record)
                 own = next((part for part in record.contributions if part.peer == self.peer), None)
                 digest = digest_of(message.record)
-                opened = OpenedCommit(record, digest, own, message.snapshot, message.hash_state)
-                self.handle(e.CommitHeard(opened_record(opened, message.fence)))
+                opened = OpenedRecord(record, digest, message.fence, own, message.snapshot, message.hash_state)
+                self.handle(e.CommitHeard(opened))
             case _:
                 self.handle(e.Heard(message))  # type: ignore[arg-type] # the host sends peers no other messages
 

@@ -26,9 +26,9 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.sealed import OpenedPlan, OpenedRecord
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.advance import advance, heard
-from peer_agent.protocol.trainer.opened import OpenedPlan, OpenedRecord
 from peer_agent.protocol.trainer.state import TrainerState, new_trainer
 from peer_agent.protocol.wire import Frame, Kind
 from peer_agent.relay.place import Place
@@ -373,10 +373,10 @@ class Agent:
         record = made.record
         if self.round is not None and self.round.cut.step < record.step:
             self._end_round()  # this round's update does not include this machine
-        self.view.step(record, made.contribution)
-        if made.contribution is not None:
+        self.view.step(record, made.own)
+        if made.own is not None:
             self.owner.accepted()
-            self._credit(record.step, made.contribution.samples)
+            self._credit(record.step, made.own.samples)
         log.info("step %s: state %s", record.step, self.core.digest)
         self.jobs.add(self.jobs.publish, record)
 

@@ -4,14 +4,15 @@ import pytest
 from msgspec import structs
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.credentials import PLAN as PLAN_PURPOSE
+from peer_agent.protocol.credentials import Signed, sign
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.log.records import Contribution, SpanEntry, Unit, seal, whole
+from peer_agent.protocol.log.records import Contribution, SpanEntry, Unit, digest_of, seal, whole
 from peer_agent.protocol.sealed import (
     SealedCommit,
     open_commit,
     open_plan,
-    open_whole_commit,
     open_whole_plan,
     plan_of,
     planned_for,
@@ -43,10 +44,13 @@ ENTRY = seal(SITE_KEY, RECORD)
 def test_everybody_learns_its_own_slot() -> None:
     sealed = seal_plan(SITE_KEY, PLAN)
     for number, peer in enumerate(PEERS):
-        opened = open_plan(planned_for(sealed, peer), SITE_PUBLIC)
-        assert (opened.number, opened.slot) == (number, SLOTS[number])
-    opened = open_plan(planned_for(sealed, STRANGER), SITE_PUBLIC)
-    assert (opened.number, opened.slot) == (-1, None)
+        for planned in (planned_for(sealed, peer), planned_whole(sealed)):
+            opened = open_plan(planned, SITE_PUBLIC, peer)
+            assert (opened.number, opened.own) == (number, SLOTS[number])
+            assert all(getattr(opened.plan, name) == value for name, value in FACTS.items())
+    for planned in (planned_for(sealed, STRANGER), planned_whole(sealed)):
+        opened = open_plan(planned, SITE_PUBLIC, STRANGER)
+        assert (opened.number, opened.own) == (None, None)
     assert open_whole_plan(planned_whole(sealed), SITE_PUBLIC) == PLAN
 
 
@@ -63,7 +67,7 @@ def test_everybody_learns_its_own_slot() -> None:
 def test_another_slot_or_place_or_signer_is_refused(change: dict[str, object]) -> None:
     planned = planned_for(seal_plan(SITE_KEY, PLAN), PEERS[1])
     with pytest.raises(Problem, match="E218"):
-        open_plan(structs.replace(planned, **change), SITE_PUBLIC)
+        open_plan(structs.replace(planned, **change), SITE_PUBLIC, PEERS[1])
 
 
 @pytest.mark.parametrize("slots", [(), SLOTS[:-1], (*SLOTS[:-1], structs.replace(SLOTS[-1], scale=0.5))])
@@ -71,14 +75,21 @@ def test_a_reducer_takes_no_other_slots(slots: tuple[m.Slot, ...]) -> None:
     planned = structs.replace(planned_whole(seal_plan(SITE_KEY, PLAN)), slots=slots)
     with pytest.raises(Problem, match="E218"):
         open_whole_plan(planned, SITE_PUBLIC)
+    if slots:
+        with pytest.raises(Problem, match="E218"):
+            open_plan(planned, SITE_PUBLIC, PEERS[0])
 
 
 def test_everybody_learns_its_own_contribution() -> None:
     sealed = SealedCommit(ENTRY, RECORD)
     for number, peer in enumerate(PEERS):
-        assert open_commit(sealed.to(peer, 1), SITE_PUBLIC, peer).own == PARTS[number]
-    assert open_commit(sealed.to(STRANGER, 1), SITE_PUBLIC, STRANGER).own is None
-    assert open_whole_commit(sealed.whole(1), SITE_PUBLIC) == RECORD
+        for commit in (sealed.to(peer, 7, hash_state=True), sealed.whole(7, hash_state=True)):
+            opened = open_commit(commit, SITE_PUBLIC, peer)
+            assert (opened.own, opened.fence, opened.digest) == (PARTS[number], 7, digest_of(ENTRY))
+            assert (opened.index, opened.step) == (RECORD.index, RECORD.step)
+            assert (opened.snapshot, opened.hash_state) == (False, True)
+    assert open_commit(sealed.to(STRANGER, 1, snapshot=True), SITE_PUBLIC, STRANGER).snapshot
+    assert open_commit(sealed.whole(1), SITE_PUBLIC, STRANGER).own is None
 
 
 @pytest.mark.parametrize("change", [{"position": 2}, {"contribution": PARTS[2]}, {"path": ()}])
@@ -86,6 +97,18 @@ def test_another_contribution_is_refused(change: dict[str, object]) -> None:
     commit = SealedCommit(ENTRY, RECORD).to(PEERS[1], 1)
     with pytest.raises(Problem, match="E218"):
         open_commit(structs.replace(commit, **change), SITE_PUBLIC, PEERS[1])
+
+
+def test_what_the_site_has_not_signed_is_not_opened() -> None:
+    with pytest.raises(Problem, match="E218"):
+        open_plan(m.Planned(plan=Signed(b"{}", bytes(64))), SITE_PUBLIC, PEERS[0])
+    with pytest.raises(Problem, match="E206"):
+        open_plan(m.Planned(plan=sign(SITE_KEY, PLAN_PURPOSE, b"nonsense")), SITE_PUBLIC, PEERS[0])
+    with pytest.raises(Problem, match="E218"):
+        open_commit(SealedCommit(seal(STRANGERS_KEY, RECORD), RECORD).to(PEERS[0], 1), SITE_PUBLIC, PEERS[0])
+    forged = structs.replace(SealedCommit(ENTRY, RECORD).whole(1), contributions=b"[]")
+    with pytest.raises(Problem, match="E218"):
+        open_commit(forged, SITE_PUBLIC, PEERS[0])
 
 
 MEMBERS, SPANS, UNITS = 1000, 64, 8

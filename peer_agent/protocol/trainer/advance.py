@@ -9,10 +9,10 @@ from typing import assert_never
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.sealed import open_commit, open_plan
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer import following, rounds, speaking, work
 from peer_agent.protocol.trainer.events import CommitHeard, Event, Heard, PlanHeard
-from peer_agent.protocol.trainer.opened import open_commit, open_plan
 from peer_agent.protocol.trainer.state import Phase, TrainerState
 from peer_agent.protocol.trainer.transitions import Cause, ignores, move
 
@@ -29,7 +29,7 @@ def advance(state: TrainerState, event: e.Event, now: float, seed: int) -> list[
         case e.Heard():
             return _hear(state, event.message, seed)
         case e.PlanHeard():
-            return rounds.take_plan(state, event.plan) if _is_of_now(state, event.plan.fence) else []
+            return rounds.take_plan(state, event.plan) if _is_of_now(state, event.plan.plan.fence) else []
         case e.CommitHeard():
             return following.take_record(state, event.record, seed)
         case e.OpenHeard():

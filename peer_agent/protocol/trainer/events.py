@@ -7,7 +7,7 @@ from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages import Message, Snapshot
-from peer_agent.protocol.trainer.opened import OpenedPlan, OpenedRecord
+from peer_agent.protocol.sealed import OpenedPlan, OpenedRecord
 from peer_agent.protocol.trainer.tokens import Ranges, Span
 
 # --- events ------------------------------------------------------------------------------------------------------

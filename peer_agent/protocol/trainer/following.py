@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Fault, Problem, codes
 from peer_agent.protocol.recipe import parse_recipe
+from peer_agent.protocol.sealed import OpenedRecord
 from peer_agent.protocol.trainer import speaking, tokens
 from peer_agent.protocol.trainer.events import (
     Action,
@@ -26,7 +27,6 @@ from peer_agent.protocol.trainer.events import (
     Settle,
     Tell,
 )
-from peer_agent.protocol.trainer.opened import OpenedRecord
 from peer_agent.protocol.trainer.rounds import heed_fence, let_go, start_over
 from peer_agent.protocol.trainer.speaking import hello, report, say
 from peer_agent.protocol.trainer.state import Phase, TrainerState
@@ -281,7 +281,7 @@ def _settle_round(state: TrainerState, record: OpenedRecord) -> list[Action]:
     state.passed_over = 0
     is_ours = round_.offer is not None and record.own is not None and record.own.accumulator == state.accumulator
     if record.own is not None and is_ours:
-        return [Settle(record.own.included)]
+        return [Settle(tokens.spans_of(record.own))]
     return [Release()]
 
 

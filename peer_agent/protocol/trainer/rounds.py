@@ -2,6 +2,7 @@
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.sealed import OpenedPlan
 from peer_agent.protocol.trainer import speaking
 from peer_agent.protocol.trainer.events import (
     Action,
@@ -18,7 +19,6 @@ from peer_agent.protocol.trainer.events import (
     Tell,
     Warn,
 )
-from peer_agent.protocol.trainer.opened import OpenedPlan
 from peer_agent.protocol.trainer.speaking import say
 from peer_agent.protocol.trainer.state import ROUND, Phase, Round, TrainerState, listed, loss_of, tokens_of
 from peer_agent.protocol.trainer.transitions import Cause, ignores, move
@@ -100,19 +100,19 @@ def take_overflow(state: TrainerState, overflowed: Overflowed, seed: int) -> lis
 
 def take_plan(state: TrainerState, plan: OpenedPlan) -> list[Action]:
     """Follow an attempt: receive the averages, and send this trainer's part."""
-    round_ = state.round
+    head, round_ = plan.plan, state.round
     if ignores(state, Cause.PLANNED):
         return []
     if round_ is None:
         return _look_on(state, plan)
-    if (plan.step, plan.fence) != _place(round_):
+    if (head.step, head.fence) != _place(round_):
         return []
-    if plan.round > round_.cut.round:  # this round's void and the next cut were lost
+    if head.round > round_.cut.round:  # the void of this round and the next cut were lost
         return end_round(state)
-    is_known = round_.plan is not None and plan.attempt <= round_.attempt
-    if plan.round < round_.cut.round or plan.attempt < round_.attempt or is_known:
+    is_known = round_.plan is not None and head.attempt <= round_.attempt
+    if head.round < round_.cut.round or head.attempt < round_.attempt or is_known:
         return []
-    round_.plan, round_.attempt, round_.is_gathered, round_.is_dropped = plan, plan.attempt, False, False
+    round_.plan, round_.attempt, round_.is_gathered, round_.is_dropped = plan, head.attempt, False, False
     move(state, Cause.PLANNED, Phase.REDUCE)
     early, round_.early = round_.early, []
     served = [action for peer, message in early for action in _serve(round_, peer, message)]
@@ -120,8 +120,8 @@ def take_plan(state: TrainerState, plan: OpenedPlan) -> list[Action]:
 
 
 def _look_on(state: TrainerState, plan: OpenedPlan) -> list[Action]:
-    """Receive the averages of a round without this trainer's work, to save fetching them after the commit."""
-    if (plan.step, plan.fence) != (state.step, state.fence):
+    """Receive the averages of a round without this trainer's work, so that it need not fetch them after the commit."""
+    if (plan.plan.step, plan.plan.fence) != (state.step, state.fence):
         return []
     move(state, Cause.PLANNED, state.phase)
     return [Send(plan)]

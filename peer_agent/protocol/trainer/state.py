@@ -10,8 +10,8 @@ from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.recipe import Recipe
+from peer_agent.protocol.sealed import OpenedPlan, OpenedRecord
 from peer_agent.protocol.trainer import tokens
-from peer_agent.protocol.trainer.opened import OpenedPlan, OpenedRecord
 
 
 class Phase(StrEnum):

@@ -3,10 +3,16 @@
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+from peer_agent.protocol.log.records import Contribution
 from peer_agent.protocol.messages import Weight
 
 Ranges = tuple[Weight, ...]
 Span = tuple[int, int]  # chunks [first, stop)
+
+
+def spans_of(own: Contribution) -> tuple[Span, ...]:
+    """Return the chunks in which a contribution was averaged."""
+    return tuple((part.first, part.stop) for part in own.included)
 
 
 def nothing(chunks: int) -> Ranges:

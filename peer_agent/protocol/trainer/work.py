@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.log.records import Unit
+from peer_agent.protocol.sealed import OpenedRecord
 from peer_agent.protocol.trainer import tokens
 from peer_agent.protocol.trainer.events import (
     Action,
@@ -18,7 +19,6 @@ from peer_agent.protocol.trainer.events import (
     Tell,
     Warn,
 )
-from peer_agent.protocol.trainer.opened import OpenedRecord
 from peer_agent.protocol.trainer.speaking import report, say
 from peer_agent.protocol.trainer.state import ROUND, Done, InHand, Phase, TrainerState, accumulator_of
 from peer_agent.protocol.trainer.transitions import Cause, ignores, move
@@ -153,7 +153,7 @@ def clear_included(state: TrainerState, record: OpenedRecord) -> bool:
         return False
     if not own.included:
         return True
-    state.held = tokens.cleared(state.held, own.included)
+    state.held = tokens.cleared(state.held, tokens.spans_of(own))
     state.kept = {}
     state.settled |= dict.fromkeys(own.units)
     for unit in list(state.settled)[: max(0, len(state.settled) - REMEMBERED)]:

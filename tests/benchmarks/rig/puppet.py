@@ -86,7 +86,9 @@ class Puppet(Contributor):
             name = f"{type(body).__name__} {body.code}" if isinstance(body, m.Notice) else type(body).__name__
             self.account[f"told {name}"] += 1
             await self._take(heard(body, self.access.site_key, self.access.peer))
-            known = open_plan(body, self.access.site_key).head if isinstance(body, m.Planned) else body
+            known = (
+                open_plan(body, self.access.site_key, self.access.peer).plan if isinstance(body, m.Planned) else body
+            )
             self.memory.hear(known)
             await self._post(self.behaviour.answers(self.memory, known))
 

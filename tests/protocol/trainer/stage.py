@@ -12,7 +12,6 @@ from peer_agent.protocol.log.records import GENESIS, ChunkRange, Contribution, R
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.advance import advance
-from peer_agent.protocol.trainer.opened import opened_plan, opened_record
 from peer_agent.protocol.trainer.state import Phase, new_trainer
 from peer_agent.recipes.causal_lm import CausalLM, Model
 from tests.protocol.identities import RUN, SITE_PUBLIC
@@ -110,7 +109,7 @@ class Stage:
         return self.heard(m.Offer)[-1]
 
     def plans(self, **changes: Any) -> None:
-        self.handle(e.PlanHeard(opened_plan(sealed.own_part(plan(**({"step": self.core.step} | changes)), ME))))
+        self.handle(e.PlanHeard(sealed.own_part(plan(**({"step": self.core.step} | changes)), ME)))
 
     def hears_commit(self, index: int, **changes: Any) -> None:
         self.handle(e.CommitHeard(commit(index, **changes)))
@@ -256,4 +255,4 @@ def _parts(own: dict[str, Any] | None) -> tuple[Contribution, ...]:
 def commit(index: int, own: dict[str, Any] | None = None, *, fence: int = 1, **flags: bool) -> Any:
     made = record(index, own)
     part = made.contributions[0] if made.contributions else None
-    return opened_record(sealed.OpenedCommit(made, "0" * 64, part, **flags), fence)
+    return sealed.OpenedRecord(made, "0" * 64, fence, part, **flags)

@@ -11,7 +11,6 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.sealed import own_part
 from peer_agent.protocol.trainer import events as e
-from peer_agent.protocol.trainer.opened import opened_plan
 from peer_agent.protocol.trainer.speaking import HEARTBEAT_S
 from peer_agent.protocol.trainer.state import Phase
 from peer_agent.protocol.trainer.transitions import BEHIND
@@ -169,14 +168,14 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(change=ATTEMPT)
     def plans(self, change: dict[str, Any]) -> None:
-        self.handle(e.PlanHeard(opened_plan(own_part(plan(**change), ME))))
+        self.handle(e.PlanHeard(own_part(plan(**change), ME)))
 
     @precondition(lambda self: self.core.round is not None)
     @rule(more=st.integers(0, 1))
     def plans_here(self, more: int) -> None:
         round_ = self.core.round
         place: dict[str, Any] = {"step": round_.cut.step, "fence": round_.cut.fence, "round": round_.cut.round}
-        self.handle(e.PlanHeard(opened_plan(own_part(plan(attempt=round_.attempt + more, **place), ME))))
+        self.handle(e.PlanHeard(own_part(plan(attempt=round_.attempt + more, **place), ME)))
 
     @rule(change=ATTEMPT)
     def opens(self, change: dict[str, int]) -> None:

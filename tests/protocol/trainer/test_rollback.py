@@ -8,7 +8,6 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol import sealed
 from peer_agent.protocol.log.records import Restored
 from peer_agent.protocol.trainer import events as e
-from peer_agent.protocol.trainer.opened import opened_record
 from peer_agent.protocol.trainer.state import Phase
 from tests.protocol.identities import RUN
 from tests.protocol.trainer.stage import SNAPSHOT, Stage, ready, record
@@ -18,7 +17,7 @@ AFTER = replace(SNAPSHOT, index=6, step=2)  # the state of step 2, at the log en
 
 def rollback(index: int = 6, step: int = 2, fence: int = 2) -> e.CommitHeard:
     head: Any = record(index, step=step, kind="rollback", restored=Restored(2, "0" * 64), spans=())
-    return e.CommitHeard(opened_record(sealed.OpenedCommit(head, "0" * 64), fence))
+    return e.CommitHeard(sealed.OpenedRecord(head, "0" * 64, fence))
 
 
 def new_host(stage: Stage, **changes: Any) -> m.Greeting:

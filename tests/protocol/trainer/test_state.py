@@ -5,7 +5,6 @@ import pytest
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.sealed import own_part
 from peer_agent.protocol.trainer import events as e
-from peer_agent.protocol.trainer.opened import opened_plan
 from peer_agent.protocol.trainer.state import accumulator_of, new_trainer
 from tests.protocol.identities import RUN
 from tests.protocol.trainer.stage import CHUNKS, ME, OTHER, RELAY, TOKENS, opening, plan, ready, unit, void
@@ -33,7 +32,7 @@ def test_only_what_was_offered_is_sent(made: m.Plan) -> None:
     """A slot with a different root belongs to an offer that this process did not make."""
     stage = ready(0)
     stage.offers()
-    stage.handle(e.PlanHeard(opened_plan(own_part(made, ME))))
+    stage.handle(e.PlanHeard(own_part(made, ME)))
     assert stage.core.round is not None
     assert stage.core.round.slot is None
     stage.handle(e.OpenHeard(RELAY, opening()))
