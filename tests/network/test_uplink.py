@@ -304,19 +304,10 @@ def test_a_batch_is_full_or_all_there_is_and_never_nothing() -> None:
     assert batch(large, 2) == []
 
 
-class Dated:
-    def __init__(self, name: str, sent: Sent) -> None:
-        self.name, self.sent = name, sent
-
-    async def send(self, *bodies: Frame) -> None:
-        now = asyncio.get_running_loop().time()
-        self.sent.extend((now, self.name, len(body.payload)) for body in bodies)
-
-
 def test_contributor_keeps_its_pace_and_its_reducers_proportions() -> None:
     async def story() -> None:
         sent = Sent()
-        connections: Any = {PeerId(name * 32): Dated(name, sent) for name in "ab"}
+        connections: Any = {PeerId(name * 32): Taker(name, sent) for name in "ab"}
         chunks = {
             peer: [frame(chunk, size=SIZE) for chunk in range(count)]
             for peer, count in zip(connections, (90, 30), strict=True)
@@ -336,7 +327,7 @@ def test_what_a_machine_sends_to_itself_waits_for_no_rate() -> None:
     uplink = Uplink()
     here, _ = own_link()
     assert way_out(here, uplink) is not uplink
-    assert way_out(Dated("a", Sent()), uplink) is uplink  # type: ignore[arg-type]
+    assert way_out(Taker("a", Sent()), uplink) is uplink  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
