@@ -347,7 +347,7 @@ async def test_only_credited_work_is_a_first_credit_and_only_once(tmp_path: Path
         record: Any = SimpleNamespace(index=1, step=12, loss=2.0, contributors=1, samples=8)
         told = []
         for part in (None, SimpleNamespace(samples=0), SimpleNamespace(samples=4), SimpleNamespace(samples=4)):
-            made: Any = SimpleNamespace(record=record, contribution=part)
+            made: Any = SimpleNamespace(record=record, own=part)
             scene.agent._made(made)
             told.append(scene.words.getvalue().count("Your first 4 samples are in the model: step 12."))
         assert told == [0, 0, 1, 1]
@@ -370,6 +370,6 @@ async def test_refusals_count_in_the_open_round_until_work_is_taken(tmp_path: Pa
         assert told == [4]
         record: Any = SimpleNamespace(index=1, step=1, loss=2.0, contributors=1, samples=4)
         for contribution, taken in ((None, [4]), (SimpleNamespace(samples=4), [4, -1])):
-            made: Any = SimpleNamespace(record=record, contribution=contribution)
+            made: Any = SimpleNamespace(record=record, own=contribution)
             agent._made(made)
             assert told == taken
