@@ -13,6 +13,8 @@ from peer_agent.protocol.errors.translation import in_words, refilled
 from peer_agent.protocol.recipe import Material, Recipe
 from peer_agent.site_work.intake import verdict
 
+BROKEN = "\N{REPLACEMENT CHARACTER}"  # stands for bytes of a text that are not whole characters
+
 
 def in_words_of_page(fault: Fault) -> Fault:
     """Return an error in the active language, or unchanged if there is no translation."""
@@ -65,6 +67,13 @@ def loss_unit_of_page(recipe: Recipe) -> tuple[str, str]:
 def in_bytes(count: float) -> str:
     """Return a size as text, such as “3.4 MB”, with a no-break space before the unit."""
     return in_bytes_of_terminal(count).replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def tidied(text: str) -> str:
+    """Return a model's text without blank lines and without the characters that stand for broken bytes."""
+    lines = text.replace(BROKEN, "").splitlines()
+    begins = "\n" if lines and not lines[0].strip() else ""  # keeps the text apart from its prompt
+    return begins + "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def _translated(message: str) -> str:

@@ -14,10 +14,10 @@ from peer_agent.plot import Frame, Layout, amount_text, chart_svg, lay_out
 from peer_agent.publishing.card import figure
 from runs.selectors import Measured, Point
 
-WIDE = Frame(720, 320)
+WIDE = Frame(720, 400)
 NARROW = Frame(340, 150)
 LOSS = "loss"  # the chart shown first
-WIDE_FURTHER = Frame(720, 320, left=60)  # labels are longer than for losses
+WIDE_FURTHER = Frame(720, 400, left=60)  # labels are longer than for losses
 NARROW_FURTHER = Frame(340, 150, left=60)
 
 

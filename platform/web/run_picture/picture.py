@@ -98,7 +98,7 @@ def _goal(seen: Seen) -> Picture | None:
     names = sorted({peer.name for peer in _trainers(seen)})
     if len(names) >= goal:
         return None
-    said = ngettext("%(here)s of %(goal)s person", "%(here)s of %(goal)s people", goal)
+    said = ngettext("%(here)s of the %(goal)s person hoped for", "%(here)s of the %(goal)s people hoped for", goal)
     return {
         "strokes": strokes.places([tint_of(name) for name in names], goal),
         "words": said % {"here": f"{len(names):,}", "goal": f"{goal:,}"},

@@ -50,7 +50,7 @@ def run_sentence(picture: RunPicture, peers: Sequence[OnlinePeer], now: datetime
         case Run.State.OPEN:
             return open_sentence(picture, [peer for peer in peers if peer.role == TRAINER], now)
         case Run.State.PAUSED:
-            return _("Paused at step %(step)s. Nothing is lost; training resumes from here.") % at_step(picture)
+            return _("Paused at step %(step)s. Nothing is lost.") % at_step(picture)
         case Run.State.FINISHING:
             return finishing_sentence(picture)
         case Run.State.FINISHED:
@@ -151,7 +151,7 @@ def start_html(start: Start) -> SafeString:
 
 def empty_sentence(picture: RunPicture) -> str:
     if not picture.step:
-        return _("Nobody is training right now. The run will start as soon as a machine joins.")
+        return _("Nobody is training right now. The first machine that joins starts the run.")
     return _(
         "Nobody is training right now. The run is at step %(step)s and will continue as soon as a machine joins."
     ) % at_step(picture)

@@ -154,7 +154,7 @@ def test_people_are_counted_once_towards_the_goal() -> None:
         found = picture_of(Seen(shown, peers, "", 0, NOON))["goal"]
         return str(found["words"]) if found else None
 
-    assert goal("open", 20, TEO, NOOR, NOOR._replace(peer="c" * 32), RELAY) == "2 of 20 people"
+    assert goal("open", 20, TEO, NOOR, NOOR._replace(peer="c" * 32), RELAY) == "2 of the 20 people hoped for"
     assert goal("open", 1, TEO) is None, "the sentence above says how many there are"
     assert goal("open", None, TEO) is None
     assert goal("paused", 20, TEO) is None

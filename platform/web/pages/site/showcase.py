@@ -24,7 +24,7 @@ from web.run_picture import counts
 from web.run_picture.curves import summary
 from web.run_picture.picture import tint_of
 from web.run_picture.status_sentence import run_sentence, training_in, word_of
-from web.words import in_bytes, loss_unit_of_page
+from web.words import in_bytes, loss_unit_of_page, tidied
 
 MADE = 3  # models shown
 CHIPS = 12  # people named
@@ -166,7 +166,8 @@ def parts_of(given: Given | None) -> list[strokes.Part]:
 
 def first_line(written: Sequence[Sequence[str]]) -> Line | None:
     """Return the beginning of the first text that is not blank."""
-    return next((_cut(" ".join(prompt.split()), text) for prompt, text in written if text.strip()), None)
+    shown = [(prompt, tidied(text)) for prompt, text in written]
+    return next((_cut(" ".join(prompt.split()), text) for prompt, text in shown if text.strip()), None)
 
 
 def _cut(prompt: str, written: str) -> Line:

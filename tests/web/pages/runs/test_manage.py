@@ -359,7 +359,7 @@ class TestGathering:
     def test_goal_and_chat_are_shown_on_the_runs_page(self, run: Run, organizer: Person) -> None:
         as_(organizer).post(self.GATHER, {"people": "20", "chat": "HTTPS://matrix.to/#/#a&b"})
         text = page(Client().get("/runs/proverbs/"))
-        assert "0 of 20 people" in text
+        assert "0 of the 20 people hoped for" in text
         assert '<a href="https://matrix.to/#/#a&amp;b" rel="noopener nofollow">Chat' in text
         as_(organizer).post(self.GATHER, {"people": "", "chat": ""})
         text = page(Client().get("/runs/proverbs/"))

@@ -290,7 +290,10 @@ class TestRunPage:
     def test_an_open_run_without_volunteers_says_so(self, client: Client, run: Run) -> None:
         text = page(client.get(f"/runs/{run.slug}/"))
         assert "Nobody is training right now" in text
-        assert "manyhands join http://testserver/runs/proverbs/" in text
+        stage = text[: text.index('id="part-result"')]
+        assert "manyhands join http://testserver/runs/proverbs/" in stage
+        assert "You need about" in stage
+        assert text.count("You need about") == 1
         assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in text
 
     @pytest.mark.parametrize(("state", "is_offered"), [("open", True), ("paused", False)])
@@ -311,6 +314,7 @@ class TestRunPage:
             assert text.count('id="part-loss"') == 1, "the loss is drawn once"
             assert text.index('id="part-loss"') < text.index('id="part-result"'), "on the stage"
             assert (resume in text) is may
+            assert ("Only the organizer, Amina, and co-organizers can resume it." in text) is not may
 
     def test_a_running_run_shows_curve_people_and_step(self, client: Client, run: Run, laptop: Owned) -> None:
         committed(run, (laptop.machine, 4), loss=7.25)
@@ -442,7 +446,7 @@ class TestRunPage:
         )
         Run.objects.filter(pk=run.pk).update(state=Run.State.FINISHED)
         text = page(client.get(f"/runs/{run.slug}/"))
-        places = [text.index(words) for words in ("A bird in the hand", "Thank you", "Download the model", 'id="loss"')]
+        places = [text.index(words) for words in ("A bird in the hand", "Download the model", "Thank you", 'id="loss"')]
         assert places == sorted(places)
         assert text.count('id="home"') == 1
         assert "400 samples from 2 people on 2 machines." in text
@@ -466,13 +470,25 @@ class TestRunPage:
 
     def test_a_finished_run_offers_its_files_with_digests(self, client: Client, run: Run) -> None:
         Run.objects.update(state="finished")
-        file = {"name": "proverbs.zip", "size": 5, "sha256": "c" * 64}
+        file = {"name": "proverbs.zip", "size": 4_500_000, "sha256": "c" * 64}
         Release.objects.create(run=run, state="ready", files=[file], archive="proverbs.zip", sample="Many <hands>")
         text = page(client.get(f"/runs/{run.slug}/"))
-        assert 'href="/api/v1/runs/proverbs/release/proverbs.zip"' in text
+        stage = text[: text.index('id="part-result"')]
+        assert 'class="button main" href="/api/v1/runs/proverbs/release/proverbs.zip"' in stage
+        assert "64 parameters · 4.5 MB" in stage
+        assert text.count('class="button main"') == 1
         assert "c" * 64 in text
         assert "Many &lt;hands&gt;" in text
         assert "refresh" not in text
+
+
+def test_what_a_model_wrote_is_shown_without_gaps(client: Client, run: Run, laptop: Owned) -> None:
+    committed(run, (laptop.machine, 4))
+    written = [["Once", "\n\n upon a\ufffd\n\n\n\ntime  \n\ufffd\n"]]
+    Snapshot.objects.create(run=run, index=1, step=1, state_digest="", file="f" * 64, size=1, written=written)
+    text = client.get("/runs/proverbs/").content.decode()
+    assert text.count("<strong>Once</strong>\n upon a\ntime</blockquote>") == 2, "on the stage, and with all texts"
+    assert "broken characters are left out" in text
 
 
 class TestManaging:

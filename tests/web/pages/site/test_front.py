@@ -313,6 +313,7 @@ def test_front_page_with_everything_stays_cheap(
         ("", "", None),
         ("Once", "  \n", None),
         ("Once\nmore", " upon\n\n a time", ("Once more", " upon a time")),
+        ("Once", " upon\ufffd a\n\ufffd\n time\ufffd", ("Once", " upon a time")),
         ("", "Short. " * 40, ("", ("Short. " * 25).strip())),
         ("", " " + "x" * 400, ("", " " + "x" * 179 + "…")),
         ("", "word, " * 40, ("", ("word, " * 30).rstrip(", ") + "…")),
