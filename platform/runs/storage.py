@@ -1,4 +1,7 @@
-"""Paths of large files, all under the data folder."""
+"""Large files, and their paths under the data folder.
+
+A path says where a file belongs. Read it through `local`, and finish writing it with `put` or `keep`.
+"""
 
 import os
 import shutil
@@ -6,12 +9,20 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from django.conf import settings
 
 from runs.models import Dataset, Release, Run, Upload
 
 MEGABYTE = 1_000_000
+
+
+class Stored(NamedTuple):
+    """Facts about a stored file. `at`: when it was stored or last requested, as a timestamp."""
+
+    size: int
+    at: float
 
 
 def root() -> Path:
@@ -42,7 +53,7 @@ def pictures_of(dataset: Dataset) -> list[tuple[int, str, Path]]:
     """Return the number, class and path of each image that shows how the site read a dataset's images."""
     classes = sorted((dataset.verdict or {}).get("classes", {}))
     found = []
-    for path in (prepared_folder(dataset) / "pictures").glob("*.png") if classes else ():
+    for path in local(prepared_folder(dataset) / "pictures").glob("*.png") if classes else ():
         number, _, label = path.stem.partition("-")
         found.append((int(number), classes[int(label)], path))
     return sorted(found)
@@ -68,10 +79,6 @@ def archive_folder(run: Run) -> Path:
     return root() / "runs" / run.id.hex / "log"
 
 
-def pending_path(run: Run, file: str) -> Path:
-    return root() / "runs" / run.id.hex / "pending" / f"{file}.safetensors"
-
-
 def release_path(release: Release, name: str) -> Path:
     return root() / release.folder / name
 
@@ -83,8 +90,30 @@ def relative(path: Path) -> str:
 def put(source: Path, target: Path) -> None:
     """Move a finished file or folder into storage. A target that already exists has the same content and is kept."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    if not target.exists():
+    if target.exists():
+        os.utime(target)
+    else:
         source.rename(target)
+
+
+def local(path: Path) -> Path:
+    """Return the path of a stored file or folder for a program to read."""
+    return path
+
+
+def local_data(dataset: Dataset) -> Path:
+    """Return the folder of the prepared data for a program that makes or tries a model."""
+    return local(prepared_folder(dataset))
+
+
+def has(path: Path) -> bool:
+    return path.is_file()
+
+
+def files(folder: Path) -> dict[str, Stored]:
+    """Return the stored files of a folder, by name."""
+    facts = {path.name: path.stat() for path in folder.iterdir()} if folder.is_dir() else {}
+    return {name: Stored(fact.st_size, fact.st_mtime) for name, fact in facts.items()}
 
 
 def link(source: Path, target: Path) -> None:
@@ -96,17 +125,25 @@ def link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def discard(folder: Path) -> None:
-    """Delete a folder to which no row refers. Delete its parent too if that is then empty."""
-    shutil.rmtree(folder, ignore_errors=True)
-    with suppress(OSError):
-        folder.parent.rmdir()
+def remove(path: Path) -> None:
+    """Delete a file or a folder to which no row refers. Delete the folder around a folder too if that is then empty."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):
+            path.parent.rmdir()
+    else:
+        path.unlink(missing_ok=True)
+
+
+def discard(path: Path) -> None:
+    """Delete a file or a folder to which no row refers, without waiting for a server."""
+    remove(path)
 
 
 @contextmanager
 def workspace() -> Iterator[Path]:
     """Yield a temporary folder on the same disk as the storage, so that moving a file there is just a rename."""
-    folder = _workspaces() / uuid.uuid4().hex
+    folder = _workspaces() / uuid.uuid4().hex[:12]  # its name also names folders that jobs make in it
     folder.mkdir(parents=True)
     try:
         yield folder
@@ -124,7 +161,7 @@ def _workspaces() -> Path:
 
 
 def model_files(run: Run) -> list[str]:
-    return ["--files", str(model_folder(run.dataset))] if run.parsed_recipe.files() else []
+    return ["--files", str(local(model_folder(run.dataset)))] if run.parsed_recipe.files() else []
 
 
 def recipe_file(run: Run, work: Path) -> Path:

@@ -1,6 +1,5 @@
 """Functions that store an organizer's datasets, prepare them, and check that they suit a recipe."""
 
-import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,13 +16,13 @@ from jobs.queue import Kind
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, checked
 from peer_agent.recipes.preparation import parse_preparation
-from runs import quotas
+from runs import quotas, storage
 from runs.access import Viewer, listed_runs
 from runs.datasets.uploads import is_text, keep_upload, too_long, upload_limit, write_file
 from runs.ledger.records import settled_units
 from runs.models import Dataset, Release, Run, Upload
 from runs.states import NOT_OPEN
-from runs.storage import link, release_path, text_path
+from runs.storage import link, local, release_path, text_path
 
 
 def store_upload(
@@ -53,7 +52,7 @@ def whole_or_gone(dataset: Dataset) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        shutil.rmtree(text_path(dataset).parent, ignore_errors=True)
+        storage.discard(text_path(dataset).parent)
         raise
 
 
@@ -238,6 +237,6 @@ def bring_release(release: Release, *, organizer: Person, title: str, licence: s
         sha256=archive["sha256"],
     )
     with whole_or_gone(dataset):
-        link(release_path(release, archive["name"]), text_path(dataset))
+        link(local(release_path(release, archive["name"])), text_path(dataset))
         dataset.save(force_insert=True)
     return dataset

@@ -243,7 +243,7 @@ def _snapshots(run: Run) -> list[dict[str, Any]]:
 def _file_faults(run: Run, step: int, name: str, known: dict[str, tuple[int, int]]) -> Iterator[str]:
     """Yield a fault if a snapshot's file is not what its name says. Skip `known` files that have not changed since."""
     try:
-        with storage.snapshot_path(run, name).open("rb") as file:
+        with storage.local(storage.snapshot_path(run, name)).open("rb") as file:
             facts = Path(file.name).stat()
             state = facts.st_size, facts.st_mtime_ns
             found = name if known.get(name) == state else hashlib.file_digest(file, "sha256").hexdigest()

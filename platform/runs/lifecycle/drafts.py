@@ -4,7 +4,6 @@ The title, purpose and visibility can change at any time. The recipe and the tex
 without committed steps can become a draft again.
 """
 
-import shutil
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
@@ -221,8 +220,7 @@ def take_back(*, run: Run, by: Person | None = None) -> None:
     now.coverage.all().delete()
     move(run, Why.TAKEN_BACK, waiting_for="", opened_at=None, elements=0)
     add_action(run=run, kind="taken back", action="returned the run to a draft.", by=by)
-    folder = storage.snapshots_folder(run)
-    transaction.on_commit(lambda: shutil.rmtree(folder, ignore_errors=True))
+    transaction.on_commit(partial(storage.discard, storage.snapshots_folder(run)))
 
 
 def forget_text(dataset: Dataset) -> None:
@@ -232,7 +230,7 @@ def forget_text(dataset: Dataset) -> None:
     for text in [*reversed(dataset.sources()), *filter(None, [dataset.base])]:
         folder = storage.text_path(text).parent
         text.delete()
-        transaction.on_commit(partial(shutil.rmtree, folder, ignore_errors=True))
+        transaction.on_commit(partial(storage.discard, folder))
 
 
 def require_draft(run: Run) -> Run:

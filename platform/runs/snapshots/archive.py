@@ -8,7 +8,6 @@ snapshot covers always stay.
 
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 from uuid import UUID
@@ -87,12 +86,14 @@ def _thin(run: Run) -> None:
     if size <= limit:
         return
     covered = verified_up_to(run)
-    for path in sorted((storage.archive_folder(run) / "spans").glob("*.span")):
-        if size <= limit or int(path.stem.split("-")[0]) > covered:
+    folder = storage.archive_folder(run) / "spans"
+    for name, facts in sorted(storage.files(folder).items()):
+        if not name.endswith(".span"):
+            continue
+        if size <= limit or int(name.split("-")[0]) > covered:
             break
-        with suppress(FileNotFoundError):
-            size -= path.stat().st_size
-            path.unlink()
+        storage.remove(folder / name)
+        size -= facts.size
     Head.objects.filter(run=run).update(archive_bytes=size)
 
 

@@ -125,7 +125,8 @@ def _known_relays() -> tuple[Listener, ...]:
 
 
 def _paths(run: Run, start: Snapshot, index: int, work: Path) -> list[str]:
-    paths = (recipe_file(run, work), storage.snapshot_path(run, start.file), _records(run, start, index, work))
+    state = storage.local(storage.snapshot_path(run, start.file))
+    paths = (recipe_file(run, work), state, _records(run, start, index, work))
     return [*map(str, paths), str(work / "out")]
 
 

@@ -49,9 +49,9 @@ def thin_snapshots(run_id: UUID, *, now: float | None = None) -> None:
         gone = [place for place in may_go if _asked_for_at(run, files[place]) < before]
         stored.filter(index__in=gone).update(is_stored=False)
     kept = set(Snapshot.objects.filter(run=run, is_stored=True).values_list("file", flat=True))
-    for path in storage.snapshots_folder(run).glob("*.safetensors"):
-        if path.stem not in kept and path.stat().st_mtime < before:
-            path.unlink(missing_ok=True)
+    for name, facts in storage.files(folder := storage.snapshots_folder(run)).items():
+        if name.removesuffix(".safetensors") not in kept and facts.at < before:
+            storage.remove(folder / name)
 
 
 def _needed(run: Run, stored: QuerySet[Snapshot]) -> set[int]:
