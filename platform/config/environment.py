@@ -152,6 +152,27 @@ def mail_server(name: str, *, sender: str, environ: Mapping[str, str] = os.envir
     }
 
 
+def bucket(name: str, *, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Return the S3 bucket that has the site's files; an empty dict if none is set. Raises Problem E405.
+
+    `{name}_ENDPOINT`, `…_REGION`, `…_KEY` and `…_SECRET` say where it is and how to log in.
+    """
+    value = text(name, environ=environ)
+    if not value:
+        return {}
+    parts = urlsplit(value)
+    if parts.scheme != "s3" or not parts.hostname or parts.query:
+        raise Problem.of("E405", name=name, reason=f"“{value}” is not like s3://bucket/folder")
+    names = {"access_key_id": f"{name}_KEY", "secret_access_key": f"{name}_SECRET"}
+    config = {key: text(variable, environ=environ) for key, variable in names.items()}
+    if missing := [names[key] for key, given in config.items() if not given]:
+        raise Problem.of("E405", name=missing[0], reason=f"it is empty, but {name} is set")
+    if text(f"{name}_ENDPOINT", environ=environ):
+        config["endpoint"] = address(f"{name}_ENDPOINT", "", environ=environ)
+    config["region"] = text(f"{name}_REGION", "us-east-1", environ=environ)
+    return {"bucket": parts.netloc, "prefix": parts.path.strip("/"), "config": config}
+
+
 def database(name: str, data: Path, *, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Return Django's database settings for the URL in `name`, or for SQLite in `data`. Raises Problem E405."""
     value = text(name, environ=environ)

@@ -3,19 +3,26 @@
 A path says where a file belongs. Read it through `local`, and finish writing it with `put` or `keep`.
 """
 
+import math
 import os
 import shutil
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from django.conf import settings
 
+from jobs import queue
+from jobs.queue import Kind
+from peer_agent.protocol.errors import Problem, codes
+from runs import bucket
 from runs.models import Dataset, Release, Run, Upload
 
 MEGABYTE = 1_000_000
+MODEL = "model"
 
 
 class Stored(NamedTuple):
@@ -46,14 +53,16 @@ def shard_path(dataset: Dataset, digest: str) -> Path:
 
 
 def model_folder(dataset: Dataset) -> Path:
-    return prepared_folder(dataset) / "model"
+    return prepared_folder(dataset) / MODEL
 
 
 def pictures_of(dataset: Dataset) -> list[tuple[int, str, Path]]:
     """Return the number, class and path of each image that shows how the site read a dataset's images."""
     classes = sorted((dataset.verdict or {}).get("classes", {}))
-    found = []
-    for path in local(prepared_folder(dataset) / "pictures").glob("*.png") if classes else ():
+    folder, found = prepared_folder(dataset) / "pictures", []
+    with suppress(Problem):  # without an answer of the bucket, the page has no images
+        local(folder)
+    for path in folder.glob("*.png") if classes else ():
         number, _, label = path.stem.partition("-")
         found.append((int(number), classes[int(label)], path))
     return sorted(found)
@@ -88,56 +97,144 @@ def relative(path: Path) -> str:
 
 
 def put(source: Path, target: Path) -> None:
-    """Move a finished file or folder into storage. A target that already exists has the same content and is kept."""
+    """Move a finished file or folder into storage. A target that already exists has the same content and is kept.
+
+    Raises Problem E472.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
+    _upload(source, target)
     if target.exists():
         os.utime(target)
     else:
         source.rename(target)
+    _trim()
 
 
-def local(path: Path) -> Path:
-    """Return the path of a stored file or folder for a program to read."""
+def keep(path: Path) -> None:
+    """Store a file or folder that was written in its place, before its row is written. Raises Problem E472."""
+    _upload(path, path)
+
+
+def local(path: Path, wanted: Callable[[str], bool] = lambda _: True) -> Path:
+    """Return the path of a stored file or folder for a program to read. Fetch from the bucket what is not here.
+
+    `wanted` chooses files of a folder by name. Raises Problem E472.
+    """
+    if bucket.is_on() and not _touched(path):
+        for each in bucket.found(relative(path)):
+            if wanted(each.key.rpartition("/")[2]) and not _touched(root() / each.key):
+                _fetch(each.key)
+        _trim()
     return path
 
 
 def local_data(dataset: Dataset) -> Path:
-    """Return the folder of the prepared data for a program that makes or tries a model."""
-    return local(prepared_folder(dataset))
+    """Return the folder of prepared data for a program that makes or tries a model. Of texts, it reads no shards."""
+    folder = prepared_folder(dataset)
+    for name in (MODEL, "tokenizer"):
+        local(folder / name)
+    return folder if (folder / "tokenizer").is_dir() else local(folder)
 
 
 def has(path: Path) -> bool:
-    return path.is_file()
+    """Return False if a file is missing. If there is a bucket, only its server knows that; return True."""
+    return bucket.is_on() or path.is_file()
 
 
 def files(folder: Path) -> dict[str, Stored]:
-    """Return the stored files of a folder, by name."""
+    """Return the stored files of a folder, by name. Raises Problem E472."""
+    if bucket.is_on():
+        return {each.key.rpartition("/")[2]: Stored(each.size, each.at) for each in bucket.found(relative(folder))}
     facts = {path.name: path.stat() for path in folder.iterdir()} if folder.is_dir() else {}
     return {name: Stored(fact.st_size, fact.st_mtime) for name, fact in facts.items()}
 
 
+def address(path: Path, method: str | None) -> str | None:
+    """Return a URL for the next minutes at which the bucket's server has a file, or None if there is no bucket."""
+    return bucket.address(relative(path), method or "GET") if bucket.is_on() else None
+
+
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name as a hard link, which takes no extra space."""
+    """Give a file a second name as a hard link, which takes no extra space. Raises Problem E472."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
     except OSError:  # this disk does not support hard links
         shutil.copyfile(source, target)
+    keep(target)
 
 
 def remove(path: Path) -> None:
-    """Delete a file or a folder to which no row refers. Delete the folder around a folder too if that is then empty."""
+    """Delete a file or a folder to which no row refers. Delete the folder around a folder too if that is then empty.
+
+    Raises Problem E472.
+    """
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
         with suppress(OSError):
             path.parent.rmdir()
     else:
         path.unlink(missing_ok=True)
+    if bucket.is_on():
+        bucket.delete(relative(path))
 
 
 def discard(path: Path) -> None:
-    """Delete a file or a folder to which no row refers, without waiting for a server."""
-    remove(path)
+    """Let a job delete a file or a folder to which no row refers. Its path must never be used again."""
+    if bucket.is_on():
+        queue.put(Kind.DELETE_FILES, relative(path))
+    else:
+        remove(path)
+
+
+# The data folder of a site with a bucket: copies of the bucket's files
+
+USED_S = 6 * 3600  # a child process may read a file for as long as this
+TRIM_S = 60.0
+_trimmed_at = [-math.inf]
+
+
+def _upload(source: Path, target: Path) -> None:
+    if bucket.is_on():
+        for path in (each for each in source.rglob("*") if each.is_file()) if source.is_dir() else (source,):
+            bucket.upload(path, relative(target / path.relative_to(source)))
+
+
+def _touched(path: Path) -> bool:
+    """Note that a file is read now. Return False if it is not here."""
+    with suppress(FileNotFoundError):
+        if path.is_file():
+            os.utime(path, (time.time(), path.stat().st_mtime))
+            return True
+    return False
+
+
+def _fetch(key: str) -> None:
+    """Copy a file from the bucket. Raises Problem E472 if it differs from the sha256 that is its name."""
+    with workspace() as work:
+        digest, target = bucket.download(key, work / "file"), root() / key
+        if len(target.stem) == len(digest) and target.stem != digest:
+            raise Problem.of(codes.BUCKET_AWAY, reason="a file in it is damaged")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (work / "file").replace(target)
+
+
+def _trim() -> None:
+    """Delete the files that were unused for longest, until the folder is within MANYHANDS_CACHE_GB.
+
+    Files that were used within six hours stay, as do those that the bucket does not have.
+    """
+    if not bucket.is_on() or time.monotonic() - _trimmed_at[0] < TRIM_S:
+        return
+    _trimmed_at[0] = time.monotonic()
+    here = [(path, path.stat()) for path in root().rglob("*") if path.is_file() and _workspaces() not in path.parents]
+    total = sum(fact.st_size for _, fact in here)
+    for path, fact in sorted(here, key=lambda each: each[1].st_atime):
+        if total <= settings.CACHE_BYTES or fact.st_atime > time.time() - USED_S:
+            break
+        if [each.size for each in bucket.found(relative(path))] == [fact.st_size]:
+            path.unlink(missing_ok=True)
+            total -= fact.st_size
 
 
 @contextmanager

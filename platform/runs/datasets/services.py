@@ -39,6 +39,7 @@ def store_upload(
     dataset = new_dataset(organizer=organizer, title=title, licence=licence, filename=filename, size=size)
     with whole_or_gone(dataset):
         dataset.sha256 = write_file(chunks, text_path(dataset), size=size)
+        storage.keep(text_path(dataset))
         with transaction.atomic():
             quotas.held(organizer)
             quotas.require_disk(organizer, size)
@@ -60,7 +61,8 @@ def store_pieces(*, organizer: Person, title: str, licence: str, upload: Upload)
     """Store a text that was uploaded in pieces. Raises Problem E318 if a piece is missing."""
     facts = {"title": title, "licence": licence, "filename": upload.filename, "size": upload.size}
     dataset = new_dataset(organizer=organizer, **facts)
-    keep_upload(upload=upload, dataset=dataset, target=text_path(dataset))
+    with whole_or_gone(dataset):
+        keep_upload(upload=upload, dataset=dataset, target=text_path(dataset))
     return dataset
 
 
@@ -217,16 +219,12 @@ def _is_for(recipe: Recipe, trained: Recipe) -> bool:
     return bool(recipe.task) and (recipe.task, recipe.library) == (trained.task, trained.library)
 
 
-@transaction.atomic
 def bring_release(release: Release, *, organizer: Person, title: str, licence: str) -> Dataset:
     """Store a release as a dataset, for a run that will adapt its model. Raises Problem E365.
 
     `licence` defaults to that of the text on which the model was trained.
     """
-    # The lock keeps the release's files.
-    release = Release.objects.select_for_update().select_related("run__dataset").get(pk=release.pk)
     archive = next(file for file in release.files if file["name"] == release.archive)
-    quotas.held(organizer)
     quotas.require_disk(organizer, archive["size"])
     dataset = new_dataset(
         organizer=organizer,
@@ -238,5 +236,8 @@ def bring_release(release: Release, *, organizer: Person, title: str, licence: s
     )
     with whole_or_gone(dataset):
         link(local(release_path(release, archive["name"])), text_path(dataset))
-        dataset.save(force_insert=True)
+        with transaction.atomic():
+            quotas.held(organizer)
+            quotas.require_disk(organizer, archive["size"])
+            dataset.save(force_insert=True)
     return dataset

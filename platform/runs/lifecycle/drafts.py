@@ -4,6 +4,7 @@ The title, purpose and visibility can change at any time. The recipe and the tex
 without committed steps can become a draft again.
 """
 
+import shutil
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
@@ -15,6 +16,8 @@ from django.db.models import F
 from msgspec.structs import replace
 
 from accounts.models import Person
+from jobs import queue
+from jobs.queue import Kind
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import MOST_SOURCES, Material, Recipe, checked, encode_recipe
 from runs import quotas, storage
@@ -30,6 +33,7 @@ from runs.datasets.services import (
 )
 from runs.lifecycle.membership import keep_helpers
 from runs.models import Dataset, Head, Run
+from runs.snapshots.retention import ASKED_FOR_S
 from runs.states import EXTENDABLE, LIVE, NOT_OPEN, Why, ending_word, move
 from runs.timeline import add_action, quoted
 
@@ -220,7 +224,8 @@ def take_back(*, run: Run, by: Person | None = None) -> None:
     now.coverage.all().delete()
     move(run, Why.TAKEN_BACK, waiting_for="", opened_at=None, elements=0)
     add_action(run=run, kind="taken back", action="returned the run to a draft.", by=by)
-    transaction.on_commit(partial(storage.discard, storage.snapshots_folder(run)))
+    transaction.on_commit(partial(shutil.rmtree, storage.snapshots_folder(run), ignore_errors=True))
+    queue.put(Kind.THIN_SNAPSHOTS, run.pk, after_s=ASKED_FOR_S + 1)  # deletes them from the bucket
 
 
 def forget_text(dataset: Dataset) -> None:

@@ -61,6 +61,7 @@ def _copy(run: Run, until: float) -> int:
         with RelayLogs(reader.path, reader.key, public_bytes(site_key())) as relays:
             while at < run.head.index and time.monotonic() < until:
                 for made in archive(_records(run, at + 1), storage.archive_folder(run), log_folders(run), relays):
+                    _keep(run, made.index)
                     at, grown = made.index, grown + made.size
                     if time.monotonic() >= until:
                         break
@@ -71,6 +72,11 @@ def _copy(run: Run, until: float) -> int:
                     at += 1
     Head.objects.filter(run=run).update(archived=at, archive_bytes=F("archive_bytes") + grown)
     return at
+
+
+def _keep(run: Run, index: int) -> None:
+    for path in (storage.archive_folder(run) / "spans").glob(f"{index:08d}-*.span"):
+        storage.keep(path)
 
 
 def _records(run: Run, first: int) -> Iterator[RecordHead]:

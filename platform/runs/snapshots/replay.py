@@ -58,6 +58,8 @@ def replay_to(run: Run, start: Snapshot, index: int, work: Path, *, expected: st
         reader.renew()
         tell(_read_step(progress, start.step))
 
+    spans = storage.archive_folder(run) / "spans"
+    storage.local(spans, lambda name: start.index < int(name.partition("-")[0]) <= index)
     command = [*_paths(run, start, index, work), *_options(run, start, expected, reader.path, progress)]
     command += storage.model_files(run)
     made = run_child(["replay", *command], timeout_s=TIMEOUT_S, secret=reader.secret, beat=beat)
