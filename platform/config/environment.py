@@ -1,5 +1,6 @@
 """Typed values from the environment and from secret files. An invalid value keeps the site from starting (E405)."""
 
+import hmac
 import ipaddress
 import os
 import secrets
@@ -213,12 +214,17 @@ def postgresql(url: str) -> dict[str, Any]:
     }
 
 
-# Secrets that only this site uses. Each is a file with mode 0600 in the data folder, created at first use.
+# Secrets that only this site uses. Each is usually a file with mode 0600 in the data folder, created at first use.
 
 
 def kept_secret(path: Path) -> bytes:
-    """Return 32 random bytes from a file, which has them in hexadecimal. The first of concurrent calls creates it."""
+    """Return 32 random bytes from a file, which has them in hexadecimal. The first of concurrent calls creates it.
+
+    Without the file, derive them from MANYHANDS_SECRET_KEY if that is set, so that hosts which share no folder agree.
+    """
     if not path.exists():
+        if shared := text("MANYHANDS_SECRET_KEY"):
+            return hmac.digest(shared.encode(), path.name.encode(), "sha256")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
         draft.touch(mode=0o600)

@@ -22,7 +22,7 @@ PARTS_AT_ONCE = 2
 QUICK_S, LONG_S, CHECK_S = 10, 120, 1  # limits of one request, in seconds; a long one carries a part of a large file
 RETRY_S = 10  # no request is tried again after this time; jobs are tried again later
 URL_S = 300  # how long an address for downloading is valid
-CHECKED = "check"  # the key that the site's self-check writes
+CHECKED, KEY = "check", "site-key"  # what the site's self-check writes
 
 log = logging.getLogger(__name__)
 
@@ -94,13 +94,17 @@ def address(key: str, method: str) -> str:
         return obstore.sign(_store(QUICK_S), "HEAD" if method == "HEAD" else "GET", key, timedelta(seconds=URL_S))
 
 
-def check() -> None:
-    """Write a small file and read it. Raises Problem E472."""
+def check(key: bytes) -> bool:
+    """Write a small file. Return True if `key` is the public key of the first site that did so. Raises Problem E472."""
     import obstore
 
     with _in_words():
-        obstore.put(_store(CHECK_S), CHECKED, b"manyhands")
-        obstore.head(_store(CHECK_S), CHECKED)
+        obstore.put(_store(CHECK_S), CHECKED, b"")
+        try:
+            return bool(obstore.get(_store(CHECK_S), KEY).bytes().to_bytes() == key)
+        except FileNotFoundError:
+            obstore.put(_store(CHECK_S), KEY, key)
+            return True
 
 
 @lru_cache(maxsize=3)

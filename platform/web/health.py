@@ -40,12 +40,13 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
+from accounts.keys import site_key
 from accounts.models import Machine
 from config.environment import addresses_of, is_loopback
 from coordination import presence
 from jobs.models import Job
 from peer_agent.machine.language import in_bytes
-from peer_agent.protocol.credentials import LIFETIME_S
+from peer_agent.protocol.credentials import LIFETIME_S, public_bytes
 from peer_agent.protocol.errors import Problem
 from runs import bucket
 from runs.models import Run, Snapshot
@@ -57,7 +58,7 @@ LIMIT_S = 2.0  # a check that takes longer has failed
 KEPT_S = 60.0  # age of a finding from which the pages repeat the check
 PATIENCE_S = 0.3  # how long a page waits for findings
 DAY_S = 86_400
-WORKER = "worker seen"
+WORKER = "worker-seen"
 SILENT_S = 30.0  # the worker touches its file every `BEAT_S`
 BEAT_S = 5.0
 OVERDUE_S = 600.0  # if a job has been due for this long, a worker may be missing
@@ -438,11 +439,15 @@ def check_bucket() -> Finding:
     if not bucket.is_on():
         return Finding(State.ABSENT, _("Not needed: files are in the data folder."), is_optional=True)
     try:
-        bucket.check()
+        is_ours = bucket.check(public_bytes(site_key()))
     except Problem as problem:
         do = _("Check the server, and that the key may write to the bucket:")
         text = _("Files cannot be stored, so uploads fail and jobs wait. %(reason)s")
         return Finding(State.LOOK, text, {"reason": problem.fault.cause}, do, "MANYHANDS_S3")
+    if not is_ours:
+        do = _("Copy the folder “keys” of the first host to this one, or set the same on both:")
+        text = _("The host that first used this bucket has another key, so machines cannot work with both.")
+        return Finding(State.LOOK, text, {}, do, "MANYHANDS_SECRET_KEY")
     return Finding(State.OK, _("The bucket takes files."))
 
 

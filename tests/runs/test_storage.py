@@ -193,6 +193,8 @@ class TestTrouble:
 
     def test_a_healthy_bucket_passes_the_check(self, hosted: PrivateS3, settings: Any) -> None:
         assert health.check_bucket().state == health.State.OK
+        settings.DATA = settings.DATA / "another-host"
+        assert "another key" in health.check_bucket().said
         settings.S3 = {}
         assert health.check_bucket().state == health.State.ABSENT
 

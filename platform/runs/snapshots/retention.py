@@ -68,14 +68,14 @@ def _needed(run: Run, stored: QuerySet[Snapshot]) -> set[int]:
 def was_asked_for(run: Run, file: str) -> None:
     """Record that a snapshot's file was just requested. Raises FileNotFoundError if it is gone from this disk."""
     if bucket.is_on():  # another process may read the record
-        cache.set(f"asked for {file}", time.time(), ASKED_FOR_S)
+        cache.set(f"asked-for-{file}", time.time(), ASKED_FOR_S)
     else:
         os.utime(storage.snapshot_path(run, file))
 
 
 def _asked_for_at(run: Run, file: str) -> float:
     if bucket.is_on():
-        return float(cache.get(f"asked for {file}", 0.0))
+        return float(cache.get(f"asked-for-{file}", 0.0))
     try:
         return storage.snapshot_path(run, file).stat().st_mtime
     except FileNotFoundError:
