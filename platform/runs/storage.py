@@ -165,26 +165,27 @@ def link(source: Path, target: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file or a folder to which no row refers. Delete the folder around a folder too if that is then empty.
+    """Delete a file or a folder to which no row refers. Raises Problem E472."""
+    _remove_here(path)
+    if bucket.is_on():
+        bucket.delete(relative(path))
 
-    Raises Problem E472.
-    """
+
+def discard(path: Path) -> None:
+    """Delete a file or a folder like `remove`, but let a job wait for the bucket. Never use its path again."""
+    _remove_here(path)
+    if bucket.is_on():
+        queue.put(Kind.DELETE_FILES, relative(path))
+
+
+def _remove_here(path: Path) -> None:
+    """Delete a file or a folder from this disk. Delete the folder around a folder too if that is then empty."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
         with suppress(OSError):
             path.parent.rmdir()
     else:
         path.unlink(missing_ok=True)
-    if bucket.is_on():
-        bucket.delete(relative(path))
-
-
-def discard(path: Path) -> None:
-    """Let a job delete a file or a folder to which no row refers. Its path must never be used again."""
-    if bucket.is_on():
-        queue.put(Kind.DELETE_FILES, relative(path))
-    else:
-        remove(path)
 
 
 # The data folder of a site with a bucket: copies of the bucket's files
@@ -220,13 +221,16 @@ def _fetch(key: str) -> None:
 
 
 def _trim() -> None:
-    """Delete the files that were unused for longest, until the folder is within MANYHANDS_CACHE_GB.
-
-    Files that were used within six hours stay, as do those that the bucket does not have.
+    """Delete what other hosts have deleted, then the files that were unused for longest, until the cache is within its
+    limit. Files that were used within six hours stay, as do those that the bucket does not have.
     """
     if not bucket.is_on() or time.monotonic() - _trimmed_at[0] < TRIM_S:
         return
     _trimmed_at[0] = time.monotonic()
+    for name, rows in (("datasets", Dataset.objects), ("uploads", Upload.objects)):
+        for folder in (root() / name).glob("*"):
+            if folder.stat().st_mtime < time.time() - USED_S and not rows.filter(pk=folder.name).exists():
+                shutil.rmtree(folder, ignore_errors=True)
     here = [(path, path.stat()) for path in root().rglob("*") if path.is_file() and _workspaces() not in path.parents]
     total = sum(fact.st_size for _, fact in here)
     for path, fact in sorted(here, key=lambda each: each[1].st_atime):

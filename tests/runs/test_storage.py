@@ -130,6 +130,18 @@ class TestBucket:
         assert [path.exists() for path in (old, used, local)] == [False, True, True]
         assert storage.local(old).read_bytes() == TEXT
 
+    def test_what_another_host_has_deleted_leaves_the_cache(self, hosted: PrivateS3, organizer: Person) -> None:
+        dataset = store_upload(**facts(organizer), filename="a.txt", size=len(TEXT), chunks=[TEXT])
+        known, gone = (
+            storage.text_path(dataset),
+            written(storage.root() / "datasets" / uuid4().hex / "text"),
+        )
+        for path in (known, gone):
+            os.utime(path.parent, (0, 0))
+        storage._trimmed_at[0] = -1e9
+        storage._trim()
+        assert [path.exists() for path in (known, gone)] == [True, False]
+
 
 class TestUploads:
     def test_a_text_is_in_the_bucket_before_its_row(self, hosted: PrivateS3, organizer: Person) -> None:
