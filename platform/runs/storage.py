@@ -23,6 +23,7 @@ from runs.models import Dataset, Release, Run, Upload
 
 MEGABYTE = 1_000_000
 MODEL = "model"
+JOB_KEY = 64  # longest key of a job
 
 
 class Stored(NamedTuple):
@@ -174,8 +175,11 @@ def remove(path: Path) -> None:
 def discard(path: Path) -> None:
     """Delete a file or a folder like `remove`, but let a job wait for the bucket. Never use its path again."""
     _remove_here(path)
-    if bucket.is_on():
+    if bucket.is_on() and len(relative(path)) <= JOB_KEY:
         queue.put(Kind.DELETE_FILES, relative(path))
+    elif bucket.is_on():
+        with suppress(Problem):  # the next thinning deletes a snapshot
+            bucket.delete(relative(path))
 
 
 def _remove_here(path: Path) -> None:

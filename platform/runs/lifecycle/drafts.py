@@ -5,7 +5,8 @@ without committed steps can become a draft again.
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -226,6 +227,18 @@ def take_back(*, run: Run, by: Person | None = None) -> None:
     add_action(run=run, kind="taken back", action="returned the run to a draft.", by=by)
     transaction.on_commit(partial(shutil.rmtree, storage.snapshots_folder(run), ignore_errors=True))
     queue.put(Kind.THIN_SNAPSHOTS, run.pk, after_s=ASKED_FOR_S + 1)  # deletes them from the bucket
+
+
+@contextmanager
+def used_or_gone(text: Dataset | None) -> Iterator[None]:
+    """Make changes with a text that was just stored, in one transaction. If they fail, delete the text."""
+    try:
+        with transaction.atomic():
+            yield
+    except BaseException:
+        if text is not None:
+            forget_text(text)
+        raise
 
 
 def forget_text(dataset: Dataset) -> None:
