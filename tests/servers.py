@@ -107,6 +107,8 @@ def redis_at(port: int) -> Iterator[None]:
 @contextmanager
 def private_s3() -> Iterator["PrivateS3"]:
     """Start an S3 server with an empty bucket, as `tests.s3_server` describes it."""
+    if importlib.util.find_spec("swift") is None:
+        raise ServerError("E914 S3: the tests start a private Swift, which pip installs only on Linux. Run: make setup")
     port = free_port()
     with short_folder() as folder:
         command = (sys.executable, "-W", "ignore", Path(__file__).with_name("s3_server.py"), folder, str(port))

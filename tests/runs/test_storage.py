@@ -168,7 +168,7 @@ class TestUploads:
     def test_a_missing_piece_is_told(self, hosted: PrivateS3, organizer: Person) -> None:
         upload = uploads.begin_upload(person=organizer, filename="a.txt", size=len(TEXT))
         uploads.take_piece(upload=upload, offset=0, piece=TEXT)
-        storage.remove(uploads.upload_path(upload))
+        storage.remove(storage.upload_path(upload))
         with pytest.raises(Problem, match="E318"):
             store_pieces(**facts(organizer), upload=upload)
         assert not Dataset.objects.exists()

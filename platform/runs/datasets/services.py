@@ -225,7 +225,6 @@ def bring_release(release: Release, *, organizer: Person, title: str, licence: s
     `licence` defaults to that of the text on which the model was trained.
     """
     archive = next(file for file in release.files if file["name"] == release.archive)
-    quotas.require_disk(organizer, archive["size"])
     dataset = new_dataset(
         organizer=organizer,
         title=title,

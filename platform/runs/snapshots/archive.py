@@ -56,21 +56,24 @@ def _copy(run: Run, until: float) -> int:
     from peer_agent.site_work.relay_logs import RelayLogs
 
     at, covered, grown = run.head.archived, verified_up_to(run), 0
-    with storage.workspace() as work:
-        reader = Reader(run, work / "reach")
-        with RelayLogs(reader.path, reader.key, public_bytes(site_key())) as relays:
-            while at < run.head.index and time.monotonic() < until:
-                for made in archive(_records(run, at + 1), storage.archive_folder(run), log_folders(run), relays):
-                    _keep(run, made.index)
-                    at, grown = made.index, grown + made.size
-                    if time.monotonic() >= until:
-                        break
-                    reader.renew()
-                else:
-                    if at >= min(covered, run.head.index):
-                        break
-                    at += 1
-    Head.objects.filter(run=run).update(archived=at, archive_bytes=F("archive_bytes") + grown)
+    try:
+        with storage.workspace() as work:
+            reader = Reader(run, work / "reach")
+            with RelayLogs(reader.path, reader.key, public_bytes(site_key())) as relays:
+                while at < run.head.index and time.monotonic() < until:
+                    for made in archive(_records(run, at + 1), storage.archive_folder(run), log_folders(run), relays):
+                        grown += made.size
+                        _keep(run, made.index)
+                        at = made.index
+                        if time.monotonic() >= until:
+                            break
+                        reader.renew()
+                    else:
+                        if at >= min(covered, run.head.index):
+                            break
+                        at += 1
+    finally:
+        Head.objects.filter(run=run).update(archived=at, archive_bytes=F("archive_bytes") + grown)
     return at
 
 
