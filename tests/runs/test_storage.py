@@ -13,6 +13,7 @@ from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
 from accounts.models import Person
@@ -27,6 +28,7 @@ from runs.snapshots import retention
 from tests.jobs.requests import do, requested
 from tests.servers import PrivateS3
 from tests.web.api_client import body
+from tests.web.browsing import as_, page
 from web import health
 
 pytestmark = pytest.mark.django_db
@@ -220,6 +222,18 @@ class TestPages:
         assert answer["Location"].startswith(hosted.url)
         with urllib.request.urlopen(answer["Location"]) as sent:
             assert sent.read() == TEXT
+
+    def test_a_form_says_that_a_text_could_not_be_stored(
+        self, hosted: PrivateS3, settings: Any, run: Run, organizer: Person
+    ) -> None:
+        settings.S3 |= {"config": environment.bucket("MANYHANDS_S3", environ=hosted.settings("reader"))["config"]}
+        Run.objects.update(state=Run.State.DRAFT)
+        text = SimpleUploadedFile("words.txt", TEXT)
+        address = f"/runs/{run.slug}/texts/"
+        answer = as_(organizer).post(address, {"text": text, "licence": "CC0-1.0", "may_share": "on"})
+        assert answer.status_code == 400, answer.content
+        assert "E472" in page(answer)
+        assert Dataset.objects.count() == 1
 
     def test_a_download_comes_from_the_disk_without_a_bucket(self, run: Run, client: Client) -> None:
         Snapshot.objects.filter(run=run).update(file=DIGEST, state=Snapshot.State.VERIFIED)
