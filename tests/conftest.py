@@ -20,7 +20,7 @@ from django.utils import translation
 from hypothesis import HealthCheck, settings
 
 from tests.coordination.engines import migrated_sqlite
-from tests.servers import private_postgres, private_redis
+from tests.servers import PrivateS3, private_postgres, private_redis, private_s3
 from tests.warm.client import Warm
 
 __all__ = ["migrated_sqlite", "postgres_url", "redis_url"]
@@ -90,6 +90,13 @@ def redis_url() -> Iterator[str]:
         return
     with private_redis() as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[PrivateS3]:
+    """Yield an S3 server, which starts within two seconds."""
+    with private_s3() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

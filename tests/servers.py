@@ -1,4 +1,4 @@
-"""Private PostgreSQL and Redis servers for tests: finding their programs, starting them and stopping them.
+"""Private PostgreSQL, Redis and S3 servers for tests: finding their programs, starting them and stopping them.
 
 The machine's own services are never used. A missing program is an error that names the command to install it. No test
 is skipped.
@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import psycopg
 import redis
@@ -101,6 +102,36 @@ def redis_at(port: int) -> Iterator[None]:
         command = (find_redis(), "--bind", "127.0.0.1", "--port", str(port), "--dir", folder, "--save", "")
         with guarded(command, folder, "", lambda: redis_answers(f"redis://127.0.0.1:{port}/0")):
             yield
+
+
+@contextmanager
+def private_s3() -> Iterator["PrivateS3"]:
+    """Start an S3 server with an empty bucket, as `tests.s3_server` describes it."""
+    if importlib.util.find_spec("swift") is None:
+        raise ServerError("E914 S3: the tests start a private Swift, which pip installs only on Linux. Run: make setup")
+    port = free_port()
+    with short_folder() as folder:
+        command = (sys.executable, "-W", "ignore", Path(__file__).with_name("s3_server.py"), folder, str(port))
+        with guarded(command, folder, "", lambda: is_open(port)):
+            yield PrivateS3(f"http://127.0.0.1:{port}", folder / "trouble")
+
+
+class PrivateS3(NamedTuple):
+    """A private S3 server. `trouble` is the file that makes it fail."""
+
+    url: str
+    trouble: Path
+
+    def settings(self, user: str = "writer") -> dict[str, str]:
+        """Return the environment of a site that uses it. The user `reader` may not write."""
+        place = {"MANYHANDS_S3": "s3://manyhands/a-site", "MANYHANDS_S3_ENDPOINT": self.url}
+        secret = {"writer": "writing", "reader": "reading"}[user]
+        return {**place, "MANYHANDS_S3_KEY": f"test:{user}", "MANYHANDS_S3_SECRET": secret}
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @contextmanager

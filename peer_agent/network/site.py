@@ -323,6 +323,8 @@ def _refusal(url: str, response: httpx2.Response, said: bytes) -> Problem:
     match _object(said):
         case {"code": str(code), "text": str(text)}:
             return Answered(Fault(code, text), max(_whole_number(response.headers.get("Retry-After", "")), 0.0))
+    if response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR and response.url.origin != httpx2.URL(url).origin:
+        return Problem.of("E104", url=url, reason=f"its object store answered HTTP {response.status_code}")
     if response.status_code == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
         return Problem.of("E104", url=url, reason=_of_proxy(str(response.status_code)))
     return Problem.of("E110", url=url, reason=f"HTTP {response.status_code}")

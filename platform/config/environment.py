@@ -1,5 +1,6 @@
 """Typed values from the environment and from secret files. An invalid value keeps the site from starting (E405)."""
 
+import hmac
 import ipaddress
 import os
 import secrets
@@ -154,6 +155,27 @@ def mail_server(name: str, *, sender: str, environ: Mapping[str, str] = os.envir
     }
 
 
+def bucket(name: str, *, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Return the S3 bucket that has the site's files; an empty dict if none is set. Raises Problem E405.
+
+    `{name}_ENDPOINT`, `…_REGION`, `…_KEY` and `…_SECRET` say where it is and how to log in.
+    """
+    value = text(name, environ=environ)
+    if not value:
+        return {}
+    parts = urlsplit(value)
+    if parts.scheme != "s3" or not parts.hostname or parts.query:
+        raise Problem.of("E405", name=name, reason=f"“{value}” is not like s3://bucket/folder")
+    names = {"access_key_id": f"{name}_KEY", "secret_access_key": f"{name}_SECRET"}
+    config = {key: text(variable, environ=environ) for key, variable in names.items()}
+    if missing := [names[key] for key, given in config.items() if not given]:
+        raise Problem.of("E405", name=missing[0], reason=f"it is empty, but {name} is set")
+    if text(f"{name}_ENDPOINT", environ=environ):
+        config["endpoint"] = address(f"{name}_ENDPOINT", "", environ=environ)
+    config["region"] = text(f"{name}_REGION", "us-east-1", environ=environ)
+    return {"bucket": parts.netloc, "prefix": parts.path.strip("/"), "config": config}
+
+
 def database(name: str, data: Path, *, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Return Django's database settings for the URL in `name`, or for SQLite under `data`. Raises Problem E405."""
     value = text(name, environ=environ)
@@ -199,12 +221,17 @@ def postgresql(url: str) -> dict[str, Any]:
     }
 
 
-# Secrets used by this site alone. Each is a file with mode 0600 in the data folder, created on first use.
+# Secrets used by this site alone. Each is usually a file with mode 0600 in the data folder, created on first use.
 
 
 def kept_secret(path: Path) -> bytes:
-    """Return the 32 random bytes that a file stores in hexadecimal. If calls race, the first one creates the file."""
+    """Return the 32 random bytes that a file stores in hexadecimal. If calls race, the first one creates the file.
+
+    If there is no file and MANYHANDS_SECRET_KEY is set, they are derived from it, so that several hosts can agree.
+    """
     if not path.exists():
+        if shared := text("MANYHANDS_SECRET_KEY"):
+            return hmac.digest(shared.encode(), path.name.encode(), "sha256")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
         draft.touch(mode=0o600)

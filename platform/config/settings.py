@@ -27,6 +27,8 @@ globals().update(MAIL_SERVER)
 # The largest model, in parameters, that visitors may try on its run's page (runs.releases.trials). 0 means none.
 TRY_PARAMETERS = environment.number("MANYHANDS_TRY_PARAMETERS", 200_000_000, least=0, most=2**31)
 ARCHIVE_BYTES = 10**9 * environment.number("MANYHANDS_ARCHIVE_GB", 100, least=0, most=10**9)  # per run's log
+S3 = environment.bucket("MANYHANDS_S3")  # where files are kept; if empty, in the data folder alone
+CACHE_BYTES = 10**9 * environment.number("MANYHANDS_CACHE_GB", 50, least=1, most=10**9)  # copies of files in the bucket
 CHILD_MEMORY_MB = environment.number("MANYHANDS_CHILD_MEMORY_MB", 0, least=0, most=100_000_000)  # 0: see runs.processes
 REDIS_URL = environment.broker("REDIS_URL")  # if empty, a single process keeps channel layer and task queue in memory
 DATABASES = {"default": environment.database("DATABASE_URL", DATA)}

@@ -67,7 +67,7 @@ class Admission(models.Model):
 
 
 class PendingSnapshot(models.Model):
-    """A file from an elected keeper, stored as `runs/<run>/pending/<sha256>` until its hash is admitted."""
+    """A file from an elected keeper, stored like a snapshot, which it becomes if its hash is admitted."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="pending_snapshots")
     index = models.BigIntegerField()

@@ -18,8 +18,8 @@ from jobs.queue import Kind
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Admitted, Archived, Elected, Replay, Replayed
 from peer_agent.protocol.identifiers import PeerId
-from runs import storage
 from runs.models import Head, LogEntry, RefusedSnapshot, RelayAddress, ReplayRequest, Run, Snapshot
+from runs.snapshots.retention import ASKED_FOR_S
 from runs.snapshots.verification import ask_the_log, verified_up_to
 
 ELECTED = timedelta(minutes=10)  # an elected keeper must begin its upload within this time
@@ -128,7 +128,7 @@ def admitted_at(run: Run, index: int) -> Admission | None:
 
 
 def keep_if_admitted(run: Run, index: int) -> None:
-    """Store a pending file as a snapshot if its hash is admitted. Delete the file if another hash is admitted.
+    """Make a pending file a snapshot if its hash is admitted. Forget it if another hash is admitted.
 
     A file and its hash may arrive at the same time. Each caller writes its own row before it looks for the other one,
     so at least one caller finds both.
@@ -143,7 +143,6 @@ def keep_if_admitted(run: Run, index: int) -> None:
 
 def _keep(run: Run, pending: PendingSnapshot) -> None:
     entry = LogEntry.objects.get(run=run, index=pending.index)
-    storage.put(storage.pending_path(run, pending.sha256), storage.snapshot_path(run, pending.sha256))
     try:
         with transaction.atomic():
             Snapshot.objects.create(
@@ -163,7 +162,8 @@ def _keep(run: Run, pending: PendingSnapshot) -> None:
 
 
 def forget_pending(pending: PendingSnapshot) -> None:
-    storage.pending_path(pending.run, pending.sha256).unlink(missing_ok=True)
+    """Delete a pending file's row. A later job deletes the file, unless it has become a snapshot."""
+    queue.put(Kind.THIN_SNAPSHOTS, pending.run_id, after_s=ASKED_FOR_S + 1)
     pending.delete()
 
 

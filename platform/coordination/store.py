@@ -323,7 +323,7 @@ def _restored_by(run: Run, record: Record) -> Snapshot | None:
 def _restate(run: Run, sealed: Entry, record: Record, target: Snapshot) -> Restated:
     """Store the target's state as the state at the rollback's own entry. Raises OSError, Problem."""
     with storage.workspace() as work:
-        source, digest = storage.snapshot_path(run, target.file), digest_of(sealed)
+        source, digest = storage.local(storage.snapshot_path(run, target.file)), digest_of(sealed)
         made = restate(source, work / "state", step=target.step, index=record.index, log_digest=digest)
         storage.put(work / "state", storage.snapshot_path(run, made.file))
     return made

@@ -61,7 +61,7 @@ def take_snapshot(*, election: Election, body: Readable, size: int) -> Taken:
             return known
         digest = check_state(path, elements=run.elements, layout=first_layout(run), place=_place(run, election))
         length = path.stat().st_size
-        storage.put(path, storage.pending_path(run, file))
+        storage.put(path, storage.snapshot_path(run, file))
         return _wait(run, election, Taken(election.step, file, digest, length))
 
 
@@ -81,9 +81,7 @@ def _place(run: Run, election: Election) -> Place:
 
 
 def _wait(run: Run, election: Election, taken: Taken) -> Taken:
-    """Keep the file until its hash is admitted, perhaps at once. Raises Problem E356 if another one is admitted."""
-    for before in PendingSnapshot.objects.filter(run=run, index=election.index).exclude(sha256=taken.file):
-        storage.pending_path(run, before.sha256).unlink(missing_ok=True)  # uploaded by a keeper since replaced
+    """Keep the file until its hash is admitted, perhaps at once. Raises Problem E356 if another hash is admitted."""
     facts = {"step": taken.step, "sha256": taken.file, "size": taken.size, "state_digest": taken.state_digest}
     PendingSnapshot.objects.update_or_create(
         run=run, index=election.index, defaults={**facts, "expires": timezone.now() + PENDING}

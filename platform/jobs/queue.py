@@ -50,6 +50,7 @@ class Lane(StrEnum):
 
 class Kind(StrEnum):
     ARCHIVE_LOG = "archive log"
+    DELETE_FILES = "delete files"
     DELIVER_NOTICES = "deliver notices"
     EXPIRE_PENDING = "expire pending"
     FORGET_NAME = "forget name"
@@ -68,6 +69,7 @@ class Kind(StrEnum):
 
 LANES: dict[Kind, Lane] = {
     Kind.ARCHIVE_LOG: Lane.ARCHIVE,
+    Kind.DELETE_FILES: Lane.SHORT,
     Kind.DELIVER_NOTICES: Lane.SHORT,
     Kind.EXPIRE_PENDING: Lane.SHORT,
     Kind.FORGET_NAME: Lane.SHORT,

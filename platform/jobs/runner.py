@@ -18,7 +18,7 @@ from config.metrics import JOB_S
 from jobs import queue
 from jobs.models import Job
 from jobs.queue import LEASE, Kind, Lane, awake
-from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.errors import Fault, Problem
 
 log = logging.getLogger(__name__)
 
@@ -154,6 +154,9 @@ def do_next(lane: Lane, running: Running | None = None, stopped: threading.Event
 def _done(job: Job) -> Outcome:
     try:
         return _known[Kind(job.kind)](job)
+    except Problem as problem:
+        log.warning("job %s: %s", job, problem)
+        return Later(fault=str(problem))
     except Exception as error:
         log.exception("job %s", job)
         return Later(fault=str(Fault.of("E468", job=job.kind, reason=type(error).__name__)))

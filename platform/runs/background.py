@@ -8,6 +8,7 @@ from jobs.queue import Kind
 from jobs.runner import Failed, Later, Outcome, does
 from notices import outbox
 from peer_agent.protocol.errors import Fault
+from runs import storage
 from runs.datasets import preparation
 from runs.datasets.uploads import forget_stale
 from runs.lifecycle import services
@@ -79,6 +80,11 @@ def measure_heldout(job: Job) -> Outcome:
         return Later(BUSY_S)
     fault = heldout.measure_newest(UUID(job.key), making.choose_by_default)
     return Failed(str(fault)) if fault is not None else None
+
+
+@does(Kind.DELETE_FILES)
+def delete_files(job: Job) -> None:
+    storage.remove(storage.root() / job.key)
 
 
 @does(Kind.THIN_SNAPSHOTS)

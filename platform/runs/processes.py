@@ -161,14 +161,19 @@ def disk_fault(error: BaseException | None) -> Fault | None:
 
 @contextmanager
 def faults_to(record: Callable[[Fault], None], code: str) -> Iterator[None]:
-    """Pass an exception raised in the block to `record`, or error `code` if it is unexpected. Ignore a shutdown."""
+    """Pass an exception inside the block to `record`. Record an unexpected one as error `code`. Ignore a shutdown.
+
+    Raises Problem E472, after which the job is to be done again: the bucket does not answer.
+    """
     try:
         yield
     except ChildStopped:
         logger.info("stopped with the site; done again at the next start")
     except Problem as problem:
         logger.warning("%s", problem)
-        # The child's message may reveal a folder on the disk.
+        if problem.fault.code == codes.BUCKET_AWAY:
+            raise
+        # The child's message may name a folder on the disk.
         record(Fault.of("E328") if problem.fault.code == codes.DISK_FULL else problem.fault)
     except Exception as error:
         logger.exception("unforeseen")

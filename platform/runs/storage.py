@@ -1,17 +1,36 @@
-"""Paths of large files, all under the data folder."""
+"""Large files, and their paths under the data folder.
 
+A path says where a file belongs. Read it through `local`, and finish writing it with `put` or `keep`.
+"""
+
+import math
 import os
 import shutil
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from django.conf import settings
 
+from jobs import queue
+from jobs.queue import Kind
+from peer_agent.protocol.errors import Problem, codes
+from runs import bucket
 from runs.models import Dataset, Release, Run, Upload
 
 MEGABYTE = 1_000_000
+MODEL = "model"
+JOB_KEY = 64  # longest key of a job
+
+
+class Stored(NamedTuple):
+    """Facts about a stored file. `at`: when it was stored or last requested, as a timestamp."""
+
+    size: int
+    at: float
 
 
 def root() -> Path:
@@ -35,14 +54,16 @@ def shard_path(dataset: Dataset, digest: str) -> Path:
 
 
 def model_folder(dataset: Dataset) -> Path:
-    return prepared_folder(dataset) / "model"
+    return prepared_folder(dataset) / MODEL
 
 
 def pictures_of(dataset: Dataset) -> list[tuple[int, str, Path]]:
     """Return the number, class and path of each image that shows how the site read a dataset's images."""
     classes = sorted((dataset.verdict or {}).get("classes", {}))
-    found = []
-    for path in (prepared_folder(dataset) / "pictures").glob("*.png") if classes else ():
+    folder, found = prepared_folder(dataset) / "pictures", []
+    with suppress(Problem):  # without an answer of the bucket, the page has no images
+        local(folder)
+    for path in folder.glob("*.png") if classes else ():
         number, _, label = path.stem.partition("-")
         found.append((int(number), classes[int(label)], path))
     return sorted(found)
@@ -68,10 +89,6 @@ def archive_folder(run: Run) -> Path:
     return root() / "runs" / run.id.hex / "log"
 
 
-def pending_path(run: Run, file: str) -> Path:
-    return root() / "runs" / run.id.hex / "pending" / f"{file}.safetensors"
-
-
 def release_path(release: Release, name: str) -> Path:
     return root() / release.folder / name
 
@@ -81,32 +98,157 @@ def relative(path: Path) -> str:
 
 
 def put(source: Path, target: Path) -> None:
-    """Move a finished file or folder into storage. A target that already exists has the same content and is kept."""
+    """Move a finished file or folder into storage. A target that already exists has the same content and is kept.
+
+    Raises Problem E472.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
-    if not target.exists():
+    _upload(source, target)
+    if target.exists():
+        os.utime(target)
+    else:
         source.rename(target)
+    _trim()
+
+
+def keep(path: Path) -> None:
+    """Store a file or folder that was written in its place, before its row is written. Raises Problem E472."""
+    _upload(path, path)
+
+
+def local(path: Path, wanted: Callable[[str], bool] = lambda _: True) -> Path:
+    """Return the path of a stored file or folder for a program to read. Fetch from the bucket what is not here.
+
+    `wanted` chooses files of a folder by name. Raises Problem E472.
+    """
+    if bucket.is_on() and not _touched(path):
+        for each in bucket.found(relative(path)):
+            if wanted(each.key.rpartition("/")[2]) and not _touched(root() / each.key):
+                _fetch(each.key)
+        _trim()
+    return path
+
+
+def local_data(dataset: Dataset) -> Path:
+    """Return the folder of prepared data for a program that makes or tries a model. Of texts, it reads no shards."""
+    folder = prepared_folder(dataset)
+    for name in (MODEL, "tokenizer"):
+        local(folder / name)
+    return folder if (folder / "tokenizer").is_dir() else local(folder)
+
+
+def has(path: Path) -> bool:
+    """Return False if a file is missing. If there is a bucket, only its server knows that; return True."""
+    return bucket.is_on() or path.is_file()
+
+
+def files(folder: Path) -> dict[str, Stored]:
+    """Return the stored files of a folder, by name. Raises Problem E472."""
+    if bucket.is_on():
+        return {each.key.rpartition("/")[2]: Stored(each.size, each.at) for each in bucket.found(relative(folder))}
+    facts = {path.name: path.stat() for path in folder.iterdir()} if folder.is_dir() else {}
+    return {name: Stored(fact.st_size, fact.st_mtime) for name, fact in facts.items()}
+
+
+def address(path: Path, method: str | None) -> str | None:
+    """Return a URL for the next minutes at which the bucket's server has a file, or None if there is no bucket."""
+    return bucket.address(relative(path), method or "GET") if bucket.is_on() else None
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name as a hard link, which takes no extra space."""
+    """Give a file a second name as a hard link, which takes no extra space. Raises Problem E472."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
     except OSError:  # this disk does not support hard links
         shutil.copyfile(source, target)
+    keep(target)
 
 
-def discard(folder: Path) -> None:
-    """Delete a folder to which no row refers. Delete its parent too if that is then empty."""
-    shutil.rmtree(folder, ignore_errors=True)
-    with suppress(OSError):
-        folder.parent.rmdir()
+def remove(path: Path) -> None:
+    """Delete a file or a folder to which no row refers. Raises Problem E472."""
+    _remove_here(path)
+    if bucket.is_on():
+        bucket.delete(relative(path))
+
+
+def discard(path: Path) -> None:
+    """Delete a file or a folder like `remove`, but let a job wait for the bucket. Never use its path again."""
+    _remove_here(path)
+    if bucket.is_on() and len(relative(path)) <= JOB_KEY:
+        queue.put(Kind.DELETE_FILES, relative(path))
+    elif bucket.is_on():
+        with suppress(Problem):  # the next thinning deletes a snapshot
+            bucket.delete(relative(path))
+
+
+def _remove_here(path: Path) -> None:
+    """Delete a file or a folder from this disk. Delete the folder around a folder too if that is then empty."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):
+            path.parent.rmdir()
+    else:
+        path.unlink(missing_ok=True)
+
+
+# The data folder of a site with a bucket: copies of the bucket's files
+
+USED_S = 6 * 3600  # a child process may read a file for as long as this
+TRIM_S = 60.0
+_trimmed_at = [-math.inf]
+
+
+def _upload(source: Path, target: Path) -> None:
+    if bucket.is_on():
+        for path in (each for each in source.rglob("*") if each.is_file()) if source.is_dir() else (source,):
+            bucket.upload(path, relative(target / path.relative_to(source)))
+
+
+def _touched(path: Path) -> bool:
+    """Note that a file is read now. Return False if it is not here."""
+    with suppress(FileNotFoundError):
+        if path.is_file():
+            os.utime(path, (time.time(), path.stat().st_mtime))
+            return True
+    return False
+
+
+def _fetch(key: str) -> None:
+    """Copy a file from the bucket. Raises Problem E472 if it differs from the sha256 that is its name."""
+    with workspace() as work:
+        digest, target = bucket.download(key, work / "file"), root() / key
+        if len(target.stem) == len(digest) and target.stem != digest:
+            raise Problem.of(codes.BUCKET_AWAY, reason="a file in it is damaged")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (work / "file").replace(target)
+
+
+def _trim() -> None:
+    """Delete what other hosts have deleted, then the files that were unused for longest, until the cache is within its
+    limit. Files that were used within six hours stay, as do those that the bucket does not have.
+    """
+    if not bucket.is_on() or time.monotonic() - _trimmed_at[0] < TRIM_S:
+        return
+    _trimmed_at[0] = time.monotonic()
+    for name, rows in (("datasets", Dataset.objects), ("uploads", Upload.objects)):
+        for folder in (root() / name).glob("*"):
+            if folder.stat().st_mtime < time.time() - USED_S and not rows.filter(pk=folder.name).exists():
+                shutil.rmtree(folder, ignore_errors=True)
+    here = [(path, path.stat()) for path in root().rglob("*") if path.is_file() and _workspaces() not in path.parents]
+    total = sum(fact.st_size for _, fact in here)
+    for path, fact in sorted(here, key=lambda each: each[1].st_atime):
+        if total <= settings.CACHE_BYTES or fact.st_atime > time.time() - USED_S:
+            break
+        if [each.size for each in bucket.found(relative(path))] == [fact.st_size]:
+            path.unlink(missing_ok=True)
+            total -= fact.st_size
 
 
 @contextmanager
 def workspace() -> Iterator[Path]:
     """Yield a temporary folder on the same disk as the storage, so that moving a file there is just a rename."""
-    folder = _workspaces() / uuid.uuid4().hex
+    folder = _workspaces() / uuid.uuid4().hex[:12]  # its name also names folders that jobs make in it
     folder.mkdir(parents=True)
     try:
         yield folder
@@ -124,7 +266,7 @@ def _workspaces() -> Path:
 
 
 def model_files(run: Run) -> list[str]:
-    return ["--files", str(model_folder(run.dataset))] if run.parsed_recipe.files() else []
+    return ["--files", str(local(model_folder(run.dataset)))] if run.parsed_recipe.files() else []
 
 
 def recipe_file(run: Run, work: Path) -> Path:

@@ -4,6 +4,8 @@
     <target>/2026-11-29T143005/database.dump      PostgreSQL's dump, or database.sqlite3
     <target>/2026-11-29T143005/data/keys/…        the data folder: keys, storage, relays of this machine
 
+    <target>/2026-11-29T143005/bucket.json        keys and sizes of the files in the bucket, which are not copied
+
 A backup is made while the site runs. It is a complete folder, but files that have not changed since the last backup in
 the same target are hard links to that backup's files. A folder without `backup.json` was interrupted.
 """
@@ -31,12 +33,13 @@ from msgspec import Struct, to_builtins
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem, disk_errors
+from runs import bucket
 from runs.models import Head
 from server.lock import own_place
 from web.health import backup_mark
 
 KEPT = 5  # the newest copies of SQLite's file that are kept
-FACTS = "backup.json"
+FACTS, KEYS = "backup.json", "bucket.json"
 CLAIM_S, LOOK_S = 12.0, 0.5  # seconds: longer than a host's claim; between two looks whether it has expired
 LEFT_OUT = frozenset({"work", "tentative"})  # folders whose files do not outlive the process that writes them
 UNFINISHED = (".new", ".part", ".tmp", ".lock")
@@ -77,6 +80,8 @@ def back_up(
         _copy_files(data, folder / "data", before)
         database = _dump(folder, dump)
         _copy_files(data, folder / "data", before)
+        if bucket.is_on():
+            (folder / KEYS).write_text(json.dumps({each.key: each.size for each in bucket.found("")}))
         copied = [path.stat().st_size for path in (folder / "data").rglob("*") if path.is_file()]
         made = Backup(f"{at:%Y-%m-%dT%H:%M:%SZ}", database.name, _sha256(database), len(copied), sum(copied))
         draft = folder / f"{FACTS}.new"
@@ -117,8 +122,12 @@ def _is_same(path: Path, copy: Path) -> bool:
 
 
 def _files_of(data: Path) -> Iterator[Path]:
-    """Yield the files to back up. The database, the places of processes and temporary files are not among them."""
-    for top in (data / "keys", data / "storage", *sorted(path for path in data.glob("relay*") if path.is_dir())):
+    """Yield the files to back up. The database, the places of processes and temporary files are not among them.
+
+    Nor are copies of files in a bucket.
+    """
+    stored = () if bucket.is_on() else (data / "storage",)
+    for top in (data / "keys", *stored, *sorted(path for path in data.glob("relay*") if path.is_dir())):
         for folder, folders, names in os.walk(top):
             folders[:] = sorted(set(folders) - LEFT_OUT)
             yield from (Path(folder, name) for name in sorted(names) if not name.endswith(UNFINISHED))
@@ -203,6 +212,13 @@ def read_backup(source: Path) -> Backup:
     if made.database.endswith(".sqlite3") != (connection.vendor == "sqlite"):
         raise Problem.of("E471", path=source, reason=f"{made.database} is for another database than DATABASE_URL names")
     return made
+
+
+def missing_in_bucket(source: Path) -> list[str]:
+    """Return the keys that a backup lists but that are not in this site's bucket. Raises Problem E472."""
+    listed = json.loads((source / KEYS).read_text()) if (source / KEYS).is_file() else {}
+    there = {each.key: each.size for each in bucket.found("")} if listed and bucket.is_on() else {}
+    return [key for key, size in listed.items() if there.get(key) != size]
 
 
 def _refuse_data_in_use(*, replaces: bool) -> None:

@@ -22,7 +22,7 @@ from config import celery_app
 from jobs.runner import doing_jobs, undone
 from peer_agent.protocol.errors import Fault
 from runs.processes import stop_children
-from web.health import BEAT_S, worker_mark
+from web.health import BEAT_S, note_worker
 
 log = logging.getLogger(__name__)
 
@@ -59,10 +59,10 @@ def running_worker() -> Iterator[None]:
 
 
 def _beat(stopped: threading.Event) -> None:
-    """Touch the worker's file every few seconds, so that `web.health` knows that the worker is running."""
+    """Record every few seconds that the worker is up, for `web.health`."""
     while not stopped.is_set():
         with contextlib.suppress(OSError):
-            worker_mark().touch()
+            note_worker()
         stopped.wait(BEAT_S)
 
 

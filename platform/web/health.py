@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from django.conf import settings
+from django.core.cache import cache
 from django.core.mail.backends.smtp import EmailBackend
 from django.db import DatabaseError, connection, connections, models
 from django.db.models import Max, Sum
@@ -39,13 +40,16 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
+from accounts.keys import site_key
 from accounts.models import Machine
 from config.environment import addresses_of, is_loopback
 from config.upgrades import other_versions, pending
 from coordination import presence
 from jobs.models import Job
 from peer_agent.machine.language import in_bytes
-from peer_agent.protocol.credentials import LIFETIME_S
+from peer_agent.protocol.credentials import LIFETIME_S, public_bytes
+from peer_agent.protocol.errors import Problem
+from runs import bucket
 from runs.models import Run, Snapshot
 from runs.snapshots.retention import MOST as SNAPSHOTS
 from runs.states import LIVE
@@ -55,6 +59,7 @@ LIMIT_S = 2.0  # a check that takes longer has failed
 KEPT_S = 60.0  # age at which a finding makes the pages repeat the check
 PATIENCE_S = 0.3  # how long a page waits for findings
 DAY_S = 86_400
+WORKER = "worker-seen"
 SILENT_S = 30.0  # the worker touches its file every `BEAT_S`
 BEAT_S = 5.0
 OVERDUE_S = 600.0  # if a job has been due this long, a worker may be missing
@@ -336,11 +341,18 @@ def worker_mark() -> Path:
     return Path(settings.DATA) / "worker-seen"
 
 
+def note_worker() -> None:
+    """Record that a worker does jobs, in a file and, for hosts with another data folder, in Redis."""
+    worker_mark().touch()
+    if settings.REDIS_URL:
+        cache.set(WORKER, time.time(), SILENT_S)
+
+
 def check_worker() -> Finding:
-    try:
-        silent_s = time.time() - worker_mark().stat().st_mtime
-    except FileNotFoundError:
-        silent_s = math.inf
+    seen: float = cache.get(WORKER, -math.inf)
+    with contextlib.suppress(FileNotFoundError):
+        seen = max(seen, worker_mark().stat().st_mtime)
+    silent_s = time.time() - seen
     if silent_s > SILENT_S:
         text, do = _("No background work is done: texts, releases and notifications wait."), _("Start it:")
         command = "manage.py worker" if settings.REDIS_URL else "manage.py serve"
@@ -407,7 +419,7 @@ def check_disk() -> Finding:
             facts = {"free": in_bytes(disk.free), "folder": str(folder)}
             do = _("Delete what is not needed, or use a larger disk.")
             return Finding(State.LOOK, _("Only %(free)s are free in %(folder)s."), facts, do, is_down=True)
-    free, wanted = shutil.disk_usage(settings.DATA).free, _bytes_to_come()
+    free, wanted = shutil.disk_usage(settings.DATA).free, 0 if bucket.is_on() else _bytes_to_come()
     facts = {"free": in_bytes(free), "wanted": in_bytes(wanted)}
     if free < wanted:
         text = _("%(free)s are free, but the runs under way may still need %(wanted)s.")
@@ -426,6 +438,22 @@ def _bytes_to_come() -> int:
 def backup_mark() -> Path:
     """Return the path of a file touched by a backup's last command, so that it bears the backup's time."""
     return Path(settings.DATA) / "last-backup"
+
+
+def check_bucket() -> Finding:
+    if not bucket.is_on():
+        return Finding(State.ABSENT, _("Not needed: files are in the data folder."), is_optional=True)
+    try:
+        is_ours = bucket.check(public_bytes(site_key()))
+    except Problem as problem:
+        do = _("Check the server, and that the key may write to the bucket:")
+        text = _("Files cannot be stored, so uploads fail and jobs wait. %(reason)s")
+        return Finding(State.LOOK, text, {"reason": problem.fault.cause}, do, "MANYHANDS_S3")
+    if not is_ours:
+        do = _("Copy the folder “keys” of the first host to this one, or set the same on both:")
+        text = _("The host that first used this bucket has another key, so machines cannot work with both.")
+        return Finding(State.LOOK, text, {}, do, "MANYHANDS_SECRET_KEY")
+    return Finding(State.OK, _("The bucket takes files."))
 
 
 def check_backup() -> Finding:
@@ -507,9 +535,12 @@ CHECKS = (
     Check("database", _("Database"), check_database, "DATABASE_URL", is_vital=True),
     Check("redis", _("Redis"), check_redis, "REDIS_URL"),
     Check("disk", _("Disk"), check_disk, "MANYHANDS_DATA"),
+    Check("bucket", _("Bucket"), check_bucket, "MANYHANDS_S3"),
     Check("backup", _("Backup"), check_backup, BACKING_UP),
     Check("clock", _("Clock"), check_clock),
     Check("mail", _("E-mail"), check_mail, "MANYHANDS_SMTP_URL"),
     Check("logins", _("Log-in"), check_logins),
 )
-OF_READINESS = tuple(check for check in CHECKS if check.name in ("relay", "worker", "database", "redis", "disk"))
+OF_READINESS = tuple(
+    check for check in CHECKS if check.name in ("relay", "worker", "database", "redis", "disk", "bucket")
+)

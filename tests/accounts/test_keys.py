@@ -6,6 +6,8 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from accounts.keys import site_key
 from config.environment import kept_secret
 from peer_agent.protocol.credentials import public_bytes
@@ -26,6 +28,14 @@ def test_all_who_come_first_read_the_same(tmp_path: Path) -> None:
         secrets = set(pool.map(lambda _: kept_secret(tmp_path / "keys" / "one"), range(64)))
     assert len(secrets) == 1
     assert [path.name for path in (tmp_path / "keys").iterdir()] == ["one"]
+
+
+def test_hosts_that_share_no_folder_derive_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept_secret(tmp_path / "before" / "site")
+    monkeypatch.setenv("MANYHANDS_SECRET_KEY", "a long secret")
+    assert kept_secret(tmp_path / "a" / "site") == kept_secret(tmp_path / "b" / "site")
+    assert kept_secret(tmp_path / "a" / "site") != kept_secret(tmp_path / "a" / "operator")
+    assert kept_secret(tmp_path / "before" / "site").hex() == (tmp_path / "before" / "site").read_text()
 
 
 def test_the_site_signs_with_the_same_key_after_a_restart(data_folder: Path) -> None:

@@ -173,3 +173,30 @@ def test_a_place_to_listen_is_a_host_and_a_port() -> None:
     for wrong in ("9100", ":9100", "host:", "host:0", "host:70000"):
         with pytest.raises(Problem, match=r"E405.*AT"):
             environment.listening("AT", environ={"AT": wrong})
+
+
+KEYS = {"S3_KEY": "name", "S3_SECRET": "secret"}
+
+
+def test_a_bucket_with_its_folder_server_and_key() -> None:
+    found = environment.bucket("S3", environ={"S3": "s3://box/a/b/", "S3_ENDPOINT": "https://s3.example/", **KEYS})
+    login = {"access_key_id": "name", "secret_access_key": "secret"}
+    place = {"endpoint": "https://s3.example", "region": "us-east-1"}
+    assert found == {"bucket": "box", "prefix": "a/b", "config": login | place}
+    assert environment.bucket("S3", environ=KEYS) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"S3": "https://box", **KEYS}, "S3"),
+        ({"S3": "s3://", **KEYS}, "S3"),
+        ({"S3": "s3://box", "S3_KEY": "name"}, "S3_SECRET"),
+        ({"S3": "s3://box", "S3_ENDPOINT": "s3.example", **KEYS}, "S3_ENDPOINT"),
+    ],
+    ids=str,
+)
+def test_a_bucket_that_cannot_be_used(given: dict[str, str], named: str) -> None:
+    with pytest.raises(Problem, match=f"E405.*{named}") as raised:
+        environment.bucket("S3", environ=given)
+    assert "secret" not in str(raised.value)

@@ -159,7 +159,7 @@ DATA: tuple[Mutation, ...] = (
     Mutation(
         "what was trained here counts on nobody",
         BASES,
-        '    quotas.require_disk(organizer, archive["size"])\n',
+        '            quotas.require_disk(organizer, archive["size"])\n',
         "",
         PAGES,
     ),
@@ -232,8 +232,8 @@ DATA: tuple[Mutation, ...] = (
     Mutation(
         "bytes stay of a model that came too late",
         "platform/web/pages/runs/sources.py",
-        "    with whole_or_gone(file):\n        beside.add(run, file, person)",
-        "    beside.add(run, file)",
+        "    with drafts.used_or_gone(file):\n        beside.add(run, file, person)",
+        "    beside.add(run, file, person)",
         PAGES,
     ),
     Mutation(

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from peer_agent.network import site
-from peer_agent.network.site import Answered, get_json, post_json, sign_request
+from peer_agent.network.site import Answered, get_bytes, get_json, post_json, sign_request
 from peer_agent.protocol.credentials import LINK, REQUEST, Signed, is_signed_by, public_bytes
 from peer_agent.protocol.errors import Problem
 from tests.network.site_double import Handler, Site, serving
@@ -207,6 +207,16 @@ async def test_redirect_from_tls_to_plaintext_is_refused_even_locally(server: Si
     with pytest.raises(Problem, match="E105"):
         await get_json(secure.url("/here", lambda handler: handler.reply(302, Location=there)))
     assert server.seen == []
+
+
+async def test_an_object_store_that_is_away_counts_as_not_reached(server: Site) -> None:
+    with serving() as store:
+        there = store.url("/there", lambda handler: handler.reply(503))
+        here = server.url("/here", lambda handler: handler.reply(302, Location=there))
+        with pytest.raises(Problem, match=r"E104.*HTTP 503"):
+            await get_bytes(here, limit=1)
+        with pytest.raises(Problem, match=r"E110.*HTTP 503"):
+            await get_bytes(there, limit=1)
 
 
 async def test_a_circle_of_redirects_is_left(server: Site) -> None:

@@ -9,13 +9,15 @@ import sys
 import uuid
 from contextlib import closing
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psycopg
 import pytest
 
+from config import environment
+from runs import bucket
 from tests.server.test_serve import ROOT
-from tests.servers import find_postgres
+from tests.servers import PrivateS3, find_postgres
 
 ROW = "INSERT INTO django_session (session_key, session_data, expire_date) VALUES ('{0}', '', '2030-01-01')"
 
@@ -23,7 +25,8 @@ ROW = "INSERT INTO django_session (session_key, session_data, expire_date) VALUE
 class Site:
     """The data folder of a stopped site with one shard, and the commands that an operator gives."""
 
-    def __init__(self, folder: Path, url: str = "") -> None:
+    def __init__(self, folder: Path, url: str = "", **more: str) -> None:
+        self.more = more
         self.data, self.target, self.url = folder / "data", folder / "backups", url
         (self.data / "keys").mkdir(parents=True)
         (self.data / "keys" / "site").write_text("secret")
@@ -40,7 +43,7 @@ class Site:
         asked = [sys.executable, str(ROOT / "manage.py"), *command]
         done = subprocess.run(
             asked,
-            env=own | {"PATH": path},
+            env=own | self.more | {"PATH": path},
             stdin=given,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -181,3 +184,19 @@ def test_postgresql(tmp_path: Path, postgres_url: str) -> None:
     site.url = ""
     status, said = site.asks("restore", str(made))
     assert (status, "another database" in said) == (1, True)
+
+
+def test_files_in_a_bucket_are_listed_and_not_copied(site: Site, s3: PrivateS3, settings: Any) -> None:
+    site.more = s3.settings()
+    settings.S3 = environment.bucket("MANYHANDS_S3", environ=site.more)
+    bucket.upload(site.shard, "datasets/shard")
+    made = site.backed_up()
+    assert json.loads((made / "bucket.json").read_text()) == {"datasets/shard": len("tokens")}
+    assert not (made / "data" / "storage").exists()
+    shutil.rmtree(site.data)
+    assert "it lists" not in site.asks("restore", str(made))[1]
+    bucket.delete("datasets")
+    status, said = site.asks("restore", str(made))
+    assert (status, "1 files that it lists, such as datasets/shard, are not in the bucket" in said) == (0, True), said
+    site.more = {}
+    assert "are not in a bucket; set MANYHANDS_S3" in site.asks("restore", str(made))[1]

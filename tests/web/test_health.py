@@ -345,7 +345,7 @@ class TestReaders:
         self, operator: Person, volunteer: Person, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         text = page(as_(operator).get("/"))
-        assert "6 of 12 checks of this site need you" in text
+        assert "6 of 13 checks of this site need you" in text
         assert "No backup is recorded." in text
         assert "checks of this site" not in page(as_(volunteer).get("/"))
         well = Check("well", "Well", lambda: Finding(State.OK, "All is well."))

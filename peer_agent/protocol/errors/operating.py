@@ -65,6 +65,13 @@ OPERATING: dict[str, Entry] = {
         "Give the folder of a single backup: the one that contains backup.json.",
         means=NOTHING_BEGUN,
     ),
+    "E472": Entry(
+        "Bucket cannot be used",
+        Severity.HIGH,
+        "The server that stores the site's files cannot be used now: {reason}.",
+        "Try again in a minute. If that does not help, an operator must check MANYHANDS_S3 and the rights of its key.",
+        means=NOTHING_LOST,
+    ),
     "E407": Entry(
         "Cannot listen at this address",
         Severity.HIGH,

@@ -111,6 +111,7 @@ def _fetch(dataset: Dataset) -> None:
     most = [f"--most={_most()}", *(["--streamed"] if "streamed" in origin else [])]
     told = [*most, *(f"--{name}={origin[name]}" for name in ("repository", "kind", "files", "commit"))]
     fetched = _asked(dataset.organizer, ["hub-fetch", str(storage.text_path(dataset)), *told], timeout_s=FETCH_S)
+    storage.keep(storage.text_path(dataset))
     Dataset.objects.filter(pk=dataset.pk).update(sha256=fetched["sha256"], size=fetched["size"])
     dataset.refresh_from_db(fields=["sha256", "size"])
 

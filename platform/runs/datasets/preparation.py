@@ -54,10 +54,11 @@ def _fetch(dataset: Dataset) -> Literal["busy", "done"] | Fault:
 def _prepare(dataset: Dataset) -> None:
     with storage.workspace() as work:
         out = work / "out"
-        text, *further = map(str, map(storage.text_path, sources := dataset.sources()))
+        sources = dataset.sources()
+        text, *further = (str(storage.local(storage.text_path(source))) for source in sources)
         more = [word for path in further for word in ("--also", path)]
         more += [word for source in sources for word in (f"--name={source.filename}", f"--field={source.field}")]
-        more += ["--base", str(storage.text_path(dataset.base))] if dataset.base is not None else []
+        more += ["--base", str(storage.local(storage.text_path(dataset.base)))] if dataset.base is not None else []
         made = run_child(["prepare", text, str(out), "--preparation", dataset.preparation, *more])
         for run in dataset.runs.filter(state__in=NOT_OPEN):
             require_sample(run.parsed_recipe, size=made["size"])

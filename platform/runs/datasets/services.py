@@ -1,6 +1,5 @@
 """Functions that store an organizer's datasets, prepare them, and check that they suit a recipe."""
 
-import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,13 +16,13 @@ from jobs.queue import Kind
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, checked
 from peer_agent.recipes.preparation import parse_preparation
-from runs import quotas
+from runs import quotas, storage
 from runs.access import Viewer, listed_runs
 from runs.datasets.uploads import is_text, keep_upload, too_long, upload_limit, write_file
 from runs.ledger.records import settled_units
 from runs.models import Dataset, Release, Run, Upload
 from runs.states import NOT_OPEN
-from runs.storage import link, release_path, text_path
+from runs.storage import link, local, release_path, text_path
 
 
 def store_upload(
@@ -40,6 +39,7 @@ def store_upload(
     dataset = new_dataset(organizer=organizer, title=title, licence=licence, filename=filename, size=size)
     with whole_or_gone(dataset):
         dataset.sha256 = write_file(chunks, text_path(dataset), size=size)
+        storage.keep(text_path(dataset))
         with transaction.atomic():
             quotas.held(organizer)
             quotas.require_disk(organizer, size)
@@ -53,7 +53,7 @@ def whole_or_gone(dataset: Dataset) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        shutil.rmtree(text_path(dataset).parent, ignore_errors=True)
+        storage.discard(text_path(dataset).parent)
         raise
 
 
@@ -61,7 +61,8 @@ def store_pieces(*, organizer: Person, title: str, licence: str, upload: Upload)
     """Store a text uploaded in pieces. Raises Problem E318 if a piece is missing."""
     facts = {"title": title, "licence": licence, "filename": upload.filename, "size": upload.size}
     dataset = new_dataset(organizer=organizer, **facts)
-    keep_upload(upload=upload, dataset=dataset, target=text_path(dataset))
+    with whole_or_gone(dataset):
+        keep_upload(upload=upload, dataset=dataset, target=text_path(dataset))
     return dataset
 
 
@@ -218,17 +219,12 @@ def _is_for(recipe: Recipe, trained: Recipe) -> bool:
     return bool(recipe.task) and (recipe.task, recipe.library) == (trained.task, trained.library)
 
 
-@transaction.atomic
 def bring_release(release: Release, *, organizer: Person, title: str, licence: str) -> Dataset:
     """Store a release as a dataset, for a run that will adapt its model. Raises Problem E365.
 
     `licence` defaults to that of the text that the model was trained on.
     """
-    # The lock ensures that the release's files are kept.
-    release = Release.objects.select_for_update().select_related("run__dataset").get(pk=release.pk)
     archive = next(file for file in release.files if file["name"] == release.archive)
-    quotas.held(organizer)
-    quotas.require_disk(organizer, archive["size"])
     dataset = new_dataset(
         organizer=organizer,
         title=title,
@@ -238,6 +234,9 @@ def bring_release(release: Release, *, organizer: Person, title: str, licence: s
         sha256=archive["sha256"],
     )
     with whole_or_gone(dataset):
-        link(release_path(release, archive["name"]), text_path(dataset))
-        dataset.save(force_insert=True)
+        link(local(release_path(release, archive["name"])), text_path(dataset))
+        with transaction.atomic():
+            quotas.held(organizer)
+            quotas.require_disk(organizer, archive["size"])
+            dataset.save(force_insert=True)
     return dataset

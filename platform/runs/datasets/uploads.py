@@ -12,12 +12,13 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import F
 from django.utils import timezone
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.recipes import KINDS
-from runs import quotas
+from runs import bucket, quotas, storage
 from runs.models import Dataset, Upload
 from runs.storage import MEGABYTE, link, upload_path
 
@@ -88,7 +89,8 @@ def begin_upload(*, person: Person, filename: str, size: int) -> Upload:
         forget_upload(old)
     path = upload_path(upload)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
+    if not bucket.is_on():
+        path.touch()
     return upload
 
 
@@ -106,20 +108,34 @@ def upload_of(person: Person, upload_id: UUID) -> Upload:
     return upload
 
 
-@transaction.atomic
 def take_piece(*, upload: Upload, offset: int, piece: bytes) -> Upload:
-    """Append a piece. Raises Problem E318 (upload gone), E319 (wrong offset or size)."""
-    now = Upload.objects.select_for_update().filter(pk=upload.pk).first()
+    """Append a piece. Raises Problem E318 (upload gone), E319 (wrong offset or size), E472.
+
+    A site with a bucket stores each piece there as a file, because another host may take the next one.
+    """
+    end = offset + len(piece)
+    if bucket.is_on():
+        _require_next(Upload.objects.filter(pk=upload.pk).first(), offset, end)
+        with storage.workspace() as work:
+            (work / "piece").write_bytes(piece)
+            storage.put(work / "piece", upload_path(upload) / f"{offset:018}-{end:018}")
+    with transaction.atomic():
+        now = _require_next(Upload.objects.select_for_update().filter(pk=upload.pk).first(), offset, end)
+        if not bucket.is_on():
+            _write(upload_path(now), offset, piece)
+        now.offset, now.touched_at = end, timezone.now()
+        now.save(update_fields=["offset", "touched_at"])
+    return now
+
+
+def _require_next(now: Upload | None, offset: int, end: int) -> Upload:
+    """Return the upload if the bytes from `offset` to `end` are its next ones. Raises Problem E318, E319."""
     if now is None:
         raise Problem.of("E318")
     if offset != now.offset:
         raise Problem.of("E319", offset=now.offset, given=offset)
-    end = offset + len(piece)
     if end > now.size:
         raise Problem.of("E319", offset=now.size, given=end)
-    _write(upload_path(now), offset, piece)
-    now.offset, now.touched_at = end, timezone.now()
-    now.save(update_fields=["offset", "touched_at"])
     return now
 
 
@@ -134,21 +150,43 @@ def _write(path: Path, offset: int, piece: bytes) -> None:
         raise Problem.of("E318") from error
 
 
-@transaction.atomic
 def keep_upload(*, upload: Upload, dataset: Dataset, target: Path) -> None:
-    """Move a complete upload to `target` as a dataset's file. Raises Problem E318 if pieces are missing."""
-    now = Upload.objects.select_for_update().filter(pk=upload.pk).first()
-    if now is None or now.offset != now.size:
+    """Move a complete upload to `target`, as a dataset's file. Raises Problem E318 if pieces are missing, E472."""
+    complete = Upload.objects.filter(pk=upload.pk, offset=F("size"))
+    if not complete.exists():
         raise Problem.of("E318")
-    with upload_path(now).open("rb") as file:
+    if bucket.is_on():
+        _join(storage.local(upload_path(upload)), target, upload.size)
+        storage.keep(target)
+    else:
+        link(upload_path(upload), target)
+    with target.open("rb") as file:
         dataset.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    link(upload_path(now), target)
-    dataset.save(force_insert=True)
-    transaction.on_commit(lambda: forget_upload(upload))
+    with transaction.atomic():
+        if complete.select_for_update().first() is None:
+            raise Problem.of("E318")
+        dataset.save(force_insert=True)
+        transaction.on_commit(lambda: forget_upload(upload))
+
+
+def _join(folder: Path, target: Path, size: int) -> None:
+    """Write the pieces in a folder to one file. A piece that was sent twice may overlap others. Raises Problem E318."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    done = 0
+    with target.open("wb") as file:
+        for path in sorted(folder.glob("*")):
+            begin, end = map(int, path.name.split("-"))
+            if begin > done:
+                break
+            file.seek(begin)
+            file.write(path.read_bytes())
+            done = max(done, end)
+    if done != size:
+        raise Problem.of("E318")
 
 
 def forget_upload(upload: Upload) -> None:
-    upload_path(upload).unlink(missing_ok=True)
+    storage.discard(upload_path(upload))
     Upload.objects.filter(pk=upload.pk).delete()
 
 

@@ -243,13 +243,14 @@ def _snapshots(run: Run) -> list[dict[str, Any]]:
 def _file_faults(run: Run, step: int, name: str, known: dict[str, tuple[int, int]]) -> Iterator[str]:
     """Yield a fault for each snapshot file that does not match its name. Skip `known` files that have not changed."""
     try:
-        with storage.snapshot_path(run, name).open("rb") as file:
+        with storage.local(storage.snapshot_path(run, name)).open("rb") as file:
             facts = Path(file.name).stat()
             state = facts.st_size, facts.st_mtime_ns
             found = name if known.get(name) == state else hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
+    except (OSError, Problem) as error:
         if run.snapshots.filter(file=name, is_stored=True).exists():  # may have been deleted since the query
-            yield f"step {step}: the snapshot's file cannot be read ({error.strerror})"
+            reason = error.strerror if isinstance(error, OSError) else error.fault.cause
+            yield f"step {step}: the snapshot's file cannot be read ({reason})"
         return
     if found == name:
         known[name] = state

@@ -5,7 +5,8 @@ without committed steps can become a draft again.
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -16,6 +17,8 @@ from django.db.models import F
 from msgspec.structs import replace
 
 from accounts.models import Person
+from jobs import queue
+from jobs.queue import Kind
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import MOST_SOURCES, Material, Recipe, checked, encode_recipe
 from runs import quotas, storage
@@ -31,6 +34,7 @@ from runs.datasets.services import (
 )
 from runs.lifecycle.membership import keep_helpers
 from runs.models import Dataset, Head, Run
+from runs.snapshots.retention import ASKED_FOR_S
 from runs.states import EXTENDABLE, LIVE, NOT_OPEN, Why, ending_word, move
 from runs.timeline import add_action, quoted
 
@@ -221,8 +225,20 @@ def take_back(*, run: Run, by: Person | None = None) -> None:
     now.coverage.all().delete()
     move(run, Why.TAKEN_BACK, waiting_for="", opened_at=None, elements=0)
     add_action(run=run, kind="taken back", action="returned the run to a draft.", by=by)
-    folder = storage.snapshots_folder(run)
-    transaction.on_commit(lambda: shutil.rmtree(folder, ignore_errors=True))
+    transaction.on_commit(partial(shutil.rmtree, storage.snapshots_folder(run), ignore_errors=True))
+    queue.put(Kind.THIN_SNAPSHOTS, run.pk, after_s=ASKED_FOR_S + 1)  # deletes them from the bucket
+
+
+@contextmanager
+def used_or_gone(text: Dataset | None) -> Iterator[None]:
+    """Make changes with a text that was just stored, in one transaction. If they fail, delete the text."""
+    try:
+        with transaction.atomic():
+            yield
+    except BaseException:
+        if text is not None:
+            forget_text(text)
+        raise
 
 
 def forget_text(dataset: Dataset) -> None:
@@ -232,7 +248,7 @@ def forget_text(dataset: Dataset) -> None:
     for text in [*reversed(dataset.sources()), *filter(None, [dataset.base])]:
         folder = storage.text_path(text).parent
         text.delete()
-        transaction.on_commit(partial(shutil.rmtree, folder, ignore_errors=True))
+        transaction.on_commit(partial(storage.discard, folder))
 
 
 def require_draft(run: Run) -> Run:

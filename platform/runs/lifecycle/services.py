@@ -271,7 +271,7 @@ def rollback_targets(run: Run) -> list[Snapshot]:
     rows = run.snapshots.filter(
         state=Snapshot.State.VERIFIED, is_stored=True, is_undone=False, step__lt=run.head.step
     ).order_by("-index")
-    return [row for row in rows if storage.snapshot_path(run, row.file).is_file()]
+    return [row for row in rows if storage.has(storage.snapshot_path(run, row.file))]
 
 
 def rollback_facts(run: Run) -> dict[str, Any]:

@@ -52,7 +52,8 @@ def _push(publication: Publication, snapshot: Snapshot) -> dict[str, Any]:
     with storage.workspace() as work:
         storage.recipe_file(publication.run, work)
         (work / "facts.json").write_bytes(msgspec.json.encode(checkpoint_facts(publication.run, snapshot)))
-        (work / "state.safetensors").symlink_to(storage.snapshot_path(publication.run, snapshot.file).resolve())
+        state = storage.local(storage.snapshot_path(publication.run, snapshot.file))
+        (work / "state.safetensors").symlink_to(state.resolve())
         return run_child(
             _command(publication, snapshot, work),
             timeout_s=publishing.PUSH_S,
@@ -67,7 +68,7 @@ def _command(publication: Publication, snapshot: Snapshot, work: Path) -> list[s
     is_ours = publication.replace or publication.in_branches  # nobody but the site writes to checkpoint branches
     flags = [name for name, is_so in (("--private", publication.private), ("--replace", is_ours)) if is_so]
     known = [f"--known={publication.commit}"] if publication.commit else []
-    data = ["--data", str(storage.prepared_folder(publication.run.dataset))]
+    data = ["--data", str(storage.local_data(publication.run.dataset))]
     return ["hub-snapshot", str(work), *data, *where, *branch, *flags, *known]
 
 

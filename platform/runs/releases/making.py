@@ -5,7 +5,7 @@ organizer may choose the other.
 """
 
 import logging
-import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -58,8 +58,8 @@ def make_release(run_id: UUID, *, anew: bool = False) -> Release.State:
             [
                 "release",
                 str(recipe_file(run, work)),
-                str(storage.snapshot_path(run, snapshot.file)),
-                str(storage.prepared_folder(run.dataset)),
+                str(storage.local(storage.snapshot_path(run, snapshot.file))),
+                str(storage.local_data(run.dataset)),
                 str(work / "out"),
                 "--facts",
                 str(facts),
@@ -95,7 +95,7 @@ def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> bool:
     ):
         return False
     if before:
-        transaction.on_commit(lambda: shutil.rmtree(storage.root() / before, ignore_errors=True))
+        transaction.on_commit(partial(storage.discard, storage.root() / before))
     if move(release.run, Why.RELEASED, finished_at=timezone.now(), waiting_for=""):
         run = release.run
         add_line(run=run, kind="finished", text="The run is finished. The model can be downloaded.")

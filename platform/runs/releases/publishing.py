@@ -85,7 +85,8 @@ def _command(publication: Publication, release: Release) -> list[str]:
     step = run.head.step if release.step is None else release.step
     told = [f"--message=Manyhands: {run.slug}, step {step}", "--progress", str(_progress_path(run))]
     files = [f"--name={name}" for name in names]
-    return ["hub-push", str(storage.root() / release.folder), *where, *flags, *known, *told, *files]
+    folder = storage.local(storage.root() / release.folder)
+    return ["hub-push", str(folder), *where, *flags, *known, *told, *files]
 
 
 @transaction.atomic

@@ -117,7 +117,7 @@ def write(trial_id: UUID) -> None:
         made = run_child(
             [
                 "write",
-                str(storage.root() / release.folder),
+                str(storage.local(storage.root() / release.folder)),
                 f"--tokens={MOST_TOKENS}",
                 f"--seconds={WRITING_S}",
                 f"--seed={secrets.randbelow(MOST_SEED)}",

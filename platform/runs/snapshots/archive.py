@@ -8,7 +8,6 @@ snapshot covers always stay.
 
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 from uuid import UUID
@@ -57,21 +56,30 @@ def _copy(run: Run, until: float) -> int:
     from peer_agent.site_work.relay_logs import RelayLogs
 
     at, covered, grown = run.head.archived, verified_up_to(run), 0
-    with storage.workspace() as work:
-        reader = Reader(run, work / "reach")
-        with RelayLogs(reader.path, reader.key, public_bytes(site_key())) as relays:
-            while at < run.head.index and time.monotonic() < until:
-                for made in archive(_records(run, at + 1), storage.archive_folder(run), log_folders(run), relays):
-                    at, grown = made.index, grown + made.size
-                    if time.monotonic() >= until:
-                        break
-                    reader.renew()
-                else:
-                    if at >= min(covered, run.head.index):
-                        break
-                    at += 1
-    Head.objects.filter(run=run).update(archived=at, archive_bytes=F("archive_bytes") + grown)
+    try:
+        with storage.workspace() as work:
+            reader = Reader(run, work / "reach")
+            with RelayLogs(reader.path, reader.key, public_bytes(site_key())) as relays:
+                while at < run.head.index and time.monotonic() < until:
+                    for made in archive(_records(run, at + 1), storage.archive_folder(run), log_folders(run), relays):
+                        grown += made.size
+                        _keep(run, made.index)
+                        at = made.index
+                        if time.monotonic() >= until:
+                            break
+                        reader.renew()
+                    else:
+                        if at >= min(covered, run.head.index):
+                            break
+                        at += 1
+    finally:
+        Head.objects.filter(run=run).update(archived=at, archive_bytes=F("archive_bytes") + grown)
     return at
+
+
+def _keep(run: Run, index: int) -> None:
+    for path in (storage.archive_folder(run) / "spans").glob(f"{index:08d}-*.span"):
+        storage.keep(path)
 
 
 def _records(run: Run, first: int) -> Iterator[RecordHead]:
@@ -87,12 +95,14 @@ def _thin(run: Run) -> None:
     if size <= limit:
         return
     covered = verified_up_to(run)
-    for path in sorted((storage.archive_folder(run) / "spans").glob("*.span")):
-        if size <= limit or int(path.stem.split("-")[0]) > covered:
+    folder = storage.archive_folder(run) / "spans"
+    for name, facts in sorted(storage.files(folder).items()):
+        if not name.endswith(".span"):
+            continue
+        if size <= limit or int(name.split("-")[0]) > covered:
             break
-        with suppress(FileNotFoundError):
-            size -= path.stat().st_size
-            path.unlink()
+        storage.remove(folder / name)
+        size -= facts.size
     Head.objects.filter(run=run).update(archive_bytes=size)
 
 

@@ -55,8 +55,8 @@ def _measure(snapshot: Snapshot, then: Callable[..., object] | None) -> None:
             [
                 "evaluate",
                 str(recipe_file(run, work)),
-                str(storage.snapshot_path(run, snapshot.file)),
-                str(storage.heldout_path(run.dataset)),
+                str(storage.local(storage.snapshot_path(run, snapshot.file))),
+                str(storage.local(storage.heldout_path(run.dataset))),
                 *storage.model_files(run),
                 *_prompts(run),
             ],
@@ -79,4 +79,4 @@ def _kept(text: str) -> str:
 def _prompts(run: Run) -> list[str]:
     if not run.parsed_recipe.writes:
         return []
-    return ["--data", str(storage.prepared_folder(run.dataset)), *(f"--prompt={line}" for line in run.prompt_lines)]
+    return ["--data", str(storage.local_data(run.dataset)), *(f"--prompt={line}" for line in run.prompt_lines)]

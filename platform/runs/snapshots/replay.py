@@ -58,6 +58,8 @@ def replay_to(run: Run, start: Snapshot, index: int, work: Path, *, expected: st
         reader.renew()
         tell(_read_step(progress, start.step))
 
+    spans = storage.archive_folder(run) / "spans"
+    storage.local(spans, lambda name: start.index < int(name.partition("-")[0]) <= index)
     command = [*_paths(run, start, index, work), *_options(run, start, expected, reader.path, progress)]
     command += storage.model_files(run)
     made = run_child(["replay", *command], timeout_s=TIMEOUT_S, secret=reader.secret, beat=beat)
@@ -125,7 +127,8 @@ def _known_relays() -> tuple[Listener, ...]:
 
 
 def _paths(run: Run, start: Snapshot, index: int, work: Path) -> list[str]:
-    paths = (recipe_file(run, work), storage.snapshot_path(run, start.file), _records(run, start, index, work))
+    state = storage.local(storage.snapshot_path(run, start.file))
+    paths = (recipe_file(run, work), state, _records(run, start, index, work))
     return [*map(str, paths), str(work / "out")]
 
 

@@ -11,10 +11,11 @@ import time
 from collections.abc import Collection, Sequence
 from uuid import UUID
 
+from django.core.cache import cache
 from django.db import transaction
 from django.db.models import QuerySet
 
-from runs import storage
+from runs import bucket, storage
 from runs.models import Release, Run, Snapshot
 from runs.selectors import best_snapshot
 
@@ -39,8 +40,9 @@ def superfluous(places: Sequence[int], *, pinned: Collection[int] = ()) -> list[
 def thin_snapshots(run_id: UUID, *, now: float | None = None) -> None:
     """Thin out snapshot files, and delete those left without a row by interrupted work."""
     run = Run.objects.filter(pk=run_id).first()
-    if run is None:
-        return  # the run became a draft again and was then deleted
+    if run is None:  # it became a draft again and was deleted
+        storage.remove(storage.root() / "runs" / run_id.hex)
+        return
     before = (time.time() if now is None else now) - ASKED_FOR_S
     with transaction.atomic():
         stored = Snapshot.objects.select_for_update().filter(run=run, is_stored=True)
@@ -49,9 +51,9 @@ def thin_snapshots(run_id: UUID, *, now: float | None = None) -> None:
         gone = [place for place in may_go if _asked_for_at(run, files[place]) < before]
         stored.filter(index__in=gone).update(is_stored=False)
     kept = set(Snapshot.objects.filter(run=run, is_stored=True).values_list("file", flat=True))
-    for path in storage.snapshots_folder(run).glob("*.safetensors"):
-        if path.stem not in kept and path.stat().st_mtime < before:
-            path.unlink(missing_ok=True)
+    for name, facts in storage.files(folder := storage.snapshots_folder(run)).items():
+        if name.removesuffix(".safetensors") not in kept and facts.at < before:
+            storage.remove(folder / name)
 
 
 def _needed(run: Run, stored: QuerySet[Snapshot]) -> set[int]:
@@ -64,11 +66,16 @@ def _needed(run: Run, stored: QuerySet[Snapshot]) -> set[int]:
 
 
 def was_asked_for(run: Run, file: str) -> None:
-    """Record that a snapshot's file has just been requested. Raises FileNotFoundError if it is gone."""
-    os.utime(storage.snapshot_path(run, file))
+    """Record that a snapshot's file was just requested. Raises FileNotFoundError if it is gone from this disk."""
+    if bucket.is_on():  # another process may read the record
+        cache.set(f"asked-for-{file}", time.time(), ASKED_FOR_S)
+    else:
+        os.utime(storage.snapshot_path(run, file))
 
 
 def _asked_for_at(run: Run, file: str) -> float:
+    if bucket.is_on():
+        return float(cache.get(f"asked-for-{file}", 0.0))
     try:
         return storage.snapshot_path(run, file).stat().st_mtime
     except FileNotFoundError:

@@ -86,7 +86,7 @@ def write_body(body: Readable, path: Path, *, size: int) -> str:
 def first_layout(run: Run) -> str:
     """Read the names and shapes of the model's parameters from the run's first snapshot."""
     first = run.snapshots.get(index=0)
-    header, _ = read_header(storage.snapshot_path(run, first.file), step=0)
+    header, _ = read_header(storage.local(storage.snapshot_path(run, first.file)), step=0)
     return header.metadata.layout
 
 

@@ -201,8 +201,7 @@ def _refuse(run: Run, before: Snapshot) -> None:
     Snapshot.objects.filter(pk=before.pk).update(heldout_loss=None)
     # The answer informs the coordinator.
     ReplayRequest.objects.get_or_create(run=run, index=before.index, defaults={"step": before.step})
-    path = storage.snapshot_path(run, before.file)
-    transaction.on_commit(lambda: path.unlink(missing_ok=True))
+    transaction.on_commit(partial(storage.discard, storage.snapshot_path(run, before.file)))
     add_line(run=run, kind="refused", text=REFUSED.format(step=before.step))
 
 

@@ -1,6 +1,5 @@
 """Files for machines with a credential for the run: data and snapshots to load. Machines also upload snapshots here."""
 
-import hashlib
 from pathlib import Path as Place
 from typing import Annotated, Any, NamedTuple
 
@@ -25,7 +24,7 @@ from runs.snapshots.retention import was_asked_for
 from runs.snapshots.state_check import largest_snapshot
 from web.api.identity import credential_in, credential_of, require_run, run_for
 from web.api.schemas import FaultOut, FileDigest, Slug, SnapshotTaken, TokenizerOut
-from web.http.files import send_file
+from web.http.files import send_file, send_stored, sha256_of
 from web.http.requester import site_of
 
 router = Router(tags=["files"])
@@ -34,7 +33,10 @@ TokenizerFile = Annotated[str, Path(description=f"The file's name: {', '.join(f'
 Entry = Annotated[int, Path(description="The index of the log entry.", ge=1, lt=2**63)]
 Span = Annotated[int, Path(description="The number of the span in the entry's record.", ge=0, lt=2**16)]
 Step = Annotated[int, Path(description="The step after which the state was saved.")]
-FETCHING: dict[Any, Any] = {200: None, 206: None, 401: FaultOut, 403: FaultOut, 404: FaultOut, 416: None, 422: FaultOut}
+FETCHING: dict[Any, Any] = {
+    **dict.fromkeys((200, 206, 302, 416)),
+    **dict.fromkeys((401, 403, 404, 422), FaultOut),
+}
 LOADING: dict[Any, Any] = {**FETCHING, 410: FaultOut}
 OFFERING: dict[Any, Any] = {
     200: SnapshotTaken,
@@ -55,7 +57,7 @@ def shard(request: HttpRequest, digest: FileDigest) -> HttpResponseBase:
     dataset = Dataset.objects.filter(shards__digest=digest, runs__in=_runs_of(credential)).first()
     if dataset is None:
         raise Http404
-    return send_file(request, storage.shard_path(dataset, digest), sha256=digest, name=f"{digest}.safetensors")
+    return send_stored(request, storage.shard_path(dataset, digest), sha256=digest)
 
 
 @router.get("files/models/{digest}", response=FETCHING)
@@ -66,8 +68,7 @@ def model_file(request: HttpRequest, digest: FileDigest) -> HttpResponseBase:
     run = next((run for run in runs if any(file.digest == digest for file in run.parsed_recipe.files())), None)
     if run is None:
         raise Http404
-    path = storage.model_folder(run.dataset) / f"{digest}.safetensors"
-    return send_file(request, path, sha256=digest, name=path.name)
+    return send_stored(request, storage.model_folder(run.dataset) / f"{digest}.safetensors", sha256=digest)
 
 
 @router.get("files/snapshots/{digest}", response=LOADING)
@@ -77,9 +78,11 @@ def snapshot(request: HttpRequest, digest: FileDigest) -> HttpResponseBase:
     found = Snapshot.objects.select_related("run").filter(file=digest, run__in=_runs_of(credential)).first()
     if found is None:
         raise Http404
+    if not found.is_stored:
+        raise Problem.of("E326")
     try:
         was_asked_for(found.run, digest)
-        return send_file(request, storage.snapshot_path(found.run, digest), sha256=digest, name=f"{digest}.safetensors")
+        return send_stored(request, storage.snapshot_path(found.run, digest), sha256=digest)
     except FileNotFoundError as error:
         raise Problem.of("E326") from error
 
@@ -90,16 +93,16 @@ def averages(request: HttpRequest, entry: Entry, span: Span) -> HttpResponseBase
     credential = credential_of(request)
     run = None if credential.run == ANY_RUN else _runs_of(credential).first()
     path = archived_span(run, entry, span) if run is not None else None
-    if path is None or not path.is_file():
+    if path is None or not storage.has(path):
         raise Http404
-    return send_file(request, path, sha256=_sha256(path), name=path.name)
+    return send_stored(request, path)
 
 
 @router.get("files/tokenizer", response={200: TokenizerOut, 401: FaultOut, 403: FaultOut, 404: FaultOut})
 def tokenizer(request: HttpRequest) -> dict[str, Any]:
     """List the tokenizer files of the credential's run."""
     folder = _tokenizer_folder(request)
-    return {"files": [{"name": name, "sha256": _sha256(folder / name)} for name in TOKENIZER]}
+    return {"files": [{"name": name, "sha256": sha256_of(folder / name)} for name in TOKENIZER]}
 
 
 @router.get("files/tokenizer/{name}", response=FETCHING)
@@ -108,7 +111,7 @@ def tokenizer_file(request: HttpRequest, name: TokenizerFile) -> HttpResponseBas
     folder = _tokenizer_folder(request)
     if name not in TOKENIZER:
         raise Http404
-    return send_file(request, folder / name, sha256=_sha256(folder / name), name=name)
+    return send_file(request, folder / name, sha256=sha256_of(folder / name), name=name)
 
 
 @router.get("runs/{slug:slug}/states/{int:made}", response={**FETCHING, 410: FaultOut})
@@ -119,9 +122,9 @@ def snapshot_of_step(request: HttpRequest, slug: Slug, made: Step) -> HttpRespon
     if found is None:
         raise Http404
     path = storage.snapshot_path(run, found.file)
-    if not path.is_file():
+    if not found.is_stored or not storage.has(path):
         raise Problem.of("E326")
-    return send_file(request, path, sha256=found.file, name=f"{run.slug}-step-{made}.safetensors")
+    return send_stored(request, path, sha256=found.file, name=f"{run.slug}-step-{made}.safetensors")
 
 
 @router.put("runs/{slug:slug}/snapshots/{int:step}", response=OFFERING, openapi_extra=SAFETENSORS_BODY)
@@ -147,15 +150,10 @@ def _tokenizer_folder(request: HttpRequest) -> Place:
     if credential.run == ANY_RUN:
         raise Problem.of("E213")
     run = _runs_of(credential).select_related("dataset").first()
-    folder = storage.tokenizer_folder(run.dataset) if run and run.dataset.folder else None
+    folder = storage.local(storage.tokenizer_folder(run.dataset)) if run and run.dataset.folder else None
     if folder is None or not all((folder / name).is_file() for name in TOKENIZER):
         raise Http404
     return folder
-
-
-def _sha256(path: Place) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # Decision about a snapshot's upload, from the request's headers, before its body is read

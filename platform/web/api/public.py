@@ -43,7 +43,7 @@ from web.api.schemas import (
     StepList,
     VerdictOut,
 )
-from web.http.files import send_file
+from web.http.files import send_stored
 from web.run_picture.averaging import names_of
 from web.run_picture.own import BITS, MEGA, OwnLink, links_for
 from web.run_picture.status_sentence import overfitting_sentence
@@ -131,7 +131,7 @@ def verdict(request: HttpRequest, slug: Slug) -> dict[str, Any]:
     return {"state": dataset.state, "mark": dataset.mark, "verdict": dataset.verdict if is_ready else None}
 
 
-@router.get("runs/{slug:slug}/release/{name}", response={200: None, 206: None, 416: None, **READING})
+@router.get("runs/{slug:slug}/release/{name}", response={200: None, 206: None, 302: None, 416: None, **READING})
 @router.api_operation(["HEAD"], "runs/{slug:slug}/release/{name}", include_in_schema=False)
 def release_file(request: HttpRequest, slug: Slug, name: ReleaseFile) -> HttpResponseBase:
     """Download one file of the release. Ranges are supported; `X-Sha256` is the digest of the whole file."""
@@ -140,7 +140,7 @@ def release_file(request: HttpRequest, slug: Slug, name: ReleaseFile) -> HttpRes
     file = next((file for file in release.files if file["name"] == name), None) if release else None
     if release is None or file is None:
         raise Http404
-    return send_file(request, release_path(release, name), sha256=file["sha256"], name=name)
+    return send_stored(request, release_path(release, name), sha256=file["sha256"])
 
 
 def _run_facts(run: Run, loss: float | None, online: int) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Files over HTTP, with a SHA-256 and at most one byte range (RFC 9110, section 14), never read whole into memory."""
 
 import asyncio
+import hashlib
 import re
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
@@ -11,6 +12,8 @@ from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
+
+from runs import storage
 
 BLOCK_BYTES = 256 * 1024
 RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})\Z")  # no file is longer, and int() accepts at most 4,300 digits
@@ -42,6 +45,22 @@ def requested_span(header: str | None, size: int) -> Span | None:
     if start >= stop:
         raise Unsatisfiable
     return Span(start, stop)
+
+
+def send_stored(request: HttpRequest, path: Path, *, sha256: str = "", name: str = "") -> HttpResponseBase:
+    """Send a stored file, or redirect to the bucket, which sends it under its own name. Raises FileNotFoundError.
+
+    `sha256` is computed if the caller does not know it.
+    """
+    if (url := storage.address(path, request.method)) is None:
+        return send_file(request, path, sha256=sha256 or sha256_of(path), name=name or path.name)
+    headers = {"Cache-Control": "no-store", **({"X-Sha256": sha256} if sha256 else {})}
+    return HttpResponse(status=302, headers={"Location": url, **headers})
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def send_file(

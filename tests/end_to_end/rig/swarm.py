@@ -153,7 +153,7 @@ class Swarm:
 
     def _announced(self, name: str) -> str:
         self._fail_if_gone(name)
-        for path in self.data.glob("serve*.json"):
+        for path in self.folder.glob(f"{self.data.name}*/serve*.json"):  # hosts may have folders of their own
             with contextlib.suppress(FileNotFoundError):  # another site process may delete its file meanwhile
                 said = json.loads(path.read_bytes())
                 if said["pid"] == self.processes[name].pid:

@@ -24,6 +24,7 @@ from jobs.runner import Later
 from peer_agent.protocol.log.digests import state_digest
 from runs import storage
 from runs.models import LogEntry, RefusedSnapshot, Run, Snapshot
+from runs.snapshots.retention import ASKED_FOR_S, thin_snapshots
 from server.body_limits import LengthGuard
 from tests.jobs.requests import do, requested
 from tests.runs.factories import ELEMENTS, VECTORS, Owned, committed, opened, owned, state_bytes
@@ -179,12 +180,13 @@ class TestWhichBytes:
         later = do(Kind.EXPIRE_PENDING)
         assert isinstance(later, Later)
         assert PENDING.total_seconds() - 60 < (later.after_s or 0) <= PENDING.total_seconds() + 1
-        path = storage.pending_path(run, hashlib.sha256(true_state).hexdigest())
+        path = storage.snapshot_path(run, hashlib.sha256(true_state).hexdigest())
         assert path.exists()
         PendingSnapshot.objects.update(expires=timezone.now() - timedelta(seconds=1))
         assert do(Kind.EXPIRE_PENDING) is None
-        assert not path.exists()
         assert not PendingSnapshot.objects.exists()
+        thin_snapshots(run.pk, now=path.stat().st_mtime + ASKED_FOR_S + 1)
+        assert not path.exists()
 
     def test_of_two_keepers_files_the_newer_waits(
         self, run: Run, elected: Owned, entry: LogEntry, true_state: bytes, stranger: Person
@@ -193,7 +195,7 @@ class TestWhichBytes:
         other = owned(stranger)
         elect_keeper(run, peer=other.machine.peer_id, index=1, step=1)
         put(true_state, other, run)
-        assert len(list(storage.root().glob("runs/*/pending/*"))) == 1
+        assert PendingSnapshot.objects.count() == 1
         admit(run, true_state)
         assert Snapshot.objects.filter(index=1).exists()
 

@@ -5,10 +5,11 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand
 
 from peer_agent.protocol.errors import Problem
-from server.backups import restore
+from server.backups import missing_in_bucket, restore
 
 
 class Command(BaseCommand):
@@ -24,8 +25,12 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         try:
             made = restore(options["backup"], replaces=options["replace"], only_files=options["only_files"])
+            missing = missing_in_bucket(options["backup"])
         except Problem as problem:
             print(problem, file=sys.stderr)
             sys.exit(1)
         self.stdout.write(f"Restored the backup of {made.at}. Start the site as usual.")
+        if missing:
+            where = "the bucket that MANYHANDS_S3 names" if settings.S3 else "a bucket; set MANYHANDS_S3"
+            self.stdout.write(f"{len(missing):,} files that it lists, such as {missing[0]}, are not in {where}.")
         self.stdout.write("Relays give back the steps that runs have made since then; their pages say what is lost.")

@@ -96,7 +96,8 @@ class Command(BaseCommand):
         self.stdout.write(f"Manyhands is at {public}/")
         for line in warnings:
             self.stdout.write(line)
-        self.stdout.write(f"Everything is kept in {data}")
+        also = f" and in the bucket {settings.S3['bucket']}" if settings.S3 else ""
+        self.stdout.write(f"Everything is kept in {data}{also}")
         if not has_operator():
             self.stdout.write(f"The first operator takes charge at {public}/operator/{operator_secret()}/")
         self.stdout.write("Ctrl-C stops it.")

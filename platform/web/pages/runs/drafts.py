@@ -2,7 +2,6 @@
 
 from django.conf import settings
 from django.contrib.auth.decorators import login_required
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
@@ -100,16 +99,16 @@ def _create(request: HttpRequest, form: NewRunForm, found: OnHub | None) -> Run:
     )
 
 
-@transaction.atomic
 def _change_draft(request: HttpRequest, run: Run, form: DraftForm, found: OnHub | None) -> None:
     """Apply the form's changes to the draft, either all or none. Raises Problem."""
     recipe, person = form.recipe(), person_in(request)
     dataset = stored_text(person, form, found)
     licence = form.cleaned_data["licence"] or (dataset or run.dataset).licence
-    drafts.change_draft(
-        run=run, recipe=recipe, licence=licence, dataset=dataset, automatic_steps=form.automatic_steps, by=person
-    )
-    _change_words(person, run, form)
+    with drafts.used_or_gone(dataset):
+        drafts.change_draft(
+            run=run, recipe=recipe, licence=licence, dataset=dataset, automatic_steps=form.automatic_steps, by=person
+        )
+        _change_words(person, run, form)
 
 
 def _change_words(person: Person, run: Run, form: WordsForm | DraftForm) -> None:

@@ -5,7 +5,6 @@ from typing import NamedTuple
 from uuid import UUID
 
 from django.contrib.auth.decorators import login_required
-from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
@@ -16,7 +15,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Material
 from runs.access import Viewer, access_managed_run
 from runs.datasets.hub_sources import OnHub
-from runs.datasets.services import adaptable_releases, bring_release, source_lines, whole_or_gone
+from runs.datasets.services import adaptable_releases, bring_release, source_lines
 from runs.lifecycle import drafts
 from runs.models import Dataset, Release, Run
 from runs.storage import pictures_of
@@ -118,7 +117,6 @@ def bring(request: HttpRequest, run: Run, beside: Beside) -> HttpResponse:
     return render(request, "web/runs/add_source.html", facts, status=400 if form.errors else 200)
 
 
-@transaction.atomic
 def _add(request: HttpRequest, run: Run, form: SourceForm, beside: Beside, found: OnHub | None) -> None:
     person = person_in(request)
     if (release := form.release) is None:
@@ -127,7 +125,7 @@ def _add(request: HttpRequest, run: Run, form: SourceForm, beside: Beside, found
         beside.require(run, release.archive, "")
         licence = form.cleaned_data["licence"]
         file = bring_release(release, organizer=person, title=run.title, licence=licence)
-    with whole_or_gone(file):
+    with drafts.used_or_gone(file):
         beside.add(run, file, person)
 
 

@@ -19,6 +19,7 @@ from web.http.requester import person_in
 
 MOST_SHOWN = 50
 TITLES: dict[Kind, Promise] = {
+    Kind.DELETE_FILES: _("Delete files from the bucket"),
     Kind.DELIVER_NOTICES: _("Send notifications"),
     Kind.EXPIRE_PENDING: _("Delete uploads that were not confirmed"),
     Kind.FORGET_NAME: _("Erase a deleted account's name"),

@@ -220,14 +220,20 @@ class TestModel:
         assert release_path(trained, "stories.zip").exists()
 
     def test_nothing_stays_of_one_that_comes_too_late(
-        self, adapting: Run, trained: Release, organizer: Person, monkeypatch: pytest.MonkeyPatch
+        self,
+        adapting: Run,
+        trained: Release,
+        organizer: Person,
+        monkeypatch: pytest.MonkeyPatch,
+        django_capture_on_commit_callbacks: Any,
     ) -> None:
         def refused(**_: Any) -> None:
             raise Problem.of("E315", state="open")
 
         monkeypatch.setattr("runs.lifecycle.drafts.set_base", refused)
         before = set(storage_root().glob("datasets/*"))
-        text = page(as_(organizer).post(self.MODEL, {"release": trained.pk, "may_share": "on"}))
+        with django_capture_on_commit_callbacks(execute=True):
+            text = page(as_(organizer).post(self.MODEL, {"release": trained.pk, "may_share": "on"}))
         assert "E315" in text
         assert set(storage_root().glob("datasets/*")) == before
         assert release_path(trained, "stories.zip").exists()
