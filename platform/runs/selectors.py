@@ -131,6 +131,7 @@ class RunPicture(RunProgress):
     machines: int
     tokens: int
     release: Release | None
+    minimum_trainers: int = 1
     leaderboard: list[LeaderboardLine] = field(default_factory=list)
     activity: list[ActivityLine] = field(default_factory=list)
     written: list[Snapshot] = field(default_factory=list)  # snapshots whose texts are shown, latest first
@@ -202,6 +203,7 @@ def _head(run: Run, sums: Totals) -> RunPicture:
         index=run.head.index,
         target_steps=recipe.target_steps,
         target_batch=recipe.target_batch,
+        minimum_trainers=recipe.minimum_trainers,
         pace_s=pace([point.at for point in reversed(points[-PACED:]) if point.at]),
         points=points,
         release=getattr(run, "release", None),

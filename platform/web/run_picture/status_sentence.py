@@ -150,6 +150,9 @@ def start_html(start: Start) -> SafeString:
 
 
 def empty_sentence(picture: RunPicture) -> str:
+    if not picture.step and picture.minimum_trainers > 1:
+        least = machines(picture.minimum_trainers)
+        return _("Nobody is training right now. The run starts once %(machines)s have joined.") % {"machines": least}
     if not picture.step:
         return _("Nobody is training right now. The first machine that joins starts the run.")
     return _(

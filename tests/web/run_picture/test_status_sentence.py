@@ -59,6 +59,7 @@ def ending(shown: RunPicture) -> RunPicture:
             "The run is at step 12 and will continue as soon as a machine joins.",
         ),
         (picture("open", step=0), [RELAY], "The first machine that joins starts the run."),
+        (picture("open", step=0, minimum_trainers=2), [RELAY], "The run starts once 2 machines have joined."),
         (picture("open"), [TEO, RELAY], "1 person on 1 machine is working on step 13."),
         (picture("open"), [TEO, NOOR, NOOR], "2 people on 3 machines are working on step 13."),
         (picture("open", pace_s=1.2), [TEO], "A step takes about 1.2 s."),
