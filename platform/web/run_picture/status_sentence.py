@@ -219,7 +219,7 @@ def to_go(picture: RunPicture) -> str:
 
 
 def trend(points: Sequence[Point], now: datetime, steps: int = 100) -> str:
-    """Return text such as “↓ 0.11 in the last hour”. For a young or slow run, it covers the last steps instead."""
+    """Return text such as “down 0.11 in the last hour”. For a young or slow run, it covers the last steps instead."""
     if len(points) < 2:
         return ""
     last, places = points[-1], range(len(points) - 1, -1, -1)
@@ -228,7 +228,7 @@ def trend(points: Sequence[Point], now: datetime, steps: int = 100) -> str:
     moved = selectors.change(points, before if hour_ago is None else hour_ago)
     if moved is None:
         return ""
-    loss = f"{'↓' if moved.loss < 0 else '↑'} {abs(moved.loss):.2f}"
+    loss = (_("down %(loss)s") if moved.loss < 0 else _("up %(loss)s")) % {"loss": f"{abs(moved.loss):.2f}"}
     if hour_ago is None:
         many = ngettext("%(loss)s in %(number)s step", "%(loss)s in %(number)s steps", moved.steps)
         return many % {"loss": loss, "number": f"{moved.steps:,}"}
@@ -288,7 +288,7 @@ def held_out_note(measured: Sequence[Measured], said: Callable[[float], str] = "
     if len(measured) < 2:
         return _("at step %(step)s") % {"step": f"{newest.step:,}"}
     if best is newest:
-        return _("best so far, at step %(step)s") % {"step": f"{best.step:,}"}
+        return _("the lowest, at step %(step)s") % {"step": f"{best.step:,}"}
     facts = {"step": f"{newest.step:,}", "best": said(best.loss), "best_step": f"{best.step:,}"}
     return _("at step %(step)s · best %(best)s at step %(best_step)s") % facts
 

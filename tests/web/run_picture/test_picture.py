@@ -67,7 +67,7 @@ def test_held_out_loss_leads_with_the_best_and_its_step() -> None:
     assert shown["loss"] == pytest.approx(6.04), "the median of the last nine"
     told = {
         (4.0,): "at step 50",
-        (4.0, 3.3): "best so far, at step 100",
+        (4.0, 3.3): "the lowest, at step 100",
         (4.0, 3.3, 4.29): "at step 150 · best 3.30 at step 100",
     }
     for losses, words in told.items():
@@ -88,7 +88,7 @@ def test_perplexity_is_told_of_models_that_are_judged_by_it() -> None:
         "none is measured": ([], ("", "")),
         "as of a masked language model": (measured(4.0, 3.3), ("", "")),
         "the newest is not the best": (judged, ("403", "at step 150 · best 27.1 at step 100")),
-        "the newest is": (judged[:2], ("27.1", "best so far, at step 100")),
+        "the newest is": (judged[:2], ("27.1", "the lowest, at step 100")),
     }
     for why, (points, words) in told.items():
         shown = picture_of(Seen(with_recipe(picture("open", heldout=points)), (), "", 0, NOON))

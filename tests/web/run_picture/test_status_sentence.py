@@ -118,17 +118,17 @@ def test_the_rest_is_estimated_only_while_it_moves() -> None:
 
 def test_the_trend_of_a_young_run_looks_a_hundred_steps_back() -> None:
     points = [Point(step, 8 - step / 100) for step in range(1, 301)]
-    assert trend(points, NOON) == "↓ 1.00 in 100 steps"
-    assert trend([Point(1, 4.0), Point(2, 4.5)], NOON) == "↑ 0.50 in 1 step"
+    assert trend(points, NOON) == "down 1.00 in 100 steps"
+    assert trend([Point(1, 4.0), Point(2, 4.5)], NOON) == "up 0.50 in 1 step"
     assert trend(points[:1], NOON) == ""
 
 
 def test_the_trend_of_an_older_run_is_that_of_an_hour() -> None:
     points = [Point(step, 8 - step / 100, NOON - timedelta(minutes=5 * (100 - step))) for step in range(1, 101)]
-    assert trend(points, NOON) == "↓ 0.12 in the last hour"
-    assert trend(points, NOON + timedelta(days=1)) == "↓ 0.12 in its last hour"
+    assert trend(points, NOON) == "down 0.12 in the last hour"
+    assert trend(points, NOON + timedelta(days=1)) == "down 0.12 in its last hour"
     slow = [Point(step, 8.0 - step, NOON - timedelta(minutes=20 * (10 - step))) for step in range(1, 11)]
-    assert trend(slow, NOON) == "↓ 5.00 in 5 steps", "three steps say little of an hour"
+    assert trend(slow, NOON) == "down 5.00 in 5 steps", "three steps say little of an hour"
 
 
 def test_a_place_is_told_with_what_is_missing_to_the_next() -> None:
