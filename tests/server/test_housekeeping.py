@@ -38,7 +38,9 @@ async def test_it_is_done_again_after_the_database_was_away(monkeypatch: pytest.
         if (fault := next(faults, None)) is not None:
             raise fault
 
+    migrated: list[bool] = []
     monkeypatch.setattr(housekeeping, "_clear", clear)
+    monkeypatch.setattr(housekeeping, "_change_tables", lambda: migrated.append(True))
     monkeypatch.setattr(housekeeping, "EVERY_S", 0.0)
     stop = asyncio.Event()
     keeping = asyncio.create_task(housekeeping.keep_house(stop))
@@ -47,6 +49,7 @@ async def test_it_is_done_again_after_the_database_was_away(monkeypatch: pytest.
             await done.get()
         stop.set()
         await keeping
+    assert migrated, "waiting migrations are looked for as well"
 
 
 def test_a_site_does_it_as_it_starts(tmp_path: Path, migrated_sqlite: Path) -> None:
