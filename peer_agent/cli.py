@@ -358,7 +358,7 @@ async def _until_asked(work: Coroutine[Any, Any, Any], leave_request: "LeaveRequ
 
 def main() -> None:
     """Run the command and end the process."""
-    os._exit(run())  # `sys.exit` would wait for threads, some of which cannot be stopped
+    os._exit(run())  # `sys.exit` would wait for threads that cannot be stopped
 
 
 def run(command: Callable[[], Any] | None = None) -> int:

@@ -121,7 +121,7 @@ def _tree(count: int, length: int) -> tuple[Squares, list[Level]]:
     return squares, levels
 
 
-# Conversion of values to small integers. A row is a chunk, divided into blocks, the last of which may be shorter. Each
+# Conversion of values to small integers. A row is a chunk, divided into blocks; the last block may be shorter. Each
 # block has a scale: its largest magnitude divided by the largest integer.
 
 Levels = NDArray[np.int8]

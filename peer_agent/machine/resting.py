@@ -145,7 +145,7 @@ def next_start(schedule: tuple[Hours, ...], now: datetime) -> str:
     return f"{DAYS[start.weekday()]} {start:%H:%M}"
 
 
-IDLE_LOOK_S = 5.0  # seconds between queries to the desktop, each of which starts a program
+IDLE_LOOK_S = 5.0  # seconds between queries to the desktop; each query starts a program
 ASK_S = 2.0  # how long to wait for a query's answer
 MONITORS = (  # commands that query a desktop's idle time in milliseconds
     (

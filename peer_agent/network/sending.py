@@ -182,7 +182,7 @@ class Outbox:
         if self._closed:
             return 0
         needed = [body for body in self._bodies[cursor : cursor + len(bodies)] if body is not None]
-        if needed:  # another attempt may have begun meanwhile
+        if needed:  # another attempt may have begun since
             await connection.send(*needed)
         return len(bodies)
 

@@ -520,7 +520,7 @@ class Host:
         self.handle(e.Paged(command.peer, command.first + len(page) - 1))
 
     def _persist(self, command: e.Persist) -> None:
-        """Write a record. The write continues even if this host dies meanwhile (rule 4)."""
+        """Write a record. The write continues even if this host dies (rule 4)."""
         database, now = self.world.database, self.world.clock.now
         is_there, at = database.answers(now), database.index
         outcome, sealed = database.persist(command.record, now)

@@ -58,7 +58,7 @@ def _is_linked(record: RecordHead, entry: SpanEntry, target: Path, logs: Sequenc
         source = span_path(log, record.index, entry.span)
         if not _is_whole(source, entry):
             continue
-        with disk_errors(target), suppress(FileNotFoundError):  # the relay may delete its file meanwhile
+        with disk_errors(target), suppress(FileNotFoundError):  # the relay may delete its file at any time
             draft = target.with_suffix(".part")
             draft.unlink(missing_ok=True)
             try:

@@ -19,7 +19,7 @@ from peer_agent.training.loop import mean_loss, memory_or_problem
 log = logging.getLogger(__name__)
 
 MOST_UNITS = 200_000  # loss units used, from the start of the held-out data, whose order is random
-TRIES = 2  # timed runs of a batch, the first of which also loads what torch needs
+TRIES = 2  # timed runs of a batch; the first also loads what torch needs
 BUDGET_S = 600.0  # seconds for the loss; the other figures may take about as long again
 
 

@@ -348,7 +348,7 @@ class Jobs:
             self.add(self.apply, action, gradient)
 
     async def apply(self, action: e.Apply, gradient: Floats) -> None:
-        """Apply an update, unless another state has been loaded meanwhile, after the current unit has been computed."""
+        """After the current unit, apply an update, unless another state has been loaded before that."""
         follower, _ = self._there()
         if self.agent.core.job == action.job:
             digest = await follower.apply(action.record.record, action.record.digest, gradient)

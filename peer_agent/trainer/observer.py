@@ -135,7 +135,7 @@ class Observer:
             await asyncio.sleep(LEADERBOARD_S)
 
     async def _ask_how_it_learns(self) -> None:
-        """Ask the site for the held-out loss and its training warning, both of which change only every few minutes."""
+        """Ask the site for the held-out loss and its training warning, which change only every few minutes."""
         access = self.agent.access
         url = f"{access.site.url}/api/v1/runs/{access.slug}"
         while True:

@@ -167,7 +167,7 @@ def renew(jobs: Iterable[Job]) -> None:
 
 
 def done(job: Job) -> None:
-    """Delete a finished job. If it was requested again meanwhile, queue it instead."""
+    """Delete a finished job. If it was requested again while it ran, queue it instead."""
     if not _leased(job).filter(is_wanted_again=False).delete()[0]:
         _give_back(job, failures=0, fault="")
 
@@ -176,7 +176,7 @@ def later(job: Job, after_s: float, fault: str = "") -> None:
     """Queue a job again after `after_s` seconds.
 
     If `fault` is set, count a failure; then only a person can bring the retry forward. If `fault` is empty and the job
-    was requested again meanwhile, make it due at once.
+    was requested again while it ran, make it due at once.
     """
     due = _in_seconds(after_s)
     if fault:
@@ -186,7 +186,7 @@ def later(job: Job, after_s: float, fault: str = "") -> None:
 
 
 def give_up(job: Job, fault: str) -> None:
-    """Leave a failed job to the operators. If it was requested again meanwhile, queue it instead."""
+    """Leave a failed job to the operators. If it was requested again while it ran, queue it instead."""
     given_up = {"state": State.FAILED, "lease": "", "leased_until": None, "failures": F("failures") + 1}
     if not _leased(job).filter(is_wanted_again=False).update(**given_up, fault=fault):
         _give_back(job, failures=0, fault=fault)

@@ -64,7 +64,7 @@ class Sockets(WebSocketsSansIOProtocol):
         self.timer = self.loop.call_later(wait_s, self._look, self.loop.time() + wait_s)
 
     def _look(self, due: float) -> None:
-        """Close the WebSocket if its agent has been silent. If this process was stopped meanwhile, read first."""
+        """Close the WebSocket if its agent has been silent. If this process was suspended, read first."""
         now = self.loop.time()
         if now - due > SILENT_S / 2:
             self.read_at = now

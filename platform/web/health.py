@@ -400,7 +400,7 @@ def check_redis() -> Finding:
             redis.ping()
     except RedisError:
         do = _("Check the server and the setting:")
-        if connection.vendor == "postgresql":  # it carries the messages meanwhile (decision 34)
+        if connection.vendor == "postgresql":  # it then carries the messages (decision 34)
             text = _("Redis does not answer. The site goes on over PostgreSQL.")
             return Finding(State.LOOK, text, {}, do, "REDIS_URL")
         return Finding(State.LOOK, _("Redis does not answer."), {}, do, "REDIS_URL", is_down=True)

@@ -23,7 +23,7 @@ GIVE_UP = 3  # leave out a unit once its gradient has been non-finite this many 
 
 
 class Source(Struct):
-    """A data source: a set of shards, each of which is leased once per epoch."""
+    """A data source: a set of shards. Each shard is leased once per epoch."""
 
     shards: tuple[int, ...]
     weight: float = 1.0  # relative to the other sources; 0 to lease no samples

@@ -1,7 +1,7 @@
 """Keep the log: append records in order, and copy other reducers' averages until a snapshot covers them.
 
 A database restored from a backup may lack the latest records here; the site then gets them back. If the site has
-meanwhile written other records, those replace the records here from the entry at which the branches diverge (rule 16).
+written other records instead, those replace the records here from the entry at which the branches diverge (rule 16).
 """
 
 from peer_agent.protocol import messages as m

@@ -233,7 +233,7 @@ def _follows(state: TrainerState) -> bool:
 
 
 def _apply(state: TrainerState, cause: Cause) -> list[Action]:
-    """Begin to apply the next record. An open round stays open meanwhile, because its averages are needed."""
+    """Begin to apply the next record. An open round stays open, because its averages are needed."""
     record = state.pending[state.index + 1]
     pause(state)
     state.jobs += 1

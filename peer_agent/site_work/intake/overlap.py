@@ -23,7 +23,7 @@ PASSAGE = 8  # in words
 WORD = re.compile(r"\w{1,12}")  # longer runs of letters, as in scripts without spaces, are split
 CONTAINED = 0.5  # a document is not held out if others contain at least this share of its passages
 SPARE = 2  # size of the candidates, as a multiple of the size to hold out
-ROUNDS = 4  # most rounds, each of which returns candidates resembling those returned before
+ROUNDS = 4  # most rounds; each returns candidates resembling those returned before
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 Digests = NDArray[np.uint64]

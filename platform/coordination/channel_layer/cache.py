@@ -60,7 +60,7 @@ class Breaker:
             self._tries_at = self._clock() + REST_S  # until then, only this call is let through
 
 
-BREAKER = Breaker()  # shared by all threads, each of which has its own cache and connections
+BREAKER = Breaker()  # shared by all threads; each has its own cache and connections
 
 
 class GuardedRedis(Redis):

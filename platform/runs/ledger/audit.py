@@ -1,7 +1,7 @@
 """An audit that compares a run's records, ledger, coverage, totals and snapshot files.
 
 Records must be signed and chained, and no sample may be used twice. All queries see the database at one moment, so a
-run may continue meanwhile. If an audit finds no fault, it stores what it found (`AuditMark`), and the next one
+run may keep training. If an audit finds no fault, it stores what it found (`AuditMark`), and the next one
 continues from there: it reads only newer entries and compares the sum of the whole ledger. If that shows a fault, it
 reads everything. Memory use grows with the number of shards and machines.
 """

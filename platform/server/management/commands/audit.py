@@ -16,7 +16,7 @@ from runs.snapshots.replay import replay_all
 class Command(BaseCommand):
     """Prints an audit's findings. Exits with status 1 if there are faults, otherwise with 0."""
 
-    help = "Check a run's log, ledger and head against one another. The run may be training meanwhile."
+    help = "Check a run's log, ledger and head against one another. The run may keep training."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("run", help="the run's short name, as in its address")
