@@ -123,6 +123,15 @@ class TestPassing:
         with contextlib.closing(await self.pass_one(place, b"GET /relay/\n\n")) as ours:
             assert ours.recv(9) == b""
 
+    async def test_path_of_no_relay_fills_no_log(self, place: Place, caplog: pytest.LogCaptureFixture) -> None:
+        for number in (7, 8):
+            with contextlib.closing(await self.pass_one(Place(place.folder, number), b"GET /relay-7/\n\n")) as ours:
+                assert ours.recv(9) == b""
+        assert caplog.records == []
+        open_door(place).close()
+        (await self.pass_one(place, b"GET /relay/\n\n")).close()
+        assert [record.levelname for record in caplog.records] == ["WARNING"], "a relay that is gone is worth a line"
+
     async def test_relay_that_hangs_does_not_block_the_site(self, place: Place, taking: HandedOver) -> None:
         ends = [await self.pass_one(place, b"x" * 16_000) for _ in range(300)]
         ends[-1].settimeout(PATIENCE_S)
