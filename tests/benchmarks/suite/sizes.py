@@ -101,6 +101,7 @@ JOBS: dict[Size, tuple[Job, ...]] = {
         Job("day", 120),
         Job("redis_restarts", 120),
         Job("spectators", 180),
+        Job("crowd", 180),
         Job("hostile", 1200, ("--rows", "all", "--seconds", "4")),
         Job("training.inner_loop", 90),
         Job("training.codecs", 300),
