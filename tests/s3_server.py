@@ -4,7 +4,8 @@ Swift is a real object store that pip installs within seconds. It checks signatu
 files and serves ranges, as a mock (moto, s3rver) would not. MinIO, Garage and Ceph are in no package registry, or need
 an account and a cluster of their own. Swift is several servers. Here all run in one process, on one disk.
 
-While the file FOLDER/trouble exists, the server answers 503 if it contains that, else after so many seconds.
+While the file FOLDER/trouble exists, the server answers 503 if the file says so. If it says 403, the server refuses to
+write or delete. Any other number is the delay of each answer in seconds.
 """
 
 import os
@@ -24,6 +25,7 @@ from swift.common.wsgi import loadapp
 
 LOCAL = "127.0.0.1"
 BUCKET = "manyhands"
+WRITES, ANSWERS = ("PUT", "POST", "DELETE"), {"503": "503 Slow Down", "403": "403 Forbidden"}
 STORES = ("account", "container", "object")
 COMMON = """[DEFAULT]
 swift_dir = {folder}
@@ -89,10 +91,10 @@ def loaded(folder: Path, name: str, text: str) -> Any:
 def troubled(app: Any, trouble: Path) -> Any:
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         said = trouble.read_text() if trouble.exists() else ""
-        if said == "503":
-            start_response("503 Slow Down", [("Content-Length", "0")])
+        if said == "503" or said == "403" and environ["REQUEST_METHOD"] in WRITES:
+            start_response(ANSWERS[said], [("Content-Length", "0")])
             return [b""]
-        eventlet.sleep(float(said or 0))
+        eventlet.sleep(0 if said == "403" else float(said or 0))
         found: Iterable[bytes] = app(environ, start_response)
         return found
 
