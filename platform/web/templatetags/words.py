@@ -1,6 +1,10 @@
 """Template filters for what pages say: errors, recipes, sizes and models' texts, in the page's language."""
 
+import re
+
 from django import template
+from django.utils.html import escape
+from django.utils.safestring import SafeString, mark_safe
 
 from peer_agent.protocol.errors import Fault
 from web.words import (
@@ -11,6 +15,8 @@ from web.words import (
     tidied,
     title_of_page,
 )
+
+IN_BACKTICKS = re.compile(r"`([^`]+)`")
 
 register = template.Library()
 register.filter("in_words", in_words_of_page)
@@ -29,3 +35,9 @@ def as_fault(written: str) -> Fault:
 @register.filter
 def title_of(fault: Fault) -> str:
     return title_of_page(fault.title)
+
+
+@register.filter
+def with_code(text: str) -> SafeString:
+    """Return the text as HTML, with what stands in backticks as code."""
+    return mark_safe(IN_BACKTICKS.sub(r"<code>\1</code>", escape(text)))  # noqa: S308: escaped

@@ -28,7 +28,14 @@ from web.run_picture.image import CARD as PREVIEW
 from web.run_picture.status_sentence import start_label, state_label, training_in, word_of
 
 ON_A_PAGE = 48  # runs per page
-FINISHED = str(Run.State.FINISHED)
+# Titles of the groups of runs, in their order on the page, by the word for the run's state.
+OTHERS = gettext_lazy("Paused or being prepared")
+GROUPS = {
+    "waiting": gettext_lazy("Waiting for volunteers"),
+    "running": gettext_lazy("Training now"),
+    "paused": OTHERS,
+    "finished": pgettext_lazy("states of runs", "Finished"),
+}
 NAMED = 2  # most people to name among those training now
 WIDE, HIGH, EDGE = 160, 48, 2  # size of a small curve, and its margin above and below
 FROM = re.compile(r"[0-9]{1,9}")
@@ -73,8 +80,7 @@ def front_page(request: HttpRequest) -> HttpResponse:
     cards = [_card(run, curves.get(run.pk, []), here.get(run.pk, [])) for run in shown]
     is_first = not begin and search == selectors.Search()
     facts = {
-        "under_way": sorted((card for card in cards if card.word != FINISHED), key=_by_need),
-        "finished": [card for card in cards if card.word == FINISHED],
+        "groups": _groups(cards),
         "is_first": is_first,
         "is_new": is_first and not request.user.is_authenticated,
         "search": search,
@@ -176,10 +182,12 @@ def _here(trainers: Sequence[OnlinePeer]) -> str:
     return _("%(names)s and %(last)s") % {"names": _(", ").join(names[:-1]), "last": names[-1]}
 
 
-def _by_need(card: Card) -> tuple[int, int]:
-    """Return a sort key: runs that need volunteers first, then the runs with the most machines."""
-    order = {"waiting": 0, "running": 1, "preparing": 2, "paused": 3, "finishing": 4, "draft": 5}
-    return order.get(card.word, len(order)), -card.machines
+def _groups(cards: Sequence[Card]) -> list[tuple[str, list[Card]]]:
+    """Return the cards by state, with the group's title: first the runs that need volunteers. No group is empty."""
+    grouped: dict[str, list[Card]] = {title: [] for title in GROUPS.values()}
+    for card in sorted(cards, key=lambda card: -card.machines):
+        grouped[GROUPS.get(card.word, OTHERS)].append(card)
+    return [(str(title), found) for title, found in grouped.items() if found]
 
 
 def small_curve(points: Sequence[Point], last_step: int) -> str:
