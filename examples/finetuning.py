@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-IGNORED = -100  # the label of a token without loss
-POOL = 16  # this many batches are cut from each set of rows sorted by length
+IGNORED = -100  # the label of a token that is left out of the loss
+POOL = 16  # number of batches cut from each pool of rows; a pool is sorted by length
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,10 @@ def model_for(kind: Any, name: str, labels: int, *, is_fresh: bool) -> Any:
 
 
 def finetune(model: Any, train: Sequence[Row], dev: Sequence[Row], settings: Settings, seed: int) -> None:
-    """Train from the weights of `model` once per learning rate. Keep the weights with the lowest loss on `dev`."""
+    """Train once per learning rate, each time from the initial weights of `model`.
+
+    Load the weights with the lowest loss on `dev` into `model`.
+    """
     model.to(settings.device)
     first = copy.deepcopy(model.state_dict())
     lowest, best = float("inf"), first
@@ -166,7 +169,7 @@ def _mean_loss(model: Any, rows: Sequence[Row], settings: Settings, padding: int
 
 @torch.no_grad()
 def answers(model: Any, rows: Sequence[Row], settings: Settings) -> Iterator[Any]:
-    """Yield the model's answer for each row: one label, or one label per token."""
+    """Yield the model's prediction for each row: one label, or one label per token."""
     model.eval()
     padding = model.config.pad_token_id or 0
     for start in range(0, len(rows), settings.batch):
@@ -177,7 +180,7 @@ def answers(model: Any, rows: Sequence[Row], settings: Settings) -> Iterator[Any
 
 
 def compared(name: str, seeds: int, score: Callable[[bool, int], float]) -> None:
-    """Print each seed's score for the released and the fresh weights, then the means, then all the scores as JSON."""
+    """Print each seed's score for released and for random weights, then the means, then all the scores as JSON."""
     found: dict[str, list[float]] = {"released": [], "fresh": []}
     for seed in range(seeds):
         for way, scores in found.items():

@@ -1,4 +1,4 @@
-"""Train in a Manyhands run with your own training loop, and record facts about each unit.
+"""Train in a Manyhands run with your own training loop, and write statistics on each unit to a CSV file.
 
     python examples/own_loop.py RUN_URL --out units.csv
 

@@ -21,7 +21,10 @@ CATEGORY = ("category", "label")
 
 
 def texts_of(path: Path) -> list[tuple[str, str]]:
-    """Return the category and text of each row. Raises SystemExit if the file lacks one of these columns."""
+    """Return the category and text of each row that has both.
+
+    Raises SystemExit if the file has no category column or no text column.
+    """
     rows = csv.DictReader(open_text(path), delimiter="\t", quoting=csv.QUOTE_NONE)
     column = next((name for name in rows.fieldnames or () if name.lower() in CATEGORY), None)
     if column is None or "text" not in (rows.fieldnames or ()):

@@ -23,7 +23,10 @@ Entity = tuple[int, int, int, str]  # number of the sentence, first word, word a
 
 
 def sentences_of(path: Path) -> list[Sentence]:
-    """Return the sentences of a file. Lines without a tag are ignored."""
+    """Return the sentences of a file with a word, a tab and a tag on each line. A blank line ends a sentence.
+
+    Lines without a tag are ignored.
+    """
     found: list[Sentence] = [([], [])]
     for line in open_text(path):
         word, _, tag = line.rpartition("\t")
@@ -36,7 +39,7 @@ def sentences_of(path: Path) -> list[Sentence]:
 
 
 def rows_of(sentences: Iterable[Sentence], numbers: dict[str, int], tokenizer: Any, length: int) -> list[Row]:
-    """Tokenize sentences. The first token of each word gets the word's label, and other tokens get no label."""
+    """Tokenize sentences. The first token of each word gets the word's label; other tokens are left out of the loss."""
     rows = []
     for words, tags in sentences:
         cut = tokenizer(words, is_split_into_words=True, truncation=True, max_length=length)
@@ -48,13 +51,16 @@ def rows_of(sentences: Iterable[Sentence], numbers: dict[str, int], tokenizer: A
 
 
 def tags_by(row: Row, found: Sequence[int], words: int, tags: Sequence[str]) -> list[str]:
-    """Return each word's tag, taken from the label of its first token. Words that were cut off get "O"."""
+    """Return each word's tag, taken from the predicted label of its first token.
+
+    Words that the length limit cut off get "O".
+    """
     labels = {word: tags[label] for word, label in zip(row.words, found, strict=True) if word is not None}
     return [labels.get(word, "O") for word in range(words)]
 
 
 def entities(tags_of_all: Iterable[Sequence[str]]) -> set[Entity]:
-    """Return whole entities, delimited by the rules of the CoNLL scoring program.
+    """Return the entities in tagged sentences, delimited by the rules of the CoNLL scoring program.
 
     An entity begins at a B tag, or at an I tag that follows a tag of another type.
     """
@@ -72,7 +78,10 @@ def entities(tags_of_all: Iterable[Sequence[str]]) -> set[Entity]:
 
 
 def f1(said: Iterable[Sequence[str]], true: Iterable[Sequence[str]]) -> float:
-    """Return F1 over whole entities: twice the number correct, over the number found plus the true number."""
+    """Return the F1 score for whole entities.
+
+    It is twice the number of correct entities, divided by the sum of the numbers of predicted and true entities.
+    """
     ours, theirs = entities(said), entities(true)
     return 2 * len(ours & theirs) / max(len(ours) + len(theirs), 1)
 

@@ -28,7 +28,10 @@ ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
 
 
 def main() -> None:
-    """Run the child process or command that the command line names. Without arguments, ask which run to join."""
+    """Run the command, or the agent's child process, that the command line names.
+
+    Without arguments, ask which run to join.
+    """
     multiprocessing.freeze_support()
     prepare_environment(os.environ)
     if sys.argv[1:3] == CHILD:
@@ -59,7 +62,10 @@ def prepare_environment(environment: MutableMapping[str, str]) -> None:
 
 
 def open_terminal() -> bool:
-    """Rerun this program in a terminal window if a file manager on Linux started it without one. Return True if so."""
+    """Rerun this program in a terminal window if a Linux file manager started it without one.
+
+    Return True if the program was rerun.
+    """
     has_one = any(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     has_screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     command = next((command for command in TERMINALS if shutil.which(command[0])), None)
@@ -94,7 +100,10 @@ def last_run() -> str:
 
 
 def ask_for_run(last: str) -> str:
-    """Ask until the user pastes a run's address, alone or within a command, and return it. Empty input means `last`."""
+    """Ask until the user pastes a run's address, alone or within a command. Return the address.
+
+    Return `last` if the user enters nothing.
+    """
     from peer_agent.machine.faults import in_readers_words
     from peer_agent.protocol.errors import Problem
     from peer_agent.site.credential import run_of

@@ -303,7 +303,7 @@ async def _relay(
 
 
 def _for_programs(json: bool) -> None:  # noqa: FBT001 (a flag of the command line)
-    """Switch the process to English for `--json`, because the output is read by programs."""
+    """Switch this process to English if it prints JSON, because programs read that output."""
     if json:
         speak(ENGLISH)
 
@@ -362,9 +362,9 @@ def main() -> None:
 
 
 def run(command: Callable[[], Any] | None = None) -> int:
-    """Run a command in this process, or the command named by the arguments. Return the exit status.
+    """Run `command` in this process, or the command that the arguments name. Return the exit status.
 
-    Print a numbered error as one sentence.
+    A numbered error is printed as one sentence.
     """
     take_variable(os.environ)
     handler = logging.StreamHandler(sys.stderr)
@@ -379,7 +379,7 @@ def run(command: Callable[[], Any] | None = None) -> int:
 
 
 def status_of(command: Callable[[], Any]) -> int:
-    """Run a command, print its errors, and return its exit status."""
+    """Run a command and return its exit status. Print its numbered errors; raise any other error."""
     try:
         command()
     except SystemExit as end:  # typer ends every command with SystemExit

@@ -36,11 +36,11 @@ from peer_agent.trainer.joining import join_run
 def collaborate(
     run_url: str, *, limits: Limits | None = None, home: Path | None = None, view: View | None = None
 ) -> Iterator[Collaboration]:
-    """Join a run for the duration of the `with` block, as `manyhands join` does. Raises Problem.
+    """Join a run for the duration of the `with` block, as `manyhands join` does.
 
     A new machine must first be approved in a browser. When the block ends normally or is interrupted by Ctrl-C, the
     agent finishes the current step. After any other error, it leaves at once. `home` defaults to the agent's folder on
-    this machine, and `view` to plain lines on standard output.
+    this machine, and `view` to plain lines on standard output. Raises Problem if the agent cannot join or fails later.
     """
     if fault := of_packages():
         raise Problem(fault)
@@ -66,7 +66,11 @@ class _AgentThread:
     """An agent that runs in its own thread, while the caller's thread computes the agent's units."""
 
     def __init__(self, run_url: str, limits: Limits, home: Home, view: View) -> None:
-        """Create the thread without starting it. Raises Problem E112, E305."""
+        """Create the thread without starting it.
+
+        Raises Problem E104 or E112 if `run_url` is not a valid http or https address, E305 if it is not a run's
+        address.
+        """
         self.run_url, self.limits, self.view = run_url, limits, view
         self.collaboration = Collaboration()
         self._enrolment = Enrolment(show=show_code, say=view.say, run=run_of(run_url))
@@ -83,7 +87,10 @@ class _AgentThread:
         self._began.wait()
 
     def leave(self, *, gently: bool) -> None:
-        """Make the agent leave, and wait until it has. If `gently`, first compute the units that this step needs."""
+        """Make the agent leave, and wait until it has left.
+
+        If `gently`, first compute the units that the current step still needs from this machine.
+        """
         self._ask(now=not gently)
         try:
             if gently:

@@ -76,7 +76,10 @@ def good(name: str, text: str) -> Check:
 
 
 def bad(name: str, fault: Fault) -> Check:
-    """Return a check that failed with a numbered error. The verdict is "warn" if training can continue."""
+    """Return a check that failed with a numbered error.
+
+    The verdict is "fail" if the error is of high severity. Otherwise, training can continue, and the verdict is "warn".
+    """
     fault, severity = sanitize_fault(fault), fault.severity
     verdict: Verdict = "fail" if severity is Severity.HIGH else "warn"
     return Check(name, verdict, in_readers_words(fault).text, fault.code, fault.title, severity)
@@ -98,7 +101,10 @@ async def examine(home: Home, site: str = "") -> list[Check]:
 
 
 def explained(checks: list[Check]) -> list[Check]:
-    """Set `explained_by` for each check whose error follows from another error on this machine or at the same site."""
+    """Set `explained_by` for each check whose error has a known cause among the other checks.
+
+    Such a cause is an error on this machine or at the same site.
+    """
     return [replace(check, explained_by=explained_by(check.code, _beside(check, checks))) for check in checks]
 
 
@@ -134,7 +140,10 @@ def check_device(seen: Callable[[], str] = gpu_name) -> Check:
 
 
 def fault_of_product(device: str) -> Fault | None:
-    """Multiply two small matrices on a device. Return a fault if this fails or if the result differs from the CPU's."""
+    """Multiply two small matrices on a device, to check that torch works there.
+
+    Return a fault if the device fails, or if its result differs from the CPU's.
+    """
     import torch
 
     ones = torch.ones(SIDE, SIDE)

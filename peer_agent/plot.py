@@ -1,5 +1,6 @@
-"""The loss curve as an SVG for pages, previews and model cards, with its layout and colours. `frontend/src/curve.ts`
-draws the live curve by the same rules. Tests compare both with `tests/golden/curve.json`.
+"""The loss curve as an SVG for pages, previews and model cards, with its layout and colors.
+
+`frontend/src/curve.ts` draws the live curve by the same rules. Tests compare both with `tests/golden/curve.json`.
 """
 
 import math
@@ -10,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 MOST_POINTS = 300
 TICKS = 5
-# Fractions of the range of losses: margin around the curve, and below the unigram line if that is lowest
+# Margins as fractions of the range of losses: around the curve, and below the unigram line if it is the lowest value
 MARGIN, MARGIN_FOR_NOTE = 0.05, 0.15
 LEAST_MARGIN = 0.05  # in nats per token
 MOST_NATS = 20.0  # above this loss, a perplexity is meaningless
@@ -34,7 +35,10 @@ class Scale(NamedTuple):
 
 
 def thinned(points: Sequence[Loss], most: int = MOST_POINTS) -> list[Loss]:
-    """Return at most `most` points. Keep the first and last, and replace groups of the rest with their means."""
+    """Return at most `most` points.
+
+    The first and last are kept. The others are replaced by the means of groups of neighboring points.
+    """
     if len(points) <= most:
         return list(points)
     inner = points[1:-1]
@@ -75,7 +79,7 @@ def ticks(low: float, high: float, most: int = TICKS) -> list[float]:
 
 
 def level_texts(levels: Sequence[float]) -> list[str]:
-    """Format levels with as many decimals as the step between them requires."""
+    """Format the labels of an axis, with as many decimals as the step between the levels requires."""
     step = levels[1] - levels[0] if len(levels) > 1 else 1.0
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     return [f"{level:.{decimals}f}" for level in levels]
@@ -175,8 +179,9 @@ def lay_out(
     as_perplexity: bool = False,
     amount: str | None = None,
 ) -> Layout | None:
-    """Lay out a curve of `points`, ordered by step. Return None if no point is finite. `as_perplexity`: label losses as
-    perplexity. `amount`: plot amounts in this unit ("" or "B"), from zero.
+    """Lay out a curve of `points`, ordered by step. Return None if no point is finite.
+
+    `as_perplexity`: label losses as perplexity. `amount`: plot amounts in this unit ("" or "B"), from zero.
     """
     shown = thinned([(step, loss) for step, loss in points if math.isfinite(loss)])
     if not shown:
@@ -203,7 +208,7 @@ def lay_out(
 
 
 def width_of(text: str, frame: Frame) -> float:
-    """Return an estimate of a text's width, with some margin."""
+    """Return an estimate of the width of a text in a drawing, with some margin."""
     return LETTER_WIDTH * frame.letter * len(text) + frame.letter / 2
 
 
@@ -228,10 +233,11 @@ def _step_labels(x: Scale, frame: Frame) -> list[Words]:
 def note_place(
     curve: Sequence[Place], level: float, width: float, letter: float, edges: tuple[float, float, float]
 ) -> tuple[float, Literal["above", "below"]]:
-    """Return where a label for the line y = `level` hides least of the curve: its right end, and its side of the line.
+    """Return the place where a label for the line y = `level` hides least of the curve.
 
-    `edges` are the plot's left, right and lower edge; `width` is the label's width, `letter` the height of its letters.
-    y grows downwards. Ties go to the right end of the line, and above the line rather than below it.
+    A place is the x position of the label's right end, and the side of the line. `edges` are the plot's left, right and
+    lower edge; `width` is the label's width, `letter` the height of its letters. y grows downwards. Ties go to the
+    right end of the line, and above the line rather than below it.
     """
     left, right, foot = edges
     sides: list[Literal["above", "below"]] = ["above", "below"] if level + 5 / 3 * letter <= foot else ["above"]
@@ -266,10 +272,10 @@ def _legend(level: float | None, frame: Frame) -> tuple[Place, Words]:
     return (x, y - frame.letter / 3), Words("held-out", x + space, y, "start")
 
 
-# The SVG contains only numbers and fixed words, so any page may include it. It has class names for a style sheet; a
-# standalone file has colours instead.
+# The SVG contains only numbers and fixed words, so any page may include it. Its class names are for a style sheet; a
+# standalone file has colors instead.
 
-# A standalone file's colours: those of `frontend/static/manyhands.css` in its light theme
+# A standalone file's colors: those of `frontend/static/manyhands.css` in its light theme
 
 PAPER: Final = "#faf8f5"
 INK: Final = "#22201d"
@@ -348,7 +354,7 @@ def _words(name: str, words: Words) -> str:
 
 
 def _under(note: Words, layout: Layout) -> str:
-    """Draw a label's background. If the label begins at its position, include the circle in front of it."""
+    """Draw a label's background. The legend's label begins at its position; include the circle in front of it."""
     width, letter = width_of(note.text, layout.frame), layout.frame.letter
     left, width = (note.x - width, width) if note.anchor == "end" else (note.x - 1.5 * letter, width + 1.5 * letter)
     place = f'x="{left:.1f}" y="{note.y - letter:.1f}"'

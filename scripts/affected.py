@@ -1,9 +1,9 @@
 """Run the tests that changes in the working tree can affect: `python -m scripts.affected [--base REV] [--list]`.
 
-A changed module affects the tests that import it, directly or through other modules, in import-linter's graph. Tests
-that send HTTP requests to the site do not import its views, so they count as importing `web.urls`. Any other changed
-file affects the tests of its room and the tests that contain its name. End-to-end tests run only if they themselves
-have changed, because `make test` runs the main ones.
+A changed module affects the tests that import it, directly or through other modules, according to the import graph.
+Tests that send HTTP requests to the site do not import its views, so they count as importing `web.urls`. A changed file
+that is not a module affects the tests of its room and the tests that contain its name. End-to-end tests run only if
+they themselves have changed, because `make test` runs the main ones.
 """
 
 import argparse
@@ -66,14 +66,14 @@ def import_graph() -> grimp.ImportGraph:
 
 
 def tests_of_modules(modules: Iterable[str], graph: grimp.ImportGraph) -> Iterator[str]:
-    """Yield the test modules among the given modules, and those that import one of them, directly or indirectly."""
+    """Yield the given modules that are test modules, and the test modules that import any of them, even indirectly."""
     for module in modules:
         if module in graph.modules:
             yield from (found for found in {module, *graph.find_downstream_modules(module)} if is_test(found))
 
 
 def tests_of_file(path: str, modules: Iterable[str]) -> Iterator[str]:
-    """Yield the test modules that a file other than a module affects: those of its room, or containing its name."""
+    """Yield the test modules that a non-module file affects: those of its room, and those that contain its name."""
     parts = path.removeprefix("platform/").removeprefix("peer_agent/").removeprefix("tests/").split("/")
     room = f"tests.{parts[0]}."
     name = Path(path).name

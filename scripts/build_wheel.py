@@ -1,7 +1,7 @@
 """Build the agent's wheel into `var/download/`: `.venv/bin/python scripts/build_wheel.py`.
 
-The wheel contains only `peer_agent`. Building it needs no network, and identical sources give identical bytes. It is
-rebuilt only if the sources have changed. scripts/setup.py calls this last.
+The wheel contains only `peer_agent`. Building it needs no network, and identical sources give identical bytes. The
+wheel is rebuilt only if the sources have changed. scripts/setup.py runs this script.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ def is_current(root: Path, download: Path) -> bool:
 
 
 def build(root: Path, download: Path) -> Path:
-    """Build the wheel, replace the older one, and return its path. Raises CalledProcessError."""
+    """Build the wheel, replace the older one, and return the new path. Raises CalledProcessError if pip fails."""
     download.mkdir(parents=True, exist_ok=True)
     built = fingerprint(root)
     # The work folder is beside the target, so that the wheel can be moved in one step. The sources are copied, so that
@@ -64,7 +64,7 @@ def build(root: Path, download: Path) -> Path:
 
 
 def clean_copy(root: Path, target: Path) -> Path:
-    """Copy only the sources, with permissions that do not depend on the checkout."""
+    """Copy the sources without compiled files, with permissions that do not depend on the checkout."""
     shutil.copytree(root / PACKAGE, target / PACKAGE, ignore=IGNORED)
     for name in BESIDE:
         shutil.copyfile(root / name, target / name)

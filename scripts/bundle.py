@@ -1,8 +1,8 @@
-"""Build a bundle of the agent for this computer's system: `python -m scripts.bundle`. It contains Python and PyTorch
-for the CPU, and people start it with a double click.
+"""Build a bundle of the agent for this computer's system: `python -m scripts.bundle`.
 
-It uses only the standard library and runs on Linux, macOS and Windows. It bundles the wheel in `var/download/`, and
-writes its archive beside it, where the site's download page finds it. The release workflow runs it on each system.
+The bundle contains Python and PyTorch for the CPU, and people start it with a double click. The script uses only the
+standard library and runs on Linux, macOS and Windows. It bundles the wheel in `var/download/` and writes the archive to
+the same folder, where the site's download page finds it. The release workflow runs the script on each system.
 """
 
 import os
@@ -36,7 +36,7 @@ NEEDLESS = (
 LICENCES = re.compile(r"(licen[cs]e|copying|notice|authors)", re.IGNORECASE)
 LICENCE_FILE = "LICENSES.txt"
 # On macOS, a double click on this file opens Terminal. Downloaded files carry a mark that makes macOS check each of
-# them. Once the user has allowed this file, it removes the mark from the others.
+# them. Once the user has allowed this file, it removes the mark from the other files.
 MAC_STARTER = f"""#!/bin/sh
 cd "$(dirname "$0")" || exit 1
 xattr -dr com.apple.quarantine . 2>/dev/null
@@ -46,7 +46,8 @@ exec ./{PROGRAM}
 
 def archive_name(wheel: str, system: str, machine: str) -> str:
     """Return the file name of a bundle. `wheel` is the wheel's name; `system` and `machine` are Python's names.
-    Windows opens zip files, and the others keep the permissions that are in a tar file.
+
+    The archive is a zip file on Windows, which can open it, and elsewhere a tar file, which keeps permissions.
     """
     version, name = wheel.split("-")[1], {"Darwin": "macos"}.get(system, system.lower())
     kind = "zip" if system == "Windows" else "tar.gz"
@@ -54,12 +55,12 @@ def archive_name(wheel: str, system: str, machine: str) -> str:
 
 
 def constraints(requirements: str) -> str:
-    """Return the exact versions in `requirements.txt` in the form that pip accepts for packages chosen elsewhere."""
+    """Return the versions pinned in `requirements.txt` as constraints for pip, which may not contain extras."""
     return re.sub(r"#.*", "", re.sub(r"\[[\w,]+\]", "", requirements))
 
 
 def make_environment(wheel: Path) -> Path:
-    """Install the wheel with everything that training needs in an environment of its own. Return its Python."""
+    """Install the wheel and everything that training needs in a new environment. Return the environment's Python."""
     run(sys.executable, "-m", "venv", "--clear", WORK / "venv")
     python = WORK / "venv" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     exact = WORK / "constraints.txt"
@@ -72,7 +73,7 @@ def make_environment(wheel: Path) -> Path:
 
 
 def freeze(python: Path) -> Path:
-    """Put the agent, Python and the packages in one folder, and return it."""
+    """Put the agent, Python and the packages in one folder, and return this folder."""
     start = WORK / f"{PROGRAM}.py"
     start.write_text(START)
     # Recipes and translations are found by name while the agent runs.
@@ -87,7 +88,7 @@ def freeze(python: Path) -> Path:
 
 
 def finish(folder: Path, packages: Path, system: str) -> None:
-    """Remove unused files from the bundle's folder. Add the packages' licences and, on macOS, the file to open."""
+    """Remove unused files from the bundle's folder. Add the licences and, on macOS, the file to double-click."""
     for pattern in NEEDLESS:
         for path in sorted((folder / "_internal").glob(pattern)):
             if path.is_dir() and not path.is_symlink():
@@ -105,14 +106,17 @@ def finish(folder: Path, packages: Path, system: str) -> None:
 
 
 def licences(packages: Path) -> Iterator[Path]:
-    """Yield the licences of Python and of the installed packages, whose paths would be too long for Windows."""
+    """Yield the paths of the licence files of Python and of the installed packages.
+
+    The bundle has their texts in a single file, because paths like these would be too long for Windows.
+    """
     pythons = (Path(os.__file__).parent / "LICENSE.txt", Path(sys.base_prefix) / "LICENSE.txt")
     found = (*pythons, *sorted(packages.glob("*.dist-info/**/*")))
     yield from (path for path in found if path.is_file() and LICENCES.search(path.name))
 
 
 def check(folder: Path) -> None:
-    """Start the program as a volunteer would. Make it load all recipes and check this computer."""
+    """Start the program as a volunteer would, make it load all recipes, and let it check this computer."""
     found = (ROOT / "peer_agent" / "recipes").glob("*/training.py")
     modules = [f"peer_agent.recipes.{path.parent.name}.training" for path in found]
     recipes = ",".join((*modules, "peer_agent.publishing.portions", "peer_agent.publishing.pushing"))

@@ -197,7 +197,7 @@ def default_of(field: inspect.Field) -> str:
 
 
 def type_name(kind: inspect.Type) -> str:
-    """Return a description of a type, with its limits."""
+    """Return a description of a field's type, with its limits."""
     match kind:
         case inspect.IntType():
             return "integer" + limits(kind.ge, kind.le)
@@ -233,7 +233,7 @@ def limits(least: float | None, most: float | None) -> str:
 
 
 def message_entries() -> str:
-    """Return the sections about all messages, by direction. A message sent in several directions is described once."""
+    """Return the sections about all messages, by direction. Messages of several directions are described once."""
     text, seen = "", set()
     for title, union in GROUPS.items():
         text += f"### {title}\n\n"
@@ -259,12 +259,15 @@ def protocol_page() -> str:
 
 
 def readable(text: str) -> str:
-    """Return a format string as Markdown, with its fields in angle brackets."""
+    """Return a format string as Markdown. Its fields appear in angle brackets."""
     return re.sub(r"\{(\w+)[^}]*\}", r"‹\1›", text).replace("\n", "  \n")
 
 
 def setup_errors() -> dict[str, list[str]]:
-    """Return the numbered errors of scripts/setup.py. That script cannot import the error catalogue."""
+    """Return the texts of the numbered errors in scripts/setup.py, by number.
+
+    They are read from its source, because that script cannot import the error catalogue.
+    """
     found: dict[str, list[str]] = {}
     for text in strings(ast.parse((ROOT / "scripts" / "setup.py").read_text(encoding="utf-8"))):
         numbered = re.match(r"(E9\d\d) (.*)", text, re.DOTALL)
@@ -284,7 +287,10 @@ def strings(tree: ast.AST) -> Iterator[str]:
 
 
 def piece(part: ast.expr) -> str:
-    """Return one part of an f-string as part of a format string: its text, or its expression's first word in braces."""
+    """Return one part of an f-string as part of a format string.
+
+    This is the part's text or, for an expression, the expression's first word in braces.
+    """
     if isinstance(part, ast.FormattedValue):
         return "{" + re.split(r"\W", ast.unparse(part.value))[0] + "}"
     return str(ast.literal_eval(part))
@@ -308,7 +314,7 @@ def error_entry(code: str, entry: Entry) -> str:
 
 
 def standing(entry: Entry) -> str:
-    """Return an error's severity, how long it stays hidden, and which errors cause it."""
+    """Return text on an error's severity, the delay before it is shown, and the errors that it follows from."""
     after = f", shown after {entry.shown_after_s:g} s" if entry.shown_after_s else ""
     causes = f" Follows from {', '.join(entry.depends_on)}." if entry.depends_on else ""
     return f"Severity: *{entry.severity}*{after}.{causes}"

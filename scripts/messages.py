@@ -1,7 +1,7 @@
 """Update the translation catalogues: `.venv/bin/python -m scripts.messages`. `--check` only reports faults.
 
 There are two catalogues per language: `django` for the site, and `manyhands` for the agent. People edit the `.po`
-files. `--compile`, which setup runs, writes the files that programs read: `.mo` files, the scripts' texts
+files. `--compile`, which setup runs, writes the files that programs read: `.mo` files, the texts of browser scripts
 (`words.json`), and two pseudo-languages with accents and brackets (`en-XA`, and `ar-XB` from right to left).
 """
 
@@ -42,7 +42,7 @@ ACCENTS = str.maketrans("aeiouycnsAEIOUYCNS", "àéîõûýçñšÀÉÎÕÛÝÇ�
 
 
 class Domain(NamedTuple):
-    """The messages of one program, and the folder of their catalogues."""
+    """The messages of one program: the files that they occur in, and the folder of their catalogues."""
 
     name: str
     folder: Path
@@ -67,7 +67,10 @@ DOMAINS = (
 
 
 def found_in(domain: Domain) -> Catalog:
-    """Return every message of a domain with the files it occurs in, without line numbers, which every edit changes."""
+    """Return every message of a domain, with the files that it occurs in.
+
+    Line numbers are left out, because every edit would change them.
+    """
     found = Catalog(project="Manyhands", charset="utf-8")
     paths = (path for pattern in domain.sources for path in sorted(ROOT.glob(pattern)))
     for path in paths:
@@ -84,7 +87,7 @@ def found_in(domain: Domain) -> Catalog:
 
 
 def add_recipes(found: Catalog) -> None:
-    """Add the texts of all recipes, which pages translate."""
+    """Add the texts of all kinds of recipe, which the site shows in the page's language."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     from peer_agent.protocol.recipe import KINDS
     from web.pages.runs.forms.recipe import COMMON  # registers all kinds of recipe
@@ -110,14 +113,14 @@ def add_recipes(found: Catalog) -> None:
 
 
 def words_of_material(material: Any) -> Iterator[str]:
-    """Yield the texts that name a recipe's data, and the files that accompany the data."""
+    """Yield the texts about a recipe's data, and about any model or tokenizer that accompanies the data."""
     if material is not None:
         yield from (material.name, material.named(2), material.unit, material.file, material.more, *material.shown)
         yield from words_of_material(material.brought)
 
 
 def add_errors(found: Catalog) -> None:
-    """Add all the texts of the error catalogue, which are not marked for translation in the code."""
+    """Add all texts of the error catalogue. The code does not mark them for translation."""
     from peer_agent.protocol.errors import CATALOGUE
 
     place: Any = ("peer_agent/protocol/errors", None)
@@ -179,7 +182,7 @@ def read(path: Path, language: str) -> Catalog:
 
 
 def without_dates(written: bytes) -> bytes:
-    """Remove volatile headers, so that the same messages give the same file."""
+    """Remove the headers with dates and tool names, so that the same messages always give the same file."""
     return re.sub(rb'"(POT-Creation-Date|PO-Revision-Date|Last-Translator|Generated-By)[^"]*"\n', b"", written)
 
 
@@ -193,7 +196,7 @@ def compile_all() -> None:
 
 
 def save(catalogue: Catalog, domain: Domain, language: str) -> None:
-    """Write the compiled form of a catalogue. For the site, also write its scripts' texts."""
+    """Write the compiled form of a catalogue. For the site, also write the texts of its browser scripts."""
     out, path = BytesIO(), domain.catalogue(language)
     catalogue.creation_date = catalogue.revision_date = NEVER  # so that equal messages give equal files
     write_mo(out, catalogue)
@@ -204,7 +207,7 @@ def save(catalogue: Catalog, domain: Domain, language: str) -> None:
 
 
 def words_of(catalogue: Catalog) -> dict[str, str]:
-    """Return the translations of the texts that scripts show."""
+    """Return the translations of the texts that browser scripts show, by their English text."""
     found: dict[str, str] = {}
     for path in sorted(ROOT.glob(SCRIPTS)):
         for said in said_in(path.read_text(encoding="utf-8")):
@@ -217,7 +220,7 @@ def words_of(catalogue: Catalog) -> dict[str, str]:
 def pseudo(found: Catalog) -> Catalog:
     """Return a pseudo-translation with accents and brackets.
 
-    Text on a page without accents was never marked for translation.
+    If a page then shows text without accents, that text was never marked for translation.
     """
     made = Catalog("en", project="Manyhands", charset="utf-8")
     for message in found:
@@ -228,7 +231,7 @@ def pseudo(found: Catalog) -> Catalog:
 
 
 def accent(text: str) -> str:
-    """Return a text with accents added, lengthened by a quarter. Placeholders, tags and entities are kept."""
+    """Return a text with accents, lengthened by a quarter. Placeholders, tags and entities stay as they are."""
     kept = PARTS.findall(text)
     parts = [part.translate(ACCENTS) for part in PARTS.split(text)]
     inside = "".join(part + tail for part, tail in zip(parts, [*kept, ""], strict=True))
@@ -262,7 +265,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; fail where a catalogue is not up to date")
     parser.add_argument("--compile", action="store_true", help="write what programs read")
     given = parser.parse_args()
-    if given.compile:  # used in images and during setup; does not search the sources
+    if given.compile:  # used in container images and during setup; does not search the sources
         compile_all()
         return 0
     faults: list[str] = []

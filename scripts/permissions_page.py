@@ -1,4 +1,4 @@
-"""The page docs/permissions.md: what each requester gets at each address, from the table that tests check."""
+"""Generate docs/permissions.md: the response to each requester at each URL, from the table that the tests check."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -6,7 +6,7 @@ from itertools import groupby
 from tests.web.permission_table import ABOUT, EVERYBODY, FURTHER, VISIBILITIES, Row, rows
 
 Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
-PARTS = {  # Parts of the site, by how addresses begin. The first match counts.
+PARTS = {  # The parts of the site, with the beginnings of their addresses. The first match counts.
     "The API": ("/api/",),
     "Runs": ("/runs/",),
     "Uploads": ("/uploads/",),
@@ -52,12 +52,12 @@ def by_part() -> dict[str, list[Row]]:
 
 
 def place_of(row: Row) -> tuple[str, str]:
-    """Return the address and method of a row. Rows that differ only in visibility share them."""
+    """Return the address and method of a row, by which rows that differ only in visibility are grouped."""
     return row.address, row.method
 
 
 def lines(place: list[Row]) -> Iterator[list[str]]:
-    """Yield the lines of the page's table for one address and method. Visibilities with equal answers share a line."""
+    """Yield the page's table rows for one address and method. Visibilities with the same responses share a row."""
     place = sorted(place, key=lambda row: ("*", *VISIBILITIES).index(row.visibility))
     for answers, found in groupby(place, key=lambda row: row.answers):
         which = [row.visibility for row in found]

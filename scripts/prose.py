@@ -32,7 +32,7 @@ def faults_of_docstring(text: str) -> list[str]:
 
 
 def faults_of_subject(subject: str) -> list[str]:
-    """Return the faults of a commit's subject, in which `room: ` may precede the verb."""
+    """Return the faults of a commit's subject. A prefix such as `room: ` may precede its verb."""
     text = re.sub(r"^[\w./ -]+: ", "", subject)
     faults = []
     if (verb := text.split(" ", 1)[0].lower()) in VERBS:
@@ -66,7 +66,7 @@ def in_tree() -> list[str]:
 def in_commits() -> list[str]:
     """Return the faults of commit subjects that origin's main branch does not have.
 
-    Return an empty list if git does not know that branch.
+    Return an empty list if this checkout does not have that branch.
     """
     command = ["git", "log", "--no-merges", "--format=%h %s", "origin/main..HEAD"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

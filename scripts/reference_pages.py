@@ -1,4 +1,4 @@
-"""The pages docs/reference/cli.md, from the agent's commands, and recipes.md, from the types of recipes."""
+"""Generate the pages docs/reference/cli.md, from the agent's commands, and recipes.md, from the recipes' types."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ changed. To write your own kind of recipe, see [Add a recipe](../adding-a-recipe
 
 
 def cli_page(table: Table) -> str:
-    """Return the page about all commands and options that are not hidden."""
+    """Return the page about the agent's commands and their options, except hidden ones."""
     os.environ["MANYHANDS_LANGUAGE"] = "en"  # the variable is read when the commands are defined
     import typer.main
     from typer.core import TyperGroup
@@ -85,7 +85,7 @@ def _row(described: inspect.Type, words: Words) -> tuple[str, ...]:
 
 
 def _bounds(described: inspect.Type) -> str:
-    """Return a value's limits or choices in words."""
+    """Return text on the limits or choices of a recipe's value."""
     match described:
         case inspect.LiteralType(values=values):
             return " or ".join(f"`{value}`" for value in values)

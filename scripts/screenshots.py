@@ -1,7 +1,7 @@
-"""Take pictures of all the main pages, using a real site, agents and a browser: `python -m scripts.screenshots`.
+"""Take screenshots of all the main pages, using a real site, agents and a browser: `python -m scripts.screenshots`.
 
-Pictures for the README go to docs/images/*.png. Every page goes to var/screenshots/*.png, in three widths, both light
-and dark. The pages show what a newcomer sees. Only the names are invented.
+Screenshots for the README go to docs/images/*.png. Those of every page go to var/screenshots/*.png, in three widths,
+both light and dark. Only the names of people, machines and runs are invented.
 """
 
 import re
@@ -25,7 +25,7 @@ from tests.end_to_end.rig.swarm import PASSWORD, Swarm  # noqa: E402
 BEST, ALL = ROOT / "docs" / "images", ROOT / "var" / "screenshots"
 # People, and the names of their machines.
 PEOPLE = {"Amina": "kitchen-laptop", "Teo": "gaming-pc", "Noor": "old-thinkpad"}
-# A command prefix that sets the host name, on Linux as root.
+# A command prefix that runs an agent under another host name. It needs Linux and root.
 NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"')
 FINISHED_STEPS, STEPS_BEFORE, STEPS = 60, 130, 1500
 RECIPE = {"width": "64", "target_batch": "96", "vocab": "1024"}
@@ -121,7 +121,7 @@ def main() -> None:
 
 
 def begun(swarm: Swarm) -> dict[str, str]:
-    """Create runs in all states, and three people with machines. Return the addresses of pages, by name."""
+    """Create runs in all states, and three people with machines. Return the values that complete the pages' paths."""
     swarm.start_site()
     people = {name: swarm.sign_up(name) for name in PEOPLE}
     amina, places = people["Amina"], {}
@@ -166,7 +166,7 @@ def limits_of(person: Visitor) -> str:
 
 
 def asked(swarm: Swarm) -> str:
-    """Start a machine that is waiting for approval, and return its code."""
+    """Start a machine that asks to be approved, and return the code that it shows."""
     swarm.start_agent("asking", token="", inside=(*NAMED, "garage-server"))
     swarm.wait(lambda: CODE.search(swarm.log("asking")), 60, "a machine asks to be approved")
     return next(found[1] for found in CODE.finditer(swarm.log("asking")))
@@ -176,7 +176,7 @@ def asked(swarm: Swarm) -> str:
 def opened(
     browser: Browser, swarm: Swarm, places: dict[str, str], page: Page, scheme: Scheme, *, scale: int = 1
 ) -> Iterator[Reader]:
-    """Open a page in a browser, and yield its reader."""
+    """Open a page in a new browser session, logged in as the person whom the page needs, and yield the session."""
     reader = Reader(browser, color_scheme=scheme, device_scale_factor=scale)
     if page.who:
         sign_in(reader, swarm.url, page.who, PASSWORD)
@@ -187,7 +187,7 @@ def opened(
 
 
 def take(reader: Reader, width: int, height: int, path: Path, *, is_whole: bool = False) -> None:
-    """Save a screenshot of a window of this size. With `is_whole`, include the part of the page below the window."""
+    """Save a screenshot of a window of this size. With `is_whole`, include the page below the window's edge."""
     reader.page.set_viewport_size({"width": width, "height": height})
     reader.page.wait_for_timeout(SETTLED_MS)
     reader.page.screenshot(path=path, full_page=is_whole)

@@ -1,7 +1,7 @@
 """Prepare `.venv` for one profile: `python3 scripts/setup.py demo|test`.
 
-Uses only the standard library, because it runs before anything is installed. It does not start the project. Every
-failure is a numbered error with its cause and remedy.
+The script uses only the standard library, because it runs before anything is installed. It does not start the project.
+Every failure is a numbered error with its cause and remedy.
 """
 
 from __future__ import annotations  # so that an older Python gets as far as its error message
@@ -52,7 +52,7 @@ class SetupError(Exception):
 
 
 def missing_prerequisites(profile: str) -> list[str]:
-    """Return everything that this machine lacks, so that the user can install it all at once."""
+    """Return complaints about everything that this machine lacks, so that the user can install it all at once."""
     found = (
         python_complaint(sys.version_info[:2]),
         venv_complaint(),
@@ -110,7 +110,7 @@ def redis_complaint(profile: str) -> str:
 def fingerprint(profile: str, torch_build: str, root: Path = ROOT) -> str:
     """Return a digest of everything that determines the content of `.venv`.
 
-    It includes the path, because an environment cannot be moved.
+    This includes the path of the checkout, because an environment cannot be moved.
     """
     digest = hashlib.sha256(f"{sys.version}\0{torch_build}\0{root}".encode())
     for name in (*REQUIREMENTS[profile], *INPUTS):
@@ -134,7 +134,10 @@ def remove_stamps(root: Path = ROOT) -> None:
 
 
 def write_stamps(profile: str, torch_build: str, root: Path = ROOT) -> None:
-    """Write the profile's stamp; call this last. `test` includes everything in `demo`, so it writes both stamps."""
+    """Write the profile's stamp, once everything is installed.
+
+    The profile `test` includes everything in `demo`, so it gets both stamps.
+    """
     for covered in ("demo", "test") if profile == "test" else ("demo",):
         stamp_path(covered, root / ".venv").write_text(fingerprint(covered, torch_build, root))
 
@@ -201,7 +204,7 @@ def install_packages(profile: str, torch_build: str) -> None:
 
 
 def install_project() -> None:
-    """Install the console script and metadata, and make the site's packages importable from any folder."""
+    """Install the `manyhands` command, and make the project's packages importable from any folder."""
     pip("install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", ROOT)
     # A path file appends to sys.path, so the folder `platform` cannot hide Python's own module.
     (site_packages() / "manyhands_rooms.pth").write_text(f"{ROOT}\n{ROOT / 'platform'}\n")
@@ -226,7 +229,10 @@ def build_wheel() -> None:
 
 
 def chosen_torch_build() -> str:
-    """Return `cpu`, or `cuda` if TORCH=cuda is set or was set when this environment was made."""
+    """Return `cpu` or `cuda`: the value of TORCH or, if it is unset, the choice made earlier for this environment.
+
+    The default is `cpu`. Raises SetupError (E909) for any other value.
+    """
     remembered = VENV / "torch-build"
     build = os.environ.get("TORCH") or (remembered.read_text().strip() if remembered.exists() else "cpu")
     if build not in {"cpu", "cuda"}:
@@ -316,7 +322,7 @@ def browser_commands(*, is_root: bool, is_debian: bool) -> list[list[str]]:
 
 
 def browser_remedy(*, is_debian: bool) -> str:
-    """Return the command that a user with sudo should run. Playwright itself asks for sudo to install libraries."""
+    """Return the command by which a user with sudo can install Chromium. Playwright itself asks for sudo."""
     if is_debian:
         return f"sudo apt-get update && sudo apt-get install -y {' '.join(DEBIANS)}"
     return f"{PYTHON} -m playwright install --with-deps chromium"
@@ -328,7 +334,7 @@ def is_debian() -> bool:
 
 
 def browser_starts() -> bool:
-    """Return True if Playwright can drive the browser on the path or, if the path has none, its own."""
+    """Return True if Playwright can start the browser found on PATH or, if there is none, its own."""
     script = (
         "import sys; from playwright.sync_api import sync_playwright\n"
         "with sync_playwright() as p:\n"
@@ -338,11 +344,11 @@ def browser_starts() -> bool:
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
-# The front end has its own stamp, so that a changed page causes a rebuild but no installation.
+# The front end has its own stamp, so that a changed page is rebuilt without installing anything.
 
 
 def frontend_fingerprint(root: Path = ROOT) -> str:
-    """Return a digest of all sources of the front end."""
+    """Return a digest of the front end's sources and build settings."""
     folder = root / "frontend"
     named = [folder / name for name in FRONTEND_INPUTS]
     sources = sorted(path for part in ("src", "static") for path in (folder / part).rglob("*") if path.is_file())
@@ -357,7 +363,7 @@ def frontend_stamp(root: Path = ROOT) -> Path:
 
 
 def is_built(root: Path = ROOT) -> bool:
-    """Return True if the built pages exist and match their sources."""
+    """Return True if the front end has been built from its current sources."""
     there = (root / BUILT / "manifest.json").exists() and (root / "frontend" / "node_modules").exists()
     stamp = frontend_stamp(root)
     return there and stamp.exists() and stamp.read_text() == frontend_fingerprint(root)
@@ -380,7 +386,7 @@ def build_frontend() -> None:
 
 
 def pack(folder: Path) -> None:
-    """Write a compressed copy of each script and style sheet beside the original, for browsers."""
+    """Write a compressed copy of each script and style sheet next to the original, for browsers that accept gzip."""
     for path in folder.rglob("*"):
         if path.suffix in (".js", ".css"):
             path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), 9, mtime=0))
@@ -409,7 +415,7 @@ def ensure_npm() -> str:
 
 
 def node_version(program: str) -> tuple[int, ...]:
-    """Return Node's major and minor version, or (0,) if it does not start."""
+    """Return the major and minor version of a Node program, or (0,) if it does not start."""
     try:
         said = subprocess.run([program, "--version"], check=False, capture_output=True, text=True).stdout
     except OSError:

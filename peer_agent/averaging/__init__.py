@@ -1,3 +1,4 @@
-"""Array arithmetic for a round: codecs, reducer, contributor and update log. It does not need torch, so relays can run
-it.
+"""Array arithmetic for a round: codecs, reducer, contributor and update log.
+
+This package does not need torch, so relays can run it.
 """

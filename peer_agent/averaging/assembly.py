@@ -1,5 +1,6 @@
 """A round's averaged gradient, assembled from chunks as they arrive.
-Chunks are tentative: only bytes whose hashes match the roots in a commit record ever leave this module (rule 6).
+
+Chunks are tentative. The gradient leaves this module only if its hashes match the roots in a commit record (rule 6).
 """
 
 import math
@@ -23,7 +24,7 @@ from peer_agent.protocol.wire import Frame, Kind
 def spans_match(entry: SpanEntry, leaves: Sequence[Leaf]) -> bool:
     """Return True if these leaves hash to the root in the span's record entry and add up to its sum of squares.
 
-    A false sum would give the update a false clip factor.
+    With a wrong sum, the update would be clipped by a wrong factor.
     """
     if len(leaves) != entry.stop - entry.first:
         return False
@@ -41,7 +42,10 @@ def span_sizes(record: RecordHead, entry: SpanEntry) -> list[int]:
 def leaves_of_span(
     codec: Codec, grid: Grid, entry: SpanEntry, payloads: Sequence[bytes | memoryview]
 ) -> list[Leaf] | None:
-    """Return each chunk's leaf, or None if the payloads do not match the root and sum of squares in the record."""
+    """Decode a span's chunks and return their leaves.
+
+    Return None if the payloads do not match the root and the sum of squares in the span's record entry.
+    """
     lengths = [grid.length(chunk) for chunk in range(entry.first, entry.stop)]
     if [len(payload) for payload in payloads] != [encoded_size(codec, length) for length in lengths]:
         return None
@@ -67,8 +71,9 @@ class Assembly:
         self._lock = Lock()  # a chunk's values and leaf change together
 
     def follow(self, plan: PlanHead) -> None:
-        """Switch to this plan, keeping the chunks of unchanged spans. Raises ValueError if the grid or codec
-        differs.
+        """Switch to a new plan for the round, and keep the chunks of spans that the plan leaves unchanged.
+
+        Raises ValueError if the plan's grid or codec differs from those of this assembly.
         """
         if (Grid(plan.elements, plan.chunk_elements), plan.codec_down) != (self.grid, self.codec):
             raise ValueError("this plan needs another assembly")
@@ -81,7 +86,10 @@ class Assembly:
         self._plan, self._spans = plan, spans
 
     def keep_chunk(self, frame: Frame) -> bool:
-        """Store an averaged chunk if the plan names it. Return True if the chunk is new."""
+        """Store an averaged chunk if it belongs to the current plan.
+
+        Return True if it was stored, or False if it was already here or does not fit the plan.
+        """
         if not self._is_planned(frame) or self._leaves[frame.chunk]:
             return False
         length = self.grid.length(frame.chunk)
@@ -94,7 +102,10 @@ class Assembly:
         return True
 
     def fill(self, entry: SpanEntry, payloads: Sequence[bytes | memoryview]) -> None:
-        """Insert a span's chunks from the log. Raises Problem E111 if the bytes do not match the span's root."""
+        """Insert a span's chunks that were fetched from a relay's log.
+
+        Raises Problem E111 if the bytes do not match the span's record entry.
+        """
         leaves = leaves_of_span(self.codec, self.grid, entry, payloads)
         if leaves is None:
             raise Problem.of("E111", name=f"span {entry.span}", url="a relay's log")
@@ -112,7 +123,10 @@ class Assembly:
         return root_of([span_leaf([leaf for leaf in self._leaves[s.first : s.stop] if leaf]) for s in spans])
 
     def missing(self, record: RecordHead) -> list[SpanEntry]:
-        """Return the record's spans that this assembly lacks or that differ. Raises ValueError if the grids differ."""
+        """Return the record's spans whose chunks are missing here, or differ from those in the record.
+
+        Raises ValueError if the record has another grid or codec, or if its spans do not cover the vector.
+        """
         if (Grid(record.elements, record.chunk_elements), record.codec) != (self.grid, self.codec):
             raise ValueError("this record needs another assembly")
         if not _covers(record.spans, self.grid.chunks):
@@ -120,7 +134,10 @@ class Assembly:
         return [entry for entry in record.spans if not self._holds(entry)]
 
     def gradient(self, record: RecordHead) -> Floats | list[SpanEntry]:
-        """Return the averaged gradient [P] itself if every span matches the record; otherwise, `missing`."""
+        """Return the averaged gradient [P], without copying it, if every span matches the record.
+
+        Otherwise, return the spans that do not match, as `missing` does.
+        """
         return self.missing(record) or self._values
 
     def _is_planned(self, frame: Frame) -> bool:

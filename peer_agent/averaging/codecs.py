@@ -46,8 +46,10 @@ def encode(codec: Codec, values: Floats) -> bytes:
 
 
 def encode_rows(codec: Codec, rows: Floats, payloads: Bytes) -> None:
-    """Encode contiguous `rows` [chunks, n] into `payloads` [chunks, bytes]. Overwrites `rows` with the decoded values,
-    or with their magnitudes for some codecs. Raises ValueError if any value is not finite.
+    """Encode contiguous `rows` [chunks, n] into `payloads` [chunks, bytes].
+
+    Overwrites `rows` with the decoded values, which may lose their signs if the codec is fp16. Raises ValueError if any
+    value is not finite.
     """
     with np.errstate(all="ignore"):
         match codec:
@@ -79,7 +81,7 @@ def decode(codec: Codec, data: bytes | memoryview, length: int) -> Floats:
 
 
 def decode_into(codec: Codec, data: bytes | memoryview, values: Floats) -> None:
-    """Decode into the contiguous array `values` [n]. Raises ValueError as `decode` does."""
+    """Decode into the contiguous array `values` [n]. Raises ValueError if the number of bytes is wrong."""
     with np.errstate(all="ignore"):
         _decode(codec, data, values)
 
@@ -91,7 +93,10 @@ def sum_squares(values: Floats) -> float:
 
 
 def decode_with_leaf(codec: Codec, data: bytes | memoryview, values: Floats) -> Leaf:
-    """Decode into the contiguous array `values` [n] and return the chunk's leaf. Raises ValueError as `decode` does."""
+    """Decode into the contiguous array `values` [n] and return the chunk's leaf.
+
+    Raises ValueError if the number of bytes is wrong.
+    """
     with np.errstate(all="ignore"):
         _decode(codec, data, values)
         return leaf_of(data, sums_of_squares(values.reshape(1, -1))[0])
@@ -141,7 +146,7 @@ def _scale(rows: Floats, factors: Sequence[float]) -> None:
 def _exponent(peak: float) -> int:
     """Return the exponent that scales `peak` into [2^14, 2^15), clamped so that the factor is a normal float32."""
     fraction, exponent = math.frexp(peak)
-    # Such a fraction rounds to 1 in eleven bits, so the decoded peak is the next power of two.
+    # A fraction this large rounds up to 1 in eleven bits, so the peak decodes to the next power of two.
     rounds_up = fraction >= 1 - 2**-12
     return min(max(exponent + rounds_up - HALF_EXPONENT, LOWEST_EXPONENT), HIGHEST_EXPONENT)
 

@@ -1,5 +1,6 @@
 """A contributor's gradient sums between two commits.
-One mechanism provides carry-over, partial inclusion and error feedback (rule 9). Each chunk has a sum S of
+
+The same sums provide carry-over, partial inclusion and error feedback (rule 9). Each chunk has a sum S of
 token-weighted gradients over W tokens. The contributor sends enc(S/W). At the commit it subtracts W * dec(sent) from S.
 """
 
@@ -47,8 +48,9 @@ class Accumulator:
         return self._sending
 
     def add(self, gradient_sum: Floats) -> None:
-        """Add a gradient [P] of the summed loss. If a value is not finite, raise NotFinite and leave the sums
-        unchanged.
+        """Add a gradient [P] of the summed loss.
+
+        Raises NotFinite, and leaves the sums unchanged, if any value is not finite.
         """
         if self._sending:
             raise RuntimeError("an offered accumulator is frozen until commit or void")
@@ -60,8 +62,9 @@ class Accumulator:
             self._sum += gradient_sum
 
     def offer(self, codec: Codec, weights: Sequence[Weight]) -> Sending:
-        """Freeze the sums, divide them by the tokens in `weights`, and encode the quotients. Repeated calls return the
-        same object. Raises NotFinite if the sums have overflowed.
+        """Freeze the sums, divide them by the tokens in `weights`, and encode the quotients.
+
+        Repeated calls return the same object. Raises NotFinite if the sums have overflowed.
         """
         if self._sending is None:
             self._sending = self._encoded(codec, tuple(weights))
@@ -70,7 +73,7 @@ class Accumulator:
         return self._sending
 
     def remove_averaged(self, included: Iterable[tuple[int, int]]) -> None:
-        """Subtract the values sent for the averaged chunk ranges [first, stop), and unfreeze the sums."""
+        """Subtract what was sent for the chunk ranges [first, stop) that the commit includes. Unfreeze the sums."""
         sending = self._frozen()
         tokens = _by_chunk(sending.weights)
         for chunk in {chunk for first, stop in included for chunk in range(first, stop)}:
@@ -78,7 +81,7 @@ class Accumulator:
         self._sending = None
 
     def release(self) -> None:
-        """Unfreeze the sums after a void round, without changing them."""
+        """Unfreeze the sums, without changing them, after the coordinator has declared the round void."""
         self._frozen()
         self._sending = None
 
@@ -123,7 +126,7 @@ class Accumulator:
     def _subtract(self, chunk: int, sending: Sending, tokens: int) -> None:
         values = self._values(chunk)
         if sending.codec == "fp32":
-            values[:] = 0  # zero by definition: the division's rounding error is not a residual
+            values[:] = 0  # exactly zero: rounding errors of the division are not carried over
             return
         sent: Floats = SCRATCH.room("means", np.float32, values.size)
         decode_into(sending.codec, sending.payloads[chunk], sent)

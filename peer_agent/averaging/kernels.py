@@ -27,8 +27,9 @@ BIAS = (127 - 15 + 1) << 10
 
 
 def to_halves(values: Floats, halves: Bits) -> None:
-    """Round to half precision, ties to even. Write the bits to `halves` and the rounded magnitudes to `values`.
-    Both arrays are [n] and contiguous. Magnitudes must not exceed 65504.
+    """Round to half precision, ties to even. Write the bits to `halves` and the rounded values to `values`.
+
+    The rounded values may lose their signs. Both arrays are [n] and contiguous. Magnitudes must not exceed 65504.
     """
     if _has_torch():
         _cast(values, halves.view(np.float16))
@@ -66,8 +67,10 @@ def _all_halves() -> Floats:
 
 
 def _round(values: Floats, halves: Bits) -> None:
-    """Round to half precision by adding a power of two large enough to shift out the bits that a half cannot store. The
-    sum's lowest bits are then those of the half, and the two exponents differ by a constant.
+    """Round to half precision by adding a power of two.
+
+    The power is large enough to shift out the bits that a half cannot store. The sum's lowest bits are then those of
+    the half, and the two exponents differ by a constant.
     """
     bits = values.view(np.uint32)
     smallest = SCRATCH.once("smallest", lambda: np.full(BLOCK, SMALLEST_NORMAL).view(np.uint32))
@@ -87,15 +90,17 @@ def _round(values: Floats, halves: Bits) -> None:
     np.subtract(halves, (BIAS + TO_ITS_LAST_BIT // 2**13) % 2**16, out=halves)
 
 
-# Sums of squares must have the same bits on every machine, because leaves contain hashes of them.
+# Sums of squares must have the same bits on every machine, because each leaf contains one and leaves are hashed.
 
 Squares = NDArray[np.float64]
 Level = tuple[Squares, Squares]
 
 
 def sums_of_squares(rows: NDArray[np.float32]) -> list[float]:
-    """Return the float64 sum of squares of each row of `rows` [chunks, n]. A row with non-finite values gives inf or
-    nan. Pairs are added in a fixed tree. Squares of float32 values are exact in float64, so only the additions round.
+    """Return the float64 sum of squares of each row of `rows` [chunks, n].
+
+    A row with non-finite values gives inf or nan. Pairs are added in a fixed tree. Squares of float32 values are exact
+    in float64, so only the additions round.
     """
     count, length = rows.shape
     if not length:

@@ -31,12 +31,12 @@ class Scratch(threading.local):
         """Return this thread's scratch array `name`, with shape [elements] and arbitrary contents."""
         room = self._rooms.get(name)
         if room is None or room.size < elements:
-            self._made.clear()  # they may include views of the smaller array
+            self._made.clear()  # cached results may include views of the smaller array
             room = self._rooms[name] = np.empty(elements, kind)
         return room[:elements]
 
     def once(self, key: object, make: Callable[[], Any]) -> Any:
-        """Return the cached result of `make` for this key in this thread."""
+        """Return this thread's cached result for `key`. Call `make` to compute it if there is none."""
         if key not in self._made:
             if len(self._made) >= MOST:
                 self._made.clear()
@@ -92,8 +92,9 @@ MEMORY = Memory()
 
 
 class Payloads:
-    """One block of memory for the payloads of consecutive chunks. It lives as long as any view of it. The operating
-    system backs large blocks with large pages. Parts that are never written to take up no memory.
+    """One block of memory for the payloads of consecutive chunks. The block lives as long as any view of it.
+
+    The operating system backs large blocks with large pages. Parts that are never written to take up no memory.
     """
 
     def __init__(self, codec: Codec, grid: Grid, first: int, stop: int) -> None:

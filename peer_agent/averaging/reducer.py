@@ -1,5 +1,6 @@
-"""A reducer's arithmetic in one attempt: check chunks, sum them, and compute averages. It keeps one float32 sum per
-open chunk, however many contributors there are.
+"""A reducer's arithmetic in one attempt: check chunks, sum them, and compute averages.
+
+A reducer keeps one float32 sum per open chunk, however many contributors there are.
 """
 
 import math
@@ -52,8 +53,9 @@ class Residuals:
         self._open[attempt, chunk] = lost
 
     def commit(self, index: int, fence: int, step: int, parts: Iterable[Part]) -> None:
-        """Commit the residuals of the chunks in `parts`, which this machine averaged, and drop all others. A repeated
-        `index` changes nothing. Updates are identified by index, because steps repeat after a rollback.
+        """Commit the residuals of the chunks in `parts`, which this machine averaged, and drop all others.
+
+        `index` identifies the update, because steps repeat after a rollback. A repeated `index` changes nothing.
         """
         if index <= self._index:
             return
@@ -85,7 +87,7 @@ class ClosedSpan(Struct, frozen=True):
 
 
 def received_span(plan: OpenPlan, span: PlannedSpan, payloads: Sequence[bytes]) -> ClosedSpan:
-    """Return a span averaged by another reducer, with the root computed from the received bytes."""
+    """Return a span that another reducer averaged, with leaves and root computed from the received bytes."""
     codec, values = plan.plan.codec_down, np.empty(plan.grid.chunk_elements, np.float32)
     lengths = [plan.grid.length(chunk) for chunk in range(span.first, span.stop)]
     pairs = zip(payloads, lengths, strict=True)
@@ -118,7 +120,10 @@ class Reduction:
         self._averages: dict[int, Encoded] = {}  # by chunk
 
     def leaves(self, slot: int, data: bytes) -> Fault | None:
-        """Check and store a contributor's leaves, which commit it to its chunks before they are sent."""
+        """Check and store a contributor's leaves, which commit it to its chunks before it sends them.
+
+        Return a fault if the leaves are malformed (E206), differ from the plan (E211) or are not finite (E212).
+        """
         try:
             leaves = unpack_leaves(data)
         except ValueError as error:
@@ -136,7 +141,10 @@ class Reduction:
         return None
 
     def add(self, slot: int, chunk: int, payload: bytes | memoryview, *, again: bool = False) -> Fault | None:
-        """Check a chunk and add it to its sum, or only check it if `again`. A faulty chunk leaves the sum unchanged."""
+        """Check a chunk and add it to its sum. If `again`, only check it.
+
+        Return a fault, without changing the sum, if the chunk is faulty.
+        """
         checked = self._checked(slot, chunk, payload)
         if isinstance(checked, Fault):
             return checked
@@ -189,7 +197,10 @@ class Reduction:
         return np.empty(elements, np.float32)
 
     def _checked(self, slot: int, chunk: int, payload: bytes | memoryview) -> tuple[Floats, np.float32] | Fault:
-        """Return a chunk's values and its factor scale * tokens, or a fault. The next call overwrites the values."""
+        """Return a chunk's values and its factor, scale * tokens. Return a fault if the chunk is faulty.
+
+        The next call in this thread overwrites the values.
+        """
         entry, length = self.plan.slots[slot], self.grid.length(chunk)
         if len(payload) != (expected := encoded_size(entry.codec, length)):
             return Fault.of("E207", size=len(payload), expected=expected)

@@ -1,12 +1,12 @@
 """The update log on a relay's disk: its runs' signed records, the spans in these records, and tentative spans.
 
     <run>/records/00000007.json               record 7: head, signature and contributions, one line each
-<run>/spans/00000007-3.span               span 3 of record 7 <run>/tentative/6-2-1-3-<root>.span       step 6, fence 2,
-attempt 1, span 3: averaged, but not in a record yet <run>/lost/00000007-2.json                record 7 of the host with
-fence 2, which the log went on without
+    <run>/spans/00000007-3.span               span 3 of record 7
+    <run>/tentative/6-2-1-3-<root>.span       step 6, fence 2, attempt 1, span 3: averaged, but not yet in a record
+    <run>/lost/00000007-2.json                record 7 of the host with fence 2, replaced by a newer branch of the log
 
 Every file is either complete or absent. A record is written before its spans are moved. Opening the log completes any
-interrupted move. Records are kept for ever; their spans are deleted once a verified snapshot covers them (rule 20).
+interrupted move. Records are kept forever; their spans are deleted once a verified snapshot covers them (rule 20).
 """
 
 import mmap
@@ -49,14 +49,14 @@ TEMPORARY = ".tmp"
 
 
 class SpanFile(Struct, frozen=True, eq=False):
-    """The contents of a span file. The payloads are memory-mapped, so the disk is only read on access."""
+    """The contents of a span file. The payloads are memory-mapped, so the disk is read only when they are used."""
 
     leaves: tuple[Leaf, ...]
     payloads: tuple[memoryview, ...]
 
 
 def write_span(path: Path, leaves: Sequence[Leaf], payloads: Sequence[bytes | memoryview]) -> None:
-    """Write a span durably. Raises Problem E106."""
+    """Write a span so that it survives a power failure. Raises Problem E106 if the disk fails."""
     if len(leaves) != len(payloads):
         raise ValueError(f"{len(leaves)} leaves for {len(payloads)} chunks")
     sizes = struct.pack(f">{len(payloads)}I", *map(len, payloads))
@@ -64,7 +64,10 @@ def write_span(path: Path, leaves: Sequence[Leaf], payloads: Sequence[bytes | me
 
 
 def read_span(path: Path) -> SpanFile | None:
-    """Return the span, or None if there is no complete file. The caller compares the payloads with the leaves."""
+    """Read a span file. Return None if it is missing or incomplete.
+
+    The caller must compare the payloads with the leaves.
+    """
     try:
         with path.open("rb") as file:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -86,7 +89,7 @@ def parse_span(data: memoryview) -> SpanFile:
 
 
 def write_durably(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Write a file atomically and make sure that it survives a power failure. Raises Problem E106."""
+    """Write a file atomically and make sure that it survives a power failure. Raises Problem E106 if the disk fails."""
     with disk_errors(path):
         _write_and_rename(path, parts)
 
@@ -107,7 +110,7 @@ def _write_and_rename(path: Path, parts: Iterable[bytes | memoryview]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync a folder, so that its file names survive a power failure."""
+    """Flush a folder to disk, so that the names of its files survive a power failure."""
     if os.name == "nt":
         return  # Windows cannot open folders, and NTFS journals file names
     descriptor = os.open(folder, os.O_RDONLY)
@@ -134,7 +137,7 @@ class Head(Struct, frozen=True):
 
 
 class Held(Struct, frozen=True):
-    """The fields encoded in a tentative file's name."""
+    """The fields in the name of a tentative span's file."""
 
     step: int
     fence: int
@@ -153,7 +156,7 @@ class Held(Struct, frozen=True):
 
 
 class StoredSpan(Struct, frozen=True, eq=False):
-    """A span named by a record. The payloads are memory-mapped, so the disk is only read on access."""
+    """A record's span on this disk. The payloads are memory-mapped, so the disk is read only when they are used."""
 
     entry: SpanEntry
     leaves: tuple[Leaf, ...]
@@ -164,7 +167,10 @@ class UpdateLog:
     """The update logs of all runs under one folder. Only one process may open the folder, with one writer per run."""
 
     def __init__(self, folder: Path, site_key: bytes, keep_bytes: int = 0) -> None:
-        """Open the folder and repair anything left unfinished by a crash. `keep_bytes`: see `forget`."""
+        """Open the folder and repair anything left unfinished by a crash.
+
+        `keep_bytes`: how many bytes of each run's spans `forget` keeps.
+        """
         self._folder = folder
         self._keep_bytes = keep_bytes
         self._site_key = site_key
@@ -176,7 +182,10 @@ class UpdateLog:
     # --- spans not yet in a record ---
 
     def hold(self, run: RunId, step: int, fence: int, attempt: int, span: ClosedSpan) -> None:
-        """Store an averaged span durably, before it is reported. Raises Problem E106."""
+        """Write an averaged span to disk, before the relay reports it to the coordinator.
+
+        Raises Problem E106 if the disk fails.
+        """
         self._prepare(run)
         held = Held(step, fence, attempt, span.span, span.root.hex())
         write_span(self._at(run, "tentative") / held.name, span.leaves, span.payloads)
@@ -192,9 +201,9 @@ class UpdateLog:
     def append(self, sealed: Entry) -> tuple[Entry, ...]:
         """Append the next record, and move its spans out of the tentative folder. A repeated record changes nothing.
 
-        A record on a newer branch replaces the record at its index and all later ones (rule 16). Return the ones
-        replaced, at most a page. Raises Problem E218 if the signature is wrong, E402 if the record is not the next one,
-        Forked if it belongs to a branch that began earlier, E106 if the disk fails.
+        A record on a newer branch replaces the record at its index and all later ones (rule 16). Return the replaced
+        records, at most a page of them. Raises Problem E218 if the signature is wrong, E402 if the record does not
+        continue the log, and E106 if the disk fails. Raises Forked if the record's branch began at an earlier index.
         """
         record = open_record(sealed, self._site_key)
         replaced: tuple[Entry, ...] = ()
@@ -215,12 +224,18 @@ class UpdateLog:
         return replaced
 
     def records(self, run: RunId, first: int, limit: int) -> list[Entry]:
-        """Return up to `limit` entries, starting at index `first`. Raises Problem E402 if an entry is damaged."""
+        """Return up to `limit` entries, starting at index `first`.
+
+        Raises Problem E402 if an entry is missing or damaged.
+        """
         last = min(first + limit - 1, self.last_index(run))
         return [self._sealed(run, index) for index in range(max(first, 1), last + 1)]
 
     def page(self, run: RunId, first: int) -> tuple[Entry, ...]:
-        """Return entries from index `first` on, limited by PAGE and by PAGE_BYTES. Raises Problem E402."""
+        """Return the entries from index `first` on, limited to PAGE entries and PAGE_BYTES bytes.
+
+        The first entry is returned even if it is larger. Raises Problem E402 if an entry is missing or damaged.
+        """
         found = self.records(run, first, PAGE)
         sizes = accumulate(len(entry.head.payload) + len(entry.contributions) for entry in found)
         return tuple(entry for entry, size in zip(found, sizes, strict=True) if size <= PAGE_BYTES or entry is found[0])
@@ -247,7 +262,10 @@ class UpdateLog:
         return [entry for entry in self.record(run, index).spans if self._stored(run, index, entry) is None]
 
     def store(self, run: RunId, index: int, span: int, payloads: Sequence[bytes | memoryview]) -> None:
-        """Store a span from another relay. Raises Problem E111 (wrong bytes), E402 (not in the record), E106 (disk)."""
+        """Store a span that was fetched from another relay.
+
+        Raises Problem E111 if the bytes are wrong, E402 if the record has no such span, and E106 if the disk fails.
+        """
         record = self.record(run, index)
         entry = _entry(record, span)
         if entry is None:
@@ -258,9 +276,9 @@ class UpdateLog:
         write_span(self._span_path(run, index, span), leaves, payloads)
 
     def forget(self, run: RunId, keep_after: int) -> None:
-        """Delete spans of records up to index `keep_after`, oldest first, until `keep_bytes` of the run are left.
+        """Delete the run's spans up to record `keep_after`, oldest first, until at most `keep_bytes` of spans are left.
 
-        These spans are needed only if the site is restored from a backup older than they are.
+        The site needs these spans only if it is restored from a backup that is older than they are.
         """
         paths = sorted(self._at(run, "spans").glob("*.span"))
         size = sum(path.stat().st_size for path in paths) if self._keep_bytes else 0
@@ -314,8 +332,10 @@ class UpdateLog:
         return record.index >= 1 and digest_of(self._sealed(record.run, record.index)) == digest_of(sealed)
 
     def _take_back(self, record: RecordHead) -> tuple[Entry, ...]:
-        """Move records from the given one's index on to the folder `lost`, latest first, and delete their spans. Return
-        the oldest of them. Raises Problem E402 if the given record's host is not newer, or Forked.
+        """Move the records at and after the given record's index to the folder `lost`, and delete their spans.
+
+        Move the latest record first. Return a page of the moved records, oldest first. Raises Problem E402 if the given
+        record is not from a newer host. Raises Forked if its branch began at an earlier index.
         """
         run, index = record.run, record.index
         if index < 1 or record.fence <= self.record(run, index).fence:
@@ -334,7 +354,7 @@ class UpdateLog:
         return replaced
 
     def _settle(self, record: RecordHead) -> None:
-        """Move the tentative spans named by the record to the spans folder, and delete older tentative spans."""
+        """Move the tentative spans that the record names to the spans folder. Delete those of earlier steps."""
         named = {(record.step - 1, entry.attempt, entry.span, entry.root) for entry in record.spans}
         for held, path in self._tentative(record.run):
             if (held.step, held.attempt, held.span, held.root) in named:
@@ -355,7 +375,10 @@ class UpdateLog:
             self._settle(record)
 
     def _newest_whole(self, run: RunId, index: int) -> RecordHead | None:
-        """Return the latest readable record up to `index`. Delete damaged newer ones so that they are refetched."""
+        """Return the latest readable record up to `index`.
+
+        Delete later records, which are damaged, so that the relay fetches them again.
+        """
         for candidate in range(index, 0, -1):
             try:
                 return self.record(run, candidate)

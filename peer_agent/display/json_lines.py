@@ -23,7 +23,10 @@ FIGURES = (
 
 
 class JsonLinesView(View):
-    """Prints each event as a JSON line, and the current figures whenever the activity changes and every few seconds."""
+    """Prints each event as a JSON line.
+
+    Prints the current figures when the agent's activity changes, and otherwise every few seconds.
+    """
 
     def __init__(self, stream: TextIO = sys.stdout) -> None:
         super().__init__(stream)
@@ -48,7 +51,7 @@ class JsonLinesView(View):
         self._emit("trouble", **msgspec.structs.asdict(trouble))
 
     def show(self, line: str) -> None:
-        """Print nothing, because `tell` prints the event."""
+        """Print nothing, because `tell` prints each event as JSON."""
 
     def progress(self, step: int, samples: int, speed: float) -> None:
         """Print nothing, because `refresh` prints the figures."""
@@ -66,7 +69,7 @@ class JsonLinesView(View):
 
     @contextlib.contextmanager
     def hears_errors(self) -> Iterator[None]:
-        """If an error ends the block, print it as the last event."""
+        """If an error ends the block, print it as the last event, and raise it again."""
         try:
             yield
         except Exception as error:

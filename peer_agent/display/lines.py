@@ -1,4 +1,4 @@
-"""A view that prints the agent's work as plain lines. Other views inherit its current figures."""
+"""A view that prints the agent's work as plain lines. The other views inherit from it."""
 
 import sys
 import time
@@ -85,7 +85,7 @@ class View:
         self.show(str(event))
 
     def warn(self, text: str) -> None:
-        """Set the site's warning about training. Show it only if none was set before."""
+        """Set the site's warning about training, or clear it with "". Show a warning only if there was none before."""
         begins, self.now.warning = text and not self.now.warning, text
         if begins:
             self.tell("warning", text)
@@ -98,13 +98,13 @@ class View:
         self.look()
 
     def ended(self, *codes: str) -> None:
-        """Record the end of these faults, ignoring any that were not present."""
+        """Record that the faults with these codes have ended. Ignore codes without a current fault."""
         for code in codes:
             self.troubles.ended(code)
         self.look()
 
     def look(self) -> None:
-        """Update the faults in `now`, and show new and resolved ones."""
+        """Update the faults in `now`. Show new faults, and those that have been resolved."""
         shown = [_shown(trouble.fault) for trouble in self.troubles.shown(self.clock())]
         self.now.troubles = shown
         for code in [code for code in self._lasting if not self.troubles.lasts(code)]:
@@ -201,7 +201,7 @@ class View:
         self.refresh()
 
     def leaves(self, step: int) -> None:
-        """Show that the agent will leave after this step because it was asked to."""
+        """Show that the agent was told to leave, and will do so after this step."""
         self.is_leaving = True
         words = _("Finishing step {step}, then leaving. Press Ctrl-C again to leave now.")
         self.tell("leaving", words.format(step=f"{step + 1:,}"))
@@ -212,7 +212,7 @@ class View:
         return used_in_words(Used(self.now.energy_wh, self.now.sent_bytes))
 
     def farewell(self) -> None:
-        """Show the agent's last message, once the agent has left as requested."""
+        """Show the last message of an agent that has left on request."""
         words = _("This machine has left. Nothing was lost. Run the same command to rejoin.")
         if self.accepted:
             words = ngettext(

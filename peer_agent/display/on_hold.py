@@ -14,7 +14,10 @@ from peer_agent.site.machine_control import MachineControl, stay_on_hold
 
 
 async def rest(access: RunAccess, owner: MachineControl, leave_request: LeaveRequest, view: View) -> bool:
-    """Wait until the machine may work again. Return False if it must leave the run instead. Raises Problem."""
+    """Wait until the machine may work again. Return False if it must leave the run instead.
+
+    Raises Problem if the link to the site fails for a reason that reconnecting cannot fix.
+    """
     asked_to_leave = asyncio.Event()
     leave_request.gently = asked_to_leave.set
 

@@ -1,4 +1,4 @@
-"""An agent's status: figures and one sentence, written to a small file that other commands read."""
+"""The status of an agent, as figures and one sentence. The agent writes it to a small file for other commands."""
 
 import contextlib
 import os
@@ -107,13 +107,19 @@ def write_status(home: Home, status: Status, now: float) -> None:
 
 
 def read_status(home: Home) -> Status | None:
-    """Return the status of the agent running in this home, or None if there is no agent or no readable status."""
+    """Return the status of the agent running in this home.
+
+    Return None if no agent is running, or if it has written no readable status.
+    """
     holder, status = home.holder(), last_status(home)
     return status if holder is not None and status.pid == holder and status.doing in SENTENCES else None
 
 
 def last_status(home: Home) -> Status:
-    """Return the status of the last agent in this home, which may have left. If there was none, it is empty."""
+    """Return the last status written in this home, even if its agent has left.
+
+    Return an empty status if no agent has written one.
+    """
     try:
         return msgspec.json.decode((home.folder / FILE).read_bytes(), type=Status)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
@@ -171,5 +177,5 @@ def _given(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def is_stale(status: Status, now: float) -> bool:
-    """Return True if the status is too old to come from an agent that is awake."""
+    """Return True if the status is so old that its agent must be asleep or very busy."""
     return abs(now - status.at) > STALE_S

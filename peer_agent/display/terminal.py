@@ -31,7 +31,7 @@ from peer_agent.machine.language import gettext as _
 WIDTH, BAR, SHORTEST_BAR, SHORTEST_LINE = 100, 40, 8, 20
 FIGURE_COLUMNS = (13, 15, 18, 15, 8)
 ROW = sum(FIGURE_COLUMNS) + 2 * len(FIGURE_COLUMNS)
-ALIVE, BROKEN = "green", "red"  # colours only repeat what the text says
+ALIVE, BROKEN = "green", "red"  # colors only repeat what the text says
 MOST_TROUBLES = 3  # most faults shown on the page
 LOG_BYTES = 1_000_000
 HOLD_HINT = gettext_noop("Press Ctrl-C to leave. Change what keeps it on hold on your machines page: {site}/machines/")
@@ -39,7 +39,7 @@ HINT = gettext_noop("Press Ctrl-C to finish this step and leave; press it again 
 
 
 class LiveView(View):
-    """Shows a terminal page while `live()` is active. Before and after that, it prints plain lines."""
+    """Shows a terminal page while `live()` is active, and prints plain lines before and after."""
 
     def __init__(self, stream: TextIO = sys.stdout) -> None:
         super().__init__(stream)
@@ -54,7 +54,7 @@ class LiveView(View):
             self.refresh()
 
     def tell(self, event: str, text: str, **facts: Any) -> None:
-        """Show an event. The first credit is printed above the page, because events soon scroll off it."""
+        """Show an event. The first credit is printed above the page, where later events cannot push it out."""
         if event == FIRST_CREDIT and self._live is not None:
             self.console.print(Text(text, style=f"bold {ALIVE}"))
         else:
@@ -187,7 +187,7 @@ def _one_below_the_other(figures: Sequence[tuple[str, str]]) -> Group:
 
 
 def _loss(now: Status) -> tuple[str, str]:
-    """Return the name and value of the held-out loss if known, or else of the training loss."""
+    """Return a name and a value: the held-out loss if the site has reported one, otherwise the training loss."""
     if now.heldout_loss is not None:
         return _("held-out loss"), f"{now.heldout_loss:.3f}"
     return _("training loss"), "–" if now.loss is None else f"{now.loss:.3f}"
@@ -202,7 +202,10 @@ def _rank(now: Status) -> str:
 
 
 def _troubles(now: Status, width: int) -> list[Text]:
-    """Return the current faults without truncating their text, because the remedy comes last."""
+    """Return the first MOST_TROUBLES current faults, and a line that counts the rest.
+
+    The text of a fault is never truncated, because the remedy comes last.
+    """
     shown = [_whole(trouble.line, width, BROKEN) for trouble in now.troubles[:MOST_TROUBLES]]
     more = len(now.troubles) - len(shown)
     words = ngettext("{count} more: see `manyhands status`.", "{count} more: see `manyhands status`.", more)

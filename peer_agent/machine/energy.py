@@ -28,7 +28,10 @@ class Used(NamedTuple):
 
 
 def used_in_words(used: Used) -> str:
-    """Return a sentence about what a run has used so far, or "" if that is too little to mention."""
+    """Return a sentence about the electricity and upload used for a run so far.
+
+    Return "" if the electricity is too little to mention.
+    """
     if used.energy_wh < 1:
         return ""
     words = _("About {energy} and {size} up so far.")
@@ -41,7 +44,10 @@ def in_watt_hours(energy_wh: float) -> str:
 
 
 class Reading(NamedTuple):
-    """Counters at one moment: CPU time in seconds, and energy in microjoules with the value at which it wraps."""
+    """The counters at one moment. `own_s` and `all_s`: CPU seconds of this process and of all processes.
+
+    `counters`: energy in microjoules, each with the value at which the counter wraps around.
+    """
 
     at: float
     own_s: float
@@ -59,7 +65,10 @@ class Meter:
         self._last = self._read()
 
     def look(self, *, works: bool) -> None:
-        """Add the energy used since the last call. Call this in a thread. `works`: False while the machine pauses."""
+        """Add the energy used since the last call. `works`: False while the agent is paused.
+
+        Call this in a thread, because it may run `nvidia-smi`.
+        """
         before, self._last = self._last, self._read()
         joules = processor_joules(before, self._last, self._watts)
         if works and _is_on_gpu():
@@ -74,9 +83,9 @@ class Meter:
 
 
 def processor_joules(before: Reading, now: Reading, watts: float) -> float:
-    """Return this process's share of the measured energy, in proportion to its share of the CPU time.
+    """Return this process's share of the processor's energy between two readings, by its share of the CPU time.
 
-    If no energy was measured, return what this CPU time would use at `watts` with all cores busy.
+    If the system does not measure energy, estimate it: a processor with all cores busy draws `watts`.
     """
     own_s = now.own_s - before.own_s
     if not now.counters or len(now.counters) != len(before.counters):

@@ -10,7 +10,7 @@ DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.E
 
 
 def faults_of(error: BaseException) -> list[Fault]:
-    """Return the numbered errors that an exception contains. Return [] if any part of it has no number."""
+    """Return the numbered errors in an exception or a group. Return [] if any of its parts has no number."""
     match error:
         case Problem():
             return [error.fault]

@@ -1,4 +1,4 @@
-"""This machine's hardware and free resources, and numbered errors if they are insufficient."""
+"""This machine's hardware and free resources, and the numbered errors that report a lack of them."""
 
 import contextlib
 import importlib.metadata
@@ -31,8 +31,9 @@ def of_packages() -> Fault | None:
 
 
 def install_line(*packages: str, again: bool = False) -> str:
-    """Return the command that installs packages into this environment, with this machine's build of torch. `again`:
-    replace the builds already installed.
+    """Return the command that installs packages into this environment, with the build of torch for this machine.
+
+    `again`: True to replace builds that are already installed.
     """
     names = " ".join(packages)
     if is_bundle():
@@ -50,7 +51,7 @@ def is_bundle() -> bool:
 
 
 def system_in_words(gpu: str = "") -> str:
-    """Return a description of this computer for the person approving it."""
+    """Return a short description of this computer, for the user who approves it on the site."""
     words = " ".join(part for part in (platform.system(), platform.machine()) if part)
     return ", ".join(part for part in (words, gpu or gpu_name()) if part)[:80]
 
@@ -67,7 +68,10 @@ def gpu_memory() -> int | None:
 
 
 def gpu_watts() -> float | None:
-    """Return the watts drawn by torch's GPU, or else its power limit, or None if `nvidia-smi` reports neither."""
+    """Return how many watts the GPU that torch would use draws, or else its power limit.
+
+    Return None if `nvidia-smi` reports neither.
+    """
     for fact in ("power.draw", "power.limit"):
         with contextlib.suppress(ValueError):  # “[N/A]”
             return float(_of_gpu(fact))
@@ -81,7 +85,7 @@ def _of_gpu(fact: str) -> str:
         return ""
     found = _asked(tool, f"--id={index}", fact)
     if not found and fact == "name" and not index.isdigit():
-        return _asked(tool, "--id=0", fact)  # the variable may name part of a GPU, whose free memory is unknown
+        return _asked(tool, "--id=0", fact)  # the variable may name part of a GPU; its free memory is unknown
     return found
 
 
@@ -142,7 +146,10 @@ def of_disk(free: int, folder: Path) -> Fault | None:
 
 
 def of_clock(offset_s: float) -> Fault | None:
-    """Return E204 if the site's clock is far from this machine's, E139 if it is slightly off, otherwise None."""
+    """Return a fault if the clocks of this machine and the site differ by `offset_s` seconds.
+
+    The fault is E204 if that is more than the protocol tolerates, E139 if it is less but over CLOCK_WARN_S.
+    """
     apart_s = abs(offset_s)
     if apart_s > CLOCK_TOLERANCE_S:
         return Fault.of("E204", minutes=round(apart_s / 60))
@@ -150,17 +157,23 @@ def of_clock(offset_s: float) -> Fault | None:
 
 
 def of_disk_in_use(free: int, folder: Path) -> Fault | None:
-    """Return E121 if the disk is almost full, otherwise None. While the agent runs, do not repeat the warning E138."""
+    """Return E121 if the disk is almost full, otherwise None.
+
+    The warning E138 is not repeated while the agent runs.
+    """
     return of_disk(free, folder) if free < LEAST_DISK else None
 
 
 def of_relays(missing: Collection[str], answering: Collection[str]) -> Fault | None:
-    """Return E135 if none of a run's relays answer, E136 if only some do. Both arguments are addresses."""
+    """Return E135 if none of a run's relays answer, E136 if only some do, otherwise None.
+
+    Both arguments are the addresses of relays.
+    """
     if not missing:
         return None
     return Fault.of("E136" if answering else "E135", relays=", ".join(sorted(missing)))
 
 
 def not_reached(fault: Fault) -> Fault:
-    """Return E134 with the cause of a failed attempt to reach the site."""
+    """Return E134, the error that the site cannot be reached, with the cause from `fault`."""
     return Fault.of("E134", reason=fault.cause.rstrip("."))

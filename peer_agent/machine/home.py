@@ -19,7 +19,10 @@ from peer_agent.protocol.identifiers import PeerId, RunId
 
 
 def try_lock(file: IO[str]) -> bool:
-    """Try to lock a file, opened in mode `a+`, until it is closed. Raises OSError if the disk cannot lock files."""
+    """Lock a file, opened in mode `a+`, until it is closed. Return False if another process holds the lock.
+
+    Raises OSError if the disk cannot lock files.
+    """
     return lock_descriptor(file.fileno(), blocking=False)
 
 
@@ -32,7 +35,7 @@ def sign_lock(file: IO[str]) -> None:
 
 
 def read_holder(file: IO[str]) -> int:
-    """Return the id of the process that holds, or last held, the lock, where 0 means unknown."""
+    """Return the id of the process that holds the lock, or held it last. 0 means unknown."""
     file.seek(1)
     _, _, said = file.read().partition("\n")
     return int(said) if said.isascii() and said.isdigit() else 0
@@ -65,7 +68,10 @@ class Home:
         return self.folder / "cache"
 
     def key(self) -> Ed25519PrivateKey:
-        """Return this machine's private key, creating it on the first call. It is readable only by the file's owner."""
+        """Return this machine's private key, creating it on the first call. Only the owner of the file can read it.
+
+        Raises Problem E113 if the file is damaged or cannot be read.
+        """
         path = self.folder / "machine.key"
         if not path.exists():
             self._write_privately(path, Ed25519PrivateKey.generate().private_bytes_raw().hex().encode())
@@ -102,7 +108,7 @@ class Home:
         self._write_privately(self.folder / "sites.json", content)
 
     def write(self, name: str, content: bytes) -> None:
-        """Replace a file atomically. It is readable only by its owner. Raises Problem E106."""
+        """Replace a file atomically. Only its owner can read it. Raises Problem E106 if the disk fails."""
         self._write_privately(self.folder / name, content)
 
     def _write_privately(self, path: Path, content: bytes) -> None:
@@ -119,13 +125,16 @@ class Home:
             known = msgspec.json.decode((self.folder / CREDITED).read_bytes(), type=list[str])
         if run in known:
             return False
-        with contextlib.suppress(Problem):  # a full disk is reported elsewhere
+        with contextlib.suppress(Problem):  # other parts of the agent report a full disk
             self.write(CREDITED, msgspec.json.encode([*known, run][-MOST_CREDITED:]))
         return True
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock this home against other agents until the block or the process ends. Raises Problem E102."""
+        """Lock this home against other agents until the block or the process ends.
+
+        Raises Problem E102 if another agent is using this home.
+        """
         with self._lock_file() as file:
             if not self._lock_patiently(file):
                 raise Problem.of("E102", pid=read_holder(file) or "unknown", home=self.folder)
@@ -143,7 +152,10 @@ class Home:
             return path.open("a+")
 
     def _lock_patiently(self, file: IO[str]) -> bool:
-        """Lock the home, retrying briefly because another process's `holder` may have locked it for a moment."""
+        """Lock the home. Retry briefly, because `holder` in another process locks it for a moment.
+
+        Return False if another agent keeps it locked.
+        """
         until = time.monotonic() + LOCK_S
         while not self._try_lock(file):
             if time.monotonic() > until:
@@ -167,7 +179,7 @@ def home_folder(environment: dict[str, str]) -> Path:
     return Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "manyhands"
 
 
-CACHED = ("cache",)  # files from all sites, named by digest and refetched when needed
+CACHED = ("cache",)  # files from all sites, named by their digest; the agent downloads them again when needed
 LISTENING = ("log", "listener.pem")  # files of a relay or auxiliary
 OWN = ("status.json", CREDITED, "leave", "agent.log", "agent.log.1", *LISTENING)
 

@@ -1,5 +1,7 @@
-"""Translation of messages. In the code they are in English; they are translated when shown to the user. The language
-comes from MANYHANDS_LANGUAGE or the system. Output for programs is never translated.
+"""Translation of the agent's messages, which are written in English in the code.
+
+They are translated when shown to the user. The language comes from MANYHANDS_LANGUAGE or the system. Output for
+programs is never translated.
 """
 
 import codecs
@@ -36,7 +38,7 @@ def ngettext(one: str, many: str, count: int) -> str:
 
 
 def gettext_noop(message: str) -> str:
-    """Mark a constant for extraction. `translated` looks up its translation when it is shown."""
+    """Mark a constant for translation and return it unchanged. `translated` translates it when it is shown."""
     return message
 
 
@@ -44,7 +46,7 @@ translated = gettext  # For constants that `gettext_noop` marks. Only literals i
 
 
 def speak(language: str) -> None:
-    """Switch this process to a language, regardless of the environment."""
+    """Switch this process to a language, whatever the environment asks for."""
     _Reader.catalogue = catalogue_of(language)
 
 
@@ -53,7 +55,10 @@ def is_english() -> bool:
 
 
 def columns_of(text: str) -> int:
-    """Return a text's width in terminal columns. Unlike Rich, count marks such as Bengali vowel signs as one column."""
+    """Return a text's width in terminal columns.
+
+    Unlike Rich, this counts spacing marks, such as Bengali vowel signs, as one column each.
+    """
     return sum(1 + (east_asian_width(letter) in "WF") for letter in text if category(letter) not in STACKED)
 
 
@@ -62,7 +67,7 @@ def padded(text: str, columns: int) -> str:
 
 
 def has_spacing_marks(text: str) -> bool:
-    """Return True if terminals may disagree about this text's width."""
+    """Return True if the text has spacing marks, whose width differs between terminals."""
     return any(category(letter) == "Mc" for letter in text)
 
 
@@ -83,7 +88,10 @@ def language_of(environment: Mapping[str, str]) -> str:
 
 
 def _of_system() -> str:
-    """Return the system's language, or "". Used if the environment sets no language, as is typical on Windows."""
+    """Return the system's language, or "" if it is unknown.
+
+    This is used if the environment sets no language, as is typical on Windows.
+    """
     try:
         if sys.platform == "win32":
             import ctypes
@@ -95,7 +103,10 @@ def _of_system() -> str:
 
 
 def catalogue_of(language: str) -> NullTranslations:
-    """Return the translations for a language, with or without its region. They are empty if there is no catalogue."""
+    """Return the translations for a language and region, or else for the language alone.
+
+    They are empty if there is no catalogue for either.
+    """
     from importlib.resources import files
 
     for name in dict.fromkeys((language, language.partition("_")[0])):
@@ -109,7 +120,10 @@ def catalogue_of(language: str) -> NullTranslations:
 
 
 def _writes_all_letters() -> bool:
-    """Return True if the output can encode all letters. If not, translated messages could raise errors."""
+    """Return True if the output can encode the characters of every language.
+
+    If not, printing a translated message could raise an error.
+    """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         return codecs.lookup(encoding).name.startswith("utf")
@@ -130,7 +144,10 @@ JOINERS = "\u200c\u200d"  # used in Persian, Hindi and some emoji
 
 
 def sanitize(text: str) -> str:
-    """Make untrusted text safe for a terminal: remove characters that control the cursor, colour or text direction."""
+    """Make untrusted text safe for a terminal.
+
+    Remove characters that control the cursor, color or text direction.
+    """
     return "".join(letter if letter.isprintable() or letter in JOINERS else " " * letter.isspace() for letter in text)
 
 

@@ -1,4 +1,4 @@
-"""Requests that the agent leave. The first one lets the step finish; the second ends the agent at once."""
+"""Requests that the agent leave. After the first, the agent finishes its step; after the second, it ends at once."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ FILE = "leave"  # written to the agent's home to ask it to leave
 
 
 class LeaveRequest:
-    """Handles requests that this agent leave. `gently` finishes the current work, or is None if there is none."""
+    """Handles requests that this agent leave. `gently` ends the current work; it is None if there is no work."""
 
     def __init__(self, home: Home) -> None:
         self.home = home
@@ -27,9 +27,9 @@ class LeaveRequest:
         self.is_asked = False
 
     def ask(self, cancel: Callable[[], object], *, now: bool = False) -> None:
-        """Finish the work and leave.
+        """Ask the agent to finish its work and leave.
 
-        On a second request, if `now` is True, or if there is no work, call `cancel` instead.
+        Call `cancel` instead on a second request, if `now` is True, or if the agent has no work to finish.
         """
         if self.gently is None or self.is_asked or now:
             cancel()
@@ -39,7 +39,7 @@ class LeaveRequest:
 
     async def watch(self, cancel: Callable[[], object]) -> None:
         """Watch for requests that `request_leave` in another process writes to the home."""
-        await asyncio.to_thread(self._take)  # discard a request that an earlier agent missed
+        await asyncio.to_thread(self._take)  # discard a request that was meant for an earlier agent
         while True:
             await asyncio.sleep(WATCH_S)
             asked = await asyncio.to_thread(self._take)
@@ -55,7 +55,7 @@ class LeaveRequest:
 
 
 class Unattended(ThreadPoolExecutor):
-    """An executor that does not wait for threads at exit, since those that download or compute cannot be stopped."""
+    """An executor that does not wait for its threads at exit, because downloads and computations cannot be stopped."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
         super().shutdown(wait=False, cancel_futures=True)

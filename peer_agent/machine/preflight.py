@@ -71,6 +71,7 @@ class RunFacts(RunSizes, frozen=True, kw_only=True):
 
 class Preflight(Struct, frozen=True, kw_only=True):
     """The resources that a run needs and those that are free, in bytes. None means that the site does not report them.
+
     `at_once`: samples computed together if fewer than a micro-batch, otherwise 0. `recomputes`: True if the run fits
     only if layers are recomputed. `up_bytes`, `down_bytes`: traffic per hour, or per step if `pace_s` is None.
     """
@@ -135,8 +136,10 @@ def _fits(needed: int | None, free: int | None) -> str:
 
 
 def check_fit(facts: RunFacts, free: FreeResources, folder: Path, device: str, *, disk_gb: int = DISK_GB) -> Preflight:
-    """Return the fastest settings with which the run fits on this machine. Raises Problem if there is too little memory
-    (E123), disk space (E124) or GPU memory (E125).
+    """Return the fastest settings with which the run fits on this machine.
+
+    Raises Problem E123 if there is too little memory, E124 if there is too little disk space, and E125 if there is too
+    little GPU memory.
     """
     recipe = facts.recipe
     at_once, recomputes, needs = _largest_that_fits(facts, free)
@@ -166,7 +169,9 @@ def check_fit(facts: RunFacts, free: FreeResources, folder: Path, device: str, *
 
 def _largest_that_fits(facts: RunFacts, free: FreeResources) -> tuple[int, bool, Needs]:
     """Halve the micro-batch until it fits, if the recipe allows it. If no size fits, try again with recomputation.
-    Return how many samples to compute together, True if layers must be recomputed, and the memory needed.
+
+    Return how many samples to compute together, True if layers must be recomputed, and the memory needed. Raises
+    Problem E123 or E125 if nothing fits.
     """
     whole = facts.recipe.micro_batch
     sizes = [whole] if facts.recipe.unit_is_whole else [whole >> halved for halved in range(whole.bit_length())]

@@ -28,8 +28,10 @@ DETAIL = 200  # in characters
 
 
 class Surroundings(Struct, frozen=True, kw_only=True):
-    """Observations of this machine. None means unknown. `now`: local time without a time zone. `refused`: the reasons
-    why the latest contributions, in a row, were refused.
+    """Observations of this machine. None means unknown.
+
+    `now`: local time without a time zone. `refused`: the reasons for which other machines refused its latest
+    contributions, in a row.
     """
 
     now: datetime
@@ -42,7 +44,7 @@ class Surroundings(Struct, frozen=True, kw_only=True):
 
 
 class Rest(Struct, frozen=True):
-    """The reason why this machine is paused, with a `detail`. It is falsy if the machine is working."""
+    """The reason why this machine is paused, with a `detail`. A Rest is falsy if the machine may work."""
 
     why: Why = Why.WORKS
     detail: str = ""
@@ -51,7 +53,7 @@ class Rest(Struct, frozen=True):
         return self.why is not Why.WORKS
 
 
-# Reasons that last until the owner acts
+# Pauses for these reasons last until the owner acts
 UNTIL_TOLD = frozenset({Why.REFUSED, Why.MEMORY})
 
 WORDS = {
@@ -107,7 +109,7 @@ def _reasons(wanted: Instructions, around: Surroundings) -> Iterator[Rest]:
 
 
 def in_local_time(at: int) -> str:
-    """Return the time of day, in this machine's time zone, of a time in UTC seconds."""
+    """Return the time of day in this machine's time zone. `at`: UTC seconds."""
     return f"{datetime.fromtimestamp(at):%H:%M}"  # noqa: DTZ006 (the local zone is the owner's)
 
 
@@ -125,7 +127,7 @@ def plain_name(program: str) -> str:
 
 
 def is_within(hours: Hours, now: datetime) -> bool:
-    """Return True if `now` is within these weekly hours. Both follow the local clock, including summer time."""
+    """Return True if `now` is within these weekly hours. Both are in local time, including daylight saving time."""
     minute, day = 60 * now.hour + now.minute, now.weekday()
     if hours.first < hours.stop:
         return day == hours.day and hours.first <= minute < hours.stop
@@ -159,7 +161,10 @@ MONITORS = (  # commands that query a desktop's idle time in milliseconds
 
 
 class Senses:
-    """Observes this machine as far as the owner's limits require. `blind`: the observations that it cannot make."""
+    """Observes as much of this machine as the owner's limits require.
+
+    `blind`: the observations that these limits need but this machine cannot make.
+    """
 
     def __init__(self) -> None:
         self.blind: tuple[Blind, ...] = ()
@@ -191,7 +196,7 @@ class Senses:
 
 
 def running_programs() -> Iterator[str]:
-    """Yield the names of all visible running processes except this one."""
+    """Yield the names of the running processes that this process can see, except its own."""
     for process in psutil.process_iter(["name"]):
         if process.pid != os.getpid() and (name := process.info["name"]):
             yield plain_name(name)
@@ -207,7 +212,7 @@ def on_battery_now() -> bool | None:
 
 
 def idle_now() -> float | None:
-    """Return the seconds since this machine was last used by a person, or None if unknown."""
+    """Return the seconds since a person last used this machine, or None if unknown."""
     if sys.platform == "win32":
         return _idle_on_windows()
     if sys.platform == "darwin":
@@ -305,7 +310,10 @@ class Month:
         return Moved(month, 0)
 
     def add(self, total: int, *, month: str = "") -> int:
-        """Record the total bytes transferred by this process. Return this machine's total for the month."""
+        """Record that this process has sent and received `total` bytes since it began.
+
+        Return this machine's total for the month.
+        """
         month = month or this_month()
         more, self._seen = max(total - self._seen, 0), total
         before = self.moved.bytes if self.moved.month == month else 0

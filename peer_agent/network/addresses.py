@@ -34,7 +34,10 @@ def is_loopback(host: str) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Return True if the host is this machine or on its local network. A name must resolve only to local addresses."""
+    """Return True if the host is this machine or on its local network.
+
+    A host name counts only if all its addresses are local.
+    """
     if is_loopback(host):
         return True
     literal = _literal(host)

@@ -1,5 +1,7 @@
-"""The self-signed certificate of a listener without a domain, pinned by its fingerprint (rule 38). A dialler checks
-only the fingerprint. The listener proves its identity by signing a handshake that includes the fingerprint.
+"""The self-signed certificate of a listener without a domain, pinned by its fingerprint (rule 38).
+
+The dialing peer checks only the fingerprint. The listener proves its identity by signing a handshake that includes the
+fingerprint.
 """
 
 import datetime as dt
@@ -15,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from msgspec import Struct
 
-FOR_EVER = dt.datetime(9999, 1, 1, tzinfo=dt.UTC)  # since the peer's clock may be wrong
+FOR_EVER = dt.datetime(9999, 1, 1, tzinfo=dt.UTC)  # because the peer's clock may be wrong
 LONG_AGO = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
 
 

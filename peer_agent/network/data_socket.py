@@ -1,4 +1,4 @@
-"""WebSockets that read and write in large pieces, because wake-ups take most of the CPU time on slow links."""
+"""WebSockets that read and write in large pieces. On slow links, wake-ups would take most of the CPU time."""
 
 import asyncio
 import socket
@@ -28,9 +28,10 @@ LAST_ACK = 56  # offset in Linux's `struct tcp_info` of the milliseconds since t
 
 
 class Gathering:
-    """Wakes the process once per `GATHER_BYTES` of continuous data instead of once per packet, on Linux only. The
-    system holds the bytes back (SO_RCVLOWAT), so TLS and flow control are unaffected. A timer based on the link's rate
-    resets SO_RCVLOWAT, which limits the delay whatever the peer does. Single short messages are not held back.
+    """Wakes the process once per `GATHER_BYTES` of continuous data instead of once per packet, on Linux only.
+
+    The system holds the bytes back (SO_RCVLOWAT), so TLS and flow control are unaffected. A timer based on the link's
+    rate resets SO_RCVLOWAT, which limits the delay whatever the peer does. Single short messages are not held back.
     """
 
     def __init__(self, system: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
@@ -65,14 +66,18 @@ class Gathering:
 
 
 def _patience_s(size: int, took_s: float) -> float:
-    """Return how long to wait for `GATHER_BYTES` if `size` bytes took `took_s`, or the shortest wait after silence."""
+    """Return how many seconds to wait for `GATHER_BYTES`, if `size` bytes took `took_s` seconds.
+
+    After a silence the rate is unknown, so return the shortest wait.
+    """
     is_known = took_s <= SILENCE_S
     return min(max(SLACK * took_s * GATHER_BYTES / size, SHORTEST_S), LONGEST_S) if is_known else SHORTEST_S
 
 
 class Unsent:
-    """Limits the unsent bytes in the system's buffer to what the link can send in `UNSENT_S`. Smaller buffers cause
-    many wake-ups. Larger ones are bad too, because buffered bytes can no longer be dropped.
+    """Limits the unsent bytes in the system's buffer to what the link can send in `UNSENT_S`.
+
+    A smaller limit would cause many wake-ups. A larger one would buffer bytes that this process can no longer drop.
     """
 
     def __init__(self, system: socket.socket) -> None:
@@ -98,9 +103,10 @@ class Unsent:
 
 
 class Silence:
-    """Detects a dead peer, which acknowledges nothing, whereas a slow reader still reports a full receive window.
-    TCP_USER_TIMEOUT would also end links to slow readers, because Linux treats a window as closed until a full segment
-    fits.
+    """Detects a dead peer, which acknowledges nothing.
+
+    A slow reader, in contrast, still acknowledges that its receive window is full. TCP_USER_TIMEOUT would also end
+    links to slow readers, because Linux treats a window as closed until a full segment fits.
     """
 
     def __init__(self, system: socket.socket, now: float) -> None:
@@ -169,10 +175,10 @@ class WideSocket(Socket, asyncio.BufferedProtocol):
             self.loop.call_later(LOOK_S, self._look, silence)
 
     def ping_often(self) -> None:
-        """Ping the other end regularly, and abort the connection if it sends nothing, not even an answer.
+        """Ping the other end regularly, and abort the connection if the other end stays silent.
 
-        A hung process still acknowledges bytes, so only its own answers show that it is alive. Any byte counts, since
-        answers may wait behind a long message on a slow link.
+        The system of a hung process still acknowledges bytes, so only bytes from the process show that it is alive. Any
+        byte counts, because answers may wait behind a long message on a slow link.
         """
         self._read_at = self.loop.time()
         self.loop.call_later(PING_S, self._ping, self._read_at + PING_S)
@@ -181,7 +187,7 @@ class WideSocket(Socket, asyncio.BufferedProtocol):
         now = self.loop.time()
         if self.transport.is_closing():
             return
-        if now - due > QUIET_S / 2:  # this process itself was stopped, so read first
+        if now - due > QUIET_S / 2:  # this process itself was stopped, so first read what has arrived
             self._read_at = now
         if now - self._read_at >= QUIET_S:
             self.set_connection_exc(TimeoutError(f"the other end was silent for {QUIET_S:g} seconds"))
@@ -210,11 +216,11 @@ class WideSocket(Socket, asyncio.BufferedProtocol):
 
 
 class Dialled(WideSocket, ClientConnection):
-    """The dialling end of a data link."""
+    """The dialing end of a link."""
 
 
 async def send_all(connection: Socket, messages: Sequence[bytes]) -> None:
-    """Send messages in one write, waiting while the buffers are full. Raises ConnectionClosed."""
+    """Send messages in one write, waiting while the buffers are full. Raises ConnectionClosed if the link has ended."""
     async with connection.send_context():
         for message in messages:
             connection.protocol.send_binary(message)

@@ -31,7 +31,7 @@ from peer_agent.protocol.wire import HEADER, PIECE_BYTES, Frame
 
 DIAL_S = 10.0  # deadline for connecting and the handshake together
 CLOSE_S = 2.0  # deadline for the closing exchange, after which the socket is aborted
-WRITE_LIMIT = 128 * 1024  # two of the smallest chunks, because a `drop` cannot remove buffered bytes
+WRITE_LIMIT = 128 * 1024  # two of the smallest chunks; a `drop` message cannot remove buffered bytes
 READ_QUEUE = 4  # number of buffered messages at which reading from the socket stops
 SOCKET_OPTIONS: dict[str, Any] = {
     "compression": None,
@@ -62,7 +62,10 @@ class LinkLost(Exception):
 
 
 class Refused(Exception):
-    """A numbered error ended the link. `remote`: it came from the peer. A negative `retry_after_s` means no hint."""
+    """A numbered error ended the link. `remote`: True if the error came from the peer.
+
+    `retry_after_s`: how many seconds to wait before trying again. It is negative if the other end gives no hint.
+    """
 
     def __init__(self, fault: Fault, retry_after_s: float = -1.0, *, remote: bool = True) -> None:
         super().__init__(str(fault))
@@ -70,7 +73,10 @@ class Refused(Exception):
 
 
 class Connection:
-    """One open link. Several coroutines may send, but only one may receive. Message contents are not interpreted."""
+    """One open link. Several coroutines may send, but only one may receive.
+
+    A connection passes messages on without interpreting their contents.
+    """
 
     beneath: "asyncio.Task[None] | None" = None  # the task that carries the link if a relay forwards it
 
@@ -100,20 +106,26 @@ class Connection:
         return self.session.peer
 
     async def shake_hands(self, admit: Callable[[Credential], Fault | None] = lambda _: None) -> None:
-        """Perform the handshake that opens the link. `admit` may refuse an authenticated peer."""
+        """Perform the handshake that opens the link. `admit` may refuse an authenticated peer by returning a fault.
+
+        Raises Refused if either end refuses, LinkLost if the link ends during the handshake.
+        """
         self.session.start(self._clock())
         await self._flush()
         event = await self._next_event()
         assert isinstance(event, Opened)
         self.offset_s = event.offset_s
         if event.credential is not None and (fault := admit(event.credential)) is not None:
-            self.session.outgoing()  # withdraws the session's welcome to the peer
+            self.session.outgoing()  # discards the session's welcome to the peer
             await self.close(fault)
             raise Refused(fault, remote=False)
         await self._flush()
 
     async def send(self, *bodies: Message | Frame) -> None:
-        """Send all bodies in one write, waiting while the socket's buffer is full. Raises LinkLost, Refused."""
+        """Send all bodies in one write, waiting while the socket's buffer is full.
+
+        Raises Refused if a numbered error has ended the link, LinkLost if it ended without one.
+        """
         if self._refused is not None:
             raise self._refused
         for body in bodies:
@@ -121,13 +133,19 @@ class Connection:
         await self._flush()
 
     async def receive(self) -> AnyMessage | Frame:
-        """Return the next message or frame. Raises LinkLost, Refused."""
+        """Return the next message or frame.
+
+        Raises Refused if a numbered error has ended the link, LinkLost if it ended without one.
+        """
         event = await self._next_event()
         assert isinstance(event, MessageReceived)
         return event.body
 
     async def close(self, fault: Fault | None = None, retry_after_s: float = -1.0) -> None:
-        """Send `fault`, if given. Close the link within `CLOSE_S`, or twice that if it is forwarded. Never raises."""
+        """Send `fault`, if given, and close the link. Never raises.
+
+        This takes at most `CLOSE_S`, or twice that if a relay forwards the link.
+        """
         if fault is not None and self._refused is None:
             self._refused = Refused(fault, retry_after_s, remote=False)
             self.session.refuse(fault, retry_after_s)
@@ -213,8 +231,11 @@ async def dial(
     """Open a link to `server` at `url`.
 
     `fingerprint` pins a self-signed certificate. `over` is a connected socket to use, whose traffic is counted
-    elsewhere. Plaintext ws:// is allowed to this machine and its local network, and the caller warns about it. Raises
-    Problem (E104 not reached, E105 not encrypted, E110 unexpected answer) and Refused (E217 wrong certificate).
+    elsewhere. Plaintext ws:// is allowed to this machine and its local network; the caller must warn about it.
+
+    Raises Problem E104 if the server cannot be reached, E105 if the URL is plaintext outside the local network, and
+    E110 if the server answers something unexpected. Raises Refused if either end refuses the link, with E217 if the
+    certificate is wrong.
     """
     with _in_words(url, timeout_s):
         async with asyncio.timeout(timeout_s):
@@ -231,7 +252,11 @@ async def dial(
 
 
 async def reach(url: str, *, link: Link, timeout_s: float = DIAL_S) -> None:
-    """Check that a WebSocket opens at `url`, without sending messages. Raises Problem as `dial` does."""
+    """Check that a WebSocket opens at `url`, without sending messages.
+
+    Raises Problem E104 if the server cannot be reached, E105 if the URL is plaintext outside the local network, and
+    E110 if the server answers something unexpected.
+    """
     with _in_words(url, timeout_s):
         async with asyncio.timeout(timeout_s):
             await asyncio.to_thread(check_encrypted, url, secure="wss", plain="ws")
@@ -320,8 +345,9 @@ async def keep(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Keep a link open until `handle` returns. If the link ends before that, wait (rule 41) and reconnect. Raises
-    Problem if reconnecting cannot help. Errors from `handle` other than LinkLost and Refused propagate.
+    """Keep a link open until `handle` returns. If the link ends before that, wait (rule 41) and reconnect.
+
+    Raises Problem if reconnecting cannot help. Errors from `handle` other than LinkLost and Refused propagate.
     """
     attempt = 0
     while True:
@@ -368,7 +394,10 @@ async def _once(
 
 
 async def _reason(connection: Connection, error: BaseException) -> Refused:
-    """Return why a link ended: the refusal in `error`, an unread refusal from the peer, or E104."""
+    """Return the reason why a link ended.
+
+    This is the refusal in `error`, or else a refusal from the peer that was not read yet, or else E104.
+    """
     if (refused := _find_refusal(error)) is not None:
         return refused
     try:
@@ -419,7 +448,10 @@ class _Shared:
 
 
 class OwnLink(Connection):
-    """One end of a machine's link to itself. Passes objects to the other end with no socket, handshake or copy."""
+    """One end of a machine's link to itself.
+
+    Bodies are passed to the other end as objects, without a socket, a handshake or a copy.
+    """
 
     def __init__(self, coming: deque[Any], going: deque[Any], shared: _Shared) -> None:
         self.url, self.offset_s = "", 0.0
@@ -431,7 +463,7 @@ class OwnLink(Connection):
         return None
 
     async def send(self, *bodies: Message | Frame) -> None:
-        """Queue each body once the other end has room. Raises LinkLost."""
+        """Queue each body once the other end has room. Raises LinkLost if the link has ended."""
         for body in bodies:
             await self._shared.until(lambda: len(self._going) < READ_QUEUE)
             self._going.append(body)
@@ -457,11 +489,11 @@ class OwnLink(Connection):
         self._shared.wake()
 
 
-FREE = Uplink()  # never paced, because data for this machine itself uses no uplink
+FREE = Uplink()  # never paced, because data that stays on this machine uses no uplink
 
 
 def way_out(connection: Connection, uplink: Uplink) -> Uplink:
-    """Return the uplink whose bandwidth this connection uses."""
+    """Return the uplink whose bandwidth this connection uses. A machine's link to itself uses none."""
     return FREE if isinstance(connection, OwnLink) else uplink
 
 
@@ -471,7 +503,7 @@ def own_link() -> tuple[OwnLink, OwnLink]:
 
 
 async def until_one_ends(*parts: Coroutine[Any, Any, Any]) -> None:
-    """Run coroutines until one ends, then cancel the rest. If the first one to end failed, raise its error."""
+    """Run coroutines until one of them ends, and cancel the rest. If it ended with an error, raise that error."""
     tasks = [asyncio.create_task(part) for part in parts]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

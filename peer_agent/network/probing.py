@@ -21,7 +21,7 @@ from peer_agent.protocol.bandwidth.probing import (
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.wire import HEADER, Frame, Kind
 
-HEARD_S = 0.5  # time for the other end to learn of the probe, since an unexpected frame would end the link
+HEARD_S = 0.5  # time for the other end to learn of the probe, because an unexpected frame would end the link
 FENCE = 1  # the fence in probe frames, never used in the log
 MESSAGE_BYTES = HEADER.size + FRAME_BYTES
 PAYLOAD = bytes(FRAME_BYTES)
@@ -40,7 +40,10 @@ class Prober:
         self._answers: dict[int, Connection] = {}
 
     def hear(self, probe: m.Probe, link: Connection | None) -> None:
-        """Prepare a measurement on `link` at the coordinator's request. The end that dialled the link sends first."""
+        """Prepare a measurement on `link`, as the coordinator requests. The end that dialed the link sends first.
+
+        Ignore the request if there is no link, or if a relay forwards it.
+        """
         if link is None or not link.is_direct:
             return
         expect(self._probes, probe, self._clock())
@@ -49,8 +52,9 @@ class Prober:
             self._start(link, probe.number, m.Probing(run=self.run, number=probe.number))
 
     def begun(self, peer: PeerId, probing: m.Probing, link: Connection) -> None:
-        """Prepare to send on `link` once the peer has finished. Sending both ways at once would delay
-        acknowledgements.
+        """Prepare to send on `link` once the peer has finished sending.
+
+        If both ends sent at once, acknowledgements would be delayed.
         """
         if is_expected(self._probes, peer, probing.number, self._clock()):
             self._answers = {number: to for number, to in self._answers.items() if number in self._probes.open}

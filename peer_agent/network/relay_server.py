@@ -32,7 +32,10 @@ CREDENTIAL_S = 3.0  # deadline for authentication after the socket opens (rule 4
 
 
 class Caps(Struct, frozen=True):
-    """Limits on concurrent sockets. Authenticated peers have no per-address limit, since many may share an address."""
+    """Limits on concurrent sockets.
+
+    Authenticated peers have no limit per address, because many of them may share one.
+    """
 
     per_credential: int = 4
     per_address: int = 32  # unauthenticated sockets
@@ -60,8 +63,10 @@ class Admission:
         return self._at[address] <= self._caps.per_address and len(self.strangers) <= self._caps.unauthenticated
 
     def know(self, socket: ServerConnection, link: Connection) -> Connection | None:
-        """Count an authenticated socket. If its credential has too many links, return the oldest one for the caller to
-        close, since it may be dead. Otherwise, return None. Forward links are counted by the forwarder instead.
+        """Count an authenticated socket. Forward links are not counted here, because the forwarder counts them.
+
+        If the credential has too many links, return its oldest link, which may be dead, for the caller to close.
+        Otherwise, return None.
         """
         self._no_stranger(socket)
         if link.session.link is Link.FORWARD:
@@ -114,7 +119,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port that the server listens on. A server whose connections are handed over has none."""
+        """The port that the server listens on. There is none if another process hands connections over."""
         port: int = self._listening.sockets[0].getsockname()[1]
         return port
 
@@ -129,7 +134,7 @@ class Server:
     async def listen(self, host: str, port: int, handed_over: socket.socket | None = None) -> None:
         """Listen on a port, or receive connections that another process sends through a socket.
 
-        Raises Problem E401 (port in use), E407 (cannot listen on this host).
+        Raises Problem E401 if another program uses the port, E407 if the server cannot listen on this host.
         """
         options = SOCKET_OPTIONS | {"max_size": MAX_HANDSHAKE}
         if self._certificate is not None:
@@ -220,10 +225,11 @@ class Server:
 
 
 class HandedOver(socket.socket):
-    """Acts as a listening socket, but receives connections accepted by another process on this machine.
+    """Acts as a listening socket, but receives connections that another process on this machine has accepted.
 
-    Each datagram has the client's address, a line feed, and the bytes already read; the connection itself is the
-    ancillary data (SCM_RIGHTS). `heads` keeps those bytes by file number until the connection is served.
+    Each datagram has the client's address, a line feed, and the bytes that the other process has already read. The
+    connection itself is the ancillary data (SCM_RIGHTS). `heads` keeps those bytes, by the connection's file number,
+    until the connection is served.
     """
 
     type = socket.SOCK_STREAM  # asyncio listens only on sockets of this type
@@ -246,7 +252,7 @@ class HandedOver(socket.socket):
 
 
 class _Counted(WideSocket, ServerConnection):
-    """A listener's socket. It is counted as soon as it opens, before any HTTP request."""
+    """A listener's socket. `doors` counts it as soon as it opens, before any HTTP request."""
 
     doors: Admission
     heads: dict[int, bytes]  # bytes that another process has read from connections, by file number
@@ -296,9 +302,11 @@ async def serve_data(
     forward: Handle | None = None,
     handed_over: socket.socket | None = None,
 ) -> Server:
-    """Start a peer's listener for data links. Raises Problem E401, E407. `identity_of` is called for each link, because
-    credentials are renewed. `admit` accepts or refuses an authenticated peer before the welcome. `message_bytes` limits
-    the length of messages; `handle` may raise the limit for a link.
+    """Start a peer's listener for data links.
+
+    `identity_of` is called for each link, because credentials are renewed. `admit` accepts or refuses an authenticated
+    peer before the welcome. `message_bytes` limits the length of messages; `handle` may raise the limit for a link.
+    Raises Problem E401 if another program uses the port, E407 if the listener cannot use this host.
     """
     server = Server(
         identity_of=identity_of,

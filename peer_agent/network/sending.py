@@ -15,8 +15,8 @@ from peer_agent.protocol.wire import Frame
 LEAST_AHEAD = 2  # at least this many batches may wait for one reducer's socket ...
 # ... or this fraction of the reducer's batches. This limits how far other reducers get ahead of a stalled one.
 AHEAD = 0.1
-TURN = 0.02  # one batch to every reducer makes up at most this fraction of all bytes
-PATIENCE_S = 1.0  # how long the others wait for a reducer with no room for its next batch
+TURN = 0.02  # one batch for each reducer makes up at most this fraction of all bytes
+PATIENCE_S = 1.0  # how long other reducers wait for a reducer that has no room for its next batch
 
 
 def interleave(queues: Mapping[PeerId, Sequence[int]]) -> Iterator[tuple[PeerId, int]]:
@@ -40,8 +40,10 @@ def interleave(queues: Mapping[PeerId, Sequence[int]]) -> Iterator[tuple[PeerId,
 
 
 def batch_bytes(chunks: Mapping[PeerId, Sequence[Frame]]) -> int:
-    """Return the size in bytes of a batch to one reducer. The first and last averages wait until the slowest uplink has
-    sent one batch to every reducer, so batches stay small. With few reducers, larger batches save CPU time.
+    """Return the maximum size in bytes of a batch for one reducer.
+
+    A round's first and last averages wait until the slowest uplink has sent one batch to every reducer, so batches stay
+    small. With few reducers, larger batches save CPU time.
     """
     whole = sum(size_of(frame) for frames in chunks.values() for frame in frames)
     return min(BATCH_BYTES, int(TURN * whole / max(len(chunks), 1)))
@@ -60,8 +62,8 @@ async def send_chunks(
     """Send each reducer its `first` message and its chunks. Return the error of each reducer whose link failed.
 
     `pace` limits the total bytes per second; 0 means no limit. `full_s` accumulates the seconds for which each link
-    accepted no data. If a reducer accepts no batch within `patience_s`, the others stop waiting for it. When cancelled,
-    sending stops after the current batch.
+    accepted no data. If a reducer has no room for a batch within `patience_s`, the others stop waiting for it. If this
+    coroutine is cancelled, it stops after the current batch.
     """
     bucket, loop = Bucket(), asyncio.get_running_loop()
     bucket.pace(pace, loop.time())
@@ -80,7 +82,7 @@ async def send_chunks(
 
 
 async def send_frames(connection: Connection, frames: Sequence[Frame], uplink: Uplink = UPLINK) -> None:
-    """Send frames over one link, sharing the uplink with other links. Raises LinkLost, Refused."""
+    """Send frames over one link, sharing the uplink with other links. Raises LinkLost or Refused if the link ends."""
     stream = way_out(connection, uplink).stream(sum(map(size_of, frames)))
     for ready in batches(frames):
         await stream.turn(sum(map(size_of, ready)))
@@ -116,7 +118,7 @@ class _Lane:
             self._room.release()
 
     async def grant(self, patience_s: float) -> None:
-        """Permit one more batch to this reducer. Wait up to `patience_s` for room in its queue."""
+        """Permit this reducer's lane to send one more batch. Wait up to `patience_s` for room in the lane."""
         if not self._on_its_own and self.lost is None:
             try:
                 async with asyncio.timeout(patience_s):
@@ -127,13 +129,17 @@ class _Lane:
 
 
 class Outbox:
-    """The averaged chunks that a reducer sends in one attempt, in order of completion. Each body is stored once, and
-    each receiver has a cursor into the list (rule 35). A slow receiver does not delay the others, and costs only the
-    memory for the bodies that its socket is sending.
+    """The averaged chunks that a reducer sends in one attempt, in order of completion.
+
+    Each body is stored once, and each receiver has a cursor into the list (rule 35). A slow receiver does not delay the
+    others. It costs only the memory for the bodies that its socket is sending.
     """
 
     def __init__(self, max_bytes: int, *, planned: int = 0, uplink: Uplink = UPLINK) -> None:
-        """Create an empty outbox for up to `max_bytes`. A receiver's `planned` bytes set its share of the uplink."""
+        """Create an empty outbox for up to `max_bytes`.
+
+        A receiver's share of the uplink is in proportion to its `planned` bytes.
+        """
         self.planned, self._uplink = planned or max_bytes, uplink
         self._bodies: list[Message | Frame | None] = []  # None in place of bodies no longer needed
         self._room = max_bytes
@@ -144,13 +150,16 @@ class Outbox:
         return len(self._bodies)
 
     def begin_attempt(self, kept: Collection[int]) -> None:
-        """Begin another attempt. Keep sending the earlier spans in `kept`, and drop all other chunks."""
+        """Begin another attempt. Keep sending the spans in `kept` from earlier attempts, and drop all other chunks."""
         needed = [body if not isinstance(body, Frame) or body.span in kept else None for body in self._bodies]
         self._room += sum(map(size_of, self._bodies)) - sum(map(size_of, needed))
         self._bodies = needed
 
     def publish(self, body: Message | Frame) -> None:
-        """Add a body for all receivers. Does nothing after `close`. Raises ValueError beyond the plan's total bytes."""
+        """Add a body for all receivers. Do nothing after `close`.
+
+        Raises ValueError if there are more bytes than the plan averages.
+        """
         if self._closed:
             return
         self._room -= size_of(body)
@@ -160,13 +169,16 @@ class Outbox:
         self._wake()
 
     def close(self) -> None:
-        """End the attempt and free its bodies. Receivers that still lack any fetch them from the log."""
+        """End the attempt and free its bodies. Receivers fetch any that they still lack from the log."""
         self._closed = True
         self._bodies.clear()
         self._wake()
 
     async def follow(self, connection: Connection, start: int = 0) -> int:
-        """Send bodies from index `start` until `close`. Return the index of the next body. Raises LinkLost, Refused."""
+        """Send bodies from index `start` on, until `close`. Return the index of the next body.
+
+        Raises LinkLost or Refused if the link ends.
+        """
         cursor, stream = start, way_out(connection, self._uplink).stream(self.planned)
         while not self._closed:
             if cursor < len(self._bodies):
@@ -176,7 +188,7 @@ class Outbox:
         return cursor
 
     async def _send(self, connection: Connection, stream: Stream, cursor: int) -> int:
-        """Send one batch. Return how many bodies it had, or 0 if the attempt ended while it was waiting."""
+        """Send one batch. Return how many bodies it had, or 0 if the attempt ended before the batch was sent."""
         bodies = batch(self._bodies, cursor)
         await stream.turn(sum(map(size_of, bodies)))
         if self._closed:

@@ -1,4 +1,5 @@
 """An HTTP client for the site. It exchanges small JSON objects, uploads files, and resumes and verifies downloads.
+
 Every request uses its own connection, because idle connections break when the site restarts. Bodies are streamed and
 never decompressed, so size limits also limit memory.
 """
@@ -46,7 +47,7 @@ Headers = Mapping[str, str]
 
 
 class Answered(Problem):
-    """A numbered error in the site's response. `retry_after_s` is the wait that the site requests, or 0."""
+    """A numbered error in the site's response. `retry_after_s`: seconds that the site asks to wait, or 0."""
 
     def __init__(self, fault: Fault, retry_after_s: float = 0.0) -> None:
         super().__init__(fault)
@@ -62,19 +63,28 @@ async def post_json(
     url: str, body: Mapping[str, Any] | bytes, token: str | None = None, headers: Headers | None = None
 ) -> dict[str, Any]:
     """POST a JSON object, and return the JSON object in the site's response. Pass `body` as bytes if it is signed.
-    Raises Problem with the site's error, or with E104, E105 or E110.
+
+    Raises Problem with the numbered error that the site reports. Otherwise, raises Problem E104 if the site cannot be
+    reached, E105 if the URL is plaintext outside the local network, and E110 if the response is unusable.
     """
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return await _ask("POST", url, {"Content-Type": "application/json", **_bearer(token), **(headers or {})}, data)
 
 
 async def get_json(url: str, token: str | None = None, headers: Headers | None = None) -> dict[str, Any]:
-    """GET a JSON object. Raises Problem as `post_json` does."""
+    """GET a JSON object.
+
+    Raises Problem with the numbered error that the site reports. Otherwise, raises Problem E104 if the site cannot be
+    reached, E105 if the URL is plaintext outside the local network, and E110 if the response is unusable.
+    """
     return await _ask("GET", url, {**_bearer(token), **(headers or {})})
 
 
 async def get_bytes(url: str, *, limit: int, headers: Headers | None = None) -> bytes:
-    """GET a small file into memory. Raises Problem as `post_json` does, and E110 if it is longer than `limit` bytes."""
+    """GET a small file into memory.
+
+    Raises Problem E110 if the file is longer than `limit` bytes, and otherwise as `post_json` does.
+    """
     async with _opened("GET", url, headers or {}) as response:
         body = await _body(response, limit)
     if len(body) > limit:
@@ -83,9 +93,10 @@ async def get_bytes(url: str, *, limit: int, headers: Headers | None = None) -> 
 
 
 async def greeting_of(url: str) -> float | None:
-    """Return the site's time in whole UTC seconds, or None if it sends no date. `url`: its address for health checks.
+    """Return the site's time in whole UTC seconds, or None if the site sends no date.
 
-    Raises Problem as `post_json` does, and E448 if something else answers, such as a network's login page.
+    `url`: the site's address for health checks. Raises Problem E448 if something other than the site answers, such as a
+    network's login page, and otherwise as `post_json` does.
     """
     async with _opened("GET", url, {}) as response:
         said = _object(await _body(response, ERROR_LIMIT))
@@ -99,7 +110,10 @@ async def greeting_of(url: str) -> float | None:
 
 
 def issuer_of(url: str) -> str:
-    """Return who issued the certificate at an address, or "" if there is none. Does not verify the certificate."""
+    """Return the name of the issuer of the certificate at an address, or "" if no certificate can be read.
+
+    Does not verify the certificate.
+    """
     where = httpx2.URL(url)
     try:
         given = ssl.get_server_certificate((where.host, where.port or HTTPS_PORT), timeout=ISSUER_S)
@@ -111,7 +125,10 @@ def issuer_of(url: str) -> str:
 
 
 async def upload(url: str, path: Path, headers: Headers | None = None) -> dict[str, Any]:
-    """PUT a file. Return the JSON object in the response, {} if empty. Raises Problem as `post_json` does, or E106."""
+    """PUT a file. Return the JSON object in the response, or {} if the response is empty.
+
+    Raises Problem E106 if the file cannot be read, and otherwise as `post_json` does.
+    """
     given_up, loop = threading.Event(), asyncio.get_running_loop()
     try:
         return await asyncio.to_thread(_put, url, path, headers or {}, _Sending(loop, given_up))
@@ -120,8 +137,10 @@ async def upload(url: str, path: Path, headers: Headers | None = None) -> dict[s
 
 
 async def download(url: str, path: Path, *, sha256: str, size_limit: int, headers: Headers | None = None) -> None:
-    """Download a file to `path`, resuming a partial download, and check its SHA-256. Raises Problem as `post_json`
-    does, E106 if the disk fails, E110 if the file is too large, E111 if its digest is wrong.
+    """Download a file to `path`, resuming a partial download, and check its SHA-256.
+
+    Raises Problem E106 if the disk fails, E110 if the file is too large, E111 if its digest is wrong, and otherwise as
+    `post_json` does.
     """
     fetch = _Download(url, path, size_limit=size_limit, headers=headers or {})
     for _ in range(2):  # an earlier attempt may have left damaged bytes; the second attempt starts afresh
@@ -139,13 +158,13 @@ class _Download:
         self.partial = path.with_name(path.name + ".part")
 
     async def complete(self) -> bool:
-        """Download the rest of the partial file. Return True if it already had some bytes."""
+        """Download the rest of the partial file. Return True if an earlier attempt had left some bytes."""
         with disk_errors(self.partial):
             have = await asyncio.to_thread(_bytes_there, self.partial)
         headers = {**self.headers, "Range": f"bytes={have}-"} if have else self.headers
         good = (*SUCCESS, RANGE_REFUSED) if have else SUCCESS
         async with _opened("GET", self.url, headers, good=good) as response:
-            # A refused range means that there is nothing more to download. The digest then decides.
+            # A refused range means that there is nothing more to download. The caller then checks the digest.
             if response.status_code != RANGE_REFUSED:
                 await self._write(response, have if response.status_code == HTTPStatus.PARTIAL_CONTENT else 0)
         return have > 0
@@ -171,7 +190,10 @@ class _Download:
             raise Problem.of("E110", url=self.url, reason=f"more than {self.size_limit} bytes")
 
     async def _append(self, file: IO[bytes], response: httpx2.Response, start: int, total: int) -> int:
-        """Append the body to `file`. Return the final length, which exceeds the limit if the body is too long."""
+        """Append the response's body to `file`. Return the file's final length.
+
+        If the body is too long, stop reading, and return a length that exceeds the limit.
+        """
         done = start
         try:
             async with aclosing(response.aiter_raw(BLOCK)) as blocks:
@@ -213,7 +235,10 @@ async def _ask(method: str, url: str, headers: Headers, content: bytes = b"") ->
 async def _opened(
     method: str, url: str, headers: Headers, content: bytes = b"", *, good: Container[int] = SUCCESS
 ) -> AsyncIterator[httpx2.Response]:
-    """Send a request, and open the response if its status is in `good`. Raises Problem as `post_json` does."""
+    """Send a request, and open the response if its status is in `good`.
+
+    Raises Problem as `post_json` does.
+    """
     with _in_words(url):
         request = httpx2.Request(method, url, headers={**FIXED_HEADERS, **headers}, content=content)
         async with AsyncExitStack() as stack:
@@ -242,7 +267,10 @@ async def _send(request: httpx2.Request, stack: AsyncExitStack) -> httpx2.Respon
 
 
 def _redirected(request: httpx2.Request, following: httpx2.Request) -> httpx2.Request:
-    """Return the request to make after a redirect, without secrets if the origin changes. Raises Problem E105."""
+    """Return the request to make after a redirect. Remove secrets from it if the redirect leads to another origin.
+
+    Raises Problem E105 if the redirect leads from https to http.
+    """
     if request.url.scheme == "https" and following.url.scheme == "http":
         raise Problem.of("E105", url=following.url)
     if following.url.origin != request.url.origin:
@@ -269,7 +297,10 @@ class _Sending:
         self._loop, self._given_up = loop, given_up
 
     def counted(self, file: IO[bytes], size: int) -> Iterator[bytes]:
-        """Yield blocks as the uplink grants them, and count them. Raises WriteError if the caller is cancelled."""
+        """Yield blocks of the file as the uplink grants them, and count their bytes as sent.
+
+        Raises WriteError if the upload's caller is cancelled.
+        """
         stream = UPLINK.stream(size)
         while block := file.read(BLOCK):
             if self._given_up.is_set():
@@ -288,7 +319,10 @@ class _Sending:
 
 
 def _put(url: str, path: Path, headers: Headers, sending: _Sending) -> dict[str, Any]:
-    """PUT a file from a thread. An async client would lose the response if the site refuses and closes early."""
+    """PUT a file from a thread.
+
+    If the site refuses the file and closes the connection early, an async client would lose the response.
+    """
     with _in_words(url), disk_errors(path), path.open("rb") as file:
         size = path.stat().st_size
         about = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
@@ -347,13 +381,20 @@ def _bearer(token: str | None) -> dict[str, str]:
 
 
 def _settings(url: httpx2.URL) -> dict[str, Any]:
-    """Return the HTTP client's settings for one request. May query the resolver. Raises Problem E104, E105."""
+    """Return the HTTP client's settings for one request. May query the resolver.
+
+    Raises Problem E104 if the URL is invalid, E105 if it is plaintext outside the local network, and E450 if a
+    certificate file cannot be read.
+    """
     check_encrypted(str(url), secure="https", plain="http")
     return {"verify": _trusted(), "proxy": _proxy(url), "trust_env": False, "timeout": TIMEOUT_S}
 
 
 def _trusted() -> ssl.SSLContext:
-    """Return a context that trusts the system's certificates and those of `SSL_CERT_FILE` or `REQUESTS_CA_BUNDLE`."""
+    """Return a context that trusts the system's certificates and those of `SSL_CERT_FILE` or `REQUESTS_CA_BUNDLE`.
+
+    Raises Problem E450 if the file named by `REQUESTS_CA_BUNDLE` cannot be read.
+    """
     context = ssl.create_default_context()  # OpenSSL itself reads SSL_CERT_FILE and SSL_CERT_DIR
     if bundle := os.environ.get("REQUESTS_CA_BUNDLE"):
         try:
@@ -364,8 +405,10 @@ def _trusted() -> ssl.SSLContext:
 
 
 def _proxy(url: httpx2.URL) -> str | None:
-    """Return the system's proxy for this address, or None if it needs none. httpx2's own lookup fails if a SOCKS proxy
-    is set for other addresses, and ignores the proxy exceptions set in Windows and macOS.
+    """Return the system's proxy for this address, or None if the address needs none.
+
+    httpx2's own lookup fails if a SOCKS proxy is set for other addresses. It also ignores the proxy exceptions set in
+    Windows and macOS.
     """
     if is_loopback(url.host) or proxy_bypass(url.netloc.decode()):
         return None
@@ -394,7 +437,10 @@ def _in_words(url: str) -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> BaseException | str:
-    """Return the reason to show for an error. Network errors alone are too vague, so return their root cause."""
+    """Return the reason to show for an error.
+
+    For network errors this is their root cause, because the errors themselves are too vague.
+    """
     if isinstance(error, httpx2.TimeoutException):
         return f"no answer within {TIMEOUT_S:g} seconds"
     if isinstance(error, httpx2.ProxyError):

@@ -1,5 +1,6 @@
-"""Links between two machines through a relay, which sees only ciphertext and cannot change it. The dialling machine
-dials over one end of a local socket pair. The relay connects to the listener with a plain socket.
+"""Links between two machines through a relay, which sees only ciphertext and cannot change it.
+
+The dialing machine dials over one end of a local socket pair. The relay connects to the listener with a plain socket.
 """
 
 import asyncio
@@ -34,8 +35,10 @@ class _Moved:
 async def carry(
     link: Connection, plain: socket.socket, run: RunId, *, idle_s: float = FOR_EVER, traffic: Traffic = TRAFFIC
 ) -> None:
-    """Carry bytes both ways until one end closes, or until no byte passes for `idle_s`. Closes only the plain socket.
-    Stores one piece per direction, and reads the next only once the other side has taken it (rule 35).
+    """Carry bytes both ways between a link and a plain socket, until one closes or no byte passes for `idle_s`.
+
+    Closes only the plain socket. Stores one piece per direction, and reads the next only once the other side has taken
+    it (rule 35).
     """
     moved = _Moved()
     ends = (_rest(moved, idle_s), _silent(plain))
@@ -105,9 +108,11 @@ async def dial_through(
     version: str,
     clock: Callable[[], float] = time.time,
 ) -> Connection:
-    """Open a data link to a listener through a relay, and pin the listener's certificate. The forward link `relay`
-    closes together with the data link. Errors on the forward link do not come from the listener. Raises Problem,
-    Refused, LinkLost and TimeoutError.
+    """Open a data link to a listener through a relay, and pin the listener's certificate.
+
+    `relay` is the forward link to the relay. It closes together with the data link. If the relay does not forward,
+    raises LinkLost, Refused or TimeoutError; such an error does not come from the listener. If the listener cannot be
+    reached, raises Problem or Refused, as `dial` does.
     """
     try:
         await _ask(relay, run, listener)

@@ -19,7 +19,10 @@ Body = TypeVar("Body", bound=Message | Frame | None)
 
 
 class Bucket:
-    """A rate limit in bytes per second; 0 means no limit. In t seconds it grants rate * (t + CREDIT_S) plus a batch."""
+    """A rate limit in bytes per second; 0 means no limit.
+
+    In t seconds it grants at most rate * (t + CREDIT_S) bytes plus one batch.
+    """
 
     def __init__(self) -> None:
         self._rate = 0.0
@@ -30,7 +33,7 @@ class Bucket:
         return self._rate > 0
 
     def pace(self, rate: float, now: float) -> None:
-        """Change the rate. Bytes already granted still count."""
+        """Change the rate. Bytes that were already granted still count toward the limit."""
         ahead = max(self._free_at - now, 0.0) * self._rate
         self._rate, self._free_at = rate, now + (ahead / rate if rate > 0 else 0.0)
 
@@ -55,9 +58,10 @@ class Stream:
 
 
 class Uplink:
-    """Grants turns to senders in proportion to their planned bytes. Without a rate limit, no sender waits. Uses
-    start-time fair queueing: the sender that has sent the smallest fraction goes first. A sender that was blocked by a
-    full socket does not catch up later.
+    """Grants turns to senders in proportion to their planned bytes. Without a rate limit, no sender waits.
+
+    Uses start-time fair queueing: the sender that has sent the smallest fraction goes first. A sender that was blocked
+    by a full socket does not catch up later.
     """
 
     def __init__(self) -> None:
@@ -81,8 +85,9 @@ class Uplink:
         self._give()
 
     async def unpaced(self, size: int) -> None:
-        """Wait until a bandwidth probe may send `size` bytes. Only the owner's limit applies, because a probe may raise
-        the pace.
+        """Wait until a bandwidth probe may send `size` bytes.
+
+        Only the owner's limit applies. The site's pace does not, because a probe may show that the pace is too low.
         """
         now = asyncio.get_running_loop().time()
         self._limited.take(size, now)
@@ -141,7 +146,7 @@ class Downlink:
             self.held = int(min(max(most, LEAST_HELD), MOST_HELD))
 
     async def came(self, size: int) -> None:
-        """Count `size` bytes as read, and wait until more may be read."""
+        """Count `size` bytes as read. Wait until the owner's limit allows more."""
         if self._bucket.is_limited:
             loop = asyncio.get_running_loop()
             self._bucket.take(size, loop.time())
@@ -152,7 +157,7 @@ DOWNLINK = Downlink()
 
 
 def size_of(body: Message | Frame | None) -> int:
-    """Return how many of a body's bytes count on the uplink: a frame's payload size, or 0 for a message."""
+    """Return how many bytes of a body count toward the uplink's pace: a frame's payload, and 0 for a message."""
     return len(body.payload) if isinstance(body, Frame) else 0
 
 

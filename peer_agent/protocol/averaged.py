@@ -1,4 +1,7 @@
-"""Count the gradient bytes that each reducer averaged in a committed entry, to credit relays and auxiliaries."""
+"""Count the gradient bytes that each reducer averaged in a committed entry.
+
+Relays and auxiliaries get credit for these bytes.
+"""
 
 from collections.abc import Iterable
 
@@ -28,7 +31,7 @@ def averaged_bytes(record: Record) -> dict[PeerId, int]:
 
 
 def _added(contributions: Iterable[Contribution], chunks: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """Return how many contributions each chunk includes."""
+    """Return, for each chunk, the number of contributions that include it."""
     edges = np.zeros(chunks + 1, np.int64)
     for contribution in contributions:
         for part in contribution.included:

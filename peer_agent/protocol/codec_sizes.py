@@ -11,8 +11,8 @@ INT4_BLOCK = 128
 EXPONENT_BYTES = 2  # bytes in the shared exponent that precedes the fp16 values
 
 
-# The most of a chunk's norm that encoding can change: half a step per value, where a block's largest value is this many
-# steps.
+# The largest encoding error, as a fraction of a chunk's norm. Each value is off by at most half a step. The largest
+# value of a block is 127 steps (int8) or 7 steps (int4).
 ERROR: dict[Codec, float] = {
     "fp32": 0.0,
     "fp16": 2**-10,

@@ -54,7 +54,7 @@ class Credential(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Signed(Struct, frozen=True, forbid_unknown_fields=True):
-    """A payload, with an Ed25519 signature over it and a prefix that names the signature's purpose."""
+    """A payload and its Ed25519 signature, which also covers a prefix that names the signature's purpose."""
 
     payload: bytes
     signature: Signature

@@ -19,7 +19,7 @@ from peer_agent.protocol.messages import PlanHead
 from peer_agent.protocol.plan import QUORUM_PERCENT
 from peer_agent.protocol.recipe import Codec
 
-AHEAD_OF_PLAN = 1.25  # times the plan's pace at which gradients are sent, to find out whether links carry more
+AHEAD_OF_PLAN = 1.25  # gradients are sent at this multiple of the plan's pace, to find out whether links carry more
 FAR_AHEAD = 4.0  # the same if only lower bounds on the links' speeds are known
 LEAST_SIGMA = 0.15  # even a flow between equal machines may pause this long (decision 21)
 MOST_SIGMA = 0.5  # also used for the first round
@@ -54,7 +54,7 @@ def unknown_lateness(sigma: float) -> float:
 
 
 def sigma_of(latenesses: Collection[float], duration_s: float) -> float:
-    """Return sigma, the fraction of the planned time to wait for a chunk. 0 means to wait forever."""
+    """Return sigma: how long reducers wait for a late chunk, as a fraction of the planned time. 0 means forever."""
     if duration_s < SHORTEST_S:
         return 0.0
     if not latenesses:
@@ -96,7 +96,10 @@ def due_s(plan: PlanHead, places: NDArray[np.int64], count: int, enough_s: Secon
 
 
 def lateness(plan: PlanHead, planned_s: float, came_s: Sequence[float], tokens: Sequence[int]) -> tuple[float, ...]:
-    """Return each slot's lateness as a fraction of the plan's time, or infinity if the chunk never arrived."""
+    """Return each slot's lateness with a chunk as a fraction of the plan's time. `came_s`: when each slot's chunk came.
+
+    The lateness is infinity if a slot's chunk never arrived. If too few chunks arrived for a quorum, no slot is late.
+    """
     enough_s = _enough_s(came_s, tokens)
     since, scale = max(planned_s, enough_s), max(plan.duration_s, enough_s)
     if not np.isfinite(scale):

@@ -8,7 +8,7 @@ RunId = NewType("RunId", str)
 PeerId = NewType("PeerId", str)
 AccumulatorId = NewType("AccumulatorId", str)
 
-ANY_RUN = RunId("*")  # the run in a relay's credential, as a relay serves every run of its site
+ANY_RUN = RunId("*")  # the run in a relay's credential, because a relay serves every run of its site
 
 Run = Annotated[RunId, Meta(pattern=r"^([0-9a-f]{32}|\*)$")]
 Peer = Annotated[PeerId, Meta(pattern="^[0-9a-f]{32}$")]

@@ -16,7 +16,7 @@ OptimizerName = Literal["lamb", "adamw", "sgd", "larc"]
 MOST_PARAMETERS = 2**31 - 1
 MOST_FILE_BYTES = 1 << 40
 MOST_SOURCES = 16  # most sources for a run's data
-USUAL_STEPS = 100, 10_000  # fewest and most steps in a run for which the organizer enters no number
+USUAL_STEPS = 100, 10_000  # fewest and most steps in a run if the organizer enters no number
 Weight = Annotated[float, Meta(ge=0, le=1e6)]
 
 
@@ -36,7 +36,7 @@ class Optimizer(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Rule(NamedTuple):
-    """A rule relating several of a recipe's values. `value`: the path of the value to change, or empty."""
+    """A rule about several of a recipe's values together. `value`: the path of the value to change, or empty."""
 
     value: str
     reason: str
@@ -60,7 +60,7 @@ OnHub = Literal["", "dataset", "model", "tokenizer"]
 
 
 class Material(NamedTuple):
-    """The wording for the data that people provide for a kind of recipe."""
+    """The words that pages use for the data or files that people provide for a recipe."""
 
     name: str  # as in `the text`
     unit: str  # the unit that sizes are in: tokens or images
@@ -91,11 +91,11 @@ class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Preparation(Struct, frozen=True, forbid_unknown_fields=True, tag_field="data", omit_defaults=True):
-    """The plain values that decide how an uploaded file becomes shards. Shards can be reused if these are equal."""
+    """The settings for converting an uploaded file to shards. Runs with equal settings can share the shards."""
 
     material: ClassVar[Material]
     beside: ClassVar[Literal["tokenizer", "shards"]]  # the prepared folder that a release also needs
-    least_beside: ClassVar[int] = 0  # least shard data that a release needs; shards are taken in order of digest
+    least_beside: ClassVar[int] = 0  # tokens or images that a release needs, from shards in order of digest
     module: ClassVar[str]  # has `prepare(file, out, preparation[, further files])`, which returns a `Prepared`
 
 
@@ -111,19 +111,19 @@ class Recipe(
     kw_only=True,
     tag_field="objective",
 ):
-    """Everything that decides what is computed, without torch. `training` names the module with the torch code."""
+    """Everything that determines what a run computes. `training` names the module that contains the torch code."""
 
-    title: ClassVar[str]  # title of this kind of recipe, for people
+    title: ClassVar[str]  # the recipe's name on pages
     about: ClassVar[str]  # what the model does, in one sentence
     library: ClassVar[str] = "transformers"  # the library that loads a release, as named on the Hub
     task: ClassVar[str] = ""  # the Hub's name for the model's task, if any
-    summaries: ClassVar[tuple[str, ...]] = ()  # the templates that `summary` fills in, for pages to translate
+    summaries: ClassVar[tuple[str, ...]] = ()  # the templates that `summary` fills in; the site translates them
     loss_unit: ClassVar[tuple[str, str]] = ("token", "tokens")  # what the loss is a mean over, singular and plural
-    writes: ClassVar[bool] = False  # True if the model continues a text (`training.written`)
+    writes: ClassVar[bool] = False  # True if the model can continue a text, with `training.written`
     training: ClassVar[str]
     prepares: ClassVar[type[Preparation]]
     unit_is_whole: ClassVar[bool] = False  # True if a unit's samples affect each other's loss, as with batch norm
-    words: ClassVar[tuple[Words, ...]] = ()  # words for values that only this kind has, in the form's order
+    words: ClassVar[tuple[Words, ...]] = ()  # form labels for values that only this recipe has, in the form's order
     presets: ClassVar[Mapping[str, "Recipe"]] = {}
     from_data: ClassVar[tuple[str, ...]] = ()  # values set by `fitted` and shown in no form
     largest: ClassVar[str] = ""  # path of the value that makes a model too large
@@ -148,7 +148,7 @@ class Recipe(
 
     @property
     def material(self) -> Material:
-        """The wording for the data that the recipe learns from."""
+        """The words that pages use for the data that the recipe learns from."""
         return self.prepares.material
 
     @property
@@ -160,12 +160,15 @@ class Recipe(
         return LADDER[LADDER.index(stated) :] if self.codecs == "plan" else (stated,)
 
     def steps_over(self, samples: int) -> int:
-        """Return the default number of steps, for the usual number of passes over the samples, within bounds."""
+        """Return the default number of steps: enough for `usual_passes` over the samples, within bounds.
+
+        The bounds are `USUAL_STEPS`. If the warm-up is longer, its length is the number of steps.
+        """
         least, most = USUAL_STEPS
         steps = min(max(-(-self.usual_passes * samples // self.target_batch), least), most)
         return max(steps, self.optimizer.warmup_steps)
 
-    # --- what a kind of recipe defines -------------------------------------------------------------------------------
+    # --- defined by each recipe --------------------------------------------------------------------------------------
 
     @abstractmethod
     def samples_in(self, size: int) -> int:
@@ -205,12 +208,12 @@ class Recipe(
         return self.kept_floats(samples)
 
     def rules(self) -> Iterable[Rule]:
-        """Return the rules relating values that are specific to this kind of recipe."""
+        """Return the rules about several values that apply only to this recipe."""
         return ()
 
     @abstractmethod
     def preparation(self) -> Preparation:
-        """Return the values that decide how an uploaded file becomes shards: an instance of `prepares`."""
+        """Return the settings for converting an uploaded file to shards: an instance of `prepares`."""
 
     def fitted(self, data: Mapping[str, Any]) -> Self:
         """Return the recipe adjusted to the prepared data. `data`: facts about the data found during preparation."""
@@ -229,7 +232,7 @@ class Recipe(
 
     @abstractmethod
     def shard_bytes(self, size: int) -> int:
-        """Return the most bytes that a prepared shard can have. `size`: the shard's size in tokens or images."""
+        """Return the maximum size of a prepared shard in bytes. `size`: the shard's size in tokens or images."""
 
     @abstractmethod
     def usage(self, model: str) -> str:
@@ -248,7 +251,7 @@ FIRST = ("objective", "model", "optimizer", "vocab")  # first in canonical order
 
 
 def register(kind: AnyRecipe) -> AnyRecipe:
-    """Register a kind of recipe. Raises ValueError if another kind already has the name."""
+    """Register a recipe class. Raises ValueError if another class has the same objective."""
     name = str(kind.__struct_config__.tag)
     if KINDS.setdefault(name, kind) is not kind:
         raise ValueError(f"there are two recipes called {name}")
@@ -256,7 +259,7 @@ def register(kind: AnyRecipe) -> AnyRecipe:
 
 
 class OutOfBounds(Problem):
-    """Error E301 from a rule relating several values. `value`: the path of the value to change, or empty."""
+    """E301, raised for a broken rule about several values. `value`: the path of the value to change, or empty."""
 
     def __init__(self, reason: str, value: str = "") -> None:
         super().__init__(Fault.of("E301", reason=reason))
@@ -289,7 +292,7 @@ def parse_recipe(data: bytes | str) -> Recipe:
 
 
 def recipe_of(values: Mapping[str, Any]) -> Recipe:
-    """Make a checked recipe from plain values. Raises Problem E301."""
+    """Make a checked recipe from plain values. Raises Problem E301 if a value is invalid."""
     try:
         kind = _kind_of(msgspec.convert(values, _Head).objective)
         recipe = msgspec.convert({"objective": USUAL_OBJECTIVE, **values}, kind)
@@ -299,7 +302,7 @@ def recipe_of(values: Mapping[str, Any]) -> Recipe:
 
 
 def _kind_of(objective: str) -> type[Recipe]:
-    """Return the recipe class for an objective. Raises Problem E301."""
+    """Return the recipe class for an objective. Raises Problem E301 if there is none."""
     kind = KINDS.get(objective)
     if kind is None:
         known = ", ".join(sorted(KINDS))
@@ -311,7 +314,7 @@ AnyChecked = TypeVar("AnyChecked", bound=Recipe)
 
 
 def checked(recipe: AnyChecked) -> AnyChecked:
-    """Return the recipe itself if it satisfies all rules relating several of its values. Raises OutOfBounds."""
+    """Return the recipe itself. Raises OutOfBounds if it breaks a rule about several of its values."""
     for value, reason, is_broken in _rules(recipe):
         if is_broken:
             raise OutOfBounds(reason, value)
@@ -326,6 +329,6 @@ def _rules(recipe: Recipe) -> Iterable[Rule]:
     yield Rule("optimizer.warmup_steps", "warm-up is longer than the run", optimizer.warmup_steps > recipe.target_steps)
     yield Rule("mix", "the weights of the sources add up to nothing", bool(recipe.mix) and not sum(recipe.mix))
     yield Rule("", "a value is not finite", not all(math.isfinite(value) for value in floats))
-    # Check the kind's own rules first, because an error about the size of an impossible model would be misleading.
+    # Check the recipe's own rules first, because an error about the size of an impossible model would be misleading.
     yield from recipe.rules()
     yield Rule(recipe.largest, "the model is larger than 2^31 parameters", recipe.parameters() > MOST_PARAMETERS)

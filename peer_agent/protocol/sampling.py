@@ -1,4 +1,4 @@
-"""The samples in a leased unit. Trainers, auditors and the tests' reference all compute the same order."""
+"""The order of samples, which determines a unit's samples. Trainers, audits and the tests' reference all compute it."""
 
 import hashlib
 

@@ -1,4 +1,7 @@
-"""An update's scalars. The coordinator computes them once and records them as exact float32 values (rule 13)."""
+"""An update's scalars, such as its learning rate. The coordinator records them as exact float32 values (rule 13).
+
+Only the coordinator computes them, once for each update.
+"""
 
 import math
 
@@ -30,7 +33,10 @@ def clip_factor(clip_norm: float, sum_squares: float) -> float:
 
 
 def scalars_of(recipe: Recipe, *, step: int, sum_squares: float, tokens: int) -> Scalars:
-    """Return the scalars of update `step`. `sum_squares`: over all spans, in float64. `tokens`: the loss tokens."""
+    """Return the scalars of update `step`.
+
+    `sum_squares`: of the averaged gradient over all spans, in float64. `tokens`: the update's number of loss tokens.
+    """
     optimizer = recipe.optimizer
     return Scalars(
         learning_rate=float32(learning_rate(optimizer, step, recipe.target_steps)),

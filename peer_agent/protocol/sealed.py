@@ -1,4 +1,4 @@
-"""Seal plans and commits for each peer; verify and open sealed ones."""
+"""Seal plans and commits, so that each peer gets only the part that it needs. Verify and open sealed ones."""
 
 from typing import Any
 
@@ -78,7 +78,10 @@ def planned_for(sealed: SealedPlan, peer: PeerId) -> m.Planned:
 
 
 def open_plan(planned: m.Planned, site_public_key: bytes, peer: PeerId) -> OpenedPlan:
-    """Verify a plan with all its slots or only one, and return the trainer's view. Raises Problem E218 or E206."""
+    """Verify a plan, which may have all its slots, one or none, and return the trainer's view.
+
+    Raises Problem E218 if the signature or a slot does not match, or E206 if the signed head is malformed.
+    """
     if planned.slots:
         return own_part(open_whole_plan(planned, site_public_key), peer)
     head = _open_head(planned, site_public_key)
@@ -91,7 +94,10 @@ def open_plan(planned: m.Planned, site_public_key: bytes, peer: PeerId) -> Opene
 
 
 def open_whole_plan(planned: m.Planned, site_public_key: bytes) -> m.Plan:
-    """Verify a plan's signature and root and return the plan with all its slots. Raises Problem E218 or E206."""
+    """Verify a plan's signature and root, and return the plan with all its slots.
+
+    Raises Problem E218 if the signature or the slots do not match, or E206 if the signed head is malformed.
+    """
     head = _open_head(planned, site_public_key)
     if len(planned.slots) != head.contributors or slots_tree(planned.slots)[-1][0] != head.slots_root:
         raise Problem.of("E218")
@@ -174,7 +180,10 @@ class SealedCommit:
 
 
 def open_commit(commit: m.Commit, site_public_key: bytes, peer: PeerId) -> OpenedRecord:
-    """Verify a commit's signature and Merkle path, and return the trainer's view. Raises Problem E218."""
+    """Verify a commit's signature and Merkle path, and return the trainer's view.
+
+    Raises Problem E218 if the signature or the contributions do not match.
+    """
     head = open_head(commit.record, site_public_key)
     own = commit.contribution
     if commit.contributions:

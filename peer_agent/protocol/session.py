@@ -1,11 +1,12 @@
 """One end of a link, without I/O (sans-I/O). It takes received bytes, and returns events and bytes to send.
 
 The same class serves control, data and forward links, at both ends. Bad input never raises an exception. Instead, the
-session sends a numbered refusal and closes. Handshake: the listening side sends a nonce. The dialling side answers with
-its credential, a nonce of its own, and a signature over (server name, both nonces, certificate fingerprint). The
-listening side replies with its own signature. Including the server's name prevents a relay from forwarding a challenge.
-Including the fingerprint of the listener's self-signed certificate prevents interception. `RECEIVABLE` lists the
-messages that each side may receive in each phase.
+session sends a numbered refusal and closes. `RECEIVABLE` lists the messages that each side may receive in each phase.
+
+Handshake: the listening side sends a nonce. The dialing side answers with its credential, a nonce of its own, and a
+signature over (server name, both nonces, certificate fingerprint). The listening side replies with its own signature.
+Because the server's name is signed, a relay cannot pass on a challenge from another server. Because the fingerprint of
+the listener's self-signed certificate is signed, the link cannot be intercepted.
 """
 
 from enum import StrEnum
@@ -76,7 +77,10 @@ FRAMES: dict[tuple[Side, Link], frozenset[Kind]] = {
 
 
 class Opened(Struct, frozen=True):
-    """The handshake has succeeded. `credential` is None for the site. `offset_s`: the other side's clock minus ours."""
+    """The handshake has succeeded.
+
+    `credential`: the other side's, or None if it is the site. `offset_s`: the other side's clock minus ours.
+    """
 
     credential: Credential | None
     offset_s: float
@@ -89,7 +93,10 @@ class MessageReceived(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """The session has failed. If `remote`, the other side refused us. Otherwise, we refuse and must send `outgoing`."""
+    """The session has failed.
+
+    If `remote`, the other side refused us. Otherwise, this side refuses, and the caller must send `outgoing()`.
+    """
 
     fault: Fault
     remote: bool
@@ -128,7 +135,7 @@ class Session:
         self.nonce, self.server, self.version = nonce, server, version
         self.phase = SessionPhase.AWAITING_PROOF if side is Side.LISTENING else SessionPhase.AWAITING_CHALLENGE
         self.peer: Credential | None = None
-        self.peer_version = ""  # the dialling peer's program version, as claimed
+        self.peer_version = ""  # the dialing peer's program version, as claimed
         self._offset_s = 0.0
         self._outgoing: list[bytes] = []
 
@@ -150,7 +157,7 @@ class Session:
 
     def refuse(self, fault: Fault, retry_after_s: float = -1.0) -> Failed:
         """Close the session and queue a refusal with a numbered reason."""
-        text = fault.text[:2000]  # the other end accepts no longer text and would lose the reason
+        text = fault.text[:2000]  # the other side would reject a longer text, and with it the reason
         self._outgoing.append(encode(m.Refusal(code=fault.code, text=text, retry_after_s=retry_after_s)))
         self.phase = SessionPhase.CLOSED
         return Failed(fault, remote=False, retry_after_s=retry_after_s)
@@ -241,10 +248,10 @@ class Session:
         return Opened(self.peer, self._offset_s)
 
     def _listener(self, signed: Signed | None, now: float) -> Credential | Fault:
-        """Return the listener's credential, or E217 if it is not for the dialled machine and our run.
+        """Return the listener's credential, or a fault: E217 if it is not for the dialed machine and our run.
 
-        Our own clock decides whether the credential has expired. A listener that could set the time could extend its
-        own credential.
+        The credential's expiry is checked with our own clock. If a listener could set the time, it could extend its own
+        credential.
         """
         if signed is None:
             return Fault.of("E217")

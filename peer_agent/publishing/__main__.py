@@ -45,7 +45,7 @@ def run_hub_snapshot(given: argparse.Namespace) -> msgspec.Struct:
 
 
 def run_shard(given: argparse.Namespace) -> msgspec.Struct:
-    """Make a shard. The process has no Hub token, and its parent applies the owner's download limit."""
+    """Make a shard. This process has no Hub token. Its parent process applies the owner's download limit."""
     from peer_agent.publishing.portions import make_portion
     from peer_agent.publishing.row_groups import limit_memory
 
@@ -92,7 +92,7 @@ def add_command(
     unexpected: str = "E312",
     is_online: bool = False,
 ) -> argparse.ArgumentParser:
-    """Add a command. `unexpected`: the code to use for exceptions without a number; its text must need no detail except
+    """Add a command. `unexpected`: the error code for exceptions without one. Its text may have no placeholder except
     `reason`. `is_online`: True if the command uses the Hub.
     """
     command = commands.add_parser(name)

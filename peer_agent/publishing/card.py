@@ -37,8 +37,8 @@ class CardFacts(Struct, frozen=True, kw_only=True):
     purpose: str = ""
     address: str = ""
     heldout_loss: float | None = None
-    heldout_step: int | None = None  # step of the latest measured snapshot ...
-    heldout_figures: dict[str, float] = {}  # ... and its other held-out figures, by name
+    heldout_step: int | None = None  # step of the latest measured snapshot
+    heldout_figures: dict[str, float] = {}  # that snapshot's other held-out figures, by name
     best_heldout_loss: float | None = None  # the best of all snapshots up to this one
     best_heldout_step: int | None = None
     is_overfitting: bool = False  # True if held-out loss has risen since its best while training loss fell
@@ -48,8 +48,8 @@ class CardFacts(Struct, frozen=True, kw_only=True):
     samples: int = 0
     tokens: int = 0
     people: tuple[Person, ...] = ()  # contributors who agreed to be named
-    unnamed: int = 0  # number of other contributors ...
-    unnamed_share: float = 0.0  # ... and their share of all tokens
+    unnamed: int = 0  # number of other contributors
+    unnamed_share: float = 0.0  # the other contributors' share of all tokens
     unnamed_samples: int = 0
     points: tuple[Loss, ...] = ()
     data_title: str = ""
@@ -76,7 +76,7 @@ def unfinished(facts: CardFacts) -> CardFacts:
 
 
 def parse_facts(data: bytes) -> CardFacts:
-    """Parse the facts from JSON, ignoring unknown fields. Raises Problem E312."""
+    """Parse the facts from JSON, ignoring unknown fields. Raises Problem E312 if they are malformed."""
     try:
         return msgspec.json.decode(data, type=CardFacts)
     except msgspec.DecodeError as error:
@@ -102,8 +102,9 @@ def write_card(recipe: Recipe, facts: CardFacts, *, parameters: int) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a user's text on one line, escaped for Markdown and HTML. Removes marks that change the writing direction,
-    and isolates right-to-left text so that it cannot reorder its surroundings.
+    """Return a user's text on one line, escaped for Markdown and HTML. Invisible characters are removed, such as marks
+    that change the writing direction. Text with right-to-left letters is isolated, so that it cannot reorder the text
+    around it.
     """
     kept = "".join(c for c in " ".join(text.split()) if c in JOINERS or unicodedata.category(c) not in UNSEEN)
     escaped = re.sub(r"([\\`*_\[\]<>|#~!&$:@])", r"\\\1", kept)
@@ -164,7 +165,7 @@ def _nats(recipe: Recipe, value: float | None) -> str:
 def _heldout(recipe: Recipe, facts: CardFacts) -> str:
     """Return the held-out loss for the card.
 
-    Add its step unless that is the last one, and the best loss if it differs.
+    Its step is added unless it is the model's last step. The best loss is added if it belongs to another step.
     """
     is_last = facts.heldout_step in (None, facts.steps)
     told = _nats(recipe, facts.heldout_loss) + ("" if is_last else f", at step {facts.heldout_step:,}")

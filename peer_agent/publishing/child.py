@@ -34,7 +34,9 @@ def fail(fault: Fault) -> int:
 
 
 def telling_of_bytes() -> Callable[[int], None]:
-    """Return a function that reports received bytes to the parent process and waits for its answer."""
+    """Return a function that counts received bytes. From time to time, it reports them to the parent process and waits
+    for the parent's answer.
+    """
     untold = 0
 
     def tell(count: int) -> None:
@@ -74,9 +76,9 @@ def _last_line(text: str) -> str:
 async def run_child(
     arguments: Sequence[str], *, secret: str = "", came: Callable[[int], Awaitable[None]] | None = None
 ) -> dict[str, Any]:
-    """Run a command in a child process during training and return its facts. Raises Problem with the command's error.
-    `secret`: passed on standard input. `came`: called with the number of bytes received; the command waits until it
-    returns.
+    """Run a command in a child process during training and return its facts. If the command fails, raises Problem with
+    its error. `secret`: passed on standard input. `came`: called with the number of bytes received; the command waits
+    until the call returns.
     """
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "peer_agent.publishing", *arguments),

@@ -68,7 +68,7 @@ class Documents:
         return int(self._offsets[number + 1] - self._offsets[number])
 
     def order(self) -> list[int]:
-        """Return the numbers of all documents, shuffled by a fixed key to separate neighbouring ones."""
+        """Return the numbers of all documents, shuffled with a fixed key so that adjacent documents are separated."""
         draws = np.random.Philox(key=ORDER_KEY).random_raw(len(self))
         return [int(number) for number in np.argsort(draws, kind="stable")]
 
@@ -76,7 +76,8 @@ class Documents:
 def open_column(rows: Path, column: str, scratch: Path) -> Documents:
     """Cut the texts in a Parquet file's column into documents, stored in `scratch`. Skip rows that cannot be read.
 
-    The caller has checked the unpacked size. Raises Problem E381 (not Parquet), E382 (no text).
+    The caller must have checked the unpacked size. Raises Problem E381 if the file is not Parquet, or E382 if it has no
+    text.
     """
     offsets, characters = [0], 0
     scratch.parent.mkdir(parents=True, exist_ok=True)

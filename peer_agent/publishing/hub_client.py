@@ -1,5 +1,5 @@
-"""A client for the Hugging Face Hub with our settings and a token, which retries before raising numbered errors. Only
-separate processes import this module, and only those processes have a token.
+"""A client for the Hugging Face Hub with our settings, which retries before it raises numbered errors. Only child
+processes use it to call the Hub. Other processes use only its functions about names and addresses.
 """
 
 import functools
@@ -104,7 +104,9 @@ class Account(Struct, frozen=True, kw_only=True):
 
 
 def check_token(token: str, endpoint: str) -> Account:
-    """Return a token's account. Raises Problem E346, E347, or E343 if the token is unknown or cannot write."""
+    """Return a token's account. Raises Problem E343 if the Hub does not know the token, or the token cannot write.
+    Raises Problem E346 if the Hub cannot be reached, or E347 if its response is unexpected.
+    """
     api = api_of(token, endpoint)
     with in_words(endpoint, "the Hub"):
         said = api.whoami()
@@ -184,7 +186,7 @@ def is_same(path: Path | None, file: Any) -> bool:
 
 @contextmanager
 def in_words(endpoint: str, repository: str, *, reading: Kind | None = None) -> Iterator[None]:
-    """Convert the Hub client's errors to numbered errors. `reading`: the kind of repository that a reader requested."""
+    """Convert the Hub client's errors to numbered errors. `reading`: the kind of repository being read, if any."""
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError
 

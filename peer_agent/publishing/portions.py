@@ -42,7 +42,11 @@ RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 class RangeFile(io.RawIOBase):
     """A file in a public dataset on the Hub, read by byte ranges from one commit. `size`: the file's size in bytes, as
     listed by the Hub. `most`: the maximum number of bytes to read in total. `tell`: called with the number of bytes
-    received. Reading raises Problem E346, E347, E397, and E414 if the file has changed.
+    received.
+
+    Reading raises Problem E414 if the file has changed or more than `most` bytes are read. It raises E346 if the Hub
+    cannot be reached, and E347 if the Hub's response is unexpected. If the Hub does not provide the file, it raises
+    E397, E452 or E453.
     """
 
     def __init__(
@@ -175,8 +179,8 @@ def listing_of(source: Path) -> Listing | None:
 
 
 def portions_of(listing: Listing, column: str, found: int, cutting: Cutting) -> list[Portion]:
-    """Return portions that cover all row groups not in the sample, shuffled to separate neighbours. `found`: the token
-    count of the sampled row groups, from which the other counts are estimated.
+    """Return portions that cover all row groups not in the sample, shuffled so that adjacent ones are separated.
+    `found`: the number of tokens in the sampled row groups, from which the other row groups' numbers are estimated.
     """
     sampled, left = listing.sampled_bytes(column), listing.left_bytes(column)
     if not sampled or not left:
@@ -274,8 +278,11 @@ READ_BYTES = 256 << 20 | GROUP_BYTES  # limit on bytes read from the Hub's file:
 def make_portion(
     file: Path, tokenizer: Path, out: Path, endpoint: str, tell: Callable[[int], None] = lambda _: None
 ) -> DataFile:
-    """Build the shard described by the portion in `file`, and write it to `out`. `tell`: see `RangeFile`. Raises
-    Problem E106 (disk), E346, E347, E397, E414, and E416 if this machine lacks memory or a feature.
+    """Build the shard described by the portion in `file`, and write it to `out`. `tell`: see `RangeFile`.
+
+    Raises Problem E106 if the disk fails, or E416 if this machine lacks memory or a feature. Raises Problem E414 if
+    `file` has no portion, or E348 if the portion's repository has an invalid name. Also raises the Problems of
+    `RangeFile`.
     """
     portion = portion_in(file)
     if portion is None:

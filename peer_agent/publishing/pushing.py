@@ -60,8 +60,8 @@ Tell = Callable[[Progress], None]
 
 
 def push(folder: Path, names: tuple[str, ...], to: Destination, token: str, *, message: str, tell: Tell) -> Pushed:
-    """Push files as one commit, then verify the Hub's copies. The push may be repeated. Raises Problem E343 to E350.
-    `message`: a description of the run, a comma, and the step.
+    """Push files as one commit, then compare the Hub's copies with them. A failed push may be repeated. `message`: a
+    description of the run, a comma, and the step. Raises Problem E343 to E350 or E451 to E453.
     """
     check_name(to.repository)
     tell(Progress(stage="asking the Hub"))
@@ -101,7 +101,9 @@ def _make(api: "HfApi", to: Destination) -> None:
 
 
 def _commit(api: "HfApi", ours: Mapping[str, Path], to: Destination, message: str, tell: Tell) -> str:
-    """Commit on top of the branch, and retry if another commit gets in first. Raises Problem E345 or E349."""
+    """Commit the files to the branch and return the commit. Retry if another commit gets in first. Raises Problem E345
+    if the push would replace other people's files, or E349 if other commits get in first each time.
+    """
     from huggingface_hub.errors import HfHubHTTPError
 
     additions: list[CommitOperationAdd] = []

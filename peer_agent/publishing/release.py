@@ -51,7 +51,9 @@ class Released(Struct, frozen=True, kw_only=True):
 
 
 def make_release(*, recipe: Recipe, snapshot: Path, data: Path, out: Path, facts: CardFacts) -> Released:
-    """Write a release to the folder `out`. `data`: the run's prepared data. Raises Problem E106, E310."""
+    """Write a release to the folder `out`. `data`: the run's prepared data. Raises Problem E106 if the disk fails, or
+    E310 if the snapshot belongs to another model.
+    """
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         model = model_from(recipe, snapshot, data / MODEL_FILES)
@@ -99,7 +101,7 @@ def _described(path: Path) -> ReleasedFile:
 
 
 def _archive(files: list[Path], archive: Path) -> Path:
-    """Zip the files without compression, because weights barely shrink and compressors differ."""
+    """Zip the files without compression. Weights barely shrink, and different compressors give different bytes."""
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as zipped:
         for path in files:
             entry = zipfile.ZipInfo(f"{archive.stem}/{path.name}", EPOCH)

@@ -56,7 +56,9 @@ class Group(Struct, frozen=True, array_like=True):
 
 
 class Groups:
-    """The row groups in a Parquet file's footer. Raises Problem E381 (not Parquet) and errors from reading the file."""
+    """The row groups in a Parquet file's footer. Raises Problem E381 if the file is not Parquet, and passes on errors
+    from reading it.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         try:
@@ -95,8 +97,8 @@ class Groups:
 
     def copy(self, numbers: Iterable[int], columns: Sequence[str], path: Path) -> None:
         """Copy columns of row groups to a new Parquet file, up to WRITTEN_BYTES. After an unreadable part, skip the
-        rest of its row group. Raises OSError, MemoryError, pyarrow's errors in OF_THIS_MACHINE, and errors from reading
-        the file.
+        rest of its row group. Raises OSError, MemoryError, the errors in OF_THIS_MACHINE, or errors from reading the
+        file.
         """
         wanted = set(columns)
         schema = pa.schema([field for field in self._file.schema_arrow if field.name in wanted]).remove_metadata()

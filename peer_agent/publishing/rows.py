@@ -19,7 +19,9 @@ CONVERSATIONS = ("messages", "conversations")  # columns that may hold a list of
 
 
 def texts_of(path: Path, column: str) -> Iterator[str]:
-    """Yield the column's texts in order. Skip rows that are empty, too long or unreadable. Raises Problem E381."""
+    """Yield the column's texts in order. Skip rows that are empty, too long or unreadable. Raises Problem E381 if the
+    file is not Parquet.
+    """
     try:
         file = parquet.ParquetFile(path)
     except UNREADABLE as error:

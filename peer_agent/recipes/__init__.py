@@ -1,6 +1,6 @@
 """The recipes that people can choose. Each is a package, and only its `training` module needs torch. Import
-`parse_recipe` from here, so that all recipes are registered. MANYHANDS_RECIPES lists more modules. Install them on the
-site and on every machine, because code is never sent between machines.
+`parse_recipe` from here, so that all recipes are registered. The environment variable MANYHANDS_RECIPES lists further
+modules with recipes. Install these on the site and on every machine, because code is never sent between machines.
 """
 
 import importlib

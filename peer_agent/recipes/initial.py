@@ -7,7 +7,11 @@ import torch
 
 
 def draw_normal(parameter: torch.Tensor, *, seed: int, name: str, spread: float) -> None:
-    """Draw normal values from a generator keyed by seed and name. torch's own differs between processors."""
+    """Fill a parameter with normal values of mean 0 and standard deviation `spread`.
+
+    They come from a generator keyed by seed and name. torch's own generator would give different values on different
+    processors.
+    """
     key = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     generator = np.random.Generator(np.random.Philox(key=np.frombuffer(key[:16], dtype="<u8")))
     with torch.no_grad():
@@ -17,7 +21,7 @@ def draw_normal(parameter: torch.Tensor, *, seed: int, name: str, spread: float)
 
 
 def draw_directions(matrix: torch.Tensor, *, seed: int, name: str) -> None:
-    """Draw each row as a vector of length 1 in a uniformly random direction."""
+    """Fill each row of a matrix with a vector of length 1 in a uniformly random direction."""
     draw_normal(matrix, seed=seed, name=name, spread=1.0)
     with torch.no_grad():
         rows = matrix.numpy().astype(np.float64)

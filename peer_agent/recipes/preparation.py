@@ -1,5 +1,6 @@
-"""The description and the result of data preparation. The site stores the description and passes it to child
-processes.
+"""The settings and the result of data preparation.
+
+The site stores the settings, and passes them to the child processes that prepare data.
 """
 
 import functools
@@ -31,7 +32,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
 
 
 def parse_preparation(data: str) -> Preparation:
-    """Decode a preparation from JSON. Raises Problem E301."""
+    """Parse the settings of a preparation from JSON. Raises Problem E301 if they are invalid."""
     known: Any = functools.reduce(operator.or_, dict.fromkeys(kind.prepares for kind in KINDS.values()))
     try:
         found: Preparation = msgspec.json.decode(data, type=known)

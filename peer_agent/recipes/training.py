@@ -25,7 +25,10 @@ Batch = tuple[NDArray[Any], ...]  # arrays with one row per sample
 
 
 class Place(Struct, frozen=True):
-    """The run, epoch and shard of samples. Randomness in a batch is keyed by a sample's place and number (rule 33)."""
+    """The run, epoch and shard that samples belong to.
+
+    All randomness in a batch is keyed by a sample's place and number (rule 33).
+    """
 
     run: RunId
     epoch: int
@@ -39,9 +42,10 @@ class Training(Protocol):
     """The functions that a recipe's training module must define. `Recipe.training` names this module."""
 
     def build_model(self, recipe: Any, *files: Path) -> "torch.nn.Module":
-        """Build a model in fp32, the same on every machine, without downloads, remote code or dropout. `files`: the
-        folder with `<digest>.safetensors`, passed only if the recipe names files. Parameters that are not trained have
-        `requires_grad` False.
+        """Build a model in fp32, the same on every machine, without downloads, remote code or dropout.
+
+        `files`: the folder that contains `<digest>.safetensors`. It is passed only if the recipe names files.
+        Parameters that are not trained have `requires_grad` False.
         """
 
     def load_shard(self, path: Path) -> Shard:
@@ -84,12 +88,12 @@ def training_of(recipe: Recipe) -> Training:
 
 
 def model_of(recipe: Recipe, files: Path = NO_FILES) -> "torch.nn.Module":
-    """Return a new model for a recipe. `files`: the folder with the files that the recipe names."""
+    """Build a new model for a recipe. `files`: the folder with the files that the recipe names."""
     return training_of(recipe).build_model(recipe, *([files] if recipe.files() else ()))
 
 
 def heldout_batches(recipe: Recipe, heldout: Shard, *, most: float = math.inf) -> Iterator[Batch]:
-    """Yield batches of the first `most` held-out samples, one micro-batch at a time."""
+    """Yield batches of the first `most` held-out samples, rounded up to whole micro-batches."""
     kind = training_of(recipe)
     samples = np.arange(recipe.samples_in(kind.size_of(heldout)))
     for start in range(0, int(min(len(samples), most)), recipe.micro_batch):

@@ -34,10 +34,10 @@ LOOK_S, LEAVE_LOOK_S = 1.0, 0.05
 async def run_auxiliary(
     access: RunAccess, owner: MachineControl, leave_request: LeaveRequest, view: View, *, place: Place
 ) -> None:
-    """Average until the run has finished or the machine must leave.
+    """Average for a run until it has finished or this machine must leave.
 
-    If instructed to pause, leave the run and rejoin later. Also return when `owner` moves the machine to another run.
-    Raises Problem.
+    If the owner pauses the machine, leave the run and rejoin after the pause. Also return when `owner` moves the
+    machine to another run. Raises Problem if this machine cannot go on.
     """
     view.say(translated(SEEN))
     view.say(_("This machine averages for the others and needs no GPU."))
@@ -77,7 +77,10 @@ async def _work(auxiliary: "Auxiliary", leave_request: LeaveRequest, place: Plac
 
 
 def _trouble_of(state: Connected | Waiting) -> Fault | None:
-    """Return the fault indicated by a link's state, or None. An unreachable site may just be restarting."""
+    """Return the fault that the state of the link to the site indicates, or None if the link is open.
+
+    A site that cannot be reached may just be restarting, so the fault is then E134.
+    """
     if isinstance(state, Connected):
         return None
     return hardware.not_reached(state.fault) if state.fault.code in PASSING else state.fault
@@ -109,7 +112,10 @@ class Auxiliary:
             self.view.ended(before.code)
 
     def opened(self) -> None:
-        """Tell the machine control that the site can now send instructions."""
+        """Tell the machine control that a link to the site is open.
+
+        It can now send reports and receive instructions.
+        """
         if self.relay is not None:
             self.owner.linked(self.access.run, self.relay.say)
 
@@ -147,7 +153,7 @@ class Auxiliary:
         self._index, self.view.made = max(self._index, greeting.index), greeting.step
 
     def _committed(self, record: Record) -> None:
-        """Show a new update. Skip old entries, which pages of the log also contain."""
+        """Display a newly committed update. Skip older entries, which the site resends in pages of the log."""
         if record.index <= self._index or record.kind != "update" or self._recipe is None:
             return
         self._index = record.index

@@ -19,8 +19,10 @@ Find = Callable[[RunId, PeerId], m.Listener | None]
 
 
 class Limits(Struct, frozen=True):
-    """Limits on concurrent links, and timeouts. `per_listener` is below the listeners' limit on unauthenticated sockets
-    per address, so that one relay cannot use up that limit for the other relays at its address.
+    """Limits on concurrent forwarded links, and timeouts.
+
+    A listener limits the unauthenticated sockets from each address. `per_listener` is below that limit, so that one
+    relay cannot use it up for other relays at its address.
     """
 
     per_credential: int = 8
@@ -35,14 +37,20 @@ LIMITS = Limits()
 
 
 class Forwarder:
-    """Forwards links. `find` returns a run's listener if it is listed and this relay can reach it, otherwise None."""
+    """Forwards links.
+
+    `find` returns a run's listener if the coordinator lists it and this relay can reach it, otherwise None.
+    """
 
     def __init__(self, find: Find, limits: Limits = LIMITS) -> None:
         self._find, self.limits = find, limits
         self.links: dict[Connection, PeerId | None] = {}  # each link's target; None before its request
 
     async def serve(self, link: Connection) -> None:
-        """Serve an authenticated dialler's link until either end closes. Raises LinkLost, Refused."""
+        """Serve an authenticated dialler's link until either end closes.
+
+        Raises LinkLost or Refused if the link fails.
+        """
         try:
             self._enter(link)
             asked = await self._asked(link)
@@ -59,7 +67,11 @@ class Forwarder:
         self.links[link] = None
 
     async def _asked(self, link: Connection) -> m.Forward:
-        """Return the dialler's request. Raises Problem if it is invalid, or LinkLost if none arrives in time."""
+        """Return the dialler's request.
+
+        Raises Problem E208 if the first message is not a request or does not arrive in time. Raises Problem E213 if the
+        dialler's credential does not cover the request.
+        """
         asked: object = None
         try:
             async with asyncio.timeout(self.limits.first_s):
@@ -93,8 +105,9 @@ class Forwarder:
         await carry(link, plain, asked.run, idle_s=self.limits.idle_s)
 
     def _replace(self, link: Connection, to: PeerId) -> None:
-        """Replace the dialler's older, possibly dead links to this listener. Raises Problem if the listener has too
-        many.
+        """Record that a link forwards to this listener, and abort the dialler's older links to it, which may be dead.
+
+        Raises Problem E232 if too many links forward to the listener.
         """
         for other in [other for other, at in self.links.items() if at == to and _owner(other) == _owner(link)]:
             del self.links[other]

@@ -1,4 +1,7 @@
-"""A relay's figures for Prometheus (`manyhands relay --metrics-port`), in its text format, which needs no package."""
+"""Serves a relay's figures to Prometheus (`manyhands relay --metrics-port`).
+
+They use Prometheus's text format, which needs no package.
+"""
 
 import asyncio
 import shutil
@@ -17,7 +20,11 @@ ANSWER = "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=ut
 
 
 class Figure(NamedTuple):
-    """A figure: its name, its type in Prometheus's terms, what it says, and its values by run ("": across all runs)."""
+    """A figure for Prometheus.
+
+    `kind`: its type in Prometheus's terms. `about`: its description. `values`: its value for each run, by id. The id ""
+    stands for all runs together.
+    """
 
     name: str
     kind: str
@@ -41,7 +48,10 @@ def figures_of(relay: Relay, lag_s: float) -> list[Figure]:
 
 
 def exposition(figures: Iterable[Figure]) -> str:
-    """Return figures in Prometheus's text format, version 0.0.4. A run is its id, which needs no escaping."""
+    """Return figures in Prometheus's text format, version 0.0.4.
+
+    Runs are named by their ids, which need no escaping.
+    """
     lines = []
     for name, kind, about, values in figures:
         lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
@@ -50,7 +60,10 @@ def exposition(figures: Iterable[Figure]) -> str:
 
 
 async def serve_metrics(relay: Relay, host: str, port: int) -> None:
-    """Serve the figures to this machine and its network until cancelled. Raises Problem E401."""
+    """Serve the figures to this machine and its local network until cancelled.
+
+    Raises Problem E401 if the port is taken.
+    """
     longest_s = 0.0
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -22,12 +22,18 @@ class Place(Struct, frozen=True):
     advertise: int = 0
 
     def url(self, port: int) -> str:
-        """Return the address to publish for a port. The site replaces the host with the address that it sees."""
+        """Return the address to publish for a port.
+
+        The site replaces its host with the address that this machine connects from.
+        """
         return f"wss://{bracketed(self.host)}:{self.advertise or port}/"
 
 
 def own_certificate(home: Home) -> Certificate:
-    """Return this home's certificate, creating it on the first call. Raises Problem E113, E106."""
+    """Return this home's certificate, creating it on the first call.
+
+    Raises Problem E106 if the certificate cannot be written, or E113 if it cannot be read.
+    """
     path = home.folder / LISTENER
     if not path.exists():
         home.write(LISTENER, new_pem())

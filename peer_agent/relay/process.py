@@ -43,7 +43,10 @@ def _nothing(_: object) -> None:
 
 
 class Watch(Struct, frozen=True):
-    """Callbacks for changes to the link to the site, its messages, the listening port, an opened link, and
+    """Callbacks that report what happens in the process.
+
+    `linked`: the link to the site has changed its state. `heard`: the site has sent a message. `listens`: the process
+    listens at this port. `opened`: a link to the site is ready to use. `instructed`: the machine's owner has sent
     instructions.
     """
 
@@ -74,8 +77,8 @@ class Relay:
         """Prepare the process. `reserve_percent`: the percentage of upload bandwidth to leave free; 0 for a relay.
 
         `keep_bytes`: how many bytes of each run's averages to keep after they are no longer needed
-        (`UpdateLog.forget`). `handed_over`: the socket through which the site sends connections. The process then
-        listens on no port.
+        (`UpdateLog.forget`). `handed_over`: the socket over which the site passes connections on to this process. The
+        process then listens on no port.
         """
         self.handed_over = handed_over
         self.home, self.access, self.certificate = home, access, certificate
@@ -119,7 +122,7 @@ class Relay:
                 tasks.create_task(part)
 
     async def _close_at_the_end(self, server: Server) -> None:
-        """Close all links concurrently at the end, because closing them one by one would take too long."""
+        """Wait until the process ends, then close all links at once. Closing them one by one would take too long."""
         try:
             await asyncio.Event().wait()
         finally:
@@ -192,7 +195,7 @@ class Relay:
         self.watch.heard(body)
 
     async def _hear(self, run: RelayedRun, body: m.TO_PEER) -> None:
-        """Verify a message and pass it to its run. Skip an invalid plan. Raise Problem for an invalid commit."""
+        """Verify a message and pass it to its run. Skip an invalid message, but raise Problem for an invalid commit."""
         large = isinstance(body, m.Planned | m.Commit) and _size(body) > INLINE_BYTES
         try:
             opened = await asyncio.to_thread(open_message, body, self.access.site_key) if large else None
@@ -209,14 +212,15 @@ class Relay:
         await run.handle(e.Heard(opened))
 
     def _is_aside(self, run: RunId, body: m.TO_PEER) -> bool:
-        """Return True if the run is set aside. A hello from a new host makes the run active again."""
+        """Return True if the run is set aside. If a newer host asks for a hello, the run becomes active again."""
         if run in self.aside and isinstance(body, m.Rehello) and body.fence > self.aside[run][0]:
             del self.aside[run]
         return run in self.aside
 
     def _has_nothing(self, run: RunId, body: m.TO_PEER) -> bool:
-        """Return True for a snapshot notice about a run without data on this machine. The site sends one for every
-        finished run.
+        """Return True for a snapshot notice about a run without data on this machine.
+
+        The site sends such a notice for every finished run.
         """
         return isinstance(body, m.Snapshotted) and run not in self.runs and not self.log.last_index(run)
 
@@ -228,7 +232,10 @@ class Relay:
             self._set_aside(run, error)
 
     def _set_aside(self, run: RunId, error: Exception) -> None:
-        """Close a run that cannot continue on this machine, and report why. A full disk ends the process instead."""
+        """Close a run that cannot continue on this machine, and send its peers the reason.
+
+        If the disk is full, end the whole process instead. A process that serves only this run ends as well.
+        """
         if isinstance(error, Problem) and error.fault.code == codes.DISK_FULL:
             self._broken.put_nowait(error)
             return
@@ -246,7 +253,10 @@ class Relay:
         closing.add_done_callback(self._closing.discard)
 
     def _follow(self, run: RunId, relays: tuple[m.Listener, ...]) -> None:
-        """Store a run's relays. Keep links to all runs' relays, because a site's relays join its runs one by one."""
+        """Store a run's relays.
+
+        Keep links to the relays of all runs, because a site's relays join its runs one by one.
+        """
         self._addresses[run] = relays
         self.others.follow(tuple(sorted({relay for of in self._addresses.values() for relay in of}, key=repr)))
 
@@ -254,7 +264,10 @@ class Relay:
         return any(run.reduction is not None for run in self.runs.values())
 
     def _forwards_to(self, run: RunId, peer: PeerId) -> m.Listener | None:
-        """Return a listed member that this relay itself has authenticated, or None. Nothing else is ever dialled."""
+        """Return a run's member to which this relay may forward links, or None.
+
+        The coordinator must list the member, and this relay must have a direct, authenticated link to it.
+        """
         listed = (listener for listener in self._addresses.get(run, ()) if listener.peer == peer)
         return next((each for each in listed if each.fingerprint and peer in self.others.direct), None)
 
@@ -266,7 +279,7 @@ class Relay:
                     await self._guarded(run, self._look)
 
     async def _look(self, relayed: RelayedRun) -> None:
-        """Tell a run which of its listeners can be reached, and that time has passed."""
+        """Tell a run which of its listeners this process can reach directly, and that time has passed."""
         listening = {listener.peer for listener in self._addresses.get(relayed.run, ())}
         await relayed.handle(e.Reached(tuple(sorted(listening & self.others.direct))))
         await relayed.handle(e.Ticked())
@@ -297,7 +310,11 @@ class Relay:
             await link.close(problem.fault)
 
     async def _give_and_take(self, link: Connection) -> None:
-        """Serve a data link's run. On a relay, other relays and the site's reader may fetch from any run's log."""
+        """Serve a data link.
+
+        It belongs to one run if it is a trainer's, or if this process is an auxiliary. On a relay, other relays and the
+        site's reader may fetch from the log of any run that their credential covers.
+        """
         assert link.credential is not None
         peer, role, run = link.credential.peer, link.credential.role, link.credential.run
         if role is Role.TRAINER or not self.is_of_all_runs:
@@ -309,7 +326,7 @@ class Relay:
                 await self._give(link, body, is_reader=link.credential.role is Role.READER)
 
     async def _give(self, link: Connection, body: m.FetchSpan | m.FetchRecords, *, is_reader: bool) -> None:
-        """Send part of a run's log. Serve the site's reader even if the run has no host."""
+        """Send part of a run's log. For the site's reader, open the log even if the run has no host."""
         run = self.run_of(body.run) if is_reader else self.runs.get(body.run)
         if isinstance(body, m.FetchRecords):
             if run is not None:
@@ -320,8 +337,9 @@ class Relay:
             await link.send(m.SpanMissing(run=body.run, index=body.index, span=body.span))
 
     async def _hear_listener(self, peer: PeerId, body: m.AnyMessage | Frame) -> None:
-        """Handle an average from a member that this machine has dialled. Relays' averages come from their logs
-        instead.
+        """Handle an average from a member that this machine has dialled.
+
+        Averages from relays are fetched from their logs instead.
         """
         if isinstance(body, Frame) and body.run in self.runs:
             await self._guarded(body.run, lambda run: run.hear_average(peer, body))

@@ -49,8 +49,10 @@ Speak = Callable[[], Awaitable[Any]]
 
 
 class Around(Struct, frozen=True):
-    """Callbacks to the process. `say` sends to the coordinator and may drop messages. `ask` fetches a span from another
-    relay's log. `failed` receives errors from background tasks.
+    """A run's callbacks to its process.
+
+    `say` sends a message to the coordinator, or drops it. `ask` fetches a span from another relay's log. `follow` names
+    the listeners that the run needs links to. `failed` receives errors from background tasks.
     """
 
     say: Callable[[m.TO_SITE], None]
@@ -127,7 +129,7 @@ class RelayedRun:
         try:
             link.allow(self._limit)
             answers = await self._take(e.Linked(peer, role))
-            if role in RECEIVERS:  # after the event, or this link would miss an outbox begun by the event
+            if role in RECEIVERS:  # only after the event, because the event may begin a new outbox
                 self._follow(peer, link)
             await self._give_all(link, answers)
             while True:
@@ -146,8 +148,9 @@ class RelayedRun:
                 self._beside(partial(self.handle, e.Unlinked(peer)))
 
     async def _hold_back(self, frame: Frame) -> None:
-        """Pause reading from a slot that is ahead of the others. Its sender must then wait, which frees this machine's
-        downlink.
+        """Stop reading from a slot while it is ahead of the others.
+
+        Its sender must then wait, which frees this machine's downlink for the others.
         """
         place = place_of(frame)
         while (
@@ -172,8 +175,9 @@ class RelayedRun:
         return True
 
     async def hear_average(self, peer: PeerId, frame: Frame) -> None:
-        """Handle an average from a peer that this machine dialled. Store up to `EARLY_BYTES` of averages that precede
-        their plan.
+        """Handle an average from a peer that this machine dialled.
+
+        If its plan has not arrived yet, store the average, up to a total of `EARLY_BYTES`.
         """
         reducer = self.state.reducer
         if reducer is None or frame.run != self.run:
@@ -367,7 +371,7 @@ class RelayedRun:
             await self.handle(outcome)
 
     def _written(self, action: Write, taken: Any) -> e.Event | None:
-        """Perform one write and return its outcome. Call this in a thread. Raises Problem E106."""
+        """Perform one write and return its outcome. Call this in a thread. Raises Problem E106 if the disk fails."""
         match action:
             case e.WriteSpan():
                 place, closed = taken
@@ -390,7 +394,10 @@ class RelayedRun:
         return None
 
     def _append(self, action: e.Append) -> e.Event:
-        """Append an entry to the log. If the disk refuses the entry, it keeps what it has."""
+        """Append an entry to the log, and return the outcome.
+
+        If the entry does not fit, the log stays unchanged. Raises Problem E106 if the disk fails.
+        """
         try:
             return e.Appended(action.index, self.log.append(action.sealed))
         except Forked as problem:
@@ -412,7 +419,7 @@ class RelayedRun:
         return e.Scanned(action.stop, tuple(missing))
 
     async def _hand_in(self, first: int) -> None:
-        """Send the site a page of records that its database lacks."""
+        """Send the site a page of the log's records that are missing from the site's database."""
         page = await asyncio.to_thread(self.log.page, self.run, first)
         if page:
             self.around.say(m.Records(run=self.run, first=first, last=self.log.last_index(self.run), records=page))

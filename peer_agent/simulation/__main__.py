@@ -16,7 +16,7 @@ SHARD = 40_000  # samples in a shard
 
 
 def setting_of(peers: int, rounds: int, seed: int, relays: int) -> Setting:
-    """Return settings with realistic proportions: tens of seconds per update, a few seconds per unit."""
+    """Return settings with realistic proportions: about ten seconds per update, a few seconds per unit."""
     return Setting(
         trainers=peers,
         relays=relays,
@@ -35,7 +35,10 @@ def command_of(peers: int, rounds: int, churn: float, seed: int, relays: int) ->
 
 
 def judged(peers: int, rounds: int, churn: float, seed: int, relays: int) -> Figures:
-    """Simulate and judge a run. Report an exception in the coordinator as a finding, and print its traceback."""
+    """Simulate and judge a run.
+
+    If the simulation raises an exception, print its traceback, and name it in the figures.
+    """
     setting = setting_of(peers, rounds, seed, relays)
     simulation = Simulation(setting, all_conditions(churn), cpu=time.process_time, wall=time.monotonic)
     try:

@@ -13,9 +13,9 @@ NIGHT_S = 8 * 3600.0
 
 
 class Spell(Struct, frozen=True):
-    """How often a kind of fault strikes a given victim, and how long it lasts, in virtual seconds.
+    """The frequency and duration of a kind of fault for one victim, in virtual seconds.
 
-    `every_s` is the mean time between two such faults. The other two times are the limits on a fault's duration.
+    `every_s`: the mean time between two such faults. `shortest_s`, `longest_s`: limits on a fault's duration.
     """
 
     every_s: float
@@ -100,8 +100,9 @@ def _spells(spells: Mapping[Kind, Spell], kinds: set[Kind], churn: float) -> dic
 
 
 def inject(world: World, conditions: Conditions) -> Callable[[], None]:
-    """Start injecting faults. Return a function that stops new ones. Faults end on their own or through
-    `effects.heal`.
+    """Start injecting faults, and return a function that stops new ones.
+
+    Faults that have begun end on their own or through `effects.heal`.
     """
     over: list[bool] = []
     for victims, spells in ((world.trainers, conditions.trainers), (world.relays, conditions.relays)):

@@ -55,7 +55,7 @@ class Database:
         self.chance = random.Random(f"database {seed}")
         self.faults = faults or Faults(seed)
         self.script: list[Fault] = []  # faults of the next writes
-        self.back_at = 0.0  # the database is unreachable until then
+        self.back_at = 0.0  # the database is unreachable until this time
         self.fence = 0
         self.owner: tuple[object, float] = None, 0.0  # the host, and when its claim expires
         self.index = 0
@@ -82,7 +82,7 @@ class Database:
         return self.fence
 
     def renew(self, fence: int, now: float) -> bool:
-        """Extend a host's claim. Return False if another host has the run."""
+        """Extend a host's claim, if the database can be reached. Return False if another host has the run."""
         if fence != self.fence:
             return False
         if self.answers(now):
@@ -90,7 +90,10 @@ class Database:
         return True
 
     def host_of_run(self, now: float) -> tuple[object, int] | None:
-        """Return the run's host and fence on record, or None. The host may have died a few seconds ago."""
+        """Return the host and fence of the claim in the database.
+
+        Return None if the claim has expired or the database is unreachable. The host may have died a few seconds ago.
+        """
         host, until = self.owner
         return (host, self.fence) if host is not None and until > now and self.answers(now) else None
 
@@ -106,7 +109,10 @@ class Database:
             self.marks[place] = max(mark.mark, self.marks.get(place, 0))
 
     def persist(self, record: Record, now: float = 0.0) -> tuple[Outcome, Entry | None]:
-        """Store a record in one transaction. If the answer is lost, the host reads the head to find out the outcome."""
+        """Store a record in one transaction.
+
+        After a lost answer, return the outcome that the host learns by reading the head.
+        """
         sealed = seal(self.key, record)
         fault = self._fault()
         if not self.answers(now) or fault == "failed":
@@ -116,7 +122,10 @@ class Database:
         return "committed", self.log[-1]
 
     def _write(self, sealed: Entry) -> bool:
-        """Write the head, log, ledger and coverage from signed bytes. Return False if the record is not the next."""
+        """Write the head, log, ledger and coverage from signed bytes.
+
+        Return False if the record does not directly follow the head.
+        """
         record = read_record(sealed)
         step = self.step if record.kind == "rollback" else record.step - 1
         place = record.index - 1, step, record.previous, record.fence
@@ -136,7 +145,10 @@ class Database:
         return True
 
     def _go_back(self, record: Record, digest: str) -> bool:
-        """Carry out a requested rollback, and move the snapshot to its entry. Return False if it was not requested."""
+        """Carry out a rollback, and move the snapshot to the rollback's entry.
+
+        Return False if the organizer has not requested this rollback.
+        """
         target = self.back_to
         if target is None or record.restored is None or record.restored.index != target.index:
             return False
@@ -164,11 +176,11 @@ class Database:
     # --- reads
 
     def settled(self) -> list[Unit]:
-        """Return the ranges of positions that the log's updates have used."""
+        """Return the positions that the log's updates have used, as units."""
         return [Unit(*place, *found) for place, ranges in sorted(self.coverage.items()) for found in ranges]
 
     def record_of(self, head: Signed) -> Record:
-        """Return the record with a signed head in this log, decoded once for all replicas."""
+        """Return the record of a signed head in this log. It was decoded once, for all replicas."""
         return self._decoded[id(head)]
 
 

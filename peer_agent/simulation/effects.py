@@ -10,7 +10,7 @@ from peer_agent.simulation.site import Peer
 from peer_agent.simulation.trainer import Trainer
 from peer_agent.simulation.world import World
 
-FOR_EVER_S = 1e7  # how long an endless hang lasts before the owner ends it
+FOR_EVER_S = 1e7  # duration of an endless hang: longer than any simulation
 SLOW = 0.1  # a slow peer's fraction of its usual speed
 EVENING_S = 60.0  # the time in which all trainers leave, or all come back
 DAY_S = 2 * 3600.0  # the shortest time between two nights
@@ -51,7 +51,10 @@ def inject(world: World, kind: Kind, peer: PeerId, lasts_s: float) -> None:
 
 
 def obey(world: World) -> None:
-    """Inject each ordered fault at the start of its round. Sockets apply message faults themselves."""
+    """Inject each ordered fault at the start of its round.
+
+    Message faults are left to the sockets, and database faults to the database.
+    """
 
     def begin_round() -> None:
         for fault in world.faults.due(frozenset(EFFECTS), world.database.step + 1):
@@ -142,7 +145,10 @@ def _kill_site(target: Target) -> End:
 
 
 def _replace_host(target: Target) -> None:
-    """End the host's process. Another host starts once the old claim has expired. Sockets stay open."""
+    """End the host's process.
+
+    Another host starts `lasts_s` later, when the old claim has nearly or just expired. Sockets stay open.
+    """
     if target.world.host is not None:
         target.world.replace_host(target.world.host, target.lasts_s)
 
@@ -159,7 +165,10 @@ def _freeze_host(target: Target) -> End | None:
 
 
 def _night(target: Target) -> End | None:
-    """Remove all trainers until morning: each leaves, is killed, or has its laptop closed."""
+    """Remove all trainers until morning: each leaves, is killed, or has its laptop closed.
+
+    Do nothing if the last night ended less than DAY_S ago.
+    """
     world = target.world
     if world.clock.now < world.night_until + DAY_S:
         return None

@@ -1,6 +1,8 @@
-"""Faults in a simulation. They are ordered for a peer and a round or happen by chance (`odds`), and are counted. A test
-can order a fault and assert that it happened, as with torchft's `EventInjector`. Code about to carry out a fault first
-asks this module whether it happens now.
+"""Faults in a simulation.
+
+They are ordered for a peer and a round or happen by chance (`odds`), and are counted. A test can order a fault and
+assert that it happened, as with torchft's `EventInjector`. Wherever a fault may occur, the simulator asks `Faults` if
+it happens now.
 """
 
 import random
@@ -67,7 +69,7 @@ class Faults:
         return False
 
     def due(self, kinds: frozenset[str], round_: int) -> list[Ordered]:
-        """Remove and return the faults ordered for this round. The caller injects and counts them."""
+        """Remove and return the faults of these kinds ordered for this round. The caller injects and counts them."""
         due = [fault for fault in self.waiting.get(round_, ()) if fault.kind in kinds]
         for fault in due:
             self._remove(fault)

@@ -1,4 +1,7 @@
-"""Judges a simulated run by messages, database rows and the peers' true state, not by what the coordinator believes."""
+"""Judges a simulated run by messages, database rows and the peers' true state.
+
+It relies on the coordinator's own state only for returned and lost leases.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -94,7 +97,10 @@ class Judge:
                         planned.included.setdefault(span.span, done.included)
 
     def _announced(self, plan: Plan) -> None:
-        """Record a plan if it is new. For spans that it retains, copy the reports from earlier attempts."""
+        """Record a plan if it is new.
+
+        For spans that the plan takes over from earlier attempts, copy their reducers' reports.
+        """
         place = plan.step, plan.fence, plan.attempt
         if place in self._planned:
             return
@@ -146,7 +152,10 @@ class Judge:
             self._blame("doubled", unearned, f"{machine[:6]} is credited for nothing at step {record.step}")
 
     def _averaged(self, grid: Grid, planned: Planned) -> dict[PeerId, Fraction]:
-        """Return each contributor's number of samples in the average, from the offers and the reducers' reports."""
+        """Return each contributor's number of samples in the average.
+
+        It is computed from the offers and the reducers' reports.
+        """
         elements = self._included_elements(grid, planned)
         averaged = {}
         for number, slot in enumerate(planned.plan.slots):
@@ -160,7 +169,7 @@ class Judge:
         return averaged
 
     def _included_elements(self, grid: Grid, planned: Planned) -> dict[int, int]:
-        """Return each slot's sum of offered tokens times elements over its averaged chunks."""
+        """Return, for each slot, the sum of offered loss tokens times elements over the slot's averaged chunks."""
         sums: dict[int, int] = {}
         for first, stop, slots in _joined(planned.included):
             for number in slots:
@@ -183,7 +192,9 @@ class Judge:
     # --- after draining
 
     def divergent(self, world: World) -> list[PeerId]:
-        """Return living peers whose replica is corrupt, is behind the log, or last reported a wrong digest."""
+        """Return living trainers whose replica is corrupt or behind the log, or whose last digest differs from the most
+        common one.
+        """
         last = {peer: report for peer, report in self.reports.items() if world.trainers[peer].alive}
         at_head = [report.digest for report in last.values() if report.index == world.database.index]
         right = world.database.index, Counter(at_head).most_common(1)[0][0] if at_head else ""
@@ -194,8 +205,10 @@ class Judge:
         return found
 
     def unsettled(self, world: World) -> list[Unit]:
-        """Return leased units that are neither in an update nor free again. Call this after every peer has left.
-        Samples that the host recorded as lost are subtracted. Units that the host still considers leased are included.
+        """Return leased units that are neither in an update nor free to be leased again.
+
+        Call this after every peer has left. Samples that the host recorded as lost are subtracted. Units that the host
+        still considers leased are included.
         """
         assert world.host is not None
         book = world.host.state.leases
@@ -231,9 +244,9 @@ def _joined(included: dict[int, tuple[Included, ...]]) -> list[tuple[int, int, t
     return runs
 
 
-# A standstill: a run makes no progress although it could. The simulator knows which peers are alive, compute, and reach
-# the site and every relay. From their speeds it computes the usual time of a round. Only time in which the batch could
-# be filled counts, measured in usual round times.
+# A standstill: a run makes no progress although it could. The simulator can see which peers are alive, compute, and
+# reach the site and every relay. From their speeds, it computes the usual time of a round. Time without a commit is
+# measured in usual round times, and only counts while the trainers could fill the batch.
 
 LOOK_S = 1.0
 OVERHEAD_S = 4.0  # seconds in a usual round besides computing: offers, chunks, database, and unfinished units

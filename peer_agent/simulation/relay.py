@@ -1,4 +1,7 @@
-"""A virtual relay: the real state machine without payloads. Chunks arrive at the senders' speed, and roots are fake."""
+"""A virtual relay: a real relay's state machine, without payloads.
+
+Chunks arrive at the senders' speed, and roots are fake.
+"""
 
 import hashlib
 from collections.abc import Mapping
@@ -24,7 +27,7 @@ FULL_S = 1.0  # seconds between attempts to write to a full disk
 
 
 class Relay(Peer):
-    """A virtual relay. Each sender sends it the chunks of all its open spans in ascending order."""
+    """A virtual relay. Each sender sends the relay the chunks of all its open spans, in ascending order."""
 
     role = Role.RELAY
 
@@ -44,7 +47,7 @@ class Relay(Peer):
             reducer=Reducer(),
             keeper=Keeper(index=self.index, appending=self.index),
         )
-        self.sent: list[float] = []  # by slot: how many chunks have arrived, as a fraction
+        self.sent: list[float] = []  # by slot: number of chunks that have arrived; the last may be incomplete
         self.after(TICK_S * self.world.chance.random(), self._tick)
 
     def hello(self) -> m.Hello:
@@ -77,7 +80,10 @@ class Relay(Peer):
         self.fence = self.core.fence
 
     def _do(self, action: e.Action) -> None:
-        """Carry out an action. Links carry no bytes, so senders are polled and nothing is fetched."""
+        """Carry out an action.
+
+        Links carry no bytes, so the relay polls its senders, and fetches nothing from other relays.
+        """
         match action:
             case e.Say():
                 self.say(action.message)
@@ -118,7 +124,10 @@ class Relay(Peer):
         self.after(DISK_S, lambda: self._written(place, action.span, leaf))
 
     def _written(self, place: Place, span: m.PlannedSpan, leaf: Leaf) -> None:
-        """Report a written span, and deliver its averages to the trainers. A real relay sends them during the write."""
+        """Report a written span, and deliver its averages to the trainers.
+
+        A real relay sends each average before its span is written.
+        """
         self._take(e.SpanWritten(place, span.span, leaf.digest, leaf.sum_squares))
         for trainer in self.trainers.values():
             if self.world.reaches(trainer.peer, self.peer):

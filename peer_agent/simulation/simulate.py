@@ -17,7 +17,7 @@ from peer_agent.simulation.world import Setting, World
 
 GIVE_UP = 10  # standstills before the simulation gives up
 LIMIT_S = 30 * 86_400.0  # virtual seconds
-DRAIN_ROUNDS = 8  # rounds without faults: more than leases outlive a session or host by
+DRAIN_ROUNDS = 8  # rounds without faults, enough for the leases of lost sessions and hosts to end
 DRAIN_S = 1200.0  # time limit for the rounds without faults
 SETTLE_S = 60.0  # a pause in which every replica reaches the head of the log
 PARTING_S = 10.0  # a pause in which every message about leaving arrives
@@ -122,7 +122,7 @@ class Simulation:
         self.measured = self._counts()
 
     def drain(self) -> None:
-        """Let the run recover without faults: the host detects losses, replicas catch up, and trainers leave."""
+        """Let the run recover without faults. The host detects losses, replicas catch up, and trainers leave."""
         world = self.world
         self.clear()
         heal(world)

@@ -1,4 +1,6 @@
-"""A virtual site: peers, their sockets, and the host, which passes events to `advance` and carries out its commands."""
+"""A virtual site: peers, their sockets, and the host, which passes events to the real coordinator and carries out its
+commands.
+"""
 
 import hashlib
 import heapq
@@ -63,7 +65,7 @@ class Observer(Protocol):
         """Receive an event that the coordinator has handled. Its commands have not been carried out yet."""
 
     def persisted(self, _: "Host", command: e.Persist, outcome: Literal["committed", "stale", "failed"]) -> None:
-        """Receive the outcome of a write: whether the database stored the record."""
+        """Receive the outcome of a write, which says if the database has stored the record."""
 
 
 class Tally:
@@ -276,9 +278,10 @@ DOWN: tuple[Kind, Kind, Kind] = ("lost down", "twice down", "late down")
 
 
 class Socket:
-    """A peer's link to the site and the channel layer behind it, which silently loses, repeats and delays messages. It
-    simulates `coordination.sockets.consumer`. It learns the host from announcements and from the database, either of
-    which may be stale. Messages stay in order, as in TCP and the real layer.
+    """A peer's link to the site and the channel layer behind it, which silently loses, repeats and delays messages.
+
+    It simulates `coordination.sockets.consumer`. The socket learns which host has the run from announcements and from
+    the database, either of which may be stale. Messages stay in order, as in TCP and the real layer.
     """
 
     def __init__(self, world: Surroundings, peer: "Peer", number: int) -> None:
@@ -293,7 +296,10 @@ class Socket:
     # --- host
 
     def look_up(self) -> None:
-        """Look up the host in the database. If the current host has not answered, ask the peer for another hello."""
+        """Look up the run's host in the database, and follow it if it is newer.
+
+        If the current host has not answered, ask the peer for another hello.
+        """
         found = self.world.database.host_of_run(self.world.clock.now)
         if found is None:
             return
@@ -375,7 +381,10 @@ CAPACITY = 10_000  # Most messages stored by a frozen process's channel. Any mor
 
 
 class Host:
-    """A process that has claimed the run. It rebuilds its state from the database, and its sockets from messages."""
+    """A process that has claimed the run.
+
+    It rebuilds its state from the database. It learns each peer's socket from the peer's messages.
+    """
 
     def __init__(self, world: Surroundings) -> None:
         self.world = world
@@ -444,7 +453,10 @@ class Host:
     # --- messages
 
     def receive(self, socket: "Socket", message: m.TO_SITE) -> None:
-        """Handle a message from the socket of the peer's latest hello. From an unknown peer, accept any socket."""
+        """Handle a message if it came from the socket of the peer's latest hello.
+
+        If the peer is not a member of the run, accept a message from any of its sockets.
+        """
         peer = socket.peer
         known = self.sockets.get(peer.peer)
         if isinstance(message, m.Hello):

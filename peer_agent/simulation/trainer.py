@@ -30,7 +30,7 @@ NATS = 2.5  # loss per token
 
 
 class Trainer(Peer):
-    """A virtual trainer. Delays take the place of threads, and names the place of arrays."""
+    """A virtual trainer. Delays take the place of threads. Digests of names take the place of arrays."""
 
     role = Role.TRAINER
 
@@ -107,7 +107,10 @@ class Trainer(Peer):
         return (ours.step, ours.fence, ours.attempt) == (plan.step, plan.fence, plan.attempt)
 
     def gather(self, place: Place, span: m.PlannedSpan, leaf: Leaf) -> None:
-        """Store the leaf of a span's averages in the current plan. After the last one, report to the state machine."""
+        """Store the leaf of a span's averages in the current plan.
+
+        When all the plan's spans have a leaf, tell the state machine.
+        """
         round_ = self.core.round
         if not self.alive or round_ is None or round_.plan is None:
             return
@@ -239,7 +242,10 @@ OfFloats = e.Keep | e.Discard | e.DiscardHeld | e.Renew | e.Release | e.Settle
 
 
 def _pass_over(action: Words | OfFloats | e.Dial | e.Made | e.Send | e.Serve | e.StopSending) -> None:
-    """Ignore an action that concerns only people, data links or arrays. Relays poll `sends` instead."""
+    """Ignore an action that concerns only people, data links or arrays.
+
+    Virtual relays poll `sends` instead of receiving chunks.
+    """
     del action
 
 

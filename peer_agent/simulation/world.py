@@ -93,8 +93,8 @@ class World(Surroundings):
         self.sockets: dict[int, Socket] = {}  # open sockets, by number
         self.numbers = 0  # number of the newest socket
         self.is_up = True  # True if the site is up, with or without a host for the run
-        self.layer_back_at = 0.0  # the channel layer is unreachable until then
-        self.night_until = -1e9  # no trainer is on until then
+        self.layer_back_at = 0.0  # the channel layer is unreachable until this time
+        self.night_until = -1e9  # no trainer runs until this time
         self.unreachable: set[tuple[PeerId, PeerId]] = set()  # (trainer, relay) pairs that cannot connect
         self.on_commit: list[Callable[[], None]] = []
         self.host: Host | None = Host(self)  # the newest host; an older one may still believe that it is the host
@@ -155,7 +155,10 @@ class World(Surroundings):
             peer.after(NOTICE_S + self.chance.random(), peer.connect)
 
     def start_host(self) -> None:
-        """Start the site, and restore its host from the database. Announce it to sockets, unless "unheard" strikes."""
+        """Start the site, and a host that restores the run from the database, once the database can be reached.
+
+        Announce the host to each socket, unless the fault "unheard" strikes.
+        """
         self.is_up = True
         if self.host is not None:
             return
@@ -172,7 +175,10 @@ class World(Surroundings):
         self.clock.after(away_s, self.start_host)
 
     def replace_host(self, ended: Host, away_s: float = TAKE_S) -> None:
-        """Let another process take over the run. Sockets belong to other processes, and stay open."""
+        """Let another process take over the run after `away_s`.
+
+        Sockets belong to other processes, so they stay open.
+        """
         ended.alive = False
         if self.host is ended:
             self.host = None
@@ -180,8 +186,10 @@ class World(Surroundings):
             self.clock.after(away_s, self.start_host)
 
     def overtake_host(self, asleep_s: float) -> None:
-        """Suspend the host past its claim's expiry. Another host takes over the run, and this one wakes up unaware of
-        it.
+        """Freeze the host for `asleep_s`.
+
+        If its claim expires during this time, another host takes over the run. The frozen host does not notice until it
+        wakes.
         """
         host = self.host
         if host is None:

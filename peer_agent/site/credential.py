@@ -49,7 +49,10 @@ class Issued(Struct, frozen=True):
 
 
 def site_of(url: str) -> str:
-    """Return an address's scheme and host, which identify a site in a home. Raises Problem E112, E104."""
+    """Return an address's scheme and host, which identify a site in a home.
+
+    Raises Problem E104 if the address is malformed, or E112 if it does not begin with http:// or https://.
+    """
     try:
         parts = urlsplit(url)
         named = parts.scheme in {"http", "https"} and parts.hostname and (parts.port or True)
@@ -61,7 +64,10 @@ def site_of(url: str) -> str:
 
 
 def run_of(url: str) -> str:
-    """Return the slug in a run's address. Raises Problem E112, E305."""
+    """Return the slug in a run's address.
+
+    Raises Problem E305 if the address names no run, and the errors of `site_of`.
+    """
     site_of(url)
     parts = [part for part in urlsplit(url).path.split("/") if part]
     if len(parts) < 2 or parts[-2] != "runs":
@@ -70,7 +76,10 @@ def run_of(url: str) -> str:
 
 
 def understood(answer: dict[str, Any], kind: type[Answer], url: str) -> Answer:
-    """Convert the site's response to a struct. Raises Problem E110 if another service seems to have answered."""
+    """Convert the site's response to a struct.
+
+    Raises Problem E110 if the response does not fit, as when another service has answered.
+    """
     try:
         return msgspec.convert(answer, kind)
     except msgspec.ValidationError as error:
@@ -78,7 +87,10 @@ def understood(answer: dict[str, Any], kind: type[Answer], url: str) -> Answer:
 
 
 async def log_in(home: Home, url: str, token: str, *, kind: str = "agent", name: str = "") -> KnownSite:
-    """Enrol this machine at a site with a one-time token. Raises Problem E215, E104, E110."""
+    """Enrol this machine at a site with a one-time token.
+
+    Raises Problem E215 if the token is wrong or was already used, and the errors of `site_of` and `post_json`.
+    """
     site, key = site_of(url), home.key()
     body = {
         "name": (name or platform.node() or "a machine")[:60],
@@ -94,7 +106,10 @@ async def log_in(home: Home, url: str, token: str, *, kind: str = "agent", name:
 
 
 class RunAccess:
-    """A machine's access to one run, or a relay's access to all of a site's runs. It renews the credential."""
+    """A machine's access to one run, or a relay's access to all of a site's runs.
+
+    `renew` keeps its credential valid.
+    """
 
     def __init__(self, home: Home, site: KnownSite, role: Role, slug: str = "") -> None:
         self.home, self.site, self.role, self.slug = home, site, role, slug
@@ -110,7 +125,10 @@ class RunAccess:
         return self.site.machine
 
     async def renew(self) -> None:
-        """Request a new credential if half of the current one's lifetime has passed. Raises Problem."""
+        """Request a new credential if half of the current one's lifetime has passed.
+
+        Raises Problem E217 if the site's key has changed, and the errors of `post_json`.
+        """
         now = (time.monotonic(), time.time())
         age_s = max(after - before for after, before in zip(now, self._asked_at, strict=True))
         if self.credential is not None and age_s < RENEW_S:
@@ -142,22 +160,28 @@ class RunAccess:
         return await dial(self.control, link=Link.CONTROL, identity=self.identity(), server="site", version=__version__)
 
     async def may_dial(self, listener: Listener) -> bool:
-        """Return True if this machine may dial a listener. A member must not be able to make this machine connect to
-        its own local network. Relays may have any address, because the operator sets them up. If the site itself is on
-        the local network, members may have any address too.
+        """Return True if this machine may dial a listener.
+
+        Relays may have any address, because the site's operator sets them up. A member may only have a public address.
+        Otherwise, the member could make this machine connect to computers in the local network. If the site itself is
+        in the local network, members may have any address too.
         """
         if not listener.fingerprint or is_public(urlsplit(listener.url).hostname or ""):
             return True
         return await asyncio.to_thread(is_local, urlsplit(self.site.url).hostname or "")
 
     async def dial_listener(self, listener: Listener, timeout_s: float = DIAL_S) -> Connection:
-        """Open a data link to a relay or a listening member. Pin the certificate whose fingerprint the site gives."""
+        """Open a data link to a relay or a listening member.
+
+        If the site supplies a fingerprint, accept only the certificate with that fingerprint.
+        """
         await self.renew()
         return await self._dial(listener, Link.DATA, timeout_s)
 
     async def dial_through(self, relay: Listener, listener: Listener) -> Connection:
-        """Open a data link through a relay. Raises Problem E104 for every error, because a relay must not decide
-        whether this machine retries.
+        """Open a data link through a relay.
+
+        Every error becomes Problem E104, so that a relay cannot stop this machine from retrying.
         """
         await self.renew()
         try:

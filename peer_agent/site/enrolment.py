@@ -20,14 +20,17 @@ from peer_agent.site.credential import Enrolled, RunAccess, log_in, site_of, und
 from peer_agent.site.login_token import token_of_environment
 
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
-STRANGE_TRIES = 6  # a restarting site may send this many unexpected responses (E110)
+STRANGE_TRIES = 6  # polling ends after this many unexpected responses (E110); a restarting site may send some
 
 Address = Annotated[str, Meta(pattern="^https?://[!-~]+$", max_length=2000)]
 Sleep = Callable[[float], Awaitable[None]]
 
 
 class Code(Struct, frozen=True):
-    """The facts that a person needs in order to approve this machine. Times are in seconds."""
+    """The site's response to a request for approval.
+
+    It contains the code and the addresses that a person needs to approve this machine. Times are in seconds.
+    """
 
     device_code: Annotated[str, Meta(min_length=1, max_length=1000)]
     user_code: Annotated[str, Meta(pattern="^[0-9A-Z-]{1,20}$")]
@@ -47,8 +50,10 @@ async def get_approved(
     sleep: Sleep = asyncio.sleep,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> KnownSite:
-    """Request approval at the site at `url`, `show` the code, and wait until a person approves the machine. Raises
-    Problem E115 if no one answers, E104, E105, E110, and the site's error if a person declines or the code expires.
+    """Request approval at the site at `url`, `show` the code, and wait until a person approves the machine.
+
+    Raises Problem E115 if no one does so in time, the site's error if a person declines or the code expires, and the
+    errors of `post_json`.
     """
     site = site_of(url)
     code = await _ask(home, site, kind, run)
@@ -117,7 +122,10 @@ class Enrolment(Struct, frozen=True):
     token: str = ""
 
     async def enrol(self, home: Home, url: str) -> KnownSite:
-        """Enrol this machine with a token if there is one, or else by a person's approval. Raises Problem."""
+        """Enrol this machine with a token if there is one, or else by a person's approval.
+
+        Raises the errors of `token_of_environment`, `log_in` and `get_approved`.
+        """
         kind = KINDS[self.role]
         if token := self.token or token_of_environment():
             return await log_in(home, url, token, kind=kind, name="relay" if self.role is Role.RELAY else "")
@@ -125,8 +133,10 @@ class Enrolment(Struct, frozen=True):
 
 
 async def access_for(home: Home, url: str, enrolment: Enrolment, *, sleep: Sleep = asyncio.sleep) -> RunAccess:
-    """Return access with a new credential, first waiting until the machine is approved and the run prepared. Raises
-    Problem.
+    """Return access to a run with a new credential.
+
+    If necessary, first wait until a person approves this machine, and until the site has prepared the run. Raises the
+    errors of `Enrolment.enrol` and `RunAccess.renew`.
     """
     known = home.sites().get(site_of(url))
     if known is None or enrolment.token:
@@ -144,7 +154,7 @@ async def access_for(home: Home, url: str, enrolment: Enrolment, *, sleep: Sleep
 async def _renewed(home: Home, known: KnownSite, enrolment: Enrolment, sleep: Sleep) -> RunAccess:
     """Return access with a new credential.
 
-    As long as the site reports that the run is not ready (E308), wait, having told the user once.
+    While the site answers that the run is not open yet (E308), tell the user once, and wait.
     """
     access, is_told = RunAccess(home, known, enrolment.role, enrolment.run), False
     while True:

@@ -1,4 +1,4 @@
-"""Reads the site's facts about its agent and a run before joining, and checks that they suit this machine."""
+"""Reads what the site reports about its agent and a run, before joining, and checks that both suit this machine."""
 
 import asyncio
 import sys
@@ -24,7 +24,7 @@ from peer_agent.site.credential import RunAccess
 
 
 class Offer(Struct, frozen=True):
-    """The fields used from the site's offer of an agent. Its commands are None if the site has no package."""
+    """The fields used from the site's offer of an agent. The upgrade commands are None if the site has no package."""
 
     version: str
     protocol: int
@@ -41,7 +41,7 @@ class Offer(Struct, frozen=True):
 
 
 async def offer_of(site: str) -> Offer | None:
-    """Return the site's offer of an agent, or None if the site does not respond or its response is invalid."""
+    """Return the site's offer of an agent. Return None if the site does not respond or its response is invalid."""
     try:
         return msgspec.convert(await get_json(f"{site}/api/v1/agent"), Offer)
     except (Problem, msgspec.ValidationError):
@@ -70,7 +70,10 @@ RECENT = 20  # how many recent steps the pace is computed from
 
 
 async def run_preflight(access: RunAccess, *, disk_gb: int) -> Preflight:
-    """Check whether a run fits on this machine, caching at most `disk_gb` of data. Raises Problem E123, E124, E125."""
+    """Check if a run fits on this machine, caching at most `disk_gb` of data.
+
+    Raises Problem if it lacks memory (E123), disk space (E124) or GPU memory (E125).
+    """
     url = f"{access.site.url}/api/v1/runs/{access.slug}"
     facts = await facts_of(url, access.headers())
     gpu = await asyncio.to_thread(usable_gpu)
@@ -83,7 +86,10 @@ async def run_preflight(access: RunAccess, *, disk_gb: int) -> Preflight:
 
 
 async def facts_of(url: str, headers: Headers) -> RunFacts | None:
-    """Return what the site's API reports about the run at `url`, or None if the response is invalid."""
+    """Return the site's facts about the run at `url`.
+
+    Return None if the site does not respond or its response is invalid.
+    """
     try:
         run = await get_json(url, headers=headers)
         step = int(run["step"])

@@ -26,7 +26,7 @@ def take_variable(environment: MutableMapping[str, str]) -> None:
 
 
 def token_of_environment() -> str:
-    """Return the token from the environment, or "" if there is none. Raises Problem E133."""
+    """Return the token from the environment, or "" if there is none. Raises Problem E133 if it is not a token."""
     token = os.environ.get(VARIABLE, "") or _taken
     return _checked(token, VARIABLE) if token else ""
 
@@ -39,7 +39,10 @@ def refuse_argument(value: str) -> str:
 
 
 def token_in(path: str) -> str:
-    """Return the token in the first line of a file or standard input. Raises Problem E133 if it is not a token."""
+    """Return the token in the first line of a file or standard input, or "" if `path` is empty.
+
+    Raises Problem E133 if the input cannot be read or is not a token.
+    """
     if not path:
         return ""
     where = _("Standard input") if path == STANDARD_INPUT else _("The file {path}").format(path=path)
@@ -51,7 +54,7 @@ def token_in(path: str) -> str:
 
 
 def _checked(line: str, where: str) -> str:
-    """Return the token in a line. Raises Problem E133, without quoting the line."""
+    """Return the token in a line. Raises Problem E133 if it is not a token. The message does not quote the line."""
     token = line.strip().removeprefix(BYTE_ORDER_MARK)
     if not re.fullmatch(rf"{TOKEN_PREFIX}[\w-]+", token, re.ASCII):
         reason = _("it is not {prefix} followed by letters, digits, dashes and underscores")
@@ -60,7 +63,10 @@ def _checked(line: str, where: str) -> str:
 
 
 def _first_line(path: str) -> str:
-    """Return the first line, and read no further: with --attached, `on_end_of_input` reads the rest of the input."""
+    """Return the first line of a file or of standard input.
+
+    Do not read standard input beyond that line: with --attached, `on_end_of_input` reads the rest.
+    """
     if path == STANDARD_INPUT:
         line = bytearray()
         while len(line) < MOST and (letter := os.read(sys.stdin.fileno(), 1)) not in (b"", b"\n"):

@@ -1,5 +1,7 @@
-"""The owner's instructions for this machine, set on its page at the site. The machine answers them with reports. A
-process has one `MachineControl`, which outlives links and runs.
+"""The owner's instructions for this machine.
+
+The owner sets them on the machine's page at the site, and the machine answers them with reports. A process has one
+`MachineControl`, which outlives links and runs.
 """
 
 import asyncio
@@ -39,7 +41,7 @@ from peer_agent.site.credential import RunAccess
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.5  # seconds between observations of this machine
-REPORT_S = 60.0  # after this long, an unchanged report is repeated as a heartbeat with traffic
+REPORT_S = 60.0  # after this time, an unchanged report is repeated as a heartbeat, with new traffic figures
 DUE_S = 5.0  # the same, from the end of a pause until the site sends new instructions
 KBPS = 1000 / 8  # bytes per second in a kilobit per second
 
@@ -49,7 +51,10 @@ def _nothing(*_: object) -> None:
 
 
 class Refusal(NamedTuple):
-    """A refused contribution: step, refusing peer and reason. `is_relays`: True if the peer is a site relay."""
+    """A contribution that a peer refused.
+
+    `step`: the contribution's step. `by`: the peer. `is_relays`: True if the peer is one of the site's relays.
+    """
 
     step: int
     by: PeerId
@@ -58,7 +63,10 @@ class Refusal(NamedTuple):
 
 
 def credible(refused: tuple[Refusal, ...]) -> tuple[str, ...]:
-    """Return the reasons if a relay or two members refused; otherwise, a single member could stop a machine."""
+    """Return the reasons for refusals if a relay or at least two members refused, otherwise ().
+
+    A single member must not be able to stop this machine.
+    """
     is_one_members = len({refusal.by for refusal in refused}) < 2 and not any(each.is_relays for each in refused)
     return () if is_one_members else tuple(sanitize(refusal.reason) for refusal in refused)
 
@@ -94,7 +102,7 @@ class MachineControl:
     # --- link ---------------------------------------------------------------------------------------------------
 
     def linked(self, run: RunId, say: Callable[[MachineReport], None]) -> None:
-        """Send a report over a new control link. The site answers a machine's first report with instructions."""
+        """Begin to report over a new link to the site. The site answers a machine's first report with instructions."""
         if run != self._run:
             self._before = Used(self._meter.energy_wh, TRAFFIC.sent)
         self._run, self._say = run, say
@@ -147,7 +155,10 @@ class MachineControl:
     # --- observations -------------------------------------------------------------------------------------------
 
     def refused(self, refusal: Refusal) -> None:
-        """Record a refused contribution. After too many in a row, the machine pauses until its owner acts."""
+        """Record that a peer refused a contribution.
+
+        After too many in a row, this machine pauses until its owner acts.
+        """
         if all(refusal.step != before.step for before in self._refused):
             self._refused = (*self._refused, refusal)[-MOST_REFUSALS:]
             self._judge()
@@ -193,7 +204,7 @@ class MachineControl:
     def _found(self) -> Rest:
         """Return the reason to pause, based on the latest observation.
 
-        New instructions may need data that the observation lacks.
+        If new instructions need facts that this observation lacks, they take effect at the next one.
         """
         around = self._around or Surroundings(now=datetime.now())  # noqa: DTZ005 (in local time)
         memory = max(around.memory_bytes, self.needed_bytes)
@@ -210,8 +221,10 @@ MOST_REPORTS = 100  # Most reports queued for a slow link. Any more are dropped;
 
 
 async def stay_on_hold(access: RunAccess, control: MachineControl, show: Callable[[str], Awaitable[None]]) -> None:
-    """Wait, outside the run, until the owner wants the machine to work, to leave or to move to another run. `show` is
-    called with the reason every second. Raises Problem.
+    """Wait until the owner wants this machine to work, to leave or to move to another run.
+
+    In the meantime, the machine takes no part in the run. Every second, `show` is called with the reason for the pause.
+    Raises Problem if the link to the site ends and reconnecting cannot help.
     """
     try:
         await until_one_ends(_keep_link(access, control), _free(control), _show(control, show))

@@ -24,7 +24,7 @@ from peer_agent.site.credential import RunAccess
 
 QUICK_S = 3.0  # deadline for redialling directly if a relay can forward instead, as a round may be waiting
 AGAIN_S = 600.0  # seconds between attempts to replace a forwarded link with a direct one
-# Time between checks for an open round, and how many checks; with staleness 1, a round is always open.
+# Seconds between checks for an open round, and the most checks made, because with staleness 1 a round is always open.
 BUSY_S, BUSY_LOOKS = 1.0, 600
 Serve = Callable[[Connection], Awaitable[None]]
 
@@ -47,7 +47,7 @@ class Dialling:
         self._was_open = False
 
     async def connect(self) -> Connection:
-        """Try to connect. After a failed direct attempt, go through a relay, a different one each time."""
+        """Try once to connect. If the last direct attempt failed, go through a relay, a different one each time."""
         relays = self._relays() if self.may_forward else ()
         was_open, self._was_open = self._was_open, False
         if self._has_failed and relays:
@@ -98,7 +98,10 @@ class Dialling:
             await direct.close()
 
     async def _find_direct(self) -> Connection:
-        """Keep trying to open a direct link, preferably between rounds, because the listener switches to it at once."""
+        """Keep trying to open a direct link, and return it.
+
+        Prefer the time between rounds, because the listener uses the direct link as soon as it opens.
+        """
         while True:
             await asyncio.sleep(AGAIN_S)
             for _ in range(BUSY_LOOKS):
@@ -234,7 +237,10 @@ class DataLinks:
         return True
 
     async def fetch(self, record: RecordHead, entry: SpanEntry, keep: Keep) -> bool:
-        """Fetch a span of the log, first from its reducer, until `keep` accepts it. Return False if it never does."""
+        """Fetch a span of the log from one peer after another until `keep` accepts its payloads.
+
+        Begin with the span's reducer. Return False if `keep` accepts none.
+        """
         for peer in sorted(self.open, key=lambda peer: (peer != entry.reducer, peer)):
             payloads = await self.ask(peer, record, entry)
             if payloads is not None and await keep(payloads):
@@ -242,7 +248,10 @@ class DataLinks:
         return False
 
     async def ask(self, peer: PeerId, record: RecordHead, entry: SpanEntry) -> list[bytes] | None:
-        """Request a span from one relay's log. Return its chunks in order, or None if the relay does not send them."""
+        """Request a span from one relay's log.
+
+        Return its chunks in order, or None if the relay does not send all of them.
+        """
         run, index, span = record.run, record.index, entry.span
         link, place = self.open.get(peer), (peer, run, index, span)
         if link is None or place in self._wanted:

@@ -29,9 +29,10 @@ class Archived(Struct, frozen=True):
 def archive(
     records: Iterable[RecordHead], folder: Path, logs: Sequence[Path], relays: RelayLogs | None
 ) -> Iterator[Archived]:
-    """Copy each record's spans and yield the record's index. Stop at the first record with a span that no log has.
+    """Copy each record's spans into the archive, and yield the record's index and size.
 
-    `folder`: the run's archive. `logs`: log folders of relays on this machine, tried first. Raises Problem E106.
+    Stop before the first record with a span that no log has. `folder`: the run's archive. `logs`: log folders of relays
+    on this machine, tried first. Raises Problem E106 if the disk fails.
     """
     with disk_errors(folder):
         (folder / "spans").mkdir(parents=True, exist_ok=True)
@@ -53,7 +54,10 @@ def _is_whole(path: Path, entry: SpanEntry) -> bool:
 
 
 def _is_linked(record: RecordHead, entry: SpanEntry, target: Path, logs: Sequence[Path]) -> bool:
-    """Give a relay's file on this machine a second name, which takes no space on the same disk."""
+    """Hard-link a span's file from a relay's log on this machine, or copy it if that is impossible.
+
+    Return False if no log has the whole span.
+    """
     for log in logs:
         source = span_path(log, record.index, entry.span)
         if not _is_whole(source, entry):
@@ -73,7 +77,7 @@ def _is_linked(record: RecordHead, entry: SpanEntry, target: Path, logs: Sequenc
 
 
 def _is_fetched(record: RecordHead, entry: SpanEntry, target: Path, relays: RelayLogs | None) -> bool:
-    """Fetch a span from a relay over the network."""
+    """Fetch a span from a relay over the network. Return False if no relay has it, or if there are no relays."""
     grid = Grid(record.elements, record.chunk_elements)
 
     def take(payloads: Sequence[bytes]) -> bool:

@@ -66,7 +66,10 @@ class ModelFiles(ABC):
         """Yield each file's path, valid until the next is yielded. Raises Problem E388 if a file is missing."""
 
     def read(self, name: str, most: int = MOST_JSON) -> bytes | None:
-        """Return a small file's content, or None if it is missing. Raises Problem E388 above `most` bytes."""
+        """Return a small file's content, or None if it is missing.
+
+        Raises Problem E388 if it is larger than `most` bytes.
+        """
         if name not in self.names:
             return None
         if self.size_of(name) > most:
@@ -74,7 +77,10 @@ class ModelFiles(ABC):
         return self.bytes_of(name)
 
     def values(self, name: str) -> dict[str, Any]:
-        """Return the object in a JSON file, or {} if there is no file. Raises Problem E388 if it contains no object."""
+        """Return the object in a JSON file, or {} if there is no file.
+
+        Raises Problem E388 if the file contains no object.
+        """
         try:
             found = json.loads(self.read(name) or b"{}")
         except (UnicodeDecodeError, ValueError, RecursionError) as error:
@@ -84,7 +90,7 @@ class ModelFiles(ABC):
         return found
 
     def held(self, name: str) -> str:
-        """Return a required file's name, without its folder. Raises Problem E388 if the file is missing."""
+        """Return a required file's name without its folder. Raises Problem E388 if the model lacks this file."""
         last = PurePosixPath(name).name
         if last not in self.names:
             raise Problem.of("E388", reason=f"{name[:100]} is missing")
@@ -170,9 +176,11 @@ class Read(NamedTuple):
 
 
 def read_base(model: Path, out: Path) -> Read:
-    """Read a model from a folder or a zip. Write its parameters to `out`/model and its tokenizer to `out`/tokenizer.
-    Raises Problem E388 (not a model), E389 (pickled), E390 (unknown kind, or custom code), E391 (parameters or
-    tokenizer do not match the configuration).
+    """Read a model from a folder or a zip.
+
+    Write its parameters to `out`/model and its tokenizer to `out`/tokenizer. Raises Problem E388 if this is no readable
+    model, or E389 if its parameters are pickled. Raises E390 if its kind is not supported or needs custom code, or E391
+    if its parameters or tokenizer do not match its configuration.
     """
     with open_model(model) as files:
         config = _config_of(files)
@@ -184,7 +192,10 @@ def read_base(model: Path, out: Path) -> Read:
 
 
 def _config_of(files: ModelFiles) -> dict[str, Any]:
-    """Return the model's configuration, for transformers. Raises Problem E390 if that kind is not supported."""
+    """Return the model's configuration, for transformers.
+
+    Raises Problem E390 if the model is of an unsupported kind, needs custom code, or is quantized.
+    """
     config = files.values(CONFIG_FILE)
     kind = config.get("model_type")
     if "auto_map" in config:
@@ -224,7 +235,11 @@ def _base_of(config: Mapping[str, Any]) -> Base:
 
 
 def _write_parameters(files: ModelFiles, config: Mapping[str, Any], folder: Path) -> ModelFile:
-    """Write all parameters to one file, with the configuration in its metadata. Raises Problem E388, E389, E391."""
+    """Write all parameters to one file, with the configuration in its metadata.
+
+    Raises Problem E388 if a file is missing or unreadable, or E389 if the parameters are pickled. Raises E391 if they
+    do not match the configuration.
+    """
     shapes = _shapes_of(config)
     tensors: dict[str, torch.Tensor] = {}
     for path in files.paths(_weights_in(files), folder):
@@ -249,14 +264,21 @@ def _write_parameters(files: ModelFiles, config: Mapping[str, Any], folder: Path
 
 
 class _Shapes(NamedTuple):
-    """The shapes of a model's tensors. `needed`: names of required tensors, which no tied tensor replaces."""
+    """The shapes of a model's tensors.
+
+    `both`: all tensors, by name. `needed`: the names of the tensors that must be in the files. A tensor that shares
+    another one's values (is tied to it) is not among them.
+    """
 
     both: dict[str, tuple[int, ...]]
     needed: set[str]
 
 
 def _shapes_of(config: Mapping[str, Any]) -> _Shapes:
-    """Return the shapes of the tensors in a model with this configuration. Raises Problem E391."""
+    """Return the shapes of the tensors in a model with this configuration.
+
+    Raises Problem E391 if transformers rejects the configuration.
+    """
     try:
         with torch.device("meta"):
             model = empty_model(config)
@@ -267,7 +289,10 @@ def _shapes_of(config: Mapping[str, Any]) -> _Shapes:
 
 
 def _weights_in(files: ModelFiles) -> list[str]:
-    """Return the names of the files that contain parameters. Raises Problem E388, E389."""
+    """Return the names of the files that contain parameters.
+
+    Raises Problem E389 if the parameters are pickled, or E388 if there are none.
+    """
     if WEIGHTS in files.names:
         return [WEIGHTS]
     parts = files.values(INDEX).get("weight_map")
@@ -281,7 +306,11 @@ def _weights_in(files: ModelFiles) -> list[str]:
 def _write_tokenizer(
     files: ModelFiles, folder: Path, base: Base, config: Mapping[str, Any]
 ) -> tuple[int, ChatTemplate]:
-    """Write the tokenizer's files. Return its end-of-text token and chat template. Raises Problem E388, E391."""
+    """Write the tokenizer's files.
+
+    Return its end-of-text token and its chat template. Raises Problem E388 if there is no tokenizer. Raises E391 if it
+    is unreadable, has too many tokens for the model, or has no end-of-text token.
+    """
     content = files.read(TOKENIZER, MOST_TOKENIZER)
     if content is None:
         raise Problem.of("E388", reason=f"there is no {TOKENIZER} in it")
@@ -305,7 +334,10 @@ def _write_tokenizer(
 
 
 def _template_of(files: ModelFiles, settings: Mapping[str, Any]) -> str:
-    """Return the chat template from its own file, or the default one from the settings."""
+    """Return the chat template from its own file or, without that file, the default one from the settings.
+
+    Return "" if the model has none.
+    """
     alone = files.read(TEMPLATE)
     if alone is not None:
         return alone.decode(errors="replace")
@@ -343,9 +375,11 @@ def prepare(
     names: Sequence[str] = (),
     fields: Sequence[str] = (),
 ) -> PreparedAdapted:
-    """Write `out`/model, `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. `text`, `further`: sources of
-    text. `base`: the base model's folder or zip, whose chat template renders conversations. Raises Problem E387 if
-    there is no base model, and the errors of `read_base`, `prepare` and `open_texts`.
+    """Write `out`/model, `out`/tokenizer, `out`/shards and `out`/heldout.safetensors.
+
+    `text`, `further`: sources of text. `base`: the base model's folder or zip, whose chat template renders
+    conversations. Raises Problem E387 if there is no base model, E106 if the disk fails, and the errors of `read_base`,
+    `open_texts` and `cut`.
     """
     del preparation  # it has no values, because the base model determines everything
     if base is None:

@@ -18,7 +18,7 @@ from peer_agent.training.loop import mean_loss, memory_or_problem
 
 log = logging.getLogger(__name__)
 
-MOST_UNITS = 200_000  # loss units used, from the start of the held-out data, whose order is random
+MOST_UNITS = 200_000  # most loss units used, from the start of the held-out data, which is in random order
 TRIES = 2  # timed runs of a batch; the first also loads what torch needs
 BUDGET_S = 600.0  # seconds for the loss; the other figures may take about as long again
 
@@ -42,9 +42,13 @@ def evaluate(
     data: Path = NO_FILES,
     prompts: Sequence[str] = (),
 ) -> Evaluated:
-    """Return a snapshot's held-out loss and figures. Raises Problem E107, E111, E310, E360, E361. `most`: the maximum
-    number of loss units. `data`: the prepared data, with the tokenizer for the prompts. If the model is too slow for
-    this CPU, the number of samples is halved until they fit in the time budget.
+    """Return a snapshot's held-out loss and figures.
+
+    `most`: the maximum number of loss units. `data`: the prepared data, with the tokenizer for the prompts. If the
+    model is too slow for this CPU, the number of samples is halved until they fit in the time budget.
+
+    Raises Problem E107 if memory is short, E111 if the held-out file is malformed, or E310 if the snapshot belongs to
+    another model. Raises E360 if the loss cannot be measured, or E361 if it is not finite.
     """
     shard = training_of(recipe).load_shard(heldout)
     with memory_or_problem():
@@ -62,7 +66,10 @@ def evaluate(
 
 
 def _written(recipe: Recipe, model: torch.nn.Module, data: Path, prompts: Sequence[str]) -> list[str]:
-    """Return the model's continuations, or [] after an error, so that the loss is not discarded."""
+    """Return the model's continuations of the prompts.
+
+    Return [] after an error, so that the measured loss is not discarded.
+    """
     try:
         return training_of(recipe).written(recipe, model, data, prompts)
     except (OSError, RuntimeError, ValueError):
@@ -71,7 +78,10 @@ def _written(recipe: Recipe, model: torch.nn.Module, data: Path, prompts: Sequen
 
 
 def affordable(model: torch.nn.Module, recipe: Recipe, shard: Shard) -> tuple[int, float]:
-    """Return how many samples fit in the time budget, and their loss units (infinity if all fit). Raises ValueError."""
+    """Return how many samples fit in the time budget, and their loss units (infinity if all fit).
+
+    Raises ValueError if there are no samples.
+    """
     kind = training_of(recipe)
     whole, batch = recipe.samples_in(kind.size_of(shard)), next(heldout_batches(recipe, shard), None)
     if batch is None:
@@ -101,7 +111,11 @@ class Written(Struct, frozen=True, kw_only=True):
 
 
 def write(folder: Path, prompt: str, *, tokens: int, seconds: float, seed: int, memory: int = 0) -> Written:
-    """Continue a prompt by up to `tokens` tokens. Raises Problem E327. `memory`: limit in bytes; 0 means no limit."""
+    """Continue a prompt by up to `tokens` tokens.
+
+    `memory`: limit in bytes; 0 means no limit. Raises Problem E327 if the model cannot be loaded or run within the
+    limits.
+    """
     bound_memory(memory)
     try:
         from peer_agent.recipes.text.next_token import continuation  # this import needs memory too
@@ -114,7 +128,7 @@ def write(folder: Path, prompt: str, *, tokens: int, seconds: float, seed: int, 
 
 
 def bound_memory(size: int) -> None:
-    """Limit this process's memory from now on, if the system supports that. 0 means no limit."""
+    """Limit this process's memory from now on, if the operating system supports that. A `size` of 0 means no limit."""
     if not size:
         return
     with contextlib.suppress(ImportError, OSError, ValueError):  # Windows and some other systems lack this limit

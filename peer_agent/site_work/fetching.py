@@ -1,5 +1,7 @@
-"""Inspect a model, tokenizer or dataset on the Hub, then fetch it into a folder. Code from the Hub never runs. A fetch
-resumes an earlier one, even if that was killed. Files are checked against the digests listed by the Hub.
+"""Inspect a model, tokenizer or dataset on the Hub, then fetch it into a folder.
+
+Code from the Hub never runs. A fetch resumes an earlier one, even if that one was killed. Files are checked against the
+digests listed by the Hub.
 """
 
 import hashlib
@@ -48,7 +50,10 @@ NAMED = 3  # most folders named in an error message
 
 
 def model_files(names: Collection[str]) -> list[str]:
-    """Return a model's files at the top level of a repository. Raises Problem E388, E389."""
+    """Return a model's files at the top level of a repository.
+
+    Raises Problem E389 if the parameters are pickled, or E388 if a required file is missing.
+    """
     for wanted in (CONFIG_FILE, TOKENIZER):
         if wanted not in names:
             raise Problem.of("E388", reason=f"there is no {wanted} in it")
@@ -71,9 +76,11 @@ def tokenizer_files(names: Collection[str]) -> list[str]:
 
 
 def text_files(names: Collection[str], pattern: str, repository: str) -> list[str]:
-    """Return a dataset's files with rows or texts, all in one format. By default, prefer files meant for training.
-    `pattern`: a folder, or a pattern like `data/train-*`. Empty means the default. Raises Problem E396 if the user must
-    choose, E398 if no file is readable.
+    """Return a dataset's files with rows or texts, all in one format.
+
+    `pattern`: a folder, or a pattern like `data/train-*`. Without a pattern, prefer files meant for training. Raises
+    Problem E396 if the user must choose among several parts or too many files, or E398 if no file has a readable
+    format.
     """
     found = sorted(name for name in names if name.rpartition("/")[2] not in NO_ROWS)
     folder = pattern.rstrip("/") + "/"
@@ -112,7 +119,7 @@ CONVERTED = "refs/convert/parquet"  # the revision with the Hub's Parquet conver
 MEGABYTE = 1_000_000
 # Unpacked bytes in a streamed dataset's sample: enough to train a tokenizer and to hold some data out
 SAMPLE_BYTES = 256 << 20
-LICENCE = 200  # most characters of the licence to store
+LICENCE = 200  # most characters of the license to store
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -125,8 +132,10 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """The content of a repository at `commit`. `size`: in bytes. `licence`: from the repository's card, or "".
-    `streamed`: True if the dataset is too large, so only a sample is fetched, and machines read the rest on the Hub.
+    """The content of a repository at `commit`.
+
+    `size`: in bytes. `licence`: from the repository's card, or "". `streamed`: True if the dataset is too large to
+    fetch. The site then fetches only a sample, and machines read the rest on the Hub.
     """
 
     commit: str
@@ -137,14 +146,21 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 class Fetched(Struct, frozen=True, kw_only=True):
-    """The result of a fetch. `sha256` is the file's digest or, for several files, that of their `sha256sum` list."""
+    """The result of a fetch.
+
+    `sha256`: the file's digest. For several files, it is the digest of their list as printed by `sha256sum`.
+    """
 
     sha256: str
     size: int
 
 
 def look(wanted: Wanted, token: str, *, most: int) -> Found:
-    """Return facts about what `fetch` would download. Raises Problem E304, E346-E348, E388, E389, E396-E398."""
+    """Return facts about the files that `fetch` would download.
+
+    Raises Problem E304 if they are too large, E348 if the repository's name is invalid, and the errors of
+    `model_files`, `tokenizer_files`, `text_files` and `in_words`.
+    """
     check_name(wanted.repository)
     api = api_of(token, wanted.endpoint)
     with _told(wanted):
@@ -164,8 +180,10 @@ def _is_for_all(info: Any) -> bool:
 
 
 def fetch(wanted: Wanted, commit: str, folder: Path, token: str, *, most: int) -> Fetched:
-    """Fetch a commit's chosen files into a folder, keeping files from an earlier fetch. Raises the errors of `look`,
-    Problem E106 if the disk fails, and E399 if the bytes differ.
+    """Fetch a commit's chosen files into a folder, keeping files from an earlier fetch.
+
+    Raises Problem E106 if the disk fails, E399 if a file differs from the one that the Hub listed, and the errors of
+    `look`.
     """
     check_name(wanted.repository)
     api = api_of(token, wanted.endpoint)
@@ -194,7 +212,10 @@ def _told(wanted: Wanted) -> Any:
 
 
 def _chosen(api: "HfApi", wanted: Wanted, commit: str) -> tuple[str, dict[str, Any]]:
-    """Return the commit and its chosen files, by name. For an unreadable dataset, use the Hub's Parquet conversion."""
+    """Return the commit and its chosen files, by name.
+
+    If a dataset's own files are unreadable, choose from the Hub's Parquet conversion.
+    """
     held = held_files(api, wanted.repository, commit, kind=wanted.kind, most=MOST_LISTED)
     if wanted.kind != "dataset":
         return commit, _files(held, (model_files if wanted.kind == "model" else tokenizer_files)(held))
@@ -232,7 +253,11 @@ def _name_of(number: int, name: str, wanted: Wanted) -> str:
 
 
 def _fetch(api: "HfApi", wanted: Wanted, commit: str, file: Any, path: Path) -> None:
-    """Fetch one file, resuming after lost connections. Raises Problem E346, E399, and the Hub client's errors."""
+    """Fetch one file, resuming after lost connections.
+
+    Raises Problem E346 if the Hub sends no more data, E399 if the file differs from the one listed, and the Hub
+    client's errors.
+    """
     import httpx2
 
     failed = 0

@@ -20,10 +20,10 @@ IMAGES, TEXTS = "image_classification", "causal_lm"
 
 
 def inspect(files: Sequence[Path], recipe: str = "", fields: Sequence[str] = ()) -> Verdict:
-    """Return the verdict on files as the sources of a run. If the files are refused, a finding says so.
+    """Return the verdict on files, as if they were the sources of a run.
 
-    `recipe`: the name of a kind of recipe. If it is empty, the data determines the kind. Raises Problem E301 if there
-    is no such recipe.
+    If the preparation refuses the files, the verdict contains a refusal. `recipe`: the name of a recipe. If it is
+    empty, the data determines the recipe. Raises Problem E301 if there is no recipe with this name.
     """
     kind = _recipe(recipe or _kind_of(files[0]))
     preparation: Any = kind.preparation()
@@ -52,7 +52,10 @@ def _recipe(name: str) -> Recipe:
 
 
 def _kind_of(path: Path) -> str:
-    """Return the kind of recipe for a file or folder: images if enough of its files are images."""
+    """Return the name of the recipe that suits a file or folder.
+
+    It is a recipe for images if enough of the files are images, otherwise one for texts.
+    """
     images = others = 0
     with tempfile.TemporaryDirectory() as folder:
         try:

@@ -32,7 +32,7 @@ from peer_agent.site_work.intake.unpack import Member, members_of, parts_of, spl
 from peer_agent.site_work.intake.verdict import Pixels as ClassPixels
 from peer_agent.site_work.intake.verdict import Verdict, counted, shown
 
-# Decoding images. An error means "not an image", and costs no more time or memory than a large image.
+# Decoding images. A file that cannot be decoded is left out. It takes no more time or memory than a large image.
 
 FILE_BYTES = 64 * 1024 * 1024  # limit per image
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "PPM", "TIFF")
@@ -41,8 +41,8 @@ MOST_PIXELS = 64 * 1024 * 1024  # most pixels in an image to decode
 ORIENTATION = 0x0112  # Exif tag
 OUTLIERS, FAR = 2.0, 4.0  # percent of values at either end; clipped if all others span less than a quarter of the range
 DEEP = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")  # Pillow's modes with more than 8 bits per channel
-# Of each 16-bit colour, Pillow keeps one byte, chosen by the byte order in the mode's name. With the opposite byte
-# order, it keeps the other byte. Grey with alpha has no opposite mode, but its four bytes can be read as four colours.
+# Of each 16-bit color value, Pillow keeps one byte, chosen by the byte order in the mode's name. With the opposite byte
+# order, it keeps the other byte. Gray with alpha has no opposite mode, but its four bytes can be read as four colors.
 NATIVE = "LB" if sys.byteorder == "little" else "BL"
 LOW = {
     **{f"{mode};16{high}": f"{mode};16{low}" for mode in ("RGB", "RGBA") for high, low in ("BL", "LB")},
@@ -92,7 +92,7 @@ def _formats() -> tuple[str, ...]:
 
 
 def _low_bytes(content: bytes, image: ImageFile.ImageFile, least: int) -> NDArray[np.float32] | None:
-    """Return the low bytes of an image with 16 bits per colour, reduced in size like the image itself.
+    """Return the low bytes of an image with 16 bits per color, reduced in size like the image itself.
 
     Return None for other images.
     """
@@ -165,7 +165,7 @@ MOST_BYTES = 32 << 30  # limit on the bytes of all images' pixels
 CLASSES = 10_000  # most classes
 HELD_OUT, HELD_OUT_MOST = 0.1, 10_000  # fraction of the images to hold out, and most images held out
 FEWEST = 20  # with fewer images, none are held out
-FLAT = 8.0  # mean deviation of pixels (of 255) below which images hardly show anything
+FLAT = 8.0  # mean standard deviation of the pixels (of 255) below which images hardly show anything
 MANY_PLAIN, MANY_LEFT_OUT, SMALL_OVERLAP = 0.5, 0.2, 0.01  # shares above which a question is asked
 MEASURED, LOOKED_AT = 500, 5000  # images measured per class, and images considered for display
 ORDER_KEY = 0x4D616E7968616E64  # a fixed key, so that the same images give the same shards
@@ -177,7 +177,7 @@ OTHERS = 5  # most kinds of other files named in an error
 
 
 class PreparedImages(Prepared, frozen=True, kw_only=True):
-    """Prepared images. Sizes are in images. `skipped`: the number of files left out."""
+    """Prepared images. All sizes count images. `skipped`: the number of files left out."""
 
     classes: list[str]
     skipped: int
@@ -185,7 +185,10 @@ class PreparedImages(Prepared, frozen=True, kw_only=True):
 
 
 class Read(Struct):
-    """The contents of all archives, except the pixels. `ends`: the number of images up to the end of each archive."""
+    """Facts about the images read from all archives, without their pixels.
+
+    `ends`: the number of images up to the end of each archive.
+    """
 
     verdict: Verdict
     ends: list[int] = field(default_factory=list)
@@ -193,9 +196,9 @@ class Read(Struct):
     digests: "array[int]" = field(default_factory=lambda: array("Q"))  # digest of each image's pixels
     hashes: "array[int]" = field(default_factory=lambda: array("Q"))  # each image's perceptual hash
     lost: dict[str, str] = field(default_factory=dict)  # by split: the name of a file that is not a readable image
-    deviation: float = 0.0  # the pixels' deviation, summed over the images
+    deviation: float = 0.0  # the standard deviation of each image's pixels, summed over the images
     scaled: int = 0
-    plain: int = 0  # number of single-colour images
+    plain: int = 0  # number of single-color images
 
 
 def prepare(
@@ -207,11 +210,13 @@ def prepare(
     names: Sequence[str] = (),
     fields: Sequence[str] = (),
 ) -> PreparedImages:
-    """Write `out`/shards, `out`/pictures and `out`/heldout.safetensors. Raises Problem E106, E301, E303, E378, E380,
-    E395, E424, E425.
+    """Write `out`/shards, `out`/pictures and `out`/heldout.safetensors.
 
     Archives in `further` get their own shards and held-out parts. Folders with the same name form one class. `names`:
     the archives' file names. `fields` is ignored; only text datasets use it.
+
+    Raises Problem E303 if an archive is empty, E380 if there are too few images or classes, or E301 if there are too
+    many. Raises Problem E378, E395, E424 or E425 if an archive cannot be unpacked, or E106 if the disk fails.
     """
     del fields
     side, archives = preparation.side, (archive, *further)
@@ -234,7 +239,7 @@ def prepare(
 
 
 def _others(read: Read) -> str:
-    """Return a list, in words, of the files that are not readable images."""
+    """Return how many files were left out for each reason, as a list in words."""
     found = [f"{count:,} {reason}" for reason, count in [*read.verdict.left_out.items()][:OTHERS]]
     return ", ".join(found) or "none"
 
@@ -287,15 +292,16 @@ def _readable(folder: str) -> str:
 
 
 class Found(NamedTuple):
-    """Each image's class and split, empty if it has none."""
+    """Each image's class and split. An empty string means that the image has none."""
 
     names: list[str]
     splits: list[str]
 
 
 def classes_of(folders: Sequence[tuple[str, ...]], verdict: Verdict, *, needs: int) -> Found:
-    """Return each image's class: its folder's path, without a split and without the leading parts shared by all images.
+    """Return each image's class and split. Raises Problem E301 if there are too many classes.
 
+    A class is the path of the image's folder, without leading folders that all images share and without a split's name.
     Folders such as `train` and `val` divide the images if at least one is for training and another is set aside.
     """
     root = _shared({*folders})
@@ -326,7 +332,7 @@ def _shared(folders: set[tuple[str, ...]]) -> int:
 
 
 def _ask_about(names: Mapping[tuple[str, ...], str], counts: Counter[str], verdict: Verdict) -> None:
-    """Ask about classes whose folders are nested, have almost the same name, or contain a single image."""
+    """Ask the organizer about classes whose folders are nested, have almost the same name, or contain one image."""
     nested = next((name for name in names.values() if "/" in name), None)
     if nested is not None:
         verdict.ask("E455", name=shown(nested, 60))
@@ -414,7 +420,10 @@ def _write_pictures(pixels: Pixels, labels: NDArray[np.uint16], order: NDArray[n
 def _ask_about_parts(
     verdict: Verdict, classes: list[str], held: NDArray[np.uint16], trained: NDArray[np.uint16]
 ) -> None:
-    """Ask about a class that is held out but never trained on. `held`, `trained`: each part's labels."""
+    """Ask the organizer about a class that is held out but never trained on.
+
+    `held`, `trained`: the labels of the held-out and the training images.
+    """
     if missing := sorted({*held.tolist()} - {*trained.tolist()}):
         reason = f"no image of {shown(classes[missing[0]], 60)} is trained on"
         verdict.ask("E462", name=verdict.heldout or "held out", reason=reason)
@@ -426,8 +435,8 @@ def _parted(
     """Return the numbers of the held-out images, and of each source's training images, all shuffled.
 
     If the organizer set images aside in folders such as `val` or `test`, the first such part is held out, and any other
-    is not used. Otherwise, all copies of an image go to the same part. If some images have classes, those without one
-    are not used.
+    such part is not used. Otherwise, choose the held-out images, with all copies of an image in the same part. If some
+    images have classes, images without a class are not used.
     """
     splits, is_used = np.array(found.splits), np.array([bool(name) or not has_classes for name in found.names])
     if count := int((~is_used).sum()):
@@ -496,7 +505,7 @@ def _chosen(read: Read, pixels: Pixels, quotas: Sequence[int]) -> NDArray[np.int
 def _overlap(read: Read, pixels: Pixels, held: NDArray[np.int64], learned: NDArray[np.int64]) -> float:
     """Return the share of held-out images that have a copy in the training part.
 
-    If there are any, ask about them.
+    If it exceeds `SMALL_OVERLAP`, ask the organizer about it.
     """
     digests, hashes = (np.array(each, dtype=np.uint64) for each in (read.digests, read.hashes))
     are_learned = np.isin(digests[held], digests[learned])
@@ -520,10 +529,10 @@ def _write_heldout(images: Images, path: Path) -> DataFile | None:
 
 
 def _in_order(names: Sequence[str]) -> tuple[list[str], NDArray[np.uint16]]:
-    """Return the classes sorted by name, and matching labels. They do not depend on the order of the images in the
-    archives.
+    """Return the classes sorted by name, and each image's label, which is the number of its class.
 
-    The label of an image without a class is arbitrary and not used.
+    Sorting makes the numbers independent of the order of images in the archives. An image without a class gets an
+    arbitrary label, which is not used.
     """
     classes = sorted({*names} - {""}) or [""]
     number_of = {name: number for number, name in enumerate(classes)} | ({} if "" in classes else {"": 0})

@@ -42,7 +42,7 @@ from peer_agent.site_work.intake.texts import Opened, Source, open_texts
 from peer_agent.site_work.intake.unpack import parts_of
 from peer_agent.site_work.intake.verdict import Verdict, shown, together
 
-# An uploaded tokenizer, with which a model is trained from scratch.
+# A tokenizer that the organizer uploads, with which a model is trained from scratch.
 #
 # Its own truncation, padding and post-processing are removed, because the recipes make the samples.
 
@@ -60,9 +60,10 @@ ROLES = {
 
 
 class Brought(NamedTuple):
-    """An uploaded tokenizer. `end`: its end-of-text token.
+    """An uploaded tokenizer.
 
-    `special`: the tokens of `ROLES` if sentences are used, else ().
+    `end`: the number of its end-of-text token, or 0 if sentences are used. `special`: the numbers of its tokens for
+    `ROLES` if sentences are used, otherwise empty.
     """
 
     tokenizer: Tokenizer
@@ -71,7 +72,10 @@ class Brought(NamedTuple):
 
 
 def take_tokenizer(brought: Path, out: Path, *, sentences: bool) -> Brought:
-    """Read a tokenizer.json, alone or in a folder with settings, and write it to `out`. Raises Problem E372."""
+    """Read a tokenizer.json, alone or in a folder with settings, and write it to `out`.
+
+    Raises Problem E372 if the tokenizer cannot be read or does not fit the recipes.
+    """
     path = brought / TOKENIZER if brought.is_dir() else brought
     values = _values(path)
     values |= {"truncation": None, "padding": None, "post_processor": None}
@@ -120,7 +124,10 @@ def _named(brought: Path) -> dict[str, str]:
 
 
 def _end(tokenizer: Tokenizer, named: Mapping[str, str]) -> dict[str, str]:
-    """Return the special tokens by role. The end-of-text token also begins a text, so one token separates two texts."""
+    """Return the names of a tokenizer's special tokens by role. Raises Problem E372 if no token ends a text.
+
+    The end-of-text token also serves as the token that begins a text, so that a single token separates two texts.
+    """
     end = _first(tokenizer, (named.get("eos_token", ""), *ENDS))
     if end is None:
         raise Problem.of("E372", reason=f"no token of it ends a text, as {ENDS[0]} does")
@@ -155,7 +162,8 @@ def _join_by(tokenizer: Tokenizer, found: Mapping[str, str]) -> None:
 TRAINED_ON = 64 << 20  # most bytes of text that a tokenizer is trained on
 HELD_OUT, HELD_OUT_BYTES = 0.02, 8192  # fraction of the text to hold out, but at least this many bytes ...
 HELD_OUT_AT_MOST = 0.2  # ... and at most this fraction
-SMALL_OVERLAP = 0.01  # share of the held-out part also in the training part above which a question is asked
+# If more than this share of the held-out part is also in the training part, the organizer is asked about it.
+SMALL_OVERLAP = 0.01
 MUCH_OVERLAP = 0.25  # the same for a part chosen by the site, which may contain passages common to all documents
 FEWEST_DOCUMENTS = 10  # with fewer documents, no held-out part is expected
 PIECE = 200  # most characters shown of a document
@@ -167,7 +175,7 @@ STREAMED = " Some {count:,} of these tokens stay on the Hub, where machines read
 
 
 class PreparedText(Prepared, frozen=True, kw_only=True):
-    """A prepared text. Sizes are in tokens."""
+    """A prepared text dataset. All sizes are in tokens."""
 
     vocab: int
     characters: int
@@ -187,12 +195,14 @@ def prepare(
     names: Sequence[str] = (),
     fields: Sequence[str] = (),
 ) -> PreparedText:
-    """Write `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E301, E372 and those of
-    `open_texts`.
+    """Write `out`/tokenizer, `out`/shards and `out`/heldout.safetensors.
 
     Texts in `further` get their own shards and held-out parts. `base`: an uploaded tokenizer, or None to train one on
-    all texts. `names`, `fields`: for each text, in order, its file's name and the field to read. The part of a source
-    that stays on the Hub becomes portions, which say where its texts are.
+    all texts. `names`, `fields`: for each text, in order, its file's name and the field to read. If part of a source
+    stays on the Hub, the shards include portions, which record where machines find its texts.
+
+    Raises the errors of `open_texts`, and Problem E301 if the vocabulary's size is out of bounds. Also raises Problem
+    E372 if `base` cannot be used, E415 if conversations stay on the Hub, or E106 if the disk fails.
     """
     vocab = preparation.vocab
     if base is None and not SMALLEST_VOCAB <= vocab <= LARGEST_VOCAB:
@@ -204,7 +214,7 @@ def prepare(
 
 
 def sources_of(paths: Sequence[Path], names: Sequence[str], fields: Sequence[str]) -> list[Source]:
-    """Return the sources, with a name and a field for each if given."""
+    """Return a source for each path, with its name and field. A name or field that is not given is empty."""
     return [
         Source(path, *(given[number] if number < len(given) else "" for given in (names, fields)))
         for number, path in enumerate(paths)
@@ -212,10 +222,10 @@ def sources_of(paths: Sequence[Path], names: Sequence[str], fields: Sequence[str
 
 
 def open_all(sources: Sequence[Source], out: Path, stack: ExitStack, writer: Writer | None = None) -> list["Texts"]:
-    """Open the sources until `stack` closes, and choose which of each one's documents to hold out.
+    """Open the sources until `stack` closes, and choose the documents to hold out from each source.
 
-    If one source's name says that it is for training, and others are named as set aside, such as `val.csv`, those are
-    held out.
+    If one source is named as training data and others are named as set aside, such as `val.csv`, hold out those
+    instead.
     """
     named = Verdict()
     splits = parts_of([source.name for source in sources], named)
@@ -249,7 +259,7 @@ def open_all(sources: Sequence[Source], out: Path, stack: ExitStack, writer: Wri
 
 
 def _apart(texts: Sequence["Texts"]) -> list["Texts"]:
-    """Exclude from the training part any documents that equal another source's held-out documents."""
+    """Exclude documents from training if another source holds out equal ones."""
     held = {overlap.digest_of(text) for each in texts for text in each.held_texts()}
     apart = []
     for each in texts:
@@ -297,7 +307,10 @@ class Texts(NamedTuple):
 
 
 def _chosen(opened: Opened) -> overlap.Choice:
-    """Choose the documents to hold out, unless the organizer provided a held-out part. Ask if none can be held out."""
+    """Choose the documents to hold out, unless the organizer provided a held-out part.
+
+    If there are at least `FEWEST_DOCUMENTS` documents but none can be held out, ask the organizer about it.
+    """
     if opened.heldout is not None:
         return overlap.Choice([], 0.0)
     documents = opened.documents
@@ -327,7 +340,11 @@ def _prepare_by(base: Path, texts: Sequence[Texts], out: Path, preparation: Text
 def cut(
     texts: Sequence[Texts], out: Path, tokenizer: Tokenizer, *, sentences: bool = False, end: int = END_OF_TEXT_ID
 ) -> PreparedText:
-    """Write shards and the held-out part. `end`: appended to each document unless `sentences`. Raises Problem E415."""
+    """Write shards and the held-out part.
+
+    `end`: the number of the token that is appended to each document unless `sentences` is set. Raises Problem E415 if
+    the part of a source that stays on the Hub contains conversations.
+    """
     tokenizer.no_truncation()  # some tokenizer files request truncation
     tokenizer.no_padding()
     pieces, held = pieces_of(tokenizer), list[Encoded]()
@@ -362,7 +379,10 @@ def cut(
 
 
 def _told(verdict: Verdict) -> str:
-    """Return sentences about the field and what was left out, or an empty string if there is nothing to say."""
+    """Return sentences that tell people which field was read and how many rows were left out, and why.
+
+    Return an empty string if neither applies.
+    """
     left = sum(verdict.left_out.values())
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in verdict.left_out.items())
     field = (
@@ -379,7 +399,10 @@ def _as_seen(tokenizer: Tokenizer, document: str, *, sentences: bool) -> str:
 
 
 def _portions_of(texts: Texts, found: int, tokenizer: Path, end: int, *, sentences: bool) -> tuple[list[Portion], str]:
-    """Return the portions of a source on the Hub, and a note to display. `found`: tokens in the local part."""
+    """Return portions for the part of a source that stays on the Hub, and a note to display.
+
+    `found`: the number of tokens in the source's local part. Raises Problem E415 if the source contains conversations.
+    """
     listing, documents = listing_of(texts.path), texts.documents
     if listing is None:
         return [], ""
@@ -398,7 +421,7 @@ def _ready(texts: Sequence[Texts]) -> str:
 
 
 def _learned_from(texts: Texts, most_bytes: int) -> Iterator[str]:
-    """Yield documents to train the tokenizer on, in random order. None of them is held out."""
+    """Yield documents to train the tokenizer on, in random order, up to `most_bytes`. Skip held-out documents."""
     left = most_bytes
     for number in texts.trained():
         left -= texts.documents.size(number)

@@ -1,6 +1,6 @@
-"""Fetch averaged bytes from relays' logs over data links. A span is requested by its position and verified by its root.
-The site's replay uses this in a process without an event loop. Relays that have sent wrong bytes are asked last. Only
-one span at a time is in memory.
+"""Fetch averaged bytes from relays' logs over data links. The site's replay does this in a process without an event
+loop. It requests each span by its position and verifies the span by its root. Relays that have failed most often are
+tried last. Only one span at a time is in memory.
 """
 
 import asyncio
@@ -27,7 +27,9 @@ MOST_RELAYS = 32
 
 
 class Reach(Struct, frozen=True):
-    """Relays' addresses, and a credential. The site writes a new `Reach` before the credential expires."""
+    """The addresses of relays, and a credential for reading a run's log on them. The site writes a new `Reach` before
+    the credential expires.
+    """
 
     run: Run
     peer: Peer
@@ -46,20 +48,20 @@ def read_reach(path: Path) -> Reach:
     return msgspec.msgpack.decode(path.read_bytes(), type=Reach)
 
 
-FETCH_S = 30.0  # deadline for a span, in addition to ...
-SLOWEST_BPS = 64 * 1024  # ... the time for its bytes at this rate
-OTHERS = 64  # stop waiting for a relay that has sent this many messages besides chunks
+FETCH_S = 30.0  # longest wait for a span, in addition to ...
+SLOWEST_BPS = 64 * 1024  # ... the time that its bytes take at this rate, in bytes per second
+OTHERS = 64  # a fetch ends once the relay has sent this many messages besides the span's chunks
 
 Take = Callable[[Sequence[bytes]], bool]
 
 
 def patience_s(sizes: Sequence[int]) -> float:
-    """Return how long to wait for a span whose chunks have these sizes in bytes."""
+    """Return how many seconds to wait for a span whose chunks have these sizes in bytes."""
     return FETCH_S + sum(sizes) / SLOWEST_BPS
 
 
 class RelayLogs:
-    """One run's logs on all relays. `reach`: a file containing a `Reach`, read before each new link."""
+    """One run's logs on all relays. `reach`: a file with a `Reach`, read again for each fetch and each new link."""
 
     def __init__(self, reach: Path, key: Ed25519PrivateKey, site_key: bytes) -> None:
         self.run = read_reach(reach).run
@@ -76,7 +78,9 @@ class RelayLogs:
         self._runner.close()
 
     def fetch(self, index: int, span: int, first: int, sizes: Sequence[int], take: Take) -> bool:
-        """Fetch a span from one relay after another until `take` accepts the bytes. Return False if it never does."""
+        """Try one relay after another until `take` accepts the bytes that a relay sends for the span. Return False if
+        it accepts no relay's bytes.
+        """
         known = read_reach(self._reach).relays
         for relay in sorted(known, key=lambda relay: self._failures[relay.peer]):
             payloads = self._runner.run(self._ask(relay, index, span, first, sizes))

@@ -30,7 +30,9 @@ class Initial(Struct, frozen=True, kw_only=True):
 
 
 def make_initial(recipe: Recipe, out: Path, files: Path = NO_FILES) -> Initial:
-    """Write a recipe's snapshot at step 0 to a folder. Raises Problem E106, E111."""
+    """Write a recipe's snapshot at step 0 to a folder. `files`: the folder of files that the model needs. Raises
+    Problem E106 if the disk fails, or E111 if one of the model's files is damaged.
+    """
     out.mkdir(parents=True, exist_ok=True)
     replica = Replica(recipe, files=files)
     part = out / "initial.safetensors"
@@ -81,8 +83,9 @@ def replay(
 ) -> Replayed:
     """Apply signed records to a snapshot, and write the result to `<out>/<file>.safetensors`. `records`: a folder whose
     files are applied in order of name. `begins`: the snapshot's SHA-256, or "" to skip this check. `expected`: the
-    SHA-256 of a state that is already stored. Raises Problem E341 if no source has the bytes, E342 if a record does not
-    follow the state, E218, E310, E106.
+    SHA-256 of a state that is already stored and need not be written. Raises Problem E341 if no source has a span's
+    averaged bytes, or E342 if the snapshot has changed or a record does not follow the state. Raises Problem E218 if
+    the site did not sign a record, E310 if the snapshot belongs to another model, or E106 if the disk fails.
     """
     replica = Replica(recipe, files=files)
     replica.load(snapshot)
@@ -138,7 +141,9 @@ def _is_fetched(assembly: Assembly, record: RecordHead, entry: SpanEntry, logs: 
 
 
 def _is_filled(assembly: Assembly, entry: SpanEntry, path: Path) -> bool:
-    """Insert a span from a file. Return False if its bytes are wrong, since another relay may have the right ones."""
+    """Insert a span from a file. Return False if the file is missing or its bytes are wrong, because another relay may
+    have the right ones.
+    """
     file = read_span(path)
     if file is None:
         return False

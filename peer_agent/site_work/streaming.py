@@ -1,5 +1,5 @@
-"""List all row groups in Hub datasets that are too large to fetch, and fetch a random sample. The sample is prepared
-like any other text. The rest stays on the Hub, where machines read it (`publishing.portions`).
+"""For a Hub dataset that is too large to fetch, list all of its row groups and fetch a random sample of them. The site
+prepares the sample like any other text. The rest stays on the Hub, where machines read it (`publishing.portions`).
 """
 
 import hashlib
@@ -29,8 +29,10 @@ PARTS = ".parts"  # suffix of the name of the folder for unfinished files
 
 def fetch_sample(wanted: Wanted, commit: str, folder: Path, *, most: int) -> Fetched:
     """Fetch a sample into a folder, one file per row group. Write a list of all row groups next to the folder. `most`:
-    the sample's maximum size in bytes. Resumes an earlier attempt. Raises Problem E106 (disk), E382 (no text column),
-    E396 (too many row groups), E414, E416, E417 (all row groups too large), and the errors of `fetching.fetch`.
+    the sample's maximum size in bytes. Resumes an earlier attempt. Raises the errors of `fetching.chosen_files`. Raises
+    Problem E382 if no column has text, E396 if there are too many row groups, or E417 if all of them are too large.
+    Raises Problem E414 if the dataset has changed, E416 if this machine cannot read its rows, or E106 if the disk
+    fails.
     """
     parts = folder.with_name(folder.name + PARTS)
     with disk_errors(folder):
@@ -55,7 +57,7 @@ def fetch_sample(wanted: Wanted, commit: str, folder: Path, *, most: int) -> Fet
 
 
 def _listed(wanted: Wanted, commit: str, parts: Path) -> list[RemoteFile]:
-    """Return each file's row groups.
+    """Return each file's row groups. Raises Problem E396 if the dataset has too many.
 
     Save each file's list, so that a retry need not read up to a thousand files again.
     """
@@ -77,7 +79,9 @@ def _listed(wanted: Wanted, commit: str, parts: Path) -> list[RemoteFile]:
 
 
 def _sampled(files: list[RemoteFile], most: int) -> list[tuple[int, int]]:
-    """Return a fixed random choice of row groups, of at most `most` bytes. If all are larger, return the smallest."""
+    """Return a fixed random choice of row groups that total at most `most` bytes. If every row group is larger than
+    that, return only the smallest.
+    """
     sizes = {
         (number, at): sum(group.sizes.values())
         for number, file in enumerate(files)

@@ -1,6 +1,6 @@
 """A trainer's agent: sockets, threads and messages around the state machine in `protocol.trainer`, called the core. The
 core receives events in order and returns actions. Gradients, optimizer, encoding and files run in threads (`Jobs`).
-Only `Follower` changes parameters, because a peer never takes a step alone.
+Only `Follower` changes parameters, because a peer never takes an optimizer step on its own.
 """
 
 import asyncio
@@ -101,8 +101,8 @@ class Agent:
             await self._leave()
 
     def _obey(self) -> None:
-        """Apply the owner's changed limits and instructions. Leave at once to pause; leave after the step to move or
-        finish.
+        """Apply the owner's changed limits and instructions. If the machine must pause, leave the run at once. If it
+        must finish or move to another run, leave after the current step.
         """
         self.jobs.take_limits(self.owner.limits)
         if self.owner.rest:
@@ -227,8 +227,8 @@ class Agent:
                 self._hear_refusal(peer, body, round_)
 
     def _hear_refusal(self, peer: PeerId, body: m.SlotRefused, round_: OpenRound | None) -> None:
-        """Show that a relay or member refused this machine's slot. The refusal counts only while its round is open.
-        Otherwise, a peer could repeat it at will.
+        """Tell the user that a relay or another member refused this machine's contribution. Count the refusal only
+        while its round is open. Otherwise, a peer could send the same refusal again and again.
         """
         fault = Fault.of("E141", chunk=body.chunk, reason=body.code)
         self.view.fault(fault)
@@ -247,7 +247,9 @@ class Agent:
             await self._arrived(round_)
 
     async def _arrived(self, round_: OpenRound) -> None:
-        """Handle a new average. Once all averages have arrived, tell the coordinator, even if some may be wrong."""
+        """Handle a new averaged chunk. Once all of the round's averages have arrived, tell the core, although some of
+        them may still turn out to be wrong.
+        """
         round_.arrived.set()
         gathered = round_.gathered()
         if gathered is not None and round_ is self.round:
@@ -331,8 +333,8 @@ class Agent:
             round_.task = self.start(contribute(round_, self.links))
 
     def _say(self, message: m.Message) -> None:
-        """Queue a message to the coordinator, or drop it while the link is down, because the next hello makes up for
-        it.
+        """Queue a message to the coordinator, or drop it if the queue is full. Messages are also dropped while the link
+        is down. The next hello makes up for dropped messages.
         """
         with contextlib.suppress(asyncio.QueueFull):
             self._words.put_nowait(message)
@@ -381,7 +383,9 @@ class Agent:
         self.jobs.add(self.jobs.publish, record)
 
     def _credit(self, step: int, samples: int) -> None:
-        """Show this machine's first credit in this run, also counting earlier processes."""
+        """Tell the user if this is the first time that this machine is credited in the run. Credits from earlier
+        processes of the agent count as well.
+        """
         if samples and not self._is_credited:
             self._is_credited = True
             if self.home.is_first_credit(self.access.run):
@@ -389,8 +393,8 @@ class Agent:
 
 
 async def finish_step(agent: "Agent") -> None:
-    """If this machine has work in the current step, wait until the step is committed. Meanwhile, it stays in the round,
-    because other machines count on it.
+    """If this machine has work in the current step, wait until the step is committed, for at most `FINISH_S` seconds.
+    Until then, the machine stays in the round, because other machines count on it.
     """
     if not agent.core.has_state or not _has_something(agent):
         return

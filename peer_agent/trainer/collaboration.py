@@ -42,8 +42,9 @@ class Collaboration:
     # --- the loop's side ----------------------------------------------------------------------------------------
 
     def units(self) -> "Iterator[UnitInHand]":
-        """Yield units until this machine has left the run. Raises the run's error, or Problem E107, E111 for a unit. A
-        loop that stopped during a unit gets the same one when it starts again.
+        """Yield units until this machine has left the run. If a loop stops during a unit, the next loop gets the same
+        unit. Raises the error that made this machine leave. Raises Problem E107 if a unit needs too much memory, or
+        E111 if its shard is damaged.
         """
         while self._has_one() or self._waits_for_one():
             assert self._asks is not None
@@ -62,7 +63,9 @@ class Collaboration:
             raise self.error
 
     def step(self) -> None:
-        """Finish the current unit, which counts if its gradient is finite. Raises ValueError, RuntimeError."""
+        """Finish the current unit. It counts only if its gradient is finite. Raises RuntimeError if there is no current
+        unit, or ValueError if the loop computed no loss or gradient for it.
+        """
         if self._asks is None or self._in_hand is None:
             raise RuntimeError("there is no unit in hand")
         # This comes first, because Ctrl-C may interrupt between any two statements.
@@ -76,7 +79,7 @@ class Collaboration:
             asked.result.set_exception(error)
 
     def _has_one(self) -> bool:
-        """Return True if the last loop stopped during a unit that is still wanted."""
+        """Return True if the last loop stopped during a unit for which the agent is still waiting."""
         if self._asks is not None and self._asks.result.done():
             self._asks = self._in_hand = None
         return self._asks is not None
@@ -98,7 +101,7 @@ class Collaboration:
     # --- the agent's side ---------------------------------------------------------------------------------------
 
     def ask(self, begin: "Callable[..., UnitInHand]", *units: Unit) -> "Future[Computed | NonFinite]":
-        """Ask the loop to compute these units in one pass. Another program's loop gets one unit at a time."""
+        """Ask the loop to compute these units in one pass. If the loop is another program's, give it only one unit."""
         result: Future[Computed | NonFinite] = Future()
         self._asked.put(Asked(begin, units, result))
         return result
@@ -110,8 +113,8 @@ class Collaboration:
 
 
 def compute_units(collaboration: Collaboration) -> None:
-    """Run the agent's own loop: compute units until the run ends on this machine. Any error goes to the caller of
-    `ask`.
+    """Run the agent's own loop: compute units until this machine has left the run. The caller of `ask` receives any
+    error.
     """
     try:
         for unit in collaboration.units():

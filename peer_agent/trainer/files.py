@@ -83,9 +83,9 @@ async def _fetch(access: RunAccess, name: str, path: Path, sha256: str, size_lim
 
 
 async def fetch_averages(access: RunAccess, record: RecordHead, entry: SpanEntry) -> list[bytes] | None:
-    """Fetch a span from the site's archive, because no relay has it. Return None if the archive lacks it too.
+    """Fetch a span's averages from the site's archive, after no relay could provide them. Return None on failure.
 
-    The caller compares the bytes with the root in the record.
+    The caller must compare the bytes with the span's root in the record.
     """
     url = f"{access.site.url}/api/v1/files/averages/{record.index}/{entry.span}"
     try:

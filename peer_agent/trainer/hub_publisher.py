@@ -1,6 +1,6 @@
-"""Publishing by the organizer's agent during training: one commit on the Hub after each snapshot step. A child process
-packs and uploads. Errors are shown but never stop the agent. During an upload, only the latest snapshot is queued.
-While the Hub is unreachable, the latest snapshot is retried with backoff.
+"""Publishes the model from the organizer's agent during training, as one commit on the Hub after each snapshot step. A
+child process packs and uploads the files. Errors are shown but never stop the agent. During an upload, only the latest
+snapshot is queued. While the Hub is unreachable, the agent retries the latest snapshot with backoff.
 """
 
 import asyncio
@@ -49,7 +49,9 @@ class HubPublisher:
         self._sending: asyncio.Task[None] | None = None
 
     async def committed(self, replica: "Replica", record: RecordHead) -> None:
-        """Publish the replica if this step is a snapshot step. Returns as soon as the state has been copied."""
+        """Publish the replica in the background if this is a snapshot step or the run's last step. Return as soon as
+        the state has been copied.
+        """
         recipe = replica.recipe
         if record.step % recipe.snapshot_every and record.step < recipe.target_steps:
             return
@@ -100,8 +102,8 @@ class HubPublisher:
         return str(made["url"])
 
     async def _facts(self, record: RecordHead, target_steps: int) -> CardFacts:
-        """Fetch the run's facts at this step from the site. If it does not respond, return the few facts known
-        locally.
+        """Fetch the facts for the model card at this step from the site. If that fails, return the few facts that this
+        machine knows itself.
         """
         where = f"{self.access.site.url}/api/v1/runs/{self.access.slug}/facts?step={record.step}"
         try:
@@ -147,7 +149,7 @@ class HubPublisher:
         return await run_child(["hub-snapshot", str(self.folder), *where], secret=self._token)
 
     def _known(self) -> dict[str, str]:
-        """Return this machine's last commit in each repository, whose files a new commit may replace."""
+        """Return the last commit that this machine made in each repository. A new commit may replace its files."""
         try:
             return msgspec.json.decode((self.home.folder / "published.json").read_bytes(), type=dict[str, str])
         except (OSError, msgspec.DecodeError):
@@ -159,7 +161,7 @@ class HubPublisher:
 
 
 def hub_token() -> str:
-    """Return this user's Hub token: HF_TOKEN, or the token saved by a Hub login. Raises Problem E353."""
+    """Return this user's Hub token: HF_TOKEN, or the token saved by a Hub login. Raises Problem E353 if none exists."""
     from huggingface_hub import get_token
 
     token = get_token()

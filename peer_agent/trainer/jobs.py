@@ -1,5 +1,5 @@
-"""Jobs requested by a trainer's core, run in order. The core uses the job number to decide whether a result still
-counts.
+"""Runs the jobs that a trainer's core requests, in order. Each job has a number, by which the core decides whether the
+job's result still counts.
 """
 
 import asyncio
@@ -49,8 +49,9 @@ PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 
 class Follower:
     """Keeps a replica up to date with the log: it loads a snapshot or applies a record. Nothing else changes the
-    replica. `busy` is locked while parameters are read for gradients, and while they change. A new state is reported
-    only once its digest is known. Otherwise, a gradient on the old parameters could be reported as one on the new.
+    replica. `busy` is locked while parameters are read for gradients, and while they change. The core learns of a new
+    state only once the state's digest has been computed. Otherwise, a gradient of the old parameters could be reported
+    as one of the new parameters.
     """
 
     def __init__(self, home: Home, access: RunAccess, links: DataLinks, replica: "Replica") -> None:
@@ -58,7 +59,9 @@ class Follower:
         self.busy = asyncio.Lock()
 
     async def load(self, snapshot: m.Snapshot) -> str:
-        """Load a snapshot and return the state's digest. Raises Problem E111 or E310 (wrong file), E106, E110."""
+        """Load a snapshot and return the state's digest. Raises Problem E111 or E310 if the file is not the right one,
+        E110 if the site sends something unexpected, E326 if the site no longer has the file, or E106 if the disk fails.
+        """
         path = await fetch_snapshot(self.home, self.access, snapshot)
         try:
             async with self.busy:
@@ -79,7 +82,7 @@ class Follower:
 
     async def gather(self, record: RecordHead, assembly: Assembly, *, patient: bool) -> Floats | None:
         """Return the record's averages [P], fetching missing spans from relays' logs, or else from the site's archive.
-        Return None if neither has them.
+        If `patient`, retry several times. Return None if spans are still missing.
         """
         for attempt in range(FETCH_TRIES if patient else 1):
             for entry in assembly.missing(record):
@@ -110,8 +113,8 @@ LONGEST_REST_S = 300.0  # longest pause after one unit, for any duty cycle
 
 class Accumulation:
     """Computes one replica's gradients and keeps two sums: the offered one, and the one not yet offered. The core
-    decides what happens to these sums. Together they take rule 9's 8 bytes per parameter, because one may grow while
-    the other is frozen. `busy` keeps the replica unchanged while a unit is computed.
+    decides what happens to these sums. Two are needed, because one may grow while the other is frozen. Together they
+    take 8 bytes per parameter (rule 9). `busy` keeps the replica unchanged while a unit is computed.
     """
 
     def __init__(
@@ -133,8 +136,8 @@ class Accumulation:
             self.collaboration.end()
 
     async def compute(self, action: e.Compute, is_wanted: Callable[[int], bool]) -> e.Computed | e.NotFinite | None:
-        """Pause as the duty cycle requires, then compute units. Return None if they are no longer wanted. Raises
-        Problem E107, E111.
+        """Pause as the duty cycle requires, then compute units. Return None if the core no longer wants them. Raises
+        Problem E107 if there is too little memory, or E111 if a shard is damaged.
         """
         while (rest_s := self._rests_until - time.monotonic()) > 0:
             await asyncio.sleep(min(rest_s, LOOK_S))
@@ -175,7 +178,7 @@ class Accumulation:
         self.discard_held()
 
     def freeze(self, action: e.Freeze) -> Sending | None:
-        """Merge both sums and encode the offer. Return None if a sum is not finite. Call this in a thread."""
+        """Merge both sums and encode the offer. Return None if a value is not finite. Call this in a thread."""
         try:
             self.hold()
             return self.accumulator.offer(action.cut.codec, action.weights)
@@ -262,8 +265,8 @@ class Jobs:
     # --- state --------------------------------------------------------------------------------------------------
 
     async def load(self, action: e.Load) -> None:
-        """Load a snapshot, building the replica first if necessary. Raises Problem E206 and the errors of
-        `Follower.load`.
+        """Load a snapshot, building the replica first if necessary. If the site no longer has the snapshot, tell the
+        core. Raises the errors of `become_replica` and the other errors of `Follower.load`.
         """
         if self.follower is None:
             self.follower, self.accumulation = await self.become_replica(action.greeting)
@@ -277,7 +280,9 @@ class Jobs:
         self.agent.handle(e.Loaded(action.job, digest))
 
     async def become_replica(self, greeting: m.Greeting) -> tuple[Follower, Accumulation]:
-        """Build this run's replica and its gradient sums. Raises Problem E206."""
+        """Build this run's replica and its gradient sums. Raises Problem E206 if the model's size differs from the
+        run's, because the agent is out of date.
+        """
         from peer_agent.training.loop import Trainer, pick_device  # also imports torch
         from peer_agent.training.replica import Replica
 
@@ -320,7 +325,7 @@ class Jobs:
         return follower, accumulation
 
     def take_limits(self, limits: Limits) -> None:
-        """Take on changed limits, starting with the next unit."""
+        """Apply changed limits, starting with the next unit."""
         if self.shards is not None and self.accumulation is not None:
             self.shards.disk_bytes = limits.disk_gb * GIGABYTE
             self.accumulation.duty_percent = limits.duty_percent
@@ -348,7 +353,9 @@ class Jobs:
             self.add(self.apply, action, gradient)
 
     async def apply(self, action: e.Apply, gradient: Floats) -> None:
-        """After the current unit, apply an update, unless another state has been loaded before that."""
+        """Apply an update once the current unit is finished. Do nothing if the core has since requested another state
+        or update.
+        """
         follower, _ = self._there()
         if self.agent.core.job == action.job:
             digest = await follower.apply(action.record.record, action.record.digest, gradient)

@@ -58,8 +58,8 @@ async def join_run(
     place: Place | None = None,
     collaboration: Collaboration | None = None,
 ) -> None:
-    """Join a run and train until the run ends or the machine must leave. Raises Problem. If the owner moves the machine
-    to another run, it trains there next.
+    """Join a run and train until the run ends or the machine must leave. If the owner moves the machine to another run,
+    train there next. Raises Problem if the machine may not join or cannot continue.
     """
     owner = MachineControl(leave_request.home, limits, view.tell)
     prepared = await prepare(run_url, enrolment, leave_request.home, view, disk_gb=limits.disk_gb)
@@ -84,8 +84,8 @@ async def join_run(
 
 
 async def prepare(run_url: str, enrolment: Enrolment, home: Home, view: View, *, disk_gb: int | None) -> Prepared:
-    """Check whether this machine may join a run. Raises Problem. `disk_gb`: the limit on cached data. None skips the
-    preflight for a machine that will not train.
+    """Check whether this machine may join a run, and raise Problem if not. `disk_gb`: the limit on cached data, or None
+    to skip the preflight for a machine that will not train.
     """
     await compare_versions(run_url, view)
     access = await access_for(home, run_url, enrolment)
@@ -97,7 +97,7 @@ async def prepare(run_url: str, enrolment: Enrolment, home: Home, view: View, *,
 
 
 async def moved(before: Prepared, owner: MachineControl, view: View, *, disk_gb: int | None) -> Prepared:
-    """Return the run that the owner is moving this machine to, or `before` if that run cannot take the machine."""
+    """Prepare to join the run to which the owner is moving this machine. Return `before` if it cannot join that run."""
     slug, owner.move_to = owner.move_to, ""
     view.tell("moving", _("Moving to the run {run}.").format(run=slug))
     try:
@@ -109,7 +109,9 @@ async def moved(before: Prepared, owner: MachineControl, view: View, *, disk_gb:
 
 
 async def _prepare_again(before: Prepared, slug: str, view: View, *, disk_gb: int | None) -> Prepared:
-    """Prepare to join another run on the same site, or to rejoin this one. Raises Problem. Resets the view."""
+    """Prepare to join another run on the same site, or to rejoin this one, and reset the view. Raises Problem if the
+    machine may not join.
+    """
     access, enrolment = before.access, replace(before.enrolment, run=slug, token="")
     try:
         return await prepare(f"{access.site.url}/runs/{slug}/", enrolment, access.home, view, disk_gb=disk_gb)
@@ -140,8 +142,9 @@ async def run_trainer(
 ) -> None:
     """Train until the run has finished or the machine must leave.
 
-    If instructed to pause, leave the run and rejoin later. Also return when `owner` moves the machine to another run.
-    Raises Problem. `publish`: the Hub repository to publish to, or "". `place`: where others may dial this machine.
+    If the machine must pause, leave the run and rejoin it later. Also return when `owner` moves the machine to another
+    run. Raises Problem on a permanent error. `publish`: the Hub repository to publish to, or "". `place`: where others
+    may dial this machine.
     """
     if place is not None:
         view.say(translated(SEEN))
@@ -194,7 +197,9 @@ def free_memory() -> None:
 
 
 def _publisher(agent: Agent, repository: str) -> HubPublisher:
-    """Return a publisher. Raises Problem E348, E353 at once, while the user is still at the terminal."""
+    """Return a publisher. Raises Problem E348 if the repository's name is not valid, or E353 if there is no Hub token.
+    Both are raised at once, while the user is still at the terminal.
+    """
     check_name(repository)
     return HubPublisher(agent.home, agent.access, repository, hub_token(), agent.view)
 
@@ -206,6 +211,6 @@ def _shown(view: View, home: Home) -> Iterator[None]:
 
 
 def _tell_failure(task: asyncio.Task[None]) -> None:
-    """Log an error in the task that updates the display. Training goes on."""
+    """Log an error in a background task that watches the machine or updates the display. Training goes on."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("the view stands still", exc_info=error)

@@ -1,6 +1,7 @@
 """The part of a trainer that other machines dial. It reduces like a relay, but in the agent's process. This machine
-sends its own chunks and averages over a link to itself, like any other contributor. It stores the log only if the site
-has no relay and asks it to. The trainer's core sends the hellos, because it also knows the trainer's work.
+is also a contributor, and exchanges chunks and averages with its own listener over a link within the process. The
+listener stores the log only if the site has no relay and asks this machine to. The trainer's core sends the hellos,
+because they also describe the trainer's work.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from peer_agent.site.relay_links import DataLinks
 log = logging.getLogger(__name__)
 
 TICK_S = 0.1  # seconds between ticks while chunks close at deadlines
-IDLE_TICKS = 5  # without deadlines, the state machine gets one in this many ticks
+IDLE_TICKS = 5  # without deadlines, only one in this many ticks reaches the state machine
 MOST_WAITING = 4096  # Most queued events. Any more are dropped; important ones are repeated.
 OF_A_LISTENER = m.SpanDone | m.Have | m.Progress | m.Arrivals | m.SlotRefused | m.Probed
 
@@ -49,7 +50,9 @@ class Listening:
         self._server: Server
 
     async def open(self, place: Place) -> None:
-        """Start listening. Raises Problem E401, E407, E113."""
+        """Start listening. Raises Problem E401 if the port is in use, or E407 if this machine cannot listen at the
+        address. Raises Problem E113 or E106 if its certificate cannot be read or written.
+        """
         certificate = await asyncio.to_thread(own_certificate, self.access.home)
         self._server = await serve_data(
             place.host,

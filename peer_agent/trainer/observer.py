@@ -49,7 +49,7 @@ class Learning(Struct, frozen=True):
 
 
 class Condition(Enum):
-    """The kinds of fault to observe. At most one of each is open at a time."""
+    """The conditions in which the observer looks for faults. Each has at most one open fault at a time."""
 
     SITE = auto()
     CLOCK = auto()
@@ -116,7 +116,9 @@ class Observer:
             await asyncio.sleep(DISK_S)
 
     def _note(self, condition: Condition, fault: Fault | None) -> None:
-        """Report a condition's new fault, if any, and the end of any different fault that it had before."""
+        """Report a condition's current fault to the view, if it has one. If it had a different fault before, report
+        that the earlier fault has ended.
+        """
         before = self._found.pop(condition, "")
         if fault is not None:
             self._found[condition] = fault.code
@@ -135,7 +137,9 @@ class Observer:
             await asyncio.sleep(LEADERBOARD_S)
 
     async def _ask_how_it_learns(self) -> None:
-        """Ask the site for the held-out loss and its training warning, which change only every few minutes."""
+        """Regularly ask the site for the held-out loss and for any warning about training. Both change only every few
+        minutes.
+        """
         access = self.agent.access
         url = f"{access.site.url}/api/v1/runs/{access.slug}"
         while True:
@@ -175,5 +179,7 @@ def doing(agent: Agent) -> str:
 
 
 def _of_site(away: Fault | None) -> Fault | None:
-    """Return the fault to show for a control link that is down. An unreachable site may just be restarting."""
+    """Return the fault to show while the control link is down, or None. A site that cannot be reached may just be
+    restarting, so E134 is shown for it.
+    """
     return hardware.not_reached(away) if away is not None and away.code in PASSING else away

@@ -18,7 +18,7 @@ from peer_agent.protocol.trainer.events import Gathered
 from peer_agent.protocol.wire import Frame, Kind
 from peer_agent.site.relay_links import DataLinks
 
-GATHER_S = 0.05  # longest wait, so that reducers becoming ready at about the same time are served together
+GATHER_S = 0.05  # longest wait for more requests, so that reducers asking at about the same time are served together
 OPENS = 1000  # most requests in the queue: a run's maximum number of relays
 
 
@@ -50,7 +50,7 @@ class OpenRound:
         return is_next and self.plan is not None and record.codec == self.assembly.codec
 
     def follow(self, plan: m.PlanHead, slot: int | None) -> None:
-        """Follow a new plan. Accept its averages, including those that arrived early."""
+        """Follow a new plan. Accept its averages, including any that arrived before the plan."""
         self.stop_sending()
         self.plan, self.slot = plan, slot
         self._planned_at, self._arrived, self.full_s = time.monotonic(), {}, {}
@@ -88,7 +88,7 @@ class OpenRound:
         return Gathered(self.plan.attempt, holds, came, departures_of(self.full_s))
 
     def serve(self, peer: PeerId, message: m.Open) -> None:
-        """Queue a reducer's request for chunks, or drop it if the queue is full, since the reducer repeats it on a new
+        """Queue a reducer's request for chunks. If the queue is full, drop the request; the reducer repeats it on a new
         link.
         """
         with contextlib.suppress(asyncio.QueueFull):
@@ -127,9 +127,9 @@ class OpenRound:
 
 
 async def contribute(round_: OpenRound, links: DataLinks) -> None:
-    """Until cancelled, send chunks to each reducer that requests them, even late or after a lost link. Serve a late
-    reducer at once, because it would otherwise suspect this trainer. The writers are plain tasks, because a TaskGroup's
-    errors would keep the round's data in memory until garbage collection.
+    """Until cancelled, send chunks to each reducer that requests them, even if it asks late or again after a lost link.
+    Serve a late reducer at once, because it would otherwise suspect that this trainer has failed. The writers are plain
+    tasks, because a TaskGroup's errors would keep the round's data in memory until garbage collection.
     """
     writers: set[asyncio.Task[None]] = set()
     try:
@@ -145,7 +145,9 @@ async def contribute(round_: OpenRound, links: DataLinks) -> None:
 
 
 async def _gathered(round_: OpenRound) -> dict[PeerId, m.Open]:
-    """Wait for a ready reducer, then up to `GATHER_S` for the plan's others. Return all that are ready."""
+    """Wait for a reducer's request, then up to `GATHER_S` seconds for requests by the plan's other reducers. Return all
+    of the requests.
+    """
     ready = dict([await round_.opens.get()])
     wanted = {span.reducer for span in round_.material()[1].spans if not span.root}
     with contextlib.suppress(TimeoutError):
@@ -165,7 +167,9 @@ async def _send(round_: OpenRound, links: DataLinks, ready: dict[PeerId, m.Open]
 
 
 def _pace(sending: Sending, plan: m.PlanHead) -> float:
-    """Return this machine's pace in bytes per second; 0 means no limit. Sending faster would delay slower machines."""
+    """Return this machine's sending limit in bytes per second, or 0 for no limit. Sending faster would delay slower
+    machines.
+    """
     chunks = (chunk for span in plan.spans if not span.root for chunk in range(span.first, span.stop))
     seconds = coming_s(plan)
     return plan.pace * sum(len(sending.payloads[chunk]) for chunk in chunks) / seconds if seconds else 0.0

@@ -44,7 +44,10 @@ class Portions:
                 path.unlink()
 
     async def made(self, path: Path) -> Path:
-        """Replace a portion's file with its shard. Return `path`. Raises Problem E106, E347, E397, E414, E416."""
+        """If the file is a portion, replace it with the shard built from the portion's texts. Return `path`. Raises
+        Problem E347 or E397 if the Hub does not provide the texts, or E414 if they have changed. Raises Problem E416 if
+        this machine cannot read them, or E106 if the disk fails.
+        """
         async with self._making:
             portion = await asyncio.to_thread(portion_in, path)
             if portion is not None:
@@ -164,8 +167,8 @@ class Shards:
         return fetched.result()
 
     def prefetch(self, coming: Iterable[int]) -> None:
-        """Fetch the first missing shards one by one, so that none delays an earlier one. Call this from the event
-        loop.
+        """Start to fetch the next `AHEAD` shards that are not in memory. They are fetched one by one, so that none
+        delays an earlier one. Call this from the event loop.
         """
         known = (shard for shard in dict.fromkeys(coming) if shard < len(self.shards))  # the site may name any number
         self._ahead = list(islice((shard for shard in known if shard not in self._open), AHEAD))

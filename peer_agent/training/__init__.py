@@ -1,3 +1,3 @@
 """The parts of a trainer that need torch: model, replica, optimizer, data and inner loop. `protocol` decides which
-machine computes what. Other packages average and send. Gradients and averages are numpy arrays.
+units each machine computes. Other packages send and average the gradients, which they handle as numpy arrays.
 """

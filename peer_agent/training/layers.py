@@ -1,4 +1,6 @@
-"""Ways to save memory or time in layers: recomputation in the backward pass (arXiv 1604.06174), and compilation."""
+"""Two changes to a model's layers. Recomputation in the backward pass saves memory (arXiv 1604.06174), and compilation
+saves time.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,7 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 
 def recompute_layers(model: nn.Module) -> bool:
-    """Make each layer keep only its input for the backward pass. Return False if the model has no layers."""
+    """Make each layer store only its input, and recompute the rest in the backward pass. Return False if the model has
+    no layers.
+    """
     layers = list(layers_of(model))
     for layer in layers:
         again = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
@@ -38,7 +42,9 @@ class CompiledLayers:
             layer.forward = self._either(layer.forward)
 
     def give_up(self, error: Exception) -> bool:
-        """Stop compiling. Return False if compilation had already stopped, so that the error has another cause."""
+        """Stop compiling after an error. Return False if compilation had already stopped, because the error then has
+        another cause.
+        """
         if self.error:
             return False
         cause = getattr(error, "inner_exception", error)  # torch wraps the compiler's error

@@ -30,8 +30,8 @@ class Mean(Struct, frozen=True):
 def mean_loss(
     model: torch.nn.Module, recipe: Recipe, shard: Shard, device: torch.device, *, most: float = math.inf
 ) -> Mean:
-    """Return the mean loss of the first samples, up to `most` loss units. Raises ValueError if there are no loss
-    units.
+    """Return the mean loss of the shard's first samples, stopping after the batch that reaches `most` loss units.
+    Raises ValueError if there are no loss units.
     """
     kind = training_of(recipe)
     loss_sum, loss_units = 0.0, 0
@@ -91,14 +91,16 @@ class Trainer:
 
     @property
     def most_units(self) -> int:
-        """The limit on units in one pass. It is 1 on a CPU, because the system kills processes that run out of memory
-        (decision 28).
+        """The most units that one pass may have. It is 1 on a CPU, because the operating system kills processes that
+        run out of memory (decision 28). It is also 1 if the samples of a unit affect each other's loss.
         """
         is_alone = self.replica.device.type != "cuda" or self.replica.recipe.unit_is_whole
         return 1 if is_alone else MOST_UNITS
 
     def _use_threads(self) -> None:
-        """Set torch's number of threads. Call this in the computing thread, because torch ignores changes by others."""
+        """Set torch's number of threads. Call this in the thread that computes, because torch ignores a change made in
+        another thread.
+        """
         if self.threads and self.threads != self._threads_now:
             torch.set_num_threads(self.threads)
             self._threads_now = self.threads
@@ -113,7 +115,9 @@ class Trainer:
         self._loss_tokens, self._loss_sum = 0, 0.0
 
     def begin(self, *units: Unit) -> "UnitInHand":
-        """Make a batch of these units and zero the gradient. Raises Problem E107, E111."""
+        """Make a batch of these units and zero the gradient. Raises Problem E107 if there is too little memory, or E111
+        if a shard is damaged.
+        """
         self._use_threads()
         with memory_or_problem():
             self._tie()  # an earlier loop may have replaced the gradients
@@ -121,15 +125,17 @@ class Trainer:
             return UnitInHand(self, units)
 
     def compute(self, *units: Unit) -> Computed | NonFinite:
-        """Compute these units' gradient in one pass. Call `keep` to add it to the sum. Raises Problem E107, E111."""
+        """Compute these units' gradient in one pass. Call `keep` to add it to the sum. Raises Problem E107 if there is
+        too little memory, or E111 if a shard is damaged.
+        """
         in_hand = self.begin(*units)
         in_hand.backward()
         return in_hand.finish()
 
     def gradient(self, recipe: Recipe, batch: Batch) -> float | None:
-        """Fill the gradient buffer for a batch. Return the loss, or NaN if the loss or gradient is not finite. Return
-        None if the caller must retry, because the trainer has lowered memory use or stopped compiling. Raises Problem
-        E107 if it cannot use less memory.
+        """Compute a batch's gradient in the buffer. Return the loss, or NaN if the loss or gradient is not finite.
+        Return None if the caller must retry, because this call has reduced memory use or stopped compiling. Raises
+        Problem E107 if memory runs out and its use cannot be reduced.
         """
         try:
             with memory_or_problem():
@@ -232,8 +238,8 @@ class Trainer:
         self._forget()
 
     def evaluate(self, heldout: Shard) -> float:
-        """Return the mean loss in nats on held-out data. Raises Problem E107, or ValueError if there are no loss
-        units.
+        """Return the mean loss in nats on held-out data. Raises Problem E107 if there is too little memory, or
+        ValueError if there are no loss units.
         """
         with memory_or_problem(), self._precision():
             return mean_loss(self.replica.model, self.replica.recipe, heldout, self.replica.device).loss
@@ -253,8 +259,8 @@ class UnitInHand:
         self._loss: torch.Tensor | float | None = None
 
     def summed_loss(self) -> torch.Tensor:
-        """Return the loss in nats. The loop must call `backward()` on it once. Memory is not limited, nor are fp16
-        losses scaled.
+        """Return the loss in nats, on which another program's loop must call `backward()` once. Unlike
+        `UnitInHand.backward`, this neither saves memory nor scales fp16 losses.
         """
         loss = self._trainer.loss(self._recipe, self.batch)
         self._loss = loss.detach()
@@ -271,7 +277,7 @@ class UnitInHand:
         return sum(self._loss_units)
 
     def backward(self) -> None:
-        """Run the forward and backward passes, in parts if memory is short. Raises Problem E107 if it still runs
+        """Run the forward and backward passes, in parts if memory is short. Raises Problem E107 if memory still runs
         out.
         """
         loss_sum = None

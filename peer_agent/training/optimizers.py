@@ -66,7 +66,9 @@ def update(
     frozen: Collection[str] = (),
     unit_rows: Collection[str] = (),
 ) -> None:
-    """Update the flat state vectors in place. Scale rows of parameters in `unit_rows` to length 1."""
+    """Update the flat state vectors in place, except parameters named in `frozen`. Scale the rows of parameters named
+    in `unit_rows` to length 1.
+    """
     move = _move_of(optimizer)
     with torch.no_grad():
         for piece in layout.pieces:

@@ -29,14 +29,16 @@ def half_of(recipe: Recipe, device: torch.device) -> torch.dtype | None:
 
 
 def kept_in(recipe: Recipe, device: torch.device) -> torch.dtype | None:
-    """Return the 16-bit type in which a GPU stores fixed matrices, or None if it stores them in float32."""
+    """Return the 16-bit type in which a device stores matrices that are not trained, or None for float32. Only GPUs
+    store them in 16 bits.
+    """
     return half_of(recipe, device) if device.type == "cuda" else None
 
 
 @cache
 def is_faster_in_bf16() -> bool:
-    """Return True if a trial shows that this CPU is faster in bf16. Some CPUs are three times as fast, while others are
-    slower.
+    """Return True if this CPU multiplies matrices at least `PAYS` times as fast in bf16, according to a trial. Some
+    CPUs are three times as fast, while others are slower.
     """
     whole = min(_product_s(torch.float32) for _ in range(TRIES))
     return any(_product_s(torch.bfloat16) * PAYS < whole for _ in range(TRIES))
@@ -50,8 +52,8 @@ def _product_s(dtype: torch.dtype) -> float:
 
 
 def narrow_fixed(model: torch.nn.Module, half: torch.dtype) -> None:
-    """Store a model's fixed matrices in 16 bits, in place. Autocast would convert them anyway. Vectors stay in float32.
-    Embeddings' outputs are converted to float32, so that residual sums keep their precision.
+    """Store the matrices of a model that are not trained in 16 bits, in place. Autocast would convert them anyway.
+    Vectors stay in float32. Embeddings' outputs are converted to float32, so that residual sums keep their precision.
     """
     for module in model.modules():
         for parameter in module.parameters(recurse=False):

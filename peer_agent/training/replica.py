@@ -18,7 +18,7 @@ from peer_agent.training.optimizers import Moving, update
 from peer_agent.training.precision import kept_in, narrow_fixed
 from peer_agent.training.snapshots import BLOCK, State, canonical_blocks, hash_of, header_of, read_state
 
-# The cheap digest of a replica's state, on any device. It equals `protocol.digests.state_digest` (rule 17).
+# The cheap digest of a replica's state, on any device. It equals `protocol.log.digests.state_digest` (rule 17).
 
 SIGNED_POSITION = POSITION - 2**64  # the same 64 bits, signed, because torch has only signed integers
 
@@ -119,11 +119,11 @@ class Replica:
         )
 
     def save(self, path: Path) -> str:
-        """Write a snapshot and return its SHA-256 in hexadecimal. Raises Problem E106."""
+        """Write a snapshot and return its SHA-256 in hexadecimal. Raises Problem E106 if the disk fails."""
         return self.copy_state().save(path)
 
     def load(self, path: Path) -> None:
-        """Load a snapshot. If it belongs to another model, raise Problem E310 and change nothing."""
+        """Load a snapshot. If it is malformed or belongs to another model, raise Problem E310 and change nothing."""
         state = read_state(path)
         if state.layout != self.layout:
             raise Problem.of("E310", step=state.step)

@@ -32,7 +32,7 @@ class State(Struct, frozen=True, kw_only=True):
     moment2: NDArray[np.float32]
 
     def save(self, path: Path) -> str:
-        """Write a snapshot atomically and return its SHA-256 in hexadecimal. Raises Problem E106."""
+        """Write a snapshot atomically and return its SHA-256 in hexadecimal. Raises Problem E106 if the disk fails."""
         part = path.with_name(path.name + ".part")
         with disk_errors(path.parent):
             try:

@@ -1,4 +1,6 @@
-"""Leased units on a device: their samples, batches made in advance, units per pass, and results. Needs no torch."""
+"""Leased units on a device: their samples, batches made in advance, units per pass, and results. This module does not
+need torch.
+"""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,7 +26,7 @@ class Joined(Struct, frozen=True):
 
 
 class Made(Struct, frozen=True):
-    """A batch in the making, with its recipe and units."""
+    """A batch that is being made in the background, with its recipe and units."""
 
     recipe: Recipe  # the recipe as it applies at the batch's step
     units: tuple[Unit, ...]
@@ -40,7 +42,9 @@ class Batches:
         self._ahead: Made | None = None
 
     def take(self, recipe: Recipe, units: tuple[Unit, ...], then: tuple[Unit, ...] = ()) -> Joined:
-        """Return the batch of these units, and start making that of the units `then`. Raises the errors of `make`."""
+        """Return the batch of these units, and start to make the batch of the units `then`. Raises the errors of the
+        function `make` passed to the constructor.
+        """
         ahead, self._ahead = self._ahead, None
         if ahead is None or (ahead.recipe, ahead.units) != (recipe, units):
             ahead = self._begun(recipe, units)
@@ -81,8 +85,8 @@ def samples_of(unit: Unit, *, run: RunId, of: int) -> Samples:
     return order_of(run, unit.epoch, unit.shard, of)[unit.start : unit.stop]
 
 
-# How many units a device computes in one pass is found by trial. A cut discards the current pass, and an update waits
-# for it, so the number grows only while more units are faster.
+# The number of units that a device computes in one pass is determined by trial. A cut discards the current pass, and an
+# update waits for it, so the number grows only while more units are faster.
 
 MOST_UNITS = 64
 # Passes with each number of units. Only the fastest counts, because first passes and data fetches are slow.
@@ -130,7 +134,9 @@ class DeviceBatch:
         self.most = max(self._found, min(self.most, units))
 
     def was_not_finite(self, units: int) -> None:
-        """Record a pass whose gradient was not finite. If it had several units, each is computed alone next."""
+        """Record a pass whose gradient was not finite. If it had several units, limit the next passes to one unit each,
+        until as many units have been computed.
+        """
         self._alone = units if units > 1 else max(0, self._alone - 1)
 
     def _settle(self, units: int) -> None:

@@ -1,1 +1,1 @@
-"""People and the machines that act on their behalf. This package knows of runs only through the ids in credentials."""
+"""People and the machines that act on their behalf. This package refers to runs only by their ids."""

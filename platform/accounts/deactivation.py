@@ -46,7 +46,10 @@ def change_password(*, person: Person, current: str, password: str) -> None:
 
 
 def reset_path(*, username: str) -> str:
-    """Return the path of a one-day, single-use password link. Raises Problem E331 (unknown), E332 (closed)."""
+    """Return the path of a password link that works once, within a day.
+
+    Raises Problem E331 if nobody has this name, or E332 if the account is closed.
+    """
     person = Person.objects.filter(username__iexact=username).exclude(username=RELAY_KEEPER).first()
     if person is None:
         raise Problem.of("E331", name=username)
@@ -56,7 +59,10 @@ def reset_path(*, username: str) -> str:
 
 
 def person_of_reset(*, person_id: str, token: str) -> Person:
-    """Return the person a password link is for. Raises Problem E333 if it was used, has expired or predates a login."""
+    """Return the person whose password a link may set.
+
+    Raises Problem E333 if the link was already used, has expired or is older than the person's last login.
+    """
     try:
         person = Person.objects.filter(pk=int(urlsafe_base64_decode(person_id)), is_active=True).first()
     except (ValueError, OverflowError):

@@ -40,7 +40,10 @@ def request_approval(
     now: datetime,
     kind: Machine.Kind = Machine.Kind.AGENT,
 ) -> Asked:
-    """Store a machine's request for approval. Raises Problem E227, E228 if this machine may not be approved."""
+    """Store a machine's request for approval.
+
+    Raises Problem E227 if the machine was revoked, or E228 if it belonged to an account that was closed.
+    """
     if (known := Machine.objects.select_related("person").filter(public_key=public_key).first()) is not None:
         require_welcome(known)
     forget_dead(now)
@@ -82,7 +85,7 @@ def _make_room(now: datetime) -> None:
 
 
 def new_user_code() -> str:
-    """Return a random code of eight lettersthat is easy to read aloud and type."""
+    """Return a random code of eight letters that is easy to read aloud and type."""
     return "".join(secrets.choice(LETTERS) for _ in range(CODE_LENGTH))
 
 
@@ -96,7 +99,10 @@ def find_request(text: str) -> DeviceRequest | None:
 
 
 def require_answerable(*, request: DeviceRequest, person: Person, now: datetime) -> None:
-    """Check that the person may answer the request or already has. Raises Problem E225 (expired), E226 (not theirs)."""
+    """Check that the person may answer the request, or has already answered it.
+
+    Raises Problem E225 if the request has expired, or E226 if someone else has answered it.
+    """
     if request.state == State.WAITING and request.expires_at <= now:
         raise Problem.of("E225", shown=request.shown_code, minutes=round(LIFETIME.total_seconds() / 60))
     if request.state != State.WAITING and request.person_id != person.pk:
@@ -109,7 +115,11 @@ def may_approve(*, request: DeviceRequest, person: Person) -> bool:
 
 
 def answer_request(*, request: DeviceRequest, person: Person, approve: bool, now: datetime) -> None:
-    """Approve or decline a request. Repeating the call changes nothing. Raises Problem E225, E226, E127."""
+    """Approve or decline a request. Repeating the call changes nothing.
+
+    Raises Problem E225 if the request has expired, E226 if someone else has answered it, or E127 if only an operator
+    may approve it.
+    """
     require_answerable(request=request, person=person, now=now)
     if approve and not may_approve(request=request, person=person):
         raise Problem.of("E127")
@@ -132,8 +142,11 @@ def collect_machine(*, asked: Asked, proof: bytes, url: str, now: datetime) -> M
     """Admit the approved machine and return it. This works only once per request.
 
     `proof` is the machine's signature of the device code, for the purpose REQUEST. `url` is the page on which people
-    approve machines. Raises Problem E216 (wrong proof), E221 (declined), E222 (expired or used), E220 (not answered
-    yet), E227, E228.
+    approve machines.
+
+    Raises Problem E216 if the proof is wrong, E220 if nobody has answered yet, E221 if the request was declined, or
+    E222 if it has expired or was already used. Raises Problem E227 if the machine was revoked, or E228 if it belonged
+    to an account that was closed.
     """
     request, key = asked.request, bytes(asked.request.public_key)
     if not is_proof(secret=asked.device_code, public_key=key, proof=proof):
@@ -146,7 +159,11 @@ def collect_machine(*, asked: Asked, proof: bytes, url: str, now: datetime) -> M
 
 
 def _who_approved(request: DeviceRequest, url: str, now: datetime) -> Person:
-    """Return the person who approved the request. Raises Problem E221, E222, E220."""
+    """Return the person who approved the request.
+
+    Raises Problem E220 if nobody has answered it yet, E221 if it was declined, or E222 if it has expired, was already
+    used, or was approved from an account that is now closed.
+    """
     if request.state == State.DECLINED:
         raise Problem.of("E221")
     if request.state == State.USED or request.expires_at <= now:

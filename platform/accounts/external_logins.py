@@ -1,7 +1,7 @@
 """Logins through another site. For each one, this site stores only the other site's name and its id for the person.
 
-People link such an account in one of two ways: by signing up through the other site, or from here while logged in. A
-matching name or e-mail address alone never links two accounts.
+People link an account on another site in one of two ways: by signing up through that site, or from this site while
+logged in. A matching name or e-mail address alone never links two accounts.
 """
 
 from collections.abc import Collection
@@ -22,7 +22,10 @@ def person_known_as(*, provider: str, uid: str) -> Person | None:
 
 @transaction.atomic
 def join_from_outside(*, provider: str, uid: str, username: str) -> Person:
-    """Return the person linked to this account elsewhere, or create one without a password. Raises ValidationError."""
+    """Return the person linked to this account on another site, or create a person without a password.
+
+    Raises ValidationError if the new person cannot have this name.
+    """
     if known := person_known_as(provider=provider, uid=uid):
         return known
     require_free(username)
@@ -44,9 +47,9 @@ def connected(person: Person) -> list[str]:
 
 @transaction.atomic
 def connect(*, person: Person, provider: str, uid: str, name: str) -> None:
-    """Link a person to an account on another site, whose display name is `name`.
+    """Link a person to an account on another site. `name` is that site's display name.
 
-    Raises Problem E337 (another person uses that account), E338 (the person has another account there).
+    Raises Problem E337 if another person uses that account, or E338 if the person has linked another account there.
     """
     Person.objects.select_for_update().get(pk=person.pk)
     known = person_known_as(provider=provider, uid=uid)
@@ -61,7 +64,7 @@ def connect(*, person: Person, provider: str, uid: str, name: str) -> None:
 
 @transaction.atomic
 def disconnect(*, person: Person, provider: str, name: str, open_here: Collection[str]) -> None:
-    """Remove a person's login through another site. `open_here` lists the sites through which people can log in.
+    """Remove a person's login through another site. `open_here` lists the sites through which anyone can log in here.
 
     Raises Problem E339 if this would leave the person with no way to log in.
     """

@@ -26,7 +26,7 @@ def seal(secret: str) -> str:
 
 
 def unseal(sealed: str) -> str:
-    """Decrypt a secret. Raises Unreadable."""
+    """Decrypt a secret. Raises Unreadable if that is impossible."""
     try:
         return _fernet().decrypt(sealed.encode()).decode()
     except InvalidToken as error:

@@ -33,7 +33,7 @@ class Control(NamedTuple):
 
     @property
     def paused_until(self) -> datetime | None:
-        """When the site will resume the machine, or None if it is not paused or only the owner can resume it."""
+        """The time at which the pause ends, or None if the machine is not paused or only its owner can resume it."""
         until = self.wanted.pause_until if self.wanted.pause else 0
         return datetime.fromtimestamp(until, UTC) if until else None
 
@@ -56,7 +56,10 @@ def controls_of(machines: Collection[Machine]) -> dict[UUID, Control]:
 
 
 def paused_in(run: RunId, owner: Person) -> tuple[Machine, Control] | None:
-    """Return one connected machine in the run that its owner has paused, along with its `Control`, or None."""
+    """Return one of the owner's machines that is connected to the run but paused by the owner, and its `Control`.
+
+    Return None if there is no such machine.
+    """
     rows = MachineControl.objects.filter(machine__person=owner, reported_at__gte=timezone.now() - FRESH)
     for row in rows.select_related("machine"):
         control = _control_in(row)
@@ -71,7 +74,10 @@ def _control_in(row: MachineControl) -> Control:
 
 
 def wanted_in(row: MachineControl) -> Instructions:
-    """Return the current instructions. The end of a pause counts as a new revision, although it is not stored."""
+    """Return a machine's current instructions.
+
+    Once a pause is over, return instructions without it, under the next revision number. These are not stored.
+    """
     try:
         said = msgspec.json.decode(row.instructions)
         wanted = msgspec.convert({"type": "Instructions", **said, "revision": row.revision}, Instructions)
@@ -90,7 +96,7 @@ def _report_in(row: MachineControl) -> MachineReport | None:
 
 
 def change(*, machine: Machine, to: Callable[[Instructions], Instructions]) -> Instructions:
-    """Apply `to` to a machine's instructions, then store and return the result. The machine soon receives it."""
+    """Apply `to` to a machine's instructions, then store and return the result. It soon reaches the machine."""
     with transaction.atomic():
         MachineControl.objects.get_or_create(machine=machine)
         row = MachineControl.objects.select_for_update().get(machine=machine)
@@ -115,8 +121,8 @@ class Taken(NamedTuple):
 def take_report(*, machine_id: str, report: MachineReport, is_first: bool = False) -> Taken:
     """Store a machine's report and return the machine's instructions.
 
-    `is_first` marks the first report on a connection, which is stored even if it equals the last one. One-time
-    instructions are deleted once the machine confirms them, so that its next process does not repeat them.
+    `is_first` marks the first report on a connection, which is stored even if it equals the last one. Once the machine
+    confirms one-time instructions (to finish or move), delete them, so that its next process does not repeat them.
     """
     row, _ = MachineControl.objects.get_or_create(machine_id=UUID(machine_id))
     wanted, now, packed = wanted_in(row), timezone.now(), msgspec.json.encode(report).decode()

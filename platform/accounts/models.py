@@ -158,7 +158,7 @@ class DeviceRequest(models.Model):
     state = models.CharField(max_length=8, choices=State.choices, default=State.WAITING)
     person = models.ForeignKey(
         Person, models.CASCADE, related_name="device_requests", null=True, blank=True
-    )  # whoever answered
+    )  # the person who approved or declined it
     created_at = models.DateTimeField(default=timezone.now)
     expires_at = models.DateTimeField(db_index=True)
 
@@ -181,7 +181,10 @@ class DeviceRequest(models.Model):
 
 
 class Token(models.Model):
-    """A secret that the site shows only once. Only its SHA-256 is stored, which is safe for 256 random bits."""
+    """A secret that the site shows only once.
+
+    Only its SHA-256 is stored. This is safe, because the secret has 256 random bits.
+    """
 
     class Purpose(models.TextChoices):
         MACHINE = "machine"  # admits one machine, once
@@ -204,12 +207,15 @@ class Token(models.Model):
 
 
 class Team(models.Model):
-    """A team: people whose contributions are counted together. Of its link's secret, only the SHA-256 is stored."""
+    """A team: people whose contributions are counted together.
+
+    Only the SHA-256 of the secret in its invitation link is stored.
+    """
 
     slug = models.SlugField(max_length=40, unique=True)
     name = models.CharField(max_length=40)
     leader = models.ForeignKey(Person, models.PROTECT, related_name="teams_led")
-    link_digest = models.CharField(max_length=64, blank=True)  # empty if there is no working link
+    link_digest = models.CharField(max_length=64, blank=True)  # empty if no invitation link works
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
@@ -226,7 +232,7 @@ class Team(models.Model):
 
 
 class TeamMember(models.Model):
-    """A person's membership in a team, in UTC days. Samples contributed during it count for the team."""
+    """A person's membership in a team, in UTC days. Samples contributed during the membership count for the team."""
 
     team = models.ForeignKey(Team, models.CASCADE, related_name="members")
     person = models.ForeignKey(Person, models.CASCADE, related_name="in_teams")

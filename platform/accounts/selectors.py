@@ -23,7 +23,10 @@ def open_tokens_of(person: Person) -> QuerySet[Token]:
 
 
 def working_machine(peer_id: str, *, site: str) -> Machine:
-    """Return the machine with this id. Raises Problem E101 (unknown), E214 (revoked or account closed)."""
+    """Return the machine with this id.
+
+    Raises Problem E101 if the site has no such machine, or E214 if it was revoked or its owner's account is closed.
+    """
     machine = Machine.objects.select_related("person").filter(pk=peer_id).first()
     if machine is None:
         raise Problem.of("E101", site=site)
@@ -39,7 +42,7 @@ def person_with_page(name: str, *, viewer: object) -> Person | None:
 
 
 def names_with_page(names: Collection[str]) -> set[str]:
-    """Return those of the names that belong to someone with a public page."""
+    """Return the names that belong to people with a public page."""
     people = Person.objects.filter(username__in=names, is_active=True, has_public_page=True)
     return set(people.exclude(username=RELAY_KEEPER).values_list("username", flat=True))
 

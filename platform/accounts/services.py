@@ -45,7 +45,7 @@ class IssuedToken(NamedTuple):
 
 
 def sign_up(*, username: str, password: str) -> Person:
-    """Create a person. Raises a ValidationError listing the invalid fields."""
+    """Create a person. Raises a ValidationError that lists the invalid fields."""
     require_free(username)
     return _add_person(Person(username=Person.normalize_username(username)), password)
 
@@ -57,7 +57,10 @@ def require_free(username: str) -> None:
 
 
 def make_first_operator(*, username: str, password: str) -> Person:
-    """Create the site's first operator. Raises ValidationError, or PermissionError if the site already has one."""
+    """Create the site's first operator.
+
+    Raises ValidationError if the name or password is invalid, or PermissionError if the site already has an operator.
+    """
     if Person.objects.filter(is_superuser=True).exists():
         raise PermissionError("this site has an operator")
     return _add_person(Person(username=Person.normalize_username(username), is_staff=True, is_superuser=True), password)
@@ -99,7 +102,8 @@ def enrol_machine(
     """Admit the machine with `public_key` on behalf of the person who created the token.
 
     A machine already known to the site keeps its row and its history. `proof` is the machine's signature of `secret`,
-    for the purpose REQUEST. Raises Problem E215 (token), E216 (proof), E227, E228.
+    for the purpose REQUEST. Raises Problem E215 if the token cannot be used, or E216 if the proof is wrong. Raises
+    Problem E227 if the machine was revoked, or E228 if it belonged to an account that was closed.
     """
     now = timezone.now()
     token = _usable_token(secret, Token.Purpose.MACHINE, now)
@@ -112,9 +116,10 @@ def enrol_machine(
 
 @transaction.atomic
 def admit_machine(*, person: Person, name: str, public_key: bytes, kind: Machine.Kind) -> Machine:
-    """Create a machine with this key for the person, or transfer a known machine to them. Raises Problem E227, E228.
+    """Create a machine with this key for the person, or transfer a machine already known to the site to them.
 
-    The caller must have verified that the machine holds the key.
+    The caller must have verified that the machine holds the private key. Raises Problem E227 if the machine was
+    revoked, or E228 if it belonged to an account that was closed.
     """
     known = Machine.objects.select_for_update().select_related("person").filter(public_key=public_key).first()
     if known is not None:
@@ -127,7 +132,10 @@ def admit_machine(*, person: Person, name: str, public_key: bytes, kind: Machine
 
 
 def require_welcome(machine: Machine) -> None:
-    """Check that a machine in the database may be admitted. Raises Problem E227 (revoked), E228 (account closed)."""
+    """Check that a machine in the database may be admitted again.
+
+    Raises Problem E227 if the machine was revoked, or E228 if the account of its owner or of a past owner is closed.
+    """
     if machine.revoked_at:
         raise Problem.of("E227")
     if not machine.person.is_active or machine.past_owners.filter(person__is_active=False).exists():
@@ -192,9 +200,9 @@ def issue_credential(*, machine: Machine, run: RunId, role: Role, now: int) -> S
 
 
 def issue_reader(*, key: bytes, peer: PeerId, run: RunId, now: int) -> Signed:
-    """Return a signed one-hour credential.
+    """Return a signed one-hour credential with which the site itself reads a run's log on relays.
 
-    The site, as the holder of `key`, uses it to read a run's log on relays.
+    `key` is the public half of the key pair that the site uses for this.
     """
     credential = Credential(
         person=RELAY_KEEPER,
@@ -209,7 +217,10 @@ def issue_reader(*, key: bytes, peer: PeerId, run: RunId, now: int) -> Signed:
 
 
 def _add_person(person: Person, password: str) -> Person:
-    """Create a person. Raises a ValidationError listing everything wrong with the name and the password."""
+    """Store a person with this password.
+
+    Raises a ValidationError that lists everything wrong with the name and the password.
+    """
     faults: dict[str, list[str]] = {}
     try:
         person.full_clean(exclude=["password"])
@@ -256,8 +267,9 @@ def verified_request(
 ) -> tuple[Machine, Role]:
     """Check a credential request and return its machine and role.
 
-    Raises Problem E206, E205, E101, E214, E216, E204, E213, checked in this order. `upgrade` returns the command for
-    updating an agent whose protocol this site does not support.
+    `upgrade` returns the command for updating an agent whose protocol this site does not support. In this order, raises
+    Problem E206 if the request is malformed, E205 if its protocol differs, E101 if the machine is unknown, E214 if it
+    was revoked, E216 if the signature is wrong, E204 if the machine's clock is, or E213 if it may not have the role.
     """
     request = _parsed(body)
     if request.protocol != PROTOCOL:

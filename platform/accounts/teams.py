@@ -28,7 +28,7 @@ def members_of(team: Team) -> QuerySet[TeamMember]:
 
 @transaction.atomic
 def make_team(*, leader: Person, name: str) -> Team:
-    """Create a team and remove its leader from any previous team. Raises ValidationError."""
+    """Create a team and remove its leader from any previous team. Raises ValidationError if the name is not allowed."""
     name = " ".join(name.split())
     team = Team(name=name, slug=_free_slug(name), leader=leader)
     team.full_clean(exclude=["link_digest"])
@@ -59,7 +59,10 @@ def team_by_link(*, slug: str, secret: str) -> Team:
 
 @transaction.atomic
 def join_team(*, slug: str, secret: str, person: Person) -> Team:
-    """Move a person into the team that invited them by link. Raises Problem E330 (invalid link), E340 (full team)."""
+    """Move a person into the team whose invitation link they have opened.
+
+    Raises Problem E330 if the link does not work, or E340 if the team is full.
+    """
     team = Team.objects.select_for_update().get(pk=team_by_link(slug=slug, secret=secret).pk)
     if members_of(team).filter(person=person).exists():
         return team
@@ -74,7 +77,10 @@ def join_team(*, slug: str, secret: str, person: Person) -> Team:
 
 @transaction.atomic
 def leave_team(*, person: Person) -> None:
-    """End a person's membership; their samples stay. If a leader leaves, the longest-standing member takes over."""
+    """End a person's membership in a team. The samples that they contributed still count for the team.
+
+    If the person led the team, the longest-standing member takes over.
+    """
     for place in TeamMember.objects.filter(person=person, left_day=None):
         _leave(place)
 

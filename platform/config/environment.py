@@ -24,7 +24,8 @@ SQLITE_OPTIONS = {
 SECRET_BYTES = 32
 CONNECTS_AS = f"manyhands {__version__}"  # what PostgreSQL calls this version's connections (application_name)
 # Time limits for PostgreSQL. If a process or network hangs, it blocks others for less time than a host's claim lasts
-# (10 s). `manage.py migrate` lifts the first limit. Exceeding one raises OperationalError, which callers retry.
+# (10 s). `manage.py migrate` turns off the first limit. A query that exceeds a limit raises OperationalError, and its
+# caller retries it.
 SERVER_LIMITS = {"statement_timeout": 8000, "lock_timeout": 4000, "idle_in_transaction_session_timeout": 5000}  # ms
 CLIENT_LIMITS = {  # seconds; `tcp_user_timeout` is in milliseconds
     "connect_timeout": 5,
@@ -39,7 +40,10 @@ YEAR_S = 31_536_000
 
 
 def text(name: str, default: str = "", *, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the variable `name`, or the content of the file that `name`_FILE points to. Raises Problem E405."""
+    """Return the content of the file that the variable `name`_FILE points to, or else the variable `name` itself.
+
+    Raises Problem E405 if the file cannot be read.
+    """
     if file := environ.get(f"{name}_FILE"):
         try:
             return Path(file).read_text().strip()
@@ -49,7 +53,7 @@ def text(name: str, default: str = "", *, environ: Mapping[str, str] = os.enviro
 
 
 def number(name: str, default: int, *, least: int, most: int, environ: Mapping[str, str] = os.environ) -> int:
-    """Return a whole number between `least` and `most`. Raises Problem E405."""
+    """Return a whole number from `least` to `most`, or `default` if unset. Raises Problem E405 for any other value."""
     value = text(name, environ=environ)
     if not value:
         return default
@@ -75,7 +79,10 @@ def choice(name: str, known: Sequence[str], *, environ: Mapping[str, str] = os.e
 
 
 def listening(name: str, *, environ: Mapping[str, str] = os.environ) -> tuple[str, int] | None:
-    """Return the host and port to listen on, as in 127.0.0.1:9100, or None if unset. Raises Problem E405."""
+    """Return the host and port to listen on, as in 127.0.0.1:9100, or None if unset.
+
+    Raises Problem E405 for any other value.
+    """
     value = text(name, environ=environ)
     host, _, port = value.rpartition(":")
     if value and not (host and port.isdecimal() and 0 < int(port) < 65_536):
@@ -88,7 +95,10 @@ def folder(name: str, default: Path, *, environ: Mapping[str, str] = os.environ)
 
 
 def folders(name: str, *, environ: Mapping[str, str] = os.environ) -> list[Path]:
-    """Parse folders, separated as in PATH, and return their absolute paths. Raises Problem E405 if any is missing."""
+    """Parse a list of folders, separated as in PATH, and return their absolute paths.
+
+    Raises Problem E405 if any of them does not exist.
+    """
     found = [Path(part).expanduser().resolve() for part in text(name, environ=environ).split(os.pathsep) if part]
     for path in found:
         if not path.is_dir():
@@ -97,7 +107,10 @@ def folders(name: str, *, environ: Mapping[str, str] = os.environ) -> list[Path]
 
 
 def networks(name: str, *, environ: Mapping[str, str] = os.environ) -> list[Network]:
-    """Parse a comma-separated list of IP addresses and networks such as 10.0.0.0/8. Raises Problem E405."""
+    """Parse a comma-separated list of IP addresses and networks such as 10.0.0.0/8.
+
+    Raises Problem E405 for any other value.
+    """
     try:
         parts = [part.strip() for part in text(name, environ=environ).split(",")]
         return [ipaddress.ip_network(part) for part in parts if part]
@@ -128,10 +141,10 @@ def broker(name: str, *, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def mail_server(name: str, *, sender: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return Django's settings for the SMTP server at a URL, or an empty dict if no URL is set. Raises Problem E405.
+    """Return Django's settings for the SMTP server at a URL, or an empty dict if no URL is set.
 
     `sender` is the address that e-mail is sent from. `smtps://` uses TLS from the first byte. `smtp://` uses STARTTLS,
-    except for a server on this machine.
+    except for a server on this machine. Raises Problem E405 if the URL or `sender` is not valid.
     """
     value = text(name, environ=environ)
     if not value:
@@ -156,9 +169,10 @@ def mail_server(name: str, *, sender: str, environ: Mapping[str, str] = os.envir
 
 
 def bucket(name: str, *, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return the S3 bucket that has the site's files; an empty dict if none is set. Raises Problem E405.
+    """Return the settings of the S3 bucket that stores the site's files, or an empty dict if none is set.
 
-    `{name}_ENDPOINT`, `…_REGION`, `…_KEY` and `…_SECRET` say where it is and how to log in.
+    The variables `{name}_ENDPOINT`, `…_REGION`, `…_KEY` and `…_SECRET` contain its location and login. Raises Problem
+    E405 if a value is not valid, or if the key or secret is missing.
     """
     value = text(name, environ=environ)
     if not value:
@@ -177,7 +191,10 @@ def bucket(name: str, *, environ: Mapping[str, str] = os.environ) -> dict[str, A
 
 
 def database(name: str, data: Path, *, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return Django's database settings for the URL in `name`, or for SQLite under `data`. Raises Problem E405."""
+    """Return Django's database settings for the URL in `name`, or for SQLite under `data` if no URL is set.
+
+    Raises Problem E405 if the URL is for neither PostgreSQL nor SQLite.
+    """
     value = text(name, environ=environ)
     if not value:
         return sqlite(str(data / "db.sqlite3"))
@@ -227,7 +244,8 @@ def postgresql(url: str) -> dict[str, Any]:
 def kept_secret(path: Path) -> bytes:
     """Return the 32 random bytes that a file stores in hexadecimal. If calls race, the first one creates the file.
 
-    If there is no file and MANYHANDS_SECRET_KEY is set, they are derived from it, so that several hosts can agree.
+    If there is no file and MANYHANDS_SECRET_KEY is set, derive the bytes from that key instead. In this way, several
+    servers of one site get the same bytes.
     """
     if not path.exists():
         if shared := text("MANYHANDS_SECRET_KEY"):
@@ -253,7 +271,10 @@ SAFE = {"oauth_pkce_enabled": True}
 
 
 def login_providers(*, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return allauth's SOCIALACCOUNT_PROVIDERS. Raises Problem E405 if a client lacks its id or secret."""
+    """Return allauth's setting SOCIALACCOUNT_PROVIDERS.
+
+    Raises Problem E405 if a client lacks its id or secret, or if an OpenID Connect provider's URL is not valid.
+    """
     found: dict[str, Any] = {}
     openid = [app for app in (hugging_face(environ), own_provider(environ)) if app]
     if openid:
@@ -272,7 +293,8 @@ def hugging_face(environ: Mapping[str, str]) -> dict[str, Any] | None:
 def own_provider(environ: Mapping[str, str]) -> dict[str, Any] | None:
     """Return the app for a school's or lab's own OpenID Connect provider, or None if none is configured.
 
-    MANYHANDS_OIDC_CLIENT_ID, …_CLIENT_SECRET, …_URL and …_NAME configure it. …_NAME labels the login button.
+    MANYHANDS_OIDC_CLIENT_ID, …_CLIENT_SECRET, …_URL and …_NAME configure it. …_NAME labels the login button. Raises
+    Problem E405 if the URL is not valid, or if only one of id and secret is set.
     """
     found = client("MANYHANDS_OIDC", environ)
     if found is None:
@@ -317,7 +339,10 @@ def public_settings(url: str) -> dict[str, Any]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if only this machine can reach the host. False for 127.0.0.2, another machine to the tests."""
+    """Return True for the usual names of this machine, which other machines cannot reach.
+
+    Return False for 127.0.0.2, which tests use as the address of another machine.
+    """
     return host in ("127.0.0.1", "localhost", "::1")
 
 

@@ -11,7 +11,10 @@ LONGEST = 20_000  # characters in a message or traceback
 
 
 def add_log_facts(**facts: object) -> None:
-    """Add facts to all further records of this task or thread and of any it starts. An empty string removes a fact."""
+    """Add facts to all later log records of this task or thread, and of those that it starts.
+
+    An empty string removes a fact.
+    """
     known = _facts.get()
     if any(known.get(name) != value for name, value in facts.items()):
         _facts.set({**known, **facts})

@@ -1,6 +1,6 @@
-"""This process's figures for Prometheus, and who may read them (docs/how-to/watch-a-site.md).
+"""This process's metrics for Prometheus, and the check of who may read them (docs/how-to/watch-a-site.md).
 
-Each package does its own counting. `web.metrics` adds the figures common to all processes, from the database.
+Each package updates its own metrics. `web.metrics` adds those that all processes have in common, from the database.
 """
 
 import secrets
@@ -34,10 +34,10 @@ JOB_S = Histogram("manyhands_job_seconds", "Duration of jobs.", ("kind", "outcom
 
 
 def may_read(peer: str, headers: Mapping[str, str]) -> bool:
-    """Return True if a request may read the figures. `peer` is the address that it comes from.
+    """Return True if a request may read the metrics. `peer` is the address that the request comes from.
 
-    If MANYHANDS_METRICS_TOKEN is set, only requests with that token may. Otherwise, only machines on loopback and
-    private networks may, and never through a proxy, since it might be passing on requests from strangers.
+    If MANYHANDS_METRICS_TOKEN is set, a request must contain that token. Otherwise, it must come from a loopback or
+    private address, and not through a proxy, because a proxy might be passing on a request from a stranger.
     """
     if settings.METRICS_TOKEN:
         given, wanted = headers.get("Authorization", ""), f"Bearer {settings.METRICS_TOKEN}"

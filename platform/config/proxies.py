@@ -28,10 +28,10 @@ def is_trusted(ip: str) -> bool:
 
 
 def visitor_of(peer: str, forwarded: str) -> str:
-    """Return the visitor's address: the last of the addresses in `forwarded` and `peer` that is not a trusted proxy.
+    """Return the visitor's address: the last address in `forwarded`, followed by `peer`, that is not a trusted proxy's.
 
     `forwarded` is the X-Forwarded-For header, to which each proxy appends its client's address. A visitor can forge any
-    address to the left of the one returned. Return an empty string if no address is known.
+    address to the left of the one returned. Return an empty string if an address cannot be parsed.
     """
     hop = parsed(peer)
     hops = forwarded.split(",") if forwarded else []

@@ -14,7 +14,7 @@ DATA = environment.folder("MANYHANDS_DATA", ROOT / "var" / "data")  # database, 
 RELAY_FOLDERS = environment.folders("MANYHANDS_RELAY_FOLDERS")  # home folders of other relays, read by the site
 PUBLIC_URL = environment.address("MANYHANDS_PUBLIC_URL", "http://127.0.0.1:8000")  # the address that browsers use
 UPLOAD_LIMIT_MB = environment.number("MANYHANDS_UPLOAD_LIMIT_MB", 512, least=1, most=1_000_000)
-# Enough for a school.
+# The default is enough for a school whose computers share one address.
 PEOPLE_PER_ADDRESS = environment.number("MANYHANDS_PEOPLE_PER_ADDRESS", 300, least=1, most=1_000_000)
 TRUSTED_PROXIES = environment.networks("MANYHANDS_TRUSTED_PROXIES")  # in addition to those on this machine
 HUB_ENDPOINT = environment.address("MANYHANDS_HUB_ENDPOINT", "https://huggingface.co")
@@ -154,9 +154,9 @@ STORAGES = {
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
 
-# Rate limits: this many uses within this many seconds, then E223 (web.http.rate_limits). Requests without a login count
-# per address. Many people may share an address, and a whole class may sign up within minutes. A user code has 34 bits,
-# so ten guesses in 15 minutes are harmless.
+# Rate limits, as (uses, seconds). The site answers any further use within these seconds with E223
+# (web.http.rate_limits). Requests without a login count per address. Many people may share an address, and a whole
+# class may sign up within minutes. A user code has 34 bits, so ten guesses in 15 minutes are harmless.
 RATES = {
     "sign-ups": (PEOPLE_PER_ADDRESS, 3600),  # per address
     "log-ins of this name": (10, 900),  # failed ones, per address and name

@@ -1,6 +1,6 @@
-"""Changes of the tables while processes of two versions run on one PostgreSQL database.
+"""Database migrations while processes of two versions of the site use one PostgreSQL database.
 
-A migration that the previous version cannot live with, such as the removal of a column, has `after = True`. It is
+A migration with which the previous version would not work, such as the removal of a column, has `after = True`. It is
 applied only once no process of another version is connected to the database.
 """
 
@@ -12,14 +12,14 @@ from django.db.migrations.executor import MigrationExecutor
 from config.environment import CONNECTS_AS
 from peer_agent.protocol.errors import Problem
 
-# Apps of this project; apps of others may replace their migrations.
+# Apps of this project. Other apps may replace their migrations, so an unknown migration of theirs is no error.
 OURS = frozenset({"accounts", "coordination", "jobs", "notices", "runs"})
 
 Name = tuple[str, str]  # an app and a migration
 
 
 class Pending(NamedTuple):
-    """The migrations to apply now, the ones that wait, and the versions for whose end they wait."""
+    """The migrations to apply now, and those that must wait until no process of the other `versions` is running."""
 
     now: list[Name]
     waiting: list[Name]
@@ -27,7 +27,7 @@ class Pending(NamedTuple):
 
 
 def pending() -> Pending:
-    """Return the migrations that this version knows and the database lacks, in order."""
+    """Return the migrations that this version has but that are not yet applied to the database, in order."""
     executor = MigrationExecutor(connection)
     plan = [migration for migration, _ in executor.migration_plan(executor.loader.graph.leaf_nodes())]
     versions = other_versions() if plan else []
@@ -40,7 +40,10 @@ def pending() -> Pending:
 
 
 def other_versions() -> list[str]:
-    """Return the other versions of the site that are connected to this database. SQLite serves only one process."""
+    """Return the other versions of the site that are connected to this database.
+
+    With SQLite, return an empty list, because only one process uses the database.
+    """
     if connection.vendor != "postgresql":
         return []
     with connection.cursor() as cursor:

@@ -1,1 +1,1 @@
-"""Everything around the coordinator, which makes a run's decisions: sockets, database writes and messages."""
+"""The sockets, database writes and messages around the coordinator. The coordinator makes all decisions about a run."""

@@ -11,7 +11,7 @@ from runs.departure import forget_lines
 
 @does(Kind.EXPIRE_PENDING)
 def expire_pending(_: Job) -> Outcome:
-    """Delete expired pending snapshots. Run again when the next one expires."""
+    """Delete expired pending snapshots, and schedule this job again for when the next one expires."""
     snapshots.expire_pending()
     first = snapshots.next_expiry()
     return Later(max((first - timezone.now()).total_seconds() + 1, 0.0)) if first is not None else None

@@ -1,4 +1,4 @@
-"""Tables that hosts write for the rest of the site: presence, elections, admitted hashes and pending snapshots.
+"""Tables for a run's presence, and for snapshot uploads: elections, admitted hashes, pending files and upload slots.
 
 `Parcel` carries messages between the site's processes.
 """
@@ -12,10 +12,11 @@ from runs.models import Run
 
 
 class Presence(models.Model):
-    """The machines in a run and the progress of its step, written every second. The coordinator never reads these rows.
+    """A run's machines and the progress of its current step. The run's host writes the row every second.
 
-    `plan` is the last plan, kept when the run loses its host. `links` has each machine's bandwidth, for the machine's
-    owner. `crowd` lists changes in the number of trainers as [UTC seconds, new number], latest last.
+    Pages read the row; the coordinator never does. `plan` is the last plan, kept when the run loses its host. `links`
+    has each machine's bandwidth, for the machine's owner and the organizer. `crowd` lists changes in the number of
+    trainers as [UTC seconds, new number], latest last.
     """
 
     run = models.OneToOneField(Run, models.CASCADE, primary_key=True, related_name="presence")
@@ -34,7 +35,7 @@ class Presence(models.Model):
 
 
 class Election(models.Model):
-    """The one machine allowed to upload the state at a log entry, and its deadline."""
+    """The only machine that may upload the state at a log entry, and the time by which it must begin."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="elections")
     index = models.BigIntegerField()
@@ -50,7 +51,7 @@ class Election(models.Model):
 
 
 class Admission(models.Model):
-    """The hash shared by most people's copies of the state at a log entry. The site rejects all other files."""
+    """The SHA-256 of most people's copies of the state at a log entry. The site rejects all other files for it."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="admissions")
     index = models.BigIntegerField()
@@ -67,7 +68,7 @@ class Admission(models.Model):
 
 
 class PendingSnapshot(models.Model):
-    """A file from an elected keeper, stored like a snapshot, which it becomes if its hash is admitted."""
+    """A file uploaded by an elected keeper and stored like a snapshot. It becomes one if its hash is admitted."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="pending_snapshots")
     index = models.BigIntegerField()
@@ -85,7 +86,7 @@ class PendingSnapshot(models.Model):
 
 
 class UploadSlot(models.Model):
-    """A machine's permission for one upload at a time, renewed as bytes arrive."""
+    """A machine's permission to upload, one file at a time. The site renews it as bytes arrive."""
 
     machine = models.OneToOneField(Machine, models.CASCADE, primary_key=True, related_name="upload_slot")
     until = models.DateTimeField()
@@ -95,7 +96,7 @@ class UploadSlot(models.Model):
 
 
 class Parcel(models.Model):
-    """A message to one of the site's processes or to all ("groups"), sent while Redis is down (see `bridge`)."""
+    """A message to one of the site's processes, or to all (“groups”), sent while Redis is down (see `bridge`)."""
 
     recipient = models.CharField(max_length=32)
     data = models.BinaryField()

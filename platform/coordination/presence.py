@@ -24,7 +24,10 @@ FRESH = timedelta(seconds=15)  # an older record means that the run has no live 
 
 
 class OnlinePeer(NamedTuple):
-    """A connected peer. `done` counts its samples in this step, `name` is its owner's, and `way` is from `way_of`."""
+    """A connected peer. `name` is its owner's name, and `done` counts the samples it has processed in this step.
+
+    `way` says how its gradients reach the reducers (see `way_of`).
+    """
 
     peer: str
     name: str
@@ -43,14 +46,14 @@ class Step(TypedDict):
 
 
 class Carried(msgspec.Struct, frozen=True):
-    """A link's rate in one direction, in bytes per second. If `is_floor`, the rate is a lower bound."""
+    """The estimated speed of a link in one direction, in bytes per second. If `is_floor`, the link may be faster."""
 
     bps: float
     is_floor: bool
 
 
 class Link(msgspec.Struct, frozen=True):
-    """A member's link in both directions. None means not yet measured."""
+    """The speed of a member's link in both directions. None means that the direction has not been measured yet."""
 
     role: str
     up: Carried | None
@@ -63,7 +66,7 @@ class Crowd(NamedTuple):
 
 
 class Here(NamedTuple):
-    """The current state of a run. `links` has the stored form (see `links_in`); `crowd` ends with the latest change."""
+    """The current state of a run. `links` is as stored (see `links_in`). The latest change in `crowd` comes last."""
 
     peers: list[OnlinePeer]
     phase: str  # empty if no host is driving the run
@@ -82,14 +85,14 @@ class Shown(NamedTuple):
 
 
 class Before(NamedTuple):
-    """The members that a host wrote last time. `at` is when that was, or None if it never did."""
+    """The members in the run's previous row. `at` is when a host wrote it, or None if there was none."""
 
     members: list[OnlinePeer]
     at: datetime | None
 
 
 def here(run: Run, *, with_links: bool = False) -> Here:
-    """Return the run's current state, in one query. A run that has ended or has no host still has its last plan."""
+    """Return the run's current state, using one query. Without a live host, only the last plan and `crowd` are set."""
     row = (Presence.objects.all() if with_links else Presence.objects.defer("links")).filter(run=run).first()
     if row is None:
         return Here([], "", None, {}, [])
@@ -104,7 +107,7 @@ def online(run: Run) -> list[OnlinePeer]:
 
 
 def online_in(runs: Iterable[Run]) -> dict[UUID, list[OnlinePeer]]:
-    """Return the connected peers of each run that has a host, keyed by run, in one query."""
+    """Return the connected peers of each run that has a host, keyed by run, using one query."""
     driven = [run.pk for run in runs if run.state in HOSTED]
     fresh = Presence.objects.filter(run__in=driven, at__gte=timezone.now() - FRESH)
     return {run_id: _peers_in(members) for run_id, members in fresh.values_list("run_id", "members")}
@@ -127,7 +130,10 @@ def _outline(plan: Any) -> Outline | None:
 
 
 def links(run: Run) -> dict[PeerId, Link]:
-    """Return the measured links of connected machines. Show each link only to the machine's owner and the organizer."""
+    """Return the measured links of all connected machines.
+
+    The caller must show each link only to the machine's owner and the run's organizer.
+    """
     fresh = Presence.objects.filter(run=run, run__state__in=HOSTED, at__gte=timezone.now() - FRESH)
     return links_in(fresh.values_list("links", flat=True).first() or {})
 
@@ -143,7 +149,10 @@ def _crowd_in(row: Presence) -> list[Crowd]:
 
 
 def _with(changes: list[list[float]], *newer: list[float]) -> list[list[float]]:
-    """Append those `newer` numbers of trainers that differ from the one before. Return the last `CHANGES` entries."""
+    """Append each `newer` entry whose number of trainers differs from that of the entry before it.
+
+    Return the last `CHANGES` entries.
+    """
     for seconds, trainers in newer:
         if not changes or changes[-1][1] != trainers:
             changes.append([seconds, trainers])
@@ -151,7 +160,7 @@ def _with(changes: list[list[float]], *newer: list[float]) -> list[list[float]]:
 
 
 def forget_plans(person: str) -> None:
-    """Delete stored plans that name someone whose account was deleted. Active runs soon get a new plan."""
+    """Delete stored plans that contain the name of a deleted account. The hosts of active runs soon write new ones."""
     for row in Presence.objects.exclude(plan=None).only("pk", "plan").iterator():
         if msgspec.json.encode(person) in msgspec.json.encode(row.plan):
             Presence.objects.filter(pk=row.pk).update(plan=None)
@@ -173,7 +182,7 @@ def _links_of(state: RunState) -> dict[PeerId, Link]:
 
 
 def picture_of(state: RunState) -> tuple[Step, list[OnlinePeer]]:
-    """Return the step's progress and the connected peers. A peer one step behind still counts as ready."""
+    """Return the step's progress and the connected peers. A trainer that is only one step behind counts as ready."""
     direct = frozenset(p.peer for p in state.listening.values() if p.role is not Role.RELAY and state.may_reduce(p))
     members = sorted(state.members.values(), key=lambda p: (not p.trains, p.role, p.person, p.peer))
     seen = [
@@ -196,7 +205,8 @@ def picture_of(state: RunState) -> tuple[Step, list[OnlinePeer]]:
 def way_of(member: Member, direct: frozenset[PeerId]) -> str:
     """Return how the member's gradients reach the reducers in `direct`: “direct”, “partly” or “relayed”.
 
-    The answer relies on the member's own report. Return an empty string for relays, or if there is no report.
+    The result relies on the member's own report. It is empty for a relay, and for a member outside `direct` that has
+    sent no report.
     """
     if member.role is Role.RELAY or not (member.measures or member.peer in direct):
         return ""
@@ -207,7 +217,7 @@ def way_of(member: Member, direct: frozenset[PeerId]) -> str:
 
 @transaction.atomic
 def show(run: Run, shown: Shown) -> Before:
-    """Write the run's state for pages, and return the previous members. If there is no new plan, keep the old one."""
+    """Write the run's row for pages. Return the previous row's members. If there is no new plan, keep the old one."""
     plan = {"plan": shown.plan} if shown.plan is not None else {}
     now = timezone.now()
     here: list[float] = [round(now.timestamp(), 1), sum(each.role == TRAINER for each in shown.members)]

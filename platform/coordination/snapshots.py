@@ -1,8 +1,8 @@
-"""Snapshots from keepers: which machine may upload one, and which hash is admitted (rule 17).
+"""Snapshots from keepers: which machine may upload one, and which hash the site admits (rule 17).
 
-The coordinator decides both. A host passes the commands `Elected`, `Admitted` and `Replay` to `carry_out`, and each
-relay's hello to `note_listener`. It polls `news_of` every second and turns the news into events: `SnapshotStored` for
-another snapshot, `Verified` for a higher `verified`, and `Replayed` for the result of a replay.
+A run's coordinator decides both. Its host passes the commands `Elected`, `Admitted` and `Replay` to `carry_out`, and
+each relay's hello to `note_listener`. The host also polls `news_of` every second and turns the result into events:
+`SnapshotStored` for a new snapshot, `Verified` for a higher `verified`, and `Replayed` for the result of a replay.
 """
 
 from datetime import datetime, timedelta
@@ -24,15 +24,16 @@ from runs.snapshots.verification import ask_the_log, verified_up_to
 
 ELECTED = timedelta(minutes=10)  # an elected keeper must begin its upload within this time
 PENDING = timedelta(minutes=10)  # how long a file waits for its hash to be admitted
-ARCHIVE_S = 5.0  # seconds before a new entry's averages are archived, along with any others by then
-ANSWERS_KEPT = 16  # log entries; the coordinator forgets older votes
+ARCHIVE_S = 5.0  # seconds from a new entry until a job archives its averages, and those of any later entries
+ANSWERS_KEPT = 16  # in log entries; the coordinator has forgotten the votes on older ones
 
 
 class News(NamedTuple):
-    """The state of a run's snapshots, as a poll finds it.
+    """The state of a run's snapshots, as a host's poll finds it.
 
-    `snapshot` is None if the run is a draft again. `verified` is the index of the latest verified snapshot, and
-    `archived` says how far the site's archive reaches. `replays` has the results of requested replays.
+    `snapshot` is the latest one, or None if the run is a draft again. `verified` is the log index of the latest
+    verified snapshot. `archived` says how far the site's archive reaches. `replays` has the results of recent replay
+    requests.
     """
 
     snapshot: m.Snapshot | None = None
@@ -66,7 +67,7 @@ def elect_keeper(run: Run, *, peer: PeerId, index: int, step: int) -> None:
 
 
 def admit_hash(run: Run, *, index: int, step: int, sha256: str, size: int) -> None:
-    """Admit the hash of most people's copies at this log entry, unless a replay of the log has contradicted it."""
+    """Admit the hash that most people's copies have at this log entry, unless the site's replay has contradicted it."""
     if RefusedSnapshot.objects.filter(run=run, file=sha256).exists():
         return
     facts = {"step": step, "sha256": sha256, "size": size}
@@ -75,7 +76,7 @@ def admit_hash(run: Run, *, index: int, step: int, sha256: str, size: int) -> No
 
 
 def request_replay(run: Run, *, index: int, step: int) -> None:
-    """Request a replay of the log up to this entry, because copies differ or no machine is left to upload one."""
+    """Have the site replay the log up to this entry, because the machines' copies differ or none is left to upload."""
     ask_the_log(run, index=index, step=step)
     queue.put(Kind.VERIFY_SNAPSHOTS, run.pk)
 
@@ -97,7 +98,7 @@ def news_of(run: Run) -> News:
 
 
 def _archived(run: Run) -> Archived:
-    """Return how far the site's archive reaches. Request any entries that it lacks."""
+    """Return how far the site's archive reaches. If it lacks entries, request the job that archives them."""
     head = Head.objects.get(run=run)
     if head.archived < head.index:
         queue.put(Kind.ARCHIVE_LOG, run.pk, after_s=ARCHIVE_S)
@@ -128,7 +129,7 @@ def admitted_at(run: Run, index: int) -> Admission | None:
 
 
 def keep_if_admitted(run: Run, index: int) -> None:
-    """Make a pending file a snapshot if its hash is admitted. Forget it if another hash is admitted.
+    """Turn the entry's pending file into a snapshot if its hash is admitted. Drop the file if another hash is admitted.
 
     A file and its hash may arrive at the same time. Each caller writes its own row before it looks for the other one,
     so at least one caller finds both.

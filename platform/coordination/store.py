@@ -57,7 +57,7 @@ DONE = "Rolled back to step {step:,}: {undone} undone. Credit stays."
 
 
 class Stale(Exception):
-    """Raised if the run's head has moved since this host last wrote it."""
+    """Raised if the run's head has moved, or another host has claimed it, since this host last wrote it."""
 
 
 class Refused(Exception):
@@ -100,7 +100,7 @@ def load(run: Run, fence: int) -> RunState:
 
 
 def commit(run: Run, sealed: Entry, record: Record, *, duration_s: float, attempts: int) -> Outcome:
-    """Advance the head by one entry under this fence. Write the log and the ledger in the same transaction (rule 3)."""
+    """Append an entry under the host's fence. One transaction moves the head and writes log and ledger (rule 3)."""
     return _outcome(partial(_write, run, sealed, record, duration_s, attempts), run, sealed, record)
 
 
@@ -126,7 +126,10 @@ def _outcome(write: Callable[[], None], run: Run, sealed: Entry, record: Record)
 
 @contextmanager
 def fenced(run: Run, fence: int) -> Iterator[None]:
-    """Lock the run's head in a transaction. Raises Stale if another host has the run, or no host may have it."""
+    """Run the block in a transaction, with the run's head locked.
+
+    Raises Stale if the head's fence has changed: another host has the run, or the run is a draft again.
+    """
     with transaction.atomic():
         if not Head.objects.select_for_update().filter(run=run, fence=fence).exists():
             raise Stale
@@ -134,7 +137,7 @@ def fenced(run: Run, fence: int) -> Iterator[None]:
 
 
 def _move_head(head: QuerySet[Head], sealed: Entry, record: Record, *, step: int, fence: int) -> None:
-    """Move the head to the record, which must follow it, under this host's fence. Raises Stale."""
+    """Move the head to a record. Raises Stale unless the record follows the head and the host's fence is current."""
     mine = head.filter(index=record.index - 1, digest=record.previous, fence=fence)
     if mine.update(index=record.index, step=step, digest=digest_of(sealed)) != 1:
         raise Stale
@@ -148,7 +151,7 @@ def _write(run: Run, sealed: Entry, record: Record, duration_s: float, attempts:
 def _add_update(
     run: Run, sealed: Entry, record: Record, fence: int, *, duration_s: float, attempts: int
 ) -> list[LedgerEntry]:
-    """Move the head to an update and write the update's rows. Return the ledger's rows. Raises Stale."""
+    """Move the head to an update and write its rows. Return the new ledger rows. Raises Stale if the head has moved."""
     _move_head(Head.objects.filter(run=run, step=record.step - 1), sealed, record, step=record.step, fence=fence)
     averaged = averaged_bytes(record)
     entry = LogEntry.objects.create(
@@ -206,7 +209,10 @@ def decide(run: Run, sealed: Entry, record: Record) -> Outcome:
 
 
 def raise_marks(run: Run, fence: int, marks: Iterable[Mark]) -> None:
-    """Raise lease marks before granting any lease under them (rule 11). Never lower one. Raises Stale."""
+    """Raise lease marks, but never lower one. Call this before granting any lease below them (rule 11).
+
+    Raises Stale if this host has lost the run.
+    """
     asked = {(mark.epoch, mark.shard): mark.mark for mark in marks}
     with fenced(run, fence):
         _raise_marks(run, asked)
@@ -225,7 +231,7 @@ def _raise_marks(run: Run, asked: dict[tuple[int, int], int]) -> None:
 
 
 def abandon(run: Run, fence: int, units: Iterable[Unit]) -> None:
-    """Record that no update will ever include these units. Raises Stale."""
+    """Record that no update will ever include these units. Raises Stale if this host has lost the run."""
     with fenced(run, fence):
         leave_out(run, units)
 
@@ -250,7 +256,10 @@ class Wanted(TypedDict):
 
 
 def goal_of(run: Run, now: datetime | None = None) -> Wanted:
-    """Return what the run should be doing now. Before its start time it is paused, and `scheduled` says until when."""
+    """Return the run's current goal: running, paused or finishing.
+
+    Until its start time, a run counts as paused, and `scheduled` is text that gives this time.
+    """
     if run.wanted == Run.Wanted.FINISHED:
         return Wanted(goal="finishing", scheduled="")
     at = run.later_start(now) if run.state != Run.State.PAUSED else None
@@ -267,13 +276,13 @@ def directed(run: Run) -> Directed:
 
 
 def revoked(peers: Iterable[PeerId]) -> list[PeerId]:
-    """Return those of the machines that are revoked or belong to a closed account."""
+    """Return the machines among `peers` that are revoked or belong to a closed account."""
     gone = Machine.objects.filter(pk__in=list(peers)).filter(Q(revoked_at__isnull=False) | Q(person__is_active=False))
     return [PeerId(machine.hex) for machine in gone.values_list("pk", flat=True)]
 
 
 def uninvited(run: Run, peers: Iterable[PeerId]) -> list[PeerId]:
-    """Return those of the machines whose owners are not, or are no longer, allowed to take part in the run."""
+    """Return the machines among `peers` that may not, or may no longer, take part in the run (see `shut_out`)."""
     return [PeerId(pk.hex) for pk in shut_out(run, list(peers)).values_list("pk", flat=True)]
 
 
@@ -300,10 +309,14 @@ def last_index(run: Run) -> int:
 
 
 def write_rollback(run: Run, sealed: Entry, record: Record) -> None:
-    """Store the restored state, then the rows. If Stale, Refused or DatabaseError is raised, nothing was undone."""
+    """Carry out a rollback: store the restored state, then write all rows in one transaction.
+
+    Raises Stale if the head or the target has changed, and Refused if the rollback is no longer wanted or possible.
+    After these errors, or a DatabaseError, nothing has been undone.
+    """
     assert record.restored
     target = _restored_by(run, record)
-    if target is None:  # written, but its answer was lost; or another rollback undid this snapshot
+    if target is None:  # it was written, but the answer was lost; or another rollback undid this snapshot
         Run.objects.filter(pk=run.pk, rollback_index=record.restored.index).update(rollback_index=None)
         raise Stale
     try:
@@ -321,7 +334,10 @@ def _restored_by(run: Run, record: Record) -> Snapshot | None:
 
 
 def _restate(run: Run, sealed: Entry, record: Record, target: Snapshot) -> Restated:
-    """Store the target's state as the state at the rollback's own entry. Raises OSError, Problem."""
+    """Store the target's state again, as the state at the rollback's own entry.
+
+    Raises OSError or Problem if the target's file cannot be read or the new file cannot be stored.
+    """
     with storage.workspace() as work:
         source, digest = storage.local(storage.snapshot_path(run, target.file)), digest_of(sealed)
         made = restate(source, work / "state", step=target.step, index=record.index, log_digest=digest)
@@ -330,7 +346,7 @@ def _restate(run: Run, sealed: Entry, record: Record, target: Snapshot) -> Resta
 
 
 def _give_up(run: Run, target: Snapshot, reason: str) -> None:
-    """Cancel a rollback that would otherwise fail again every second, and tell the organizer."""
+    """Cancel a rollback that would otherwise fail again every second, and say why on the timeline."""
     fault = Fault.of("E413", step=f"{target.step:,}", reason=reason)
     with transaction.atomic():
         if Run.objects.filter(pk=run.pk, rollback_index=target.index).update(rollback_index=None):
@@ -369,7 +385,10 @@ def _add_rollback(run: Run, sealed: Entry, record: Record, target: Snapshot, mad
 
 
 def _undo(run: Run, target: Snapshot) -> None:
-    """Mark rows after the target as undone, and drop elections, uploads and replays for the undone steps."""
+    """Mark the log entries after the target as undone, and the snapshots from the target on.
+
+    Also drop the run's elections, pending uploads and unanswered replay requests.
+    """
     run.log.filter(index__gt=target.index).update(is_undone=True)
     run.snapshots.filter(index__gte=target.index).update(is_undone=True)
     run.replays.filter(state_digest="").delete()
@@ -382,10 +401,11 @@ def _undo(run: Run, target: Snapshot) -> None:
 
 
 def adopt(run: Run, fence: int, entries: Sequence[Entry]) -> int:
-    """Append records that this site signed but its database has lost. Return how many follow the end of the log.
+    """Append records that this site signed but its database has lost. Return the number of records appended.
 
-    All are written in one transaction, with their ledger rows, lease marks and a line on the timeline. Machines that
-    the database no longer knows get no ledger rows. Raises Stale.
+    Stop at the first record that does not follow the end of the log. All rows are written in one transaction: log,
+    ledger, lease marks and a line on the timeline. Machines that the database no longer knows get no ledger rows.
+    Raises Stale if this host has lost the run.
     """
     with fenced(run, fence):
         first = Head.objects.values_list("step", flat=True).get(run=run) + 1
@@ -411,7 +431,7 @@ def adopt(run: Run, fence: int, entries: Sequence[Entry]) -> int:
 
 
 def _next_record(run: Run, sealed: Entry) -> Record | None:
-    """Return the record if this site signed it and it follows the end of the log."""
+    """Return the record if this site signed it and it follows the end of the log, or else None."""
     head = Head.objects.get(run=run)
     try:
         record = open_record(sealed, public_bytes(site_key()))
@@ -423,7 +443,7 @@ def _next_record(run: Run, sealed: Entry) -> Record | None:
 
 
 def _marks_above(record: Record) -> dict[tuple[int, int], int]:
-    """Return marks above all of a record's units, so that no host leases them again."""
+    """Return lease marks above all of a record's units, so that no host leases these samples again."""
     marks: dict[tuple[int, int], int] = {}
     for unit in (unit for part in record.contributions for unit in part.units):
         marks[unit.epoch, unit.shard] = max(unit.stop, marks.get((unit.epoch, unit.shard), 0))
@@ -431,7 +451,7 @@ def _marks_above(record: Record) -> dict[tuple[int, int], int]:
 
 
 def tell_branch(run: Run, entries: Sequence[Entry]) -> None:
-    """Say on the timeline which signed records are missing from the log because it went on without them."""
+    """Report lost steps on the timeline: signed records that the log lacks, because it continued without them."""
     lost = [record for sealed in entries if (record := _lost_record(run, sealed)) is not None]
     if lost:
         people = {part.person for record in lost for part in record.contributions}

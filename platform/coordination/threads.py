@@ -1,4 +1,4 @@
-"""Running the event loop's database calls in threads."""
+"""Wrappers that run the event loop's database calls in threads."""
 
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,5 +16,5 @@ def in_thread(function: Callable[P, T]) -> Callable[P, Awaitable[T]]:
 
 
 def in_thread_of(threads: ThreadPoolExecutor, function: Callable[P, T]) -> Callable[P, Awaitable[T]]:
-    """Wrap a function so that it runs in one of these threads, which do nothing else."""
+    """Wrap a function so that it runs in a thread of the given pool, apart from all work in the shared pool."""
     return database_sync_to_async(function, thread_sensitive=False, executor=threads)

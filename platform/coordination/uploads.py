@@ -1,6 +1,7 @@
 """Snapshot uploads by elected keepers.
 
-A machine may upload one snapshot at a time, no larger than announced. Each is either stored completely or discarded.
+A machine may upload one snapshot at a time, of at most the announced size. Each upload is either stored completely or
+discarded.
 """
 
 from datetime import timedelta
@@ -26,7 +27,7 @@ RENEWED = timedelta(seconds=10)
 
 
 class Taken(NamedTuple):
-    """A state that the site has stored, or is keeping until its hash is admitted."""
+    """An uploaded state that is now a snapshot, or that the site keeps until its hash is admitted."""
 
     step: int
     file: str
@@ -37,8 +38,8 @@ class Taken(NamedTuple):
 def require_asked(*, run: Run, peer: PeerId, step: int, size: int) -> Election:
     """Return the election that allows the machine to upload this step. Call this before reading any of the body.
 
-    `size` is the announced length. Raises Problem E355 (not elected), E304 (longer than most people's copies), E356
-    (shorter).
+    `size` is the announced length. Raises Problem E355 if the machine was not elected. If a hash is admitted already,
+    raises E304 for a file longer than the admitted one, and E356 for a shorter file.
     """
     election = election_of(run, peer, step)
     if election is None:
@@ -52,7 +53,10 @@ def require_asked(*, run: Run, peer: PeerId, step: int, size: int) -> Election:
 
 
 def take_snapshot(*, election: Election, body: Readable, size: int) -> Taken:
-    """Store an elected keeper's upload of up to `size` bytes. Raises Problem E356 (a minority's copy), E310."""
+    """Store an elected keeper's upload of up to `size` bytes.
+
+    Raises Problem E356 if another hash is admitted, and E310 if the file is not a valid state of the run at this entry.
+    """
     run = election.run
     with storage.workspace() as work:
         path = work / "offered"
@@ -66,7 +70,10 @@ def take_snapshot(*, election: Election, body: Readable, size: int) -> Taken:
 
 
 def _known(run: Run, election: Election, file: str) -> Taken | None:
-    """Return the snapshot if the site already has this file. Raises Problem E356 if a different file is expected."""
+    """Return the snapshot if the site already has this file, or else None.
+
+    Raises Problem E356 if the site expects a different file, or has refused this one.
+    """
     stored = Snapshot.objects.filter(run=run, index=election.index).first()
     admission = admitted_at(run, election.index)
     expected = stored.file if stored else admission.sha256 if admission else file
@@ -93,7 +100,7 @@ def _wait(run: Run, election: Election, taken: Taken) -> Taken:
 
 
 class Slot:
-    """A machine's single upload slot. Each chunk of data received renews it; if none arrives, it soon expires."""
+    """A machine's single upload slot. Arriving data renews the slot. Without data, it expires after a minute."""
 
     def __init__(self, machine: Machine) -> None:
         """Reserve the machine's slot. Raises Problem E357 if another upload holds it."""
@@ -116,5 +123,5 @@ class Slot:
         self._until = later
 
     def release(self) -> None:
-        """Free the slot, unless another upload holds it by now."""
+        """Free the slot, unless it has expired and another upload holds it."""
         UploadSlot.objects.filter(machine=self._machine, until=self._until).delete()

@@ -1,4 +1,4 @@
-"""The demo's child processes. Each exits when its standard input closes, as it does when the parent is killed."""
+"""The demo's child processes. Each exits when its standard input closes, so killing the demo ends them too."""
 
 import os
 import signal

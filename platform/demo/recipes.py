@@ -1,4 +1,4 @@
-"""The demo's training data and a small recipe of each kind, as form values.
+"""The demo's training data, and a small recipe for each kind of training, as form values.
 
 The text ships with every CPython. The images are handwritten digits (digits/LICENCE.md).
 """
@@ -26,7 +26,7 @@ SIDE, BRIGHTEST = 8, 16
 
 
 def digits_tar() -> bytes:
-    """Return a tar of 1,797 images of 8 by 8 pixels. Its bytes never vary."""
+    """Return a tar archive of 1,797 images of 8 by 8 pixels. Its bytes are always the same."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for number, line in enumerate(gzip.decompress(DATA.read_bytes()).decode().splitlines()):
@@ -108,7 +108,7 @@ DIGITS = Material("digits.tar", digits_tar, DIGITS_LICENCE, "images: handwritten
 class Small(NamedTuple):
     """A recipe that makes visible progress within minutes, with its training data.
 
-    `fields` contains the values that differ from the form's.
+    `fields` contains the values that differ from the form's defaults.
     """
 
     title: str

@@ -41,7 +41,10 @@ class Demo:
         self.committed_before = 0  # samples in the relay's log from an earlier run
 
     def run(self, children: Children, environment: dict[str, str], *, forever: bool) -> dict[str, Any] | None:
-        """Run the demo. With `forever`, the site stays up until Ctrl-C. Raises Problem E403."""
+        """Run the demo, and return its result. With `forever`, keep the site up until Ctrl-C instead.
+
+        Raises Problem E403 if the demo cannot finish, and E402 if the ledger and the relay's log disagree.
+        """
         self._start_site(children, environment)
         organizer, small = self._sign_up(NAMES[0]), RECIPES[self.recipe]
         model = self._trained_before(children, organizer, small.adapts) if small.adapts is not None else None

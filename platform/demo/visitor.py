@@ -20,7 +20,7 @@ TOKEN = re.compile(r"\bmh_[A-Za-z0-9_-]{20,}")
 
 
 class Refused(Exception):
-    """An error raised if the site answers a request with an error, or does not answer."""
+    """Raised if the site answers a request with an error, does not answer, or lacks an expected form."""
 
 
 class Visitor:
@@ -60,7 +60,10 @@ class Visitor:
         *,
         action: str = "",
     ) -> str:
-        """Submit the form at `path`, to `action` if given, and return the next page. Raises Refused."""
+        """Submit the form on the page `path`, to `action` if given. Return the next page.
+
+        Raises Refused if the page has no form, or if a request fails.
+        """
         csrf = CSRF.search(self.read(path))
         if csrf is None:
             raise Refused(f"there is no form at {path}")
@@ -70,7 +73,10 @@ class Visitor:
         return self._open(request).decode()
 
     def publish(self, slug: str, limit_s: float = 120) -> None:
-        """Publish a draft as soon as the manage page reports on its data. Raises Refused."""
+        """Publish a draft as soon as its manage page reports on the data.
+
+        Raises Refused if that takes longer than `limit_s`, or if a request fails.
+        """
         until = time.monotonic() + limit_s
         page = f"/runs/{slug}/manage/"
         while (seen := SEEN.search(self.read(page))) is None:

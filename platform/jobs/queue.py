@@ -36,7 +36,7 @@ DIED = "The worker ended {times} times while it did this."
 
 
 class Lane(StrEnum):
-    """A group of job kinds. Each has a few worker threads of its own (`jobs.runner`), so no lane delays another."""
+    """A group of job kinds. Each lane has its own worker threads (`jobs.runner`), so no lane delays another."""
 
     SHORT = "short"
     PREPARE = "prepare"
@@ -121,12 +121,15 @@ def _request(kind: Kind, key: UUID | str, after_s: float, *, keeps_retry: bool) 
 
 
 def _in_seconds(seconds: float) -> Any:
-    """Return SQL for the time `seconds` from now. If 0, add nothing: SQLite returns more digits after an addition."""
+    """Return an SQL expression for the time `seconds` from now.
+
+    For 0 seconds, nothing is added, because SQLite would return the time with more digits after an addition.
+    """
     return Now() + timedelta(seconds=seconds) if seconds else Now()
 
 
 def _created(kind: Kind, key: str, due: Any) -> bool:
-    """Insert a job. Return False if another process has just inserted the same job, which may even be done already."""
+    """Insert a job. Return False if another process has just inserted the same job. That job may be done already."""
     try:
         with transaction.atomic():
             Job.objects.create(kind=kind, key=key, due=due)
@@ -154,7 +157,7 @@ def claim(lane: Lane) -> Job | None:
 
 
 def _is_deadly(job: Job) -> bool:
-    """Give up a job if several workers have died doing it. Return True if it was given up."""
+    """Give up a job if `DEADLY` workers in a row have died doing it. Return True if it was given up."""
     if job.failures + 1 < DEADLY:
         return False
     lost = Job.objects.filter(pk=job.pk, lease=job.lease, state=State.RUNNING)
@@ -175,8 +178,8 @@ def done(job: Job) -> None:
 def later(job: Job, after_s: float, fault: str = "") -> None:
     """Queue a job again after `after_s` seconds.
 
-    If `fault` is set, count a failure; then only a person can bring the retry forward. If `fault` is empty and the job
-    was requested again while it ran, make it due at once.
+    If `fault` is set, count a failure. Only a person can then bring the retry forward (`try_again`). If `fault` is
+    empty and the job was requested again while it ran, make it due at once.
     """
     due = _in_seconds(after_s)
     if fault:
@@ -186,7 +189,7 @@ def later(job: Job, after_s: float, fault: str = "") -> None:
 
 
 def give_up(job: Job, fault: str) -> None:
-    """Leave a failed job to the operators. If it was requested again while it ran, queue it instead."""
+    """Mark a job as failed, for the operators to handle. If it was requested again while it ran, queue it instead."""
     given_up = {"state": State.FAILED, "lease": "", "leased_until": None, "failures": F("failures") + 1}
     if not _leased(job).filter(is_wanted_again=False).update(**given_up, fault=fault):
         _give_back(job, failures=0, fault=fault)

@@ -1,4 +1,4 @@
-"""A worker's threads, which do the jobs. Other packages register the functions for them with `does`.
+"""The threads of a worker, which run jobs. Other packages register a function for each kind of job with `does`.
 
 The threads take jobs from the table themselves. Celery only wakes them, so jobs continue while Redis is down or
 Celery's consumer is restarting.
@@ -29,7 +29,7 @@ FIRST_RETRY_S, LONGEST_RETRY_S = 5.0, 600.0
 
 
 class Later(Struct, frozen=True):
-    """An outcome: the job must be done again later. `fault` says why it failed, or is empty if it did not.
+    """An outcome: the worker must do the job again later. `fault` says why the job failed, or is empty if it did not.
 
     If `after_s` is None, the wait grows with the number of consecutive failures.
     """
@@ -51,7 +51,7 @@ _known: dict[Kind, Work] = {}
 
 
 def does(kind: Kind) -> Callable[[Work], Work]:
-    """Return a decorator that registers the function for a kind of job, which must be safe to repeat if interrupted."""
+    """Return a decorator that registers the function for a kind of job. The function must be safe to repeat."""
 
     def register(function: Work) -> Work:
         _known[kind] = function

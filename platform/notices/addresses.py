@@ -21,7 +21,7 @@ PORTS = {"https": 443, "http": 80}
 
 
 class Refused(Exception):
-    """An address that the site will not post to; the message says why."""
+    """Raised for an address that the site will not post to. The message says why."""
 
 
 class Target(NamedTuple):
@@ -32,7 +32,7 @@ class Target(NamedTuple):
 
 
 def parse(address: str) -> Target:
-    """Split a webhook's address into its parts. Raises Refused, which says what is wrong with the address."""
+    """Split a webhook's address into its parts. Raises Refused, with the reason, if the site cannot use the address."""
     if len(address) > LONGEST_ADDRESS:
         raise Refused(f"The address is longer than {LONGEST_ADDRESS} characters.")
     if not address.isascii() or not address.isprintable() or " " in address or "\\" in address:
@@ -77,7 +77,7 @@ def service_of(target: Target) -> Webhook.Service:
 
 
 def resolved(target: Target) -> list[IP]:
-    """Return the host's IP addresses. Raises OSError, or Refused if any of them is off limits to the site."""
+    """Return the host's IP addresses. Raises OSError if it is not found, or Refused if any address is not public."""
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
     except UnicodeError as error:

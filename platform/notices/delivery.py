@@ -1,9 +1,10 @@
 """Delivery of due notices by e-mail and webhook, at least once.
 
-One job sends notices for the whole site, and marks each row as sent. If the worker dies in between, or the receiver's
-response is lost, the notice is sent again. Receivers can recognize a repeat by its id.
+One job sends all of the site's notices, and marks each as sent afterwards. If the worker dies before that, or the
+receiver's response is lost, the site sends the notice again. Receivers can recognize a repeat by its id.
 
-The wait before a retry equals the time for which sending has been failing, within limits of a minute and half an hour.
+The wait before a retry equals the time for which sending has been failing, but at least a minute and at most half an
+hour.
 After a day of failures, the site abandons an e-mail, or switches a webhook off and tells its owner.
 """
 
@@ -37,11 +38,11 @@ AT_ONCE = 8  # rows sent at the same time
 BUDGET_S = 60.0  # a call stops after this time and leaves the rest to the next
 FIRST_RETRY, LONGEST_RETRY = timedelta(minutes=1), timedelta(minutes=30)
 GIVE_UP = timedelta(days=1)
-NEW = 2 * LONGEST_RETRY  # a failure this long after the last try counts as a new failure
+NEW = 2 * LONGEST_RETRY  # a failure this long after the last attempt starts a new series of failures
 
 
 class Undelivered(Exception):
-    """A notice that did not arrive; the message says why. `retry_after` is the wait that the receiver asked for."""
+    """Raised if a notice did not arrive. The message says why. `retry_after` is the wait requested by the receiver."""
 
     def __init__(self, reason: str, retry_after: timedelta = timedelta(0)) -> None:
         super().__init__(reason)
@@ -53,14 +54,14 @@ Send = Callable[[], None]
 
 @does(Kind.DELIVER_NOTICES)
 def deliver(_: Job) -> Outcome:
-    """Send all due notices. Run again when the next one is due."""
+    """Send all due notices. Queue the job again for the time when the next notice is due."""
     deliver_due()
     first = outbox.next_due()
     return Later(max((first - timezone.now()).total_seconds(), 0.0)) if first is not None else None
 
 
 def deliver_due(clock: Callable[[], datetime] = timezone.now) -> int:
-    """Send all due notices and return how many arrived."""
+    """Send due notices, for about `BUDGET_S` at most. Return how many arrived."""
     arrived, end = 0, time.monotonic() + BUDGET_S
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="notices") as threads:
         while time.monotonic() < end and (batch := take(clock())):
@@ -80,7 +81,10 @@ def deliver_due(clock: Callable[[], datetime] = timezone.now) -> int:
 
 
 def take(now: datetime) -> list[Notice]:
-    """Return the next due rows, at most one per webhook, so that each webhook's notices arrive in order."""
+    """Return the next due notices, and count an attempt for each.
+
+    There is at most one notice per webhook, so that each webhook's notices arrive in order.
+    """
     taken: list[Notice] = []
     hooks: set[int] = set()
     for notice in outbox.due(now).select_related("person__mailbox", "person__webhook")[:BATCH]:
@@ -94,7 +98,7 @@ def take(now: datetime) -> list[Notice]:
 
 
 def prepared(taken: list[Notice], now: datetime) -> list[tuple[Notice, Send]]:
-    """Pair each notice with a function that sends it without using the database. Mark those that cannot be sent."""
+    """Pair each notice with a function that sends it without the database. Mark notices no longer wanted as failed."""
     found = [(notice, sender(notice, now)) for notice in taken]
     for notice, send in found:
         if send is None:
@@ -178,12 +182,12 @@ def failed(notice: Notice, problem: Undelivered, now: datetime) -> None:
 
 
 def retry_in(failing: timedelta) -> timedelta:
-    """Return the wait before the next attempt: the time for which sending has been failing, within two bounds."""
+    """Return the wait before the next attempt: the time `failing`, within `FIRST_RETRY` and `LONGEST_RETRY`."""
     return min(max(failing, FIRST_RETRY), LONGEST_RETRY)
 
 
 def _hook_failing_since(notice: Notice, reason: str, now: datetime) -> datetime | None:
-    """Record a failure. Return when failures began, or None if the webhook has since been replaced."""
+    """Record a webhook's failure. Return when its failures began, or None if its owner has since replaced it."""
     hook = Webhook.objects.select_for_update().filter(person=notice.person_id).first()
     tried = getattr(notice.person, "webhook", None)
     if hook is None or tried is None or hook.saved_at != tried.saved_at:

@@ -47,7 +47,10 @@ def bearer(token: str, purpose: str) -> Bearer:
 
 
 def mailbox_of(token: str, purpose: str) -> Mailbox | None:
-    """Return the mailbox that a link refers to, or None if the person has changed the address. Raises Problem E358."""
+    """Return the mailbox that a link refers to, or None if the person has since changed or removed the address.
+
+    Raises Problem E358 if the link expired or its signature is wrong.
+    """
     found = bearer(token, purpose)
     mailbox = Mailbox.objects.select_related("person").filter(person=found.person_id, person__is_active=True).first()
     return mailbox if mailbox is not None and digest_of(mailbox.address) == found.address else None

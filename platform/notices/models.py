@@ -89,7 +89,7 @@ class Webhook(models.Model):
 
 
 class Notice(models.Model):
-    """A notice to a person through a channel. `about` is its subject, announced to a person at most once a day (UTC).
+    """A notice to a person through a channel, which announces a subject (`about`) at most once a day (UTC).
 
     A WAITING row may be sent once `due_at` is reached; a failed attempt postpones `due_at`. Notices for the browser are
     fetched by open pages and stay WAITING.
@@ -129,7 +129,7 @@ class Notice(models.Model):
 
 
 class Trouble(models.Model):
-    """A failed check of the site, and what its operators have been told about it."""
+    """The state of one of the site's checks, and whether its operators have been told that it fails."""
 
     check_name = models.CharField(max_length=20, primary_key=True)
     since = models.DateTimeField(null=True)  # None while the check passes

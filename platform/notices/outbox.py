@@ -30,10 +30,10 @@ def note(
     after: timedelta = timedelta(0),
     now: datetime | None = None,
 ) -> int:
-    """Store a notice for each channel on which each person chose the event. Return their number, including repeats.
+    """Store a notice for each person and each channel on which the person chose to hear of the event.
 
-    `after` delays sending; until then, a notice can be withdrawn. Each channel notifies a person of the same subject at
-    most once a day.
+    Each channel notifies a person of the same subject at most once a day. The returned number also counts such repeats,
+    which are not stored. `after` delays sending; until then, a notice can be withdrawn.
     """
     now = now or timezone.now()
     day = day_of(now)
@@ -99,7 +99,7 @@ def _row(
 
 
 def withdraw(event: Event, abouts: Collection[str], *, now: datetime | None = None) -> None:
-    """Delete notices about these subjects that are not due yet, because they no longer apply."""
+    """Delete notices about these subjects that no longer apply, unless they are due already."""
     later = Notice.objects.filter(state=Notice.State.WAITING, tries=0, due_at__gt=now or timezone.now())
     later.filter(event=event, about__in=abouts).delete()
 

@@ -1,7 +1,7 @@
 """One POST to an address chosen by a stranger, limited in time and bytes, with no redirects, proxies or cookies.
 
-The host name is resolved once, and the connection goes to the address found, so that the name cannot be redirected in
-between. Only the head of the response is read.
+The site resolves the host name once and connects to one of the addresses that it has checked. The name's owner
+therefore cannot redirect it in between. Only the head of the response is read.
 """
 
 import re
@@ -35,11 +35,14 @@ class Answer(NamedTuple):
 
 
 class Unreached(Exception):
-    """A post that got no response; the message says why."""
+    """Raised if a post got no valid response. The message says why."""
 
 
 def post(target: Target, body: bytes, headers: Mapping[str, str], *, total_s: float = TOTAL_S) -> Answer:
-    """Post a body to the target and return the response. Raises Refused, Unreached."""
+    """Post a body to the target and return the response.
+
+    Raises Refused if an address of the target is not public, and Unreached if there is no valid response.
+    """
     try:
         addresses = resolved(target)
     except OSError as error:
@@ -67,7 +70,7 @@ def _left(deadline: float) -> float:
 
 
 def _connected(target: Target, addresses: Sequence[IP], deadline: float) -> socket.socket:
-    """Connect to the first address that accepts the connection. Raises OSError."""
+    """Connect to the first address that accepts the connection. Raises OSError if none does, or if TLS fails."""
     failed: OSError = OSError("no address")
     for address in addresses:
         # `create_connection` would try to resolve the address as a host name.
@@ -107,7 +110,11 @@ def _request(target: Target, body: bytes, headers: Mapping[str, str]) -> bytes:
 
 
 def _answer(link: socket.socket, deadline: float) -> Answer:
-    """Read the response's head, skipping any with a 1xx status. Raises OSError, Unreached."""
+    """Read the head of the response, skipping any with a 1xx status.
+
+    Raises OSError if the connection fails or the time is up, and Unreached if the response is missing, too long or not
+    HTTP.
+    """
     read = b""
     while True:
         head, end, rest = read.partition(b"\r\n\r\n")

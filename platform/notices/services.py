@@ -30,7 +30,7 @@ def choose(*, person: Person, wanted: Collection[tuple[Event, Way]]) -> None:
 
 @transaction.atomic
 def save_address(*, person: Person, address: str) -> Mailbox:
-    """Store an e-mail address and send it a request for confirmation. Raises ValidationError."""
+    """Store an e-mail address and send it a request for confirmation. Raises ValidationError if it is not valid."""
     address = address.strip()
     EmailValidator(gettext("This is not an e-mail address."))(address)
     if len(address) > 254:
@@ -51,7 +51,7 @@ def confirmable(*, token: str) -> Mailbox:
 
 
 def confirm_address(*, token: str) -> None:
-    """Confirm an e-mail address, so that the site can send notices to it. Raises Problem E358."""
+    """Confirm an e-mail address, so that it can get notices. Raises Problem E358 if the link is no longer valid."""
     mailbox = confirmable(token=token)
     Mailbox.objects.filter(pk=mailbox.pk, address=mailbox.address, confirmed_at=None).update(
         confirmed_at=timezone.now()
@@ -74,7 +74,10 @@ def stop_mail(*, token: str) -> None:
 
 @transaction.atomic
 def save_webhook(*, person: Person, address: str) -> str:
-    """Store a webhook and return the secret for signing its posts, which is shown only once. Raises Refused."""
+    """Store a webhook. Return the secret that signs its posts, which its owner sees only once.
+
+    Raises Refused if the site cannot post to the address.
+    """
     target = addresses.parse(address.strip())
     secret = SECRET_PREFIX + secrets.token_urlsafe(32)
     Webhook.objects.update_or_create(

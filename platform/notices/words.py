@@ -1,6 +1,6 @@
 """The text of notices, and the body that each kind of webhook expects. Pure functions.
 
-Names come from strangers, so each is reduced to a single visible line.
+Names come from strangers, so each is reduced to one line of visible characters.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ class Words(NamedTuple):
 
 
 def one_line(name: str, most: int = LONGEST) -> str:
-    """Return a name on one line, without invisible characters or stacked marks, but with the joiners that it needs."""
+    """Return a name on one line, without invisible characters or stacked marks. Joiners needed for spelling stay."""
     kept: list[str] = []
     marks = 0
     composed = unicodedata.normalize("NFC", name)
@@ -68,7 +68,7 @@ def quoted(name: str) -> str:
 def words_of(event: str, *, title: str = "", machine: str = "") -> Words:
     """Return a notice's headline and text. `title` is the run's title or, for SWITCHED_OFF, the last problem.
 
-    For TROUBLE, `machine` is the check's title, and `title` says what is wrong, or is empty if all is well again.
+    For TROUBLE, `machine` is the check's title. `title` then says what is wrong, or is empty if the check passes again.
     """
     run = quoted(title)
     match event:
@@ -154,7 +154,7 @@ def payload(service: str, words: Words, facts: Facts, *, secret: str, now: datet
 
 
 def for_discord(words: Words, address: str) -> dict[str, Any]:
-    """Return the message for Discord. `allowed_mentions` keeps a name in the text from mentioning anyone."""
+    """Return the message for Discord. `allowed_mentions` ensures that a name in the text notifies nobody."""
     headline, text = (MARKDOWN.sub(r"\\\1", part) for part in words)
     lines = [f"**{headline}**", text, f"<{address}>"]
     return {"content": "\n".join(lines)[:LONGEST_ON_DISCORD], "allowed_mentions": {"parse": []}, "flags": NO_PREVIEWS}
@@ -183,7 +183,7 @@ def generic(words: Words, facts: Facts) -> dict[str, Any]:
 
 
 def signature(secret: str, body: bytes, at: int) -> str:
-    """Return `t=SECONDS,v1=HEX`: HMAC-SHA256 of `SECONDS.BODY`. The time lets receivers reject replayed messages."""
+    """Return `t=SECONDS,v1=HEX`, the HMAC-SHA256 of `SECONDS.BODY`. With the time, receivers can reject replays."""
     digest = hmac.new(secret.encode(), str(at).encode() + b"." + body, hashlib.sha256).hexdigest()
     return f"t={at},v1={digest}"
 

@@ -23,7 +23,7 @@ RANKS: dict[Run.Role | None, int] = {Run.Role.ORGANIZER: 3, Run.Role.CO_ORGANIZE
 
 
 class Preparing(Problem):
-    """Problem E308 for a run that will open by itself, which tells a machine to wait."""
+    """Problem E308 for a run that will open by itself. It tells a machine to wait and try again."""
 
     retry_after_s = 20  # keeps a waiting machine within the "credentials" rate limit
 
@@ -78,8 +78,8 @@ def access_peer_run(which: Q, *, person: Person | None, address: str) -> Run:
     """Return the run that a credential is for, if the credential's person may take part at present.
 
     If `person` is None, the credential belongs to one of the site's relays, which serve all runs. The check is needed
-    because a removed person's credential stays valid for up to an hour. Raises Problem E305, E324 (removed), E410
-    (members only).
+    because a removed person's credential stays valid for up to an hour. Raises Problem E305 if the person may not see
+    the run, E410 if they must ask to join first, and E324 if they were removed.
     """
     runs = Run.objects.all() if person is None else visible_runs(person)
     run = runs.select_related("dataset", "organizer", "head").filter(which).first()
@@ -91,7 +91,7 @@ def access_peer_run(which: Q, *, person: Person | None, address: str) -> Run:
 
 
 def helped_runs(person: Person) -> QuerySet[Run]:
-    """Return the visible runs that the person has not been removed from. By-request runs count only once joined."""
+    """Return the visible runs that the person may take part in. A by-request run counts only if they have joined it."""
     others = Q(visibility=Run.Visibility.REQUEST) & ~_has_role(person) & ~_is_member(person)
     return visible_runs(person).exclude(Exists(_removals(person))).exclude(others)
 
@@ -101,7 +101,7 @@ def _removals(person: Person) -> QuerySet[Member]:
 
 
 def participants(run: Run) -> QuerySet[Person]:
-    """Return the organizer, the members and, in a run open to all, the contributors. Removed people are left out."""
+    """Return the organizer, the members and, unless the run is members-only, its contributors. Omit removed people."""
     members = Member.objects.filter(run=run, removed_at=None).values("person")
     removed = Member.objects.filter(run=run, removed_at__isnull=False).values("person")
     taking_part = Q(pk=run.organizer_id) | Q(pk__in=members)
@@ -111,9 +111,10 @@ def participants(run: Run) -> QuerySet[Person]:
 
 
 def trusted_in(run: Run) -> frozenset[str] | None:
-    """Return the names of the organizer and members, whose work is limited less (rule 12). None means everyone.
+    """Return the names of the people whose machines get looser limits (rule 12): the organizer and the members.
 
-    This only matters in a run that strangers may join. By inviting people, the organizer vouches for them.
+    By inviting people, the organizer vouches for them. In a members-only run, no strangers take part. For such a run,
+    return None, which means everyone.
     """
     if run.members_only:
         return None
@@ -151,7 +152,8 @@ def _of_removed(run: Run) -> QuerySet[Machine]:
 def shut_out(run: Run, machines: list[PeerId]) -> QuerySet[Machine]:
     """Return those of the machines that may not take part in the run.
 
-    Either a past or current owner has been removed, or the run is for members only and the owner is not one.
+    A past or current owner of such a machine was removed, or the run is members-only and the owner is not a member. The
+    organizer's machines may always take part.
     """
     invited = Member.objects.filter(run=run, removed_at=None).values("person")
     removed = Member.objects.filter(run=run, removed_at__isnull=False).values("person")
@@ -162,17 +164,26 @@ def shut_out(run: Run, machines: list[PeerId]) -> QuerySet[Machine]:
 
 
 def access_managed_run(*, slug: str, viewer: Viewer) -> Run:
-    """Return a run that the viewer manages, as organizer or co-organizer. Raises Problem E305, PermissionDenied."""
+    """Return a run that the viewer manages, as organizer or co-organizer.
+
+    Raises Problem E305 if the viewer may not see the run, and PermissionDenied if they do not manage it.
+    """
     return _access_as(*MANAGING, slug=slug, viewer=viewer)
 
 
 def access_moderated_run(*, slug: str, viewer: Viewer) -> Run:
-    """Return a run in which the viewer has any role. Raises Problem E305, PermissionDenied."""
+    """Return a run in which the viewer has any role.
+
+    Raises Problem E305 if the viewer may not see the run, and PermissionDenied if they have no role in it.
+    """
     return _access_as(*MANAGING, Run.Role.MODERATOR, slug=slug, viewer=viewer)
 
 
 def access_own_run(*, slug: str, viewer: Viewer) -> Run:
-    """Return a run that the viewer organizes. Raises Problem E305, PermissionDenied."""
+    """Return a run that the viewer organizes.
+
+    Raises Problem E305 if the viewer may not see the run, and PermissionDenied if they do not organize it.
+    """
     return _access_as(Run.Role.ORGANIZER, slug=slug, viewer=viewer)
 
 
@@ -184,7 +195,11 @@ def _access_as(*roles: Run.Role, slug: str, viewer: Viewer) -> Run:
 
 
 def access_joinable_run(*, slug: str, viewer: Viewer) -> Run:
-    """Return a run that the viewer may join. Raises Problem E305, E306 (finished), E308 (not open), E324, E410."""
+    """Return a run that the viewer may join.
+
+    Raises Problem E305 if the viewer may not see the run, E306 if it is finished, and E308 if it is not open yet.
+    Raises E324 if the viewer was removed from the run, and E410 if they must ask to join first.
+    """
     run = access_run(slug=slug, viewer=viewer)
     person = person_of(viewer)
     if person is not None:
@@ -202,7 +217,7 @@ def require_open(run: Run) -> None:
 
 
 def may_see(run: Run, viewer: Viewer) -> bool:
-    """Return True if the viewer may open the run's page. The address is enough, except for invitation-only runs."""
+    """Return True if the viewer may open the run's page. Anyone with its address may, unless it is invitation-only."""
     return visible_runs(viewer).filter(pk=run.pk).exists()
 
 

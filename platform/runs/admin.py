@@ -16,7 +16,7 @@ from runs.models import Dataset, Head, LedgerEntry, LogEntry, MachineTotal, Rele
 
 
 def pages_of(kept: Callable[[], int]) -> type[Paginator]:  # type: ignore[type-arg] # no parameters at run time
-    """Return a paginator for long tables. It counts rows only for searches; otherwise `kept` supplies the number."""
+    """Return a paginator class for long tables. It counts rows only in searches; otherwise, it takes `kept()`."""
 
     class KnownLength(Paginator):  # type: ignore[type-arg]
         @cached_property
@@ -57,7 +57,10 @@ class RunAdmin(Kept):
     readonly_fields = ("slug", "organizer", "dataset", "state", "waiting_for", "created_at")
 
     def save_model(self, request: HttpRequest, obj: Run, form: Any, change: bool) -> None:  # noqa: FBT001  (Django's)
-        """Save through the organizer's functions, which also write to the timeline and keep past helpers as members."""
+        """Save the changes with the functions that organizers use.
+
+        These also write to the timeline and, if a run becomes members-only, make past contributors members.
+        """
         del form, change
         run, operator = Run.objects.get(pk=obj.pk), cast("Person", request.user)
         drafts.change_words(run=run, title=obj.title, purpose=obj.purpose, by=operator, role=Run.Role.OPERATOR)

@@ -23,7 +23,7 @@ AFTER_VERIFYING = (Kind.MEASURE_HELDOUT, Kind.THIN_SNAPSHOTS, Kind.PUBLISH_CHECK
 
 @does(Kind.PREPARE_DATASET)
 def prepare_dataset(job: Job) -> Outcome:
-    """Prepare a dataset, then the runs waiting for it. Retry if the Hub does not respond."""
+    """Prepare a dataset. Request the jobs for the runs waiting for it. Retry later if the Hub does not respond."""
     match preparation.prepare_dataset(UUID(job.key)):
         case "busy":
             return Later(BUSY_S)
@@ -60,7 +60,7 @@ def verify_snapshots(job: Job) -> Outcome:
 
 @does(Kind.ARCHIVE_LOG)
 def archive_log(job: Job) -> Outcome:
-    """Copy the averages of a run's new entries into the site's archive. Retry if a missing relay is needed first."""
+    """Copy the averages of a run's new entries into the site's archive. Retry if no relay can provide some of them."""
     faults: list[Fault] = []
     with faults_to(faults.append, "E312"):
         match archive.archive_next(UUID(job.key)):
@@ -75,7 +75,7 @@ def archive_log(job: Job) -> Outcome:
 
 @does(Kind.MEASURE_HELDOUT)
 def measure_heldout(job: Job) -> Outcome:
-    """Measure the held-out loss of a run's latest snapshot."""
+    """Measure the held-out loss of a run's latest snapshot. A release that people are waiting for goes first."""
     if heldout.is_release_first():
         return Later(BUSY_S)
     fault = heldout.measure_newest(UUID(job.key), making.choose_by_default)
@@ -94,7 +94,7 @@ def thin_snapshots(job: Job) -> None:
 
 @does(Kind.MAKE_RELEASE)
 def make_release(job: Job) -> Outcome:
-    """Make a release of a verified model, and publish it if that was requested. Retry after a failure."""
+    """Make a release of a verified model. Request its publication if the organizer wants it. Retry after a failure."""
     run_id = UUID(job.key)
     match making.make_release(run_id):
         case Release.State.FAILED:
@@ -108,7 +108,7 @@ def make_release(job: Job) -> Outcome:
 
 @does(Kind.REMAKE_RELEASE)
 def remake_release(job: Job) -> Outcome:
-    """Remake an outdated release, here and on the Hub. Retry if that fails or the result is already outdated."""
+    """Remake an outdated release, here and on the Hub. Retry if that fails, or if the new one is outdated already."""
     run_id = UUID(job.key)
     releases = Release.objects.select_related("run__head")
     before = releases.get(run=run_id)
@@ -143,7 +143,7 @@ def write_trial(job: Job) -> None:
 
 
 def request_after_start() -> None:
-    """Delete stale uploads. Request the jobs that deliver waiting notices and remake outdated releases."""
+    """After the site's start, delete stale uploads, and request jobs for waiting notices and outdated releases."""
     forget_stale()
     if outbox.next_due() is not None:
         queue.put(Kind.DELIVER_NOTICES)

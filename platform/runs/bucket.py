@@ -1,4 +1,4 @@
-"""The bucket of an S3 server that has the site's files, if MANYHANDS_S3 names one (decision 41).
+"""The S3 bucket that stores the site's files, if MANYHANDS_S3 names one (decision 41).
 
 A key is a file's path in the storage folder. Only this module imports obstore, and only on a site with a bucket.
 """
@@ -19,8 +19,8 @@ from peer_agent.protocol.errors import Problem, codes
 
 PART_BYTES = 16 << 20  # S3 allows 10,000 parts, so a file may have 160 GB
 PARTS_AT_ONCE = 2
-QUICK_S, LONG_S, CHECK_S = 10, 120, 1  # limits of one request, in seconds; a long one carries a part of a large file
-RETRY_S = 10  # no request is tried again after this time; jobs are tried again later
+QUICK_S, LONG_S, CHECK_S = 10, 120, 1  # timeouts of one request in seconds; LONG_S is for a part of a large file
+RETRY_S = 10  # a failed request is retried for this long; after that, its job is retried later
 URL_S = 300  # how long an address for downloading is valid
 CHECKED, KEY = "check", "site-key"  # what the site's self-check writes
 
@@ -40,7 +40,7 @@ def is_on() -> bool:
 
 
 def upload(path: Path, key: str) -> None:
-    """Store a file. A large file appears complete or not at all. Raises Problem E472."""
+    """Store a file, completely or not at all. Raises Problem E472 if the bucket cannot be used."""
     import obstore
 
     name = key.rpartition("/")[2]
@@ -50,7 +50,10 @@ def upload(path: Path, key: str) -> None:
 
 
 def download(key: str, path: Path) -> str:
-    """Write a stored file to `path` and return its sha256. Raises FileNotFoundError, Problem E472."""
+    """Write a stored file to `path` and return its SHA-256.
+
+    Raises FileNotFoundError if the bucket lacks the file, and Problem E472 if the bucket cannot be used.
+    """
     import obstore
 
     digest = hashlib.sha256()
@@ -64,7 +67,7 @@ def download(key: str, path: Path) -> str:
 
 
 def found(key: str) -> list[Object]:
-    """Return the file with this key, or the files of the folder with this name. Raises Problem E472."""
+    """List the file `key`, or all files in the folder `key`. Raises Problem E472 if the bucket cannot be used."""
     import obstore
 
     with _in_words():
@@ -78,7 +81,7 @@ def found(key: str) -> list[Object]:
 
 
 def delete(key: str) -> None:
-    """Delete a file, or all files of a folder. Raises Problem E472."""
+    """Delete a file, or all files in a folder. Raises Problem E472 if the bucket cannot be used."""
     import obstore
 
     if keys := [each.key for each in found(key)]:
@@ -87,7 +90,7 @@ def delete(key: str) -> None:
 
 
 def address(key: str, method: str) -> str:
-    """Return a URL at which anyone may request this file for the next minutes. Asks no server."""
+    """Return a signed URL at which anyone may request this file for `URL_S` seconds. This contacts no server."""
     import obstore
 
     with _in_words():
@@ -95,7 +98,10 @@ def address(key: str, method: str) -> str:
 
 
 def check(key: bytes) -> bool:
-    """Write a small file. Return True if `key` is the public key of the first site that did so. Raises Problem E472."""
+    """Check that the bucket can be written to. Return True if it belongs to the site with the public key `key`.
+
+    A bucket belongs to the first site that checked it. Raises Problem E472 if the bucket cannot be used.
+    """
     import obstore
 
     with _in_words():
@@ -125,7 +131,7 @@ def _store(limit_s: int) -> Any:
 
 @contextmanager
 def _in_words() -> Iterator[None]:
-    """Turn an error of the library into Problem E472, whose text names no key. Raises FileNotFoundError unchanged."""
+    """Turn obstore's errors into Problem E472, whose text reveals no key. Raises FileNotFoundError unchanged."""
     from obstore.exceptions import BaseError
 
     try:

@@ -26,10 +26,11 @@ HOSTS_KNOW_S = 60.0  # seconds until every host has noticed that the machines ar
 
 @transaction.atomic
 def delete_account(*, person: Person) -> str:
-    """Delete an account, its drafts, and its name on cards and timelines. Return the name. Raises Problem E329.
+    """Delete an account and its drafts. Remove the person's name from cards and timelines. Return the name.
 
-    A run with co-organizers, even a draft, passes to the longest-standing one. Removals from runs stay in force,
-    because their rows contain no name. Hosts may still write the name for a few seconds, so a job erases it once more.
+    A run with co-organizers, even a draft, passes to the longest-standing one. Removals from runs stay in force; their
+    rows contain no name. Runs' hosts may still write the name for a few seconds, so a job erases it again later.
+    Raises Problem E329 if the person still organizes a run that is under way, or is the site's only operator.
     """
     quotas.held(person)
     for heir in roles.successors(person):
@@ -83,7 +84,7 @@ def _require_not_needed(person: Person) -> None:
 
 
 def _remake_cards(person: Person) -> None:
-    """Remake model cards that name the person, as a volunteer or as the one who said that a text may be shared."""
+    """Remake model cards that name the person, as a volunteer or for having confirmed that a text may be shared."""
     vouched = Q(run__dataset__vouched_by=person) | Q(run__dataset__further__vouched_by=person)
     named = vouched | Q(run__dataset__base__vouched_by=person) | Q(run__named__person=person)
     for release in Release.objects.filter(named, state=Release.State.READY).distinct():

@@ -16,7 +16,7 @@ def account_of(person: Person) -> HubAccount | None:
 
 
 def token_of(person: Person) -> str:
-    """Return the person's Hub token. Raises Problem E351 (no token), E352 (the token cannot be decrypted)."""
+    """Return the person's Hub token. Raises Problem E351 if none is saved, or E352 if it cannot be decrypted."""
     account = account_of(person)
     if account is None:
         raise Problem.of("E351")

@@ -57,8 +57,9 @@ def run_child(
 ) -> dict[str, Any]:
     """Run a child process and return the JSON object on its last line. The child reads `secret` from standard input.
 
-    `beat` is called every few seconds; if it raises, the child is killed. Raises ChildStopped, Problem with the child's
-    fault, or E327 if the child takes too long or dies without reporting a fault.
+    `beat` is called every few seconds. If `beat` raises an exception, the child is killed. Raises ChildStopped if the
+    site is shutting down, or a Problem with the fault that the child reports. Raises Problem E469 if the child runs out
+    of memory, and E327 if it takes too long or dies without reporting a fault.
     """
     command = [sys.executable, "-c", LIMITS.format(memory_limit()) + BOOTSTRAP, *arguments]
     child = _start(command, {**child_environment(), **(more or {})})
@@ -79,7 +80,7 @@ def run_child(
 def _waited_for(
     child: "subprocess.Popen[str]", secret: str, timeout_s: float, beat: Callable[[], None] | None
 ) -> tuple[str, str]:
-    """Return the child's output and errors. Raises TimeoutExpired, or any exception that `beat` raises."""
+    """Return the child's output and errors. Raises TimeoutExpired after `timeout_s`, or any exception from `beat`."""
     until, said = time.monotonic() + timeout_s, secret
     try:
         while True:
@@ -161,9 +162,10 @@ def disk_fault(error: BaseException | None) -> Fault | None:
 
 @contextmanager
 def faults_to(record: Callable[[Fault], None], code: str) -> Iterator[None]:
-    """Pass an exception inside the block to `record`. Record an unexpected one as error `code`. Ignore a shutdown.
+    """Pass the fault of any exception in the block to `record`. An unexpected exception counts as error `code`.
 
-    Raises Problem E472, after which the job is to be done again: the bucket does not answer.
+    A ChildStopped is ignored, because the next start repeats the job. Problem E472 is raised again, so that the job is
+    retried when the bucket can be used.
     """
     try:
         yield

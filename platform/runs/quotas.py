@@ -95,6 +95,9 @@ def require_run_left(person: Person) -> None:
 
 
 def held(person: Person) -> None:
-    """Lock the person's row, so that their quotas cannot be exceeded. Raises PermissionDenied for a closed account."""
+    """Lock the person's row, so that concurrent requests cannot exceed their quotas.
+
+    Raises PermissionDenied if the account is closed.
+    """
     if not Person.objects.select_for_update().filter(pk=person.pk, is_active=True).values_list("pk").first():
         raise PermissionDenied("This account is closed. Nothing was changed.")

@@ -1,4 +1,4 @@
-"""Queries about runs, designed so that a page needs only a few."""
+"""Database queries about runs. Each function needs only a few, so that pages stay fast."""
 
 import math
 from collections import defaultdict
@@ -70,7 +70,7 @@ RECENT, RECENT_STEPS = 8, 1  # timeline lines: other events, and latest steps
 
 
 class Point(NamedTuple):
-    """The loss of one committed step, and other facts about its entry. Facts missing from the entry are None."""
+    """The loss of one committed step, and other facts from its log entry. A fact is None if unknown or not loaded."""
 
     step: int
     loss: float
@@ -120,13 +120,13 @@ class RunProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPicture(RunProgress):
-    """The content of a run's page at one moment, apart from who is online."""
+    """The content of a run's page at one moment, except the machines that are online."""
 
     step: int
     index: int
     target_steps: int
     target_batch: int
-    pace_s: float | None  # seconds per step over the last twenty steps
+    pace_s: float | None  # median seconds per step over the last twenty steps
     people: int
     machines: int
     tokens: int
@@ -146,7 +146,7 @@ class RunPicture(RunProgress):
 
 
 def run_lines(viewer: Viewer, *, offset: int = 0, limit: int = 100) -> list[RunLine]:
-    """Return the runs for the front page, newest first, each with its last loss, in one query."""
+    """Return the runs listed for a viewer, newest first, each with its last loss, in one query."""
     newest = LogEntry.objects.filter(IN_MODEL, run=OuterRef("pk")).order_by("-index").values("loss")[:1]
     runs = listed_runs(viewer).select_related("head", "organizer", "dataset").annotate(last_loss=Subquery(newest))
     return [
@@ -170,8 +170,8 @@ def last_loss(run: Run) -> float | None:
 def run_picture(run: Run, *, lines: int = 10, today: int | None = None) -> RunPicture:
     """Return everything that a run's page needs from the database.
 
-    This takes seven or eight queries, however long the run is. `today` is a day as counted by `day_of`. Rank changes
-    are counted from the start of that day; without it, they are all 0.
+    This takes seven or eight queries, however long the run is. `today` is a day number from `day_of`. The leaderboard's
+    rank changes are counted from the start of that day. If `today` is None, they are all 0.
     """
     board, sums = board_and_totals(run, limit=lines, today=today)
     head = _head(run, sums)
@@ -189,12 +189,15 @@ def run_picture(run: Run, *, lines: int = 10, today: int | None = None) -> RunPi
 
 
 def run_head(run: Run) -> RunPicture:
-    """Return the head of a run's page, in two queries. The lists in the result are empty."""
+    """Return the figures and the loss curve at the head of a run's page, in two queries. All other lists are empty."""
     return _head(run, totals(run))
 
 
 def _head(run: Run, sums: Totals) -> RunPicture:
-    """Return the head of a run's page. The latest entries of its curve also determine the pace."""
+    """Return the figures and the loss curve at the head of a run's page.
+
+    The pace is computed from the latest points of that curve.
+    """
     recipe, points = run.parsed_recipe, loss_points(run)
     return RunPicture(
         run=run,
@@ -212,10 +215,10 @@ def _head(run: Run, sums: Totals) -> RunPicture:
 
 
 def activity(run: Run) -> list[ActivityLine]:
-    """Return the latest lines of the timeline, including only a few of the frequent commits, in one query.
+    """Return the latest lines of a run's timeline, in one query. Commits are frequent, so only the last is included.
 
     The query finds the time of the oldest line to show, both for commits and for other lines. It then reads all lines
-    since that time, possibly a few too many.
+    since that time. Surplus lines with equal times are dropped afterwards.
     """
     lines = activity_of(run)
     is_step = Q(kind=STEP), ~Q(kind=STEP)
@@ -240,7 +243,10 @@ def pace(newest_first: list[datetime]) -> float | None:
 
 
 def loss_points(run: Run, *, most: int = POINTS) -> list[Point]:
-    """Return the loss curve in at most `most` points, without undone steps. Only these rows are read."""
+    """Return a run's loss curve with at most `most` points, without undone steps.
+
+    The query reads only the log entries of the steps that the curve shows.
+    """
     rows = run.log.filter(IN_MODEL, step__in=places(run.head.step, most)).order_by("step")
     names = ("step", "loss", "at", "samples", "duration_s", "peers", "learning_rate", "bytes_averaged")
     return [_point(*row) for row in rows.values_list(*names)]
@@ -251,10 +257,10 @@ def _point(step: int, loss: float, at: datetime, samples: int, duration_s: float
 
 
 def places(last: int, most: int = POINTS) -> list[int]:
-    """Return the steps that a curve shows: all newer steps, and every 2nd, 4th, 8th, … of the older ones.
+    """Return the steps that a curve shows: all recent steps, and every 2nd, 4th, 8th, … of the older ones.
 
-    The newer steps are a tenth to a fifth of `most`. A new step changes few points, because older steps are thinned in
-    groups and the stride rarely doubles. Updates to the live feed therefore stay small.
+    The number of recent steps is a tenth to a fifth of `most`. Older steps are thinned in groups and the stride rarely
+    doubles, so a new step changes few points. Updates to the live feed therefore stay small.
     """
     if last <= most:
         return list(range(1, last + 1))
@@ -267,7 +273,7 @@ def places(last: int, most: int = POINTS) -> list[int]:
 
 
 def best_snapshot(run: Run) -> Snapshot | None:
-    """Return the snapshot with the lowest held-out loss; in a tie, the earliest."""
+    """Return the run's snapshot with the lowest held-out loss. In a tie, return the earliest."""
     return _current(run).exclude(heldout_loss=None).order_by("heldout_loss", "index").first()
 
 
@@ -277,7 +283,10 @@ def _current(run: Run) -> QuerySet[Snapshot]:
 
 
 def heldout_points(run: Run, *, most: int = MEASURED) -> list[Measured]:
-    """Return held-out losses in order, thinned by the database, but always including the latest and the best."""
+    """Return up to `most` held-out losses of a run, in log order, plus the best one if it is not among them.
+
+    The database thins them evenly, and always keeps the latest.
+    """
     newer = Window(RowNumber(), order_by=F("index").desc()) - 1
     best = Window(RowNumber(), order_by=(F("heldout_loss").asc(), F("index").asc()))
     stride = (Window(Count("pk")) - 1) / most + 1
@@ -300,17 +309,17 @@ def written_at(run: Run) -> list[Snapshot]:
 
 
 def ledger_rows(run: Run, *, after: int = 0) -> QuerySet[LedgerEntry]:
-    """Return the contributions after the row `after`, in the order in which they were written."""
+    """Return the ledger's rows with primary keys above `after`, in the order in which they were written."""
     return run.ledger.filter(pk__gt=after).select_related("person", "machine").order_by("pk")
 
 
 def steps(run: Run, *, after: int = -1) -> QuerySet[LogEntry]:
-    """Return the log entries of updates after the index `after`, in order, including undone ones."""
+    """Return the log entries of updates after the log index `after`, in order, including undone ones."""
     return run.log.filter(index__gt=after, kind=LogEntry.Kind.UPDATE).order_by("index")
 
 
 def snapshots(run: Run, *, after: int = -1) -> QuerySet[Snapshot]:
-    """Return the snapshots after the index `after` that machines can load, in order."""
+    """Return the snapshots after the log index `after` that machines can load, in order."""
     return _current(run).filter(index__gt=after, is_stored=True).order_by("index")
 
 
@@ -329,7 +338,10 @@ class Overfitting(NamedTuple):
 
 
 def typical_loss(points: Sequence[Point]) -> float | None:
-    """Return the median training loss over the last steps, in nats per loss token, or None if no loss is finite."""
+    """Return the median training loss of the last steps, or None if none of their losses is finite.
+
+    The unit is nats per token that counts towards the loss.
+    """
     losses = [point.loss for point in points[-TYPICAL:] if math.isfinite(point.loss)]
     return median(losses) if losses else None
 
@@ -342,10 +354,10 @@ class Change(NamedTuple):
 
 
 def change(points: Sequence[Point], before: int) -> Change | None:
-    """Return the change from the loss near the point `before` to the last loss, or None if either is missing.
+    """Return the change from the loss near `points[before]` to the last loss, or None if either is missing.
 
-    Both losses are medians over equally large groups of steps that do not overlap. `steps` is the distance between the
-    middles of the groups.
+    Both losses are medians over groups of points. The groups are equally large and do not overlap. `steps` is the
+    distance between the middles of the groups.
     """
     last = max(1, min(TYPICAL, len(points) // 2, len(points) - 1 - before))
     recent, earlier = points[-last:], points[max(before + 1 - last, 0) : max(before + 1, last)]
@@ -368,7 +380,7 @@ def overfitting(points: Sequence[Point], heldout: Sequence[Measured]) -> Overfit
     return Overfitting(best, newest) if fell else None
 
 
-# Runs on the front page: a few queries for any number of runs
+# Runs on the front page. A few queries are enough for any number of runs
 
 CURVE = 40  # points in a card's curve
 MOST_WORDS = 5  # most words in a search
@@ -437,7 +449,10 @@ def newest_written(run: Run) -> Snapshot | None:
 
 
 def newest_releases(*, most: int) -> list[Release]:
-    """Return the latest models from finished runs that everyone may see. `written` has the text that each one wrote."""
+    """Return the latest released models of finished runs that everyone may see.
+
+    In `written`, each release has the texts that its model wrote.
+    """
     ready = Release.objects.filter(state=Release.State.READY, run__state=Run.State.FINISHED)
     same = Snapshot.objects.filter(run=OuterRef("run"), index=OuterRef("index")).values("written")
     found = ready.filter(run__in=_public()).select_related("run").annotate(written=Subquery(same[:1]))
@@ -445,12 +460,12 @@ def newest_releases(*, most: int) -> list[Release]:
 
 
 def public_totals() -> Totals:
-    """Return the numbers of people, machines, samples and tokens, over all runs that everyone may see."""
+    """Return the total people, machines, samples and tokens of all runs that everyone may see."""
     return totals_of(MachineTotal.objects.filter(run__in=_public()))
 
 
 def _public() -> Any:
-    """Return the keys of the runs that everyone may see."""
+    """Return a query for the primary keys of the runs that everyone may see."""
     return listed_runs(None).order_by().values("pk")
 
 

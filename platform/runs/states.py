@@ -1,6 +1,6 @@
 """A run's states, and the moves allowed between them.
 
-Only `move` writes a state, in a single conditional update, so that of two concurrent moves only one succeeds.
+Only `move` writes a state. It uses a single conditional update, so only one of two concurrent moves succeeds.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ class Why(StrEnum):
 
 
 class Move(NamedTuple):
-    """A move from any state in `before` to `after`. `wanted` is the request to store; None leaves it unchanged."""
+    """A move from any state in `before` to `after`. `wanted` is the organizer's request to store, if it changes."""
 
     before: tuple[Run.State, ...]
     after: Run.State
@@ -74,5 +74,5 @@ def move(run: Run, why: Why, **values: Any) -> bool:
 
 
 def ending_word(run: Run) -> str:
-    """Return the run's state as named in error messages: a run that is ending counts as finishing."""
+    """Return the run's state as named in error messages. A run whose organizer is ending it counts as finishing."""
     return "finishing" if run.wanted == Run.Wanted.FINISHED and run.state in LIVE else run.state

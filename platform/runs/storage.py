@@ -1,6 +1,7 @@
 """Large files, and their paths under the data folder.
 
-A path says where a file belongs. Read it through `local`, and finish writing it with `put` or `keep`.
+A path says where a file belongs, even if only the bucket has the file. Call `local` before reading a file, and `put` or
+`keep` after writing one.
 """
 
 import math
@@ -27,7 +28,7 @@ JOB_KEY = 64  # longest key of a job
 
 
 class Stored(NamedTuple):
-    """Facts about a stored file. `at`: when it was stored or last requested, as a timestamp."""
+    """A stored file's size in bytes, and the time `at` when it was stored or last requested, as a Unix timestamp."""
 
     size: int
     at: float
@@ -58,10 +59,10 @@ def model_folder(dataset: Dataset) -> Path:
 
 
 def pictures_of(dataset: Dataset) -> list[tuple[int, str, Path]]:
-    """Return the number, class and path of each image that shows how the site read a dataset's images."""
+    """Return the number, class and path of each sample image, which shows how the site read a dataset's images."""
     classes = sorted((dataset.verdict or {}).get("classes", {}))
     folder, found = prepared_folder(dataset) / "pictures", []
-    with suppress(Problem):  # without an answer of the bucket, the page has no images
+    with suppress(Problem):  # if the bucket does not respond, the page shows no images
         local(folder)
     for path in folder.glob("*.png") if classes else ():
         number, _, label = path.stem.partition("-")
@@ -100,7 +101,7 @@ def relative(path: Path) -> str:
 def put(source: Path, target: Path) -> None:
     """Move a finished file or folder into storage. A target that already exists has the same content and is kept.
 
-    Raises Problem E472.
+    Raises Problem E472 if the bucket cannot be used.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     _upload(source, target)
@@ -112,14 +113,17 @@ def put(source: Path, target: Path) -> None:
 
 
 def keep(path: Path) -> None:
-    """Store a file or folder that was written in its place, before its row is written. Raises Problem E472."""
+    """Upload a file or folder that was written at its final path, if the site has a bucket.
+
+    Call this before writing the database row that refers to it. Raises Problem E472 if the bucket cannot be used.
+    """
     _upload(path, path)
 
 
 def local(path: Path, wanted: Callable[[str], bool] = lambda _: True) -> Path:
-    """Return the path of a stored file or folder for a program to read. Fetch from the bucket what is not here.
+    """Return the path of a stored file or folder. Files that are not on this disk are first fetched from the bucket.
 
-    `wanted` chooses files of a folder by name. Raises Problem E472.
+    `wanted` selects the files of a folder by name. Raises Problem E472 if the bucket cannot be used.
     """
     if bucket.is_on() and not _touched(path):
         for each in bucket.found(relative(path)):
@@ -130,7 +134,10 @@ def local(path: Path, wanted: Callable[[str], bool] = lambda _: True) -> Path:
 
 
 def local_data(dataset: Dataset) -> Path:
-    """Return the folder of prepared data for a program that makes or tries a model. Of texts, it reads no shards."""
+    """Return the folder with a dataset's prepared data, for a program that makes or tries a model.
+
+    Such a program reads no shards of text. For text, only the model and the tokenizer are fetched from the bucket.
+    """
     folder = prepared_folder(dataset)
     for name in (MODEL, "tokenizer"):
         local(folder / name)
@@ -138,12 +145,15 @@ def local_data(dataset: Dataset) -> Path:
 
 
 def has(path: Path) -> bool:
-    """Return False if a file is missing. If there is a bucket, only its server knows that; return True."""
+    """Return False if a file is known to be missing.
+
+    If the site has a bucket, only the bucket's server could tell, so the result is always True.
+    """
     return bucket.is_on() or path.is_file()
 
 
 def files(folder: Path) -> dict[str, Stored]:
-    """Return the stored files of a folder, by name. Raises Problem E472."""
+    """Return the stored files of a folder, by name. Raises Problem E472 if the bucket cannot be used."""
     if bucket.is_on():
         return {each.key.rpartition("/")[2]: Stored(each.size, each.at) for each in bucket.found(relative(folder))}
     facts = {path.name: path.stat() for path in folder.iterdir()} if folder.is_dir() else {}
@@ -151,12 +161,15 @@ def files(folder: Path) -> dict[str, Stored]:
 
 
 def address(path: Path, method: str | None) -> str | None:
-    """Return a URL for the next minutes at which the bucket's server has a file, or None if there is no bucket."""
+    """Return a URL for requesting a file from the bucket, or None if the site has no bucket. It expires in minutes."""
     return bucket.address(relative(path), method or "GET") if bucket.is_on() else None
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name as a hard link, which takes no extra space. Raises Problem E472."""
+    """Store a file under a second name, as a hard link if the disk supports these, so that it takes no extra space.
+
+    Raises Problem E472 if the bucket cannot be used.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
@@ -166,24 +179,27 @@ def link(source: Path, target: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file or a folder to which no row refers. Raises Problem E472."""
+    """Delete a file or a folder to which no row refers. Raises Problem E472 if the bucket cannot be used."""
     _remove_here(path)
     if bucket.is_on():
         bucket.delete(relative(path))
 
 
 def discard(path: Path) -> None:
-    """Delete a file or a folder like `remove`, but let a job wait for the bucket. Never use its path again."""
+    """Delete a file or a folder like `remove`, but do not wait for the bucket: a job deletes it there.
+
+    The path must never be used again. If it is too long for a job's key, the bucket is asked at once.
+    """
     _remove_here(path)
     if bucket.is_on() and len(relative(path)) <= JOB_KEY:
         queue.put(Kind.DELETE_FILES, relative(path))
     elif bucket.is_on():
-        with suppress(Problem):  # the next thinning deletes a snapshot
+        with suppress(Problem):  # if this fails for a snapshot, the next thinning deletes it
             bucket.delete(relative(path))
 
 
 def _remove_here(path: Path) -> None:
-    """Delete a file or a folder from this disk. Delete the folder around a folder too if that is then empty."""
+    """Delete a file or a folder from this disk. If deleting a folder leaves its parent empty, delete that too."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
         with suppress(OSError):
@@ -194,7 +210,7 @@ def _remove_here(path: Path) -> None:
 
 # The data folder of a site with a bucket: copies of the bucket's files
 
-USED_S = 6 * 3600  # a child process may read a file for as long as this
+USED_S = 6 * 3600  # a child process may take this long to read a file
 TRIM_S = 60.0
 _trimmed_at = [-math.inf]
 
@@ -206,7 +222,7 @@ def _upload(source: Path, target: Path) -> None:
 
 
 def _touched(path: Path) -> bool:
-    """Note that a file is read now. Return False if it is not here."""
+    """Record in a file's access time that it is being used now. Return False if it is not on this disk."""
     with suppress(FileNotFoundError):
         if path.is_file():
             os.utime(path, (time.time(), path.stat().st_mtime))
@@ -215,7 +231,10 @@ def _touched(path: Path) -> bool:
 
 
 def _fetch(key: str) -> None:
-    """Copy a file from the bucket. Raises Problem E472 if it differs from the sha256 that is its name."""
+    """Copy a file from the bucket to this disk.
+
+    Raises Problem E472 if the bucket cannot be used, or if the file does not match the SHA-256 that is its name.
+    """
     with workspace() as work:
         digest, target = bucket.download(key, work / "file"), root() / key
         if len(target.stem) == len(digest) and target.stem != digest:
@@ -225,8 +244,10 @@ def _fetch(key: str) -> None:
 
 
 def _trim() -> None:
-    """Delete what other hosts have deleted, then the files that were unused for longest, until the cache is within its
-    limit. Files that were used within six hours stay, as do those that the bucket does not have.
+    """Keep this disk's copies of the bucket's files within the cache's limit, at most once a minute.
+
+    First, delete datasets and uploads that another host has deleted. Then delete the least recently used files. Files
+    used within six hours stay, and so do files that the bucket does not have.
     """
     if not bucket.is_on() or time.monotonic() - _trimmed_at[0] < TRIM_S:
         return
@@ -248,7 +269,7 @@ def _trim() -> None:
 @contextmanager
 def workspace() -> Iterator[Path]:
     """Yield a temporary folder on the same disk as the storage, so that moving a file there is just a rename."""
-    folder = _workspaces() / uuid.uuid4().hex[:12]  # its name also names folders that jobs make in it
+    folder = _workspaces() / uuid.uuid4().hex[:12]  # jobs reuse this name for the folders that they store
     folder.mkdir(parents=True)
     try:
         yield folder
@@ -257,7 +278,7 @@ def workspace() -> Iterator[Path]:
 
 
 def clear_workspaces() -> None:
-    """Delete workspaces left behind by a killed site. Call this only if no other process uses the data folder."""
+    """Delete workspaces left behind by a killed process. Call this only if no other process uses the data folder."""
     shutil.rmtree(_workspaces(), ignore_errors=True)
 
 

@@ -11,7 +11,7 @@ from runs.models import ActivityLine, Head, Run
 STEP = "step"  # a committed step
 VOID = "void"  # a void round
 MEMBER = "member"  # a member was admitted or removed
-ROLLING_BACK, ROLLED_BACK = "rolling back", "rolled back"  # a rollback was requested; carried out
+ROLLING_BACK, ROLLED_BACK = "rolling back", "rolled back"  # a rollback was requested, or was carried out
 GROUPS = {
     "steps": (STEP,),
     "people": ("joined", "left", MEMBER, "evicted"),
@@ -27,7 +27,7 @@ GROUPS = {
 }  # kinds of lines, in groups for people to choose from
 ROLE = "role"  # a change of role in the run
 AN_OPERATOR = "An operator of this site"  # an operator's name on timelines
-STEPS_KEPT = 64  # in lines; the log has every step, and a page shows only a few
+STEPS_KEPT = 64  # lines about steps that a timeline keeps; the log has every step, and a page shows only a few
 
 
 def quoted(text: str) -> str:
@@ -90,7 +90,7 @@ def add_action(
 
 
 def add_line(*, run: Run, kind: str, text: str, names: Sequence[str] = ()) -> None:
-    """Add a line about something that happened. `names` lists the people named in the text."""
+    """Add a line about an event to a run's timeline. `names` lists the people named in the text."""
     ActivityLine.objects.create(run=run, kind=kind[:20], text=text[:300], names=" ".join(names))
     if kind == STEP:
         _forget_old_steps(run)
@@ -106,6 +106,6 @@ def _forget_old_steps(run: Run) -> None:
 
 
 def add_line_once(*, run: Run, kind: str, text: str) -> None:
-    """Add a line unless the timeline already has an identical one, for events that may recur often."""
+    """Add a line unless the run's timeline already has an identical one. Use this for events that may recur often."""
     if not run.activity.filter(kind=kind, text=text[:300]).exists():
         add_line(run=run, kind=kind, text=text)

@@ -1,1 +1,1 @@
-"""The processes of `manage.py serve`: site, worker and relay. This package builds on all the others."""
+"""The processes of `manage.py serve`: site, worker and relay. This package may import any other except `demo`."""

@@ -31,9 +31,10 @@ async def nowhere(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def http_by_any_name(scope: Any, receive: Any, send: Any) -> None:
-    """Answer HTTP. Prometheus may call this process by a name on its own network, such as `site-1:8000`.
+    """Answer HTTP requests. Serve `/metrics` under any host name, although Django rejects unknown names.
 
-    Django rejects unknown names. `/metrics` serves no pages or links; an address or token decides who may read it.
+    Prometheus may reach this process by a name on its own network, such as `site-1:8000`. This is safe: the response
+    contains no links, and only clients with an allowed address or token may read it.
     """
     if scope["path"] == METRICS:
         headers = [(name, value) for name, value in scope["headers"] if name != b"host"]

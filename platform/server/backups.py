@@ -7,7 +7,7 @@
     <target>/2026-11-29T143005/bucket.json        keys and sizes of the files in the bucket, which are not copied
 
 A backup is made while the site runs. It is a complete folder, but files that have not changed since the last backup in
-the same target are hard links to that backup's files. A folder without `backup.json` was interrupted.
+the same target are hard links to that backup's files. A folder without `backup.json` is an interrupted backup.
 """
 
 import hashlib
@@ -38,9 +38,9 @@ from runs.models import Head
 from server.lock import own_place
 from web.health import backup_mark
 
-KEPT = 5  # the newest copies of SQLite's file that are kept
+KEPT = 5  # number of copies of SQLite's file that are kept
 FACTS, KEYS = "backup.json", "bucket.json"
-CLAIM_S, LOOK_S = 12.0, 0.5  # seconds: longer than a host's claim; between two looks whether it has expired
+CLAIM_S, LOOK_S = 12.0, 0.5  # seconds: longer than a host's claim; between checks that it has expired
 LEFT_OUT = frozenset({"work", "tentative"})  # folders whose files do not outlive the process that writes them
 UNFINISHED = (".new", ".part", ".tmp", ".lock")
 
@@ -63,9 +63,10 @@ def back_up(
 ) -> tuple[Path, Backup]:
     """Copy the database and the data folder into a new folder of `target`. Delete all but the `keep` newest backups.
 
-    `dump`: what `pg_dump --format=custom` writes, if that program runs on another machine than this one. Files are
-    copied before the database and again after it. So every file that the database names is there, since files are
-    written before their rows. Raises Problem E470, E106.
+    `dump` is the output of `pg_dump --format=custom`, if that program runs on a different machine. The site writes
+    files before their rows. Files are copied before and after the database, so the backup has every file that a row
+    names. Raises Problem E470 if the site cannot be backed up to `target`, E106 if the disk is full, or E472 if the
+    bucket cannot be used.
     """
     at = now or datetime.now(UTC)
     data, target = Path(settings.DATA).resolve(), target.resolve()
@@ -113,7 +114,10 @@ def _copy_files(data: Path, target: Path, previous: Path | None) -> None:
 
 
 def _is_same(path: Path, copy: Path) -> bool:
-    """Return True if the copy has the size and the modification time of the file. Raises FileNotFoundError."""
+    """Return True if `copy` has the size and the modification time of the file at `path`.
+
+    Raises FileNotFoundError if there is no file at `path`.
+    """
     ours = path.stat()
     with suppress(FileNotFoundError):
         theirs = copy.stat()
@@ -122,9 +126,9 @@ def _is_same(path: Path, copy: Path) -> bool:
 
 
 def _files_of(data: Path) -> Iterator[Path]:
-    """Yield the files to back up. The database, the places of processes and temporary files are not among them.
+    """Yield the files to back up: keys, relays' folders and, if the site has no bucket, stored files.
 
-    Nor are copies of files in a bucket.
+    Folders for unfinished work, temporary files and lock files are left out.
     """
     stored = () if bucket.is_on() else (data / "storage",)
     for top in (data / "keys", *stored, *sorted(path for path in data.glob("relay*") if path.is_dir())):
@@ -134,7 +138,10 @@ def _files_of(data: Path) -> Iterator[Path]:
 
 
 def _dump(folder: Path, given: IO[bytes] | None) -> Path:
-    """Write the database, as it is at one moment, to a file. Raises Problem E470."""
+    """Write a consistent copy of the database to a file, or copy the dump `given` to it.
+
+    Raises Problem E470 if `given` is not a dump, or if `pg_dump` fails.
+    """
     if given is not None:
         path = folder / "database.dump"
         with path.open("wb") as file:
@@ -151,7 +158,7 @@ def _dump(folder: Path, given: IO[bytes] | None) -> Path:
 
 
 def _postgresql(program: str, *arguments: str) -> None:
-    """Run one of PostgreSQL's programs on this site's database. Raises Problem E470."""
+    """Run one of PostgreSQL's programs on this site's database. Raises Problem E470 if it is missing or fails."""
     known = connection.settings_dict
     names = {"PGDATABASE": "NAME", "PGUSER": "USER", "PGPASSWORD": "PASSWORD", "PGHOST": "HOST", "PGPORT": "PORT"}
     own = {variable: str(known[name]) for variable, name in names.items() if known.get(name)}
@@ -174,11 +181,14 @@ def _sha256(path: Path) -> str:
 
 
 def restore(source: Path, *, replaces: bool, only_files: bool = False) -> Backup:
-    """Put a backup's database, keys and files in place. Raises Problem E404, E470, E471, E106.
+    """Put a backup's database, keys and files in place.
 
-    `only_files`: leave the database alone, because `pg_restore` runs on a different machine. Existing files in the data
-    folder are kept, because they may be newer: steps taken after the backup are recovered from a relay's log (rule 16).
-    If a database is replaced, the old one is kept in `backups/` in the data folder.
+    With `only_files`, leave the database alone, because `pg_restore` runs on a different machine. Existing files in the
+    data folder, except keys, are kept because they may be newer: steps taken after the backup are recovered from a
+    relay's log (rule 16). If a database is replaced, the old one is kept in `backups/` in the data folder.
+
+    Raises Problem E404 if a site uses the data folder, E470 if the database is in use or may not be replaced, E471 if
+    the backup is incomplete or for a different database, or E106 if the disk is full.
     """
     made = read_backup(source)
     data = Path(settings.DATA)
@@ -198,7 +208,7 @@ def restore(source: Path, *, replaces: bool, only_files: bool = False) -> Backup
 
 
 def read_backup(source: Path) -> Backup:
-    """Return the facts of a complete backup. Raises Problem E471."""
+    """Return the facts of a backup. Raises Problem E471 if it is incomplete, changed or for a different database."""
     try:
         made = Backup(**json.loads((source / FACTS).read_text()))
         sizes = [path.stat().st_size for path in (source / "data").rglob("*") if path.is_file()]
@@ -215,14 +225,17 @@ def read_backup(source: Path) -> Backup:
 
 
 def missing_in_bucket(source: Path) -> list[str]:
-    """Return the keys that a backup lists but that are not in this site's bucket. Raises Problem E472."""
+    """Return the keys of files that a backup lists but this site's bucket lacks, or has in a different size.
+
+    Raises Problem E472 if the bucket cannot be used.
+    """
     listed = json.loads((source / KEYS).read_text()) if (source / KEYS).is_file() else {}
     there = {each.key: each.size for each in bucket.found("")} if listed and bucket.is_on() else {}
     return [key for key, size in listed.items() if there.get(key) != size]
 
 
 def _refuse_data_in_use(*, replaces: bool) -> None:
-    """Raise Problem E470 if a site uses the database, or if it has data that the person has not agreed to replace."""
+    """Raise Problem E470 if a site uses the database, or if it has accounts and `replaces` is false."""
     if "accounts_person" not in connection.introspection.table_names():
         return
     name = connection.settings_dict["NAME"]
@@ -234,7 +247,7 @@ def _refuse_data_in_use(*, replaces: bool) -> None:
 
 
 def _is_over_within(seconds: float, claimed: QuerySet[Head]) -> bool:
-    """Wait until the claims of a site that was just killed have expired. Return False if a site renews them."""
+    """Wait until the claims of a site that was just killed have expired. Return False if a running site renews them."""
     until = time.monotonic() + seconds
     while claimed.exists():
         if time.monotonic() > until:
@@ -244,7 +257,7 @@ def _is_over_within(seconds: float, claimed: QuerySet[Head]) -> bool:
 
 
 def _load(dump: Path, kept: Path) -> None:
-    """Replace the database by a dump. Keep what was there in the folder `kept`."""
+    """Replace the content of the site's database with a dump. First save the old content to the folder `kept`."""
     now = datetime.now(UTC)
     if connection.vendor == "sqlite":
         path = Path(connection.settings_dict["NAME"])
@@ -273,7 +286,7 @@ def pending_changes() -> int:
 
 
 def back_up_before_changes(data: Path, *, now: datetime | None = None) -> Path | None:
-    """Copy the SQLite file before migrations. Return the copy's path, or None if there is nothing to do."""
+    """Copy SQLite's file if migrations are about to change it. Return the copy's path, or None if none was needed."""
     if connection.vendor != "sqlite":
         return None
     source = Path(connection.settings_dict["NAME"])
@@ -292,7 +305,7 @@ def copy_database(source: Path, folder: Path, now: datetime) -> Path:
 
 
 def _copy_sqlite(source: Path, target: Path) -> Path:
-    """Copy SQLite's file with its write-ahead log, while others may write to it."""
+    """Copy SQLite's file with its write-ahead log. Other processes may write to the database at the same time."""
     draft = target.with_suffix(".part")
     draft.unlink(missing_ok=True)
     draft.touch(mode=0o600)

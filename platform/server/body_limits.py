@@ -59,7 +59,7 @@ class LengthGuard:
 
     @contextmanager
     def _counted(self, sender: Person | Slot | None) -> Iterator[None]:
-        """Count a long body while it arrives. Raises Refused (E363) if its sender already has too many under way."""
+        """Count a user's long body while it arrives. Raises Refused (E363) if the user is already sending too many."""
         if not isinstance(sender, Person):
             yield
             return
@@ -75,7 +75,10 @@ class LengthGuard:
 
 
 class Refused(Exception):
-    """Raised to reject a body unread. It is not a Problem, because Django might handle one too late."""
+    """Raised to reject a body unread.
+
+    It is not a Problem. Otherwise, the guard might answer a Problem from Django after the response has begun.
+    """
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -118,9 +121,10 @@ async def _checked(scope: Scope, headers: Mapping[str, str]) -> Person | Slot | 
 
 
 def _sender(scope: Scope, size: int) -> Person:
-    """Return the user sending a long body. Raises Problem E362 (not logged in), E365 (disk quota).
+    """Return the user sending a long body of `size` bytes.
 
-    `size`, less an allowance for the form itself, is checked against the quota.
+    Raises Problem E362 if the sender is not logged in. Raises Problem E365 if the body, less an allowance for the form
+    itself, exceeds the user's disk quota.
     """
     person = person_of(viewer_of(scope))
     if person is None:
@@ -168,7 +172,7 @@ def _with_database(function: Callable[P, T]) -> Callable[P, T]:
 
 
 async def _send(response: HttpResponse, send: Send) -> None:
-    # Close the connection too, since the server would take further bytes of the body for the next request.
+    # Close the connection too, because the server would read the rest of the body as the next request.
     headers = [(b"connection", b"close"), (b"content-length", str(len(response.content)).encode())]
     kept = [(name.lower().encode(), value.encode()) for name, value in response.items()]
     await send(

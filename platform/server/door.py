@@ -45,7 +45,7 @@ def place_in(folder: Path, url: bytes) -> Place | None:
 
 
 def open_door(place: Place) -> socket.socket:
-    """Return the socket at which this place's relay will receive connections. The caller passes it to the relay."""
+    """Return the socket at which this place's relay will receive connections. The caller must pass it to the relay."""
     door = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     _door(place).unlink(missing_ok=True)
     with _name_of(place) as name:
@@ -61,7 +61,7 @@ def close_door(place: Place) -> None:
 def hand_over(place: Place, transport: asyncio.BaseTransport, head: bytes, visitor: str) -> None:
     """Pass a connection to this place's relay, and close this process's end of it.
 
-    If no relay runs or its queue is full, the connection ends. Agents then try again.
+    If no relay is running or its queue is full, the connection is closed. The agent then retries.
     """
     system: socket.socket = transport.get_extra_info("socket")
     try:

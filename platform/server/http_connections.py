@@ -1,4 +1,4 @@
-"""uvicorn's HTTP connections, with limits to prevent any head, body or response from taking forever."""
+"""uvicorn's HTTP connections, with limits on the size and duration of request heads, bodies and responses."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class Config(uvicorn.Config):
 
 
 class TooManyRequests(Exception):
-    """Raised if a connection has too many pipelined requests, as no client that reads responses ever does."""
+    """Raised if a connection has too many pipelined requests. No client that reads its responses has that many."""
 
 
 class Requests(HttpToolsProtocol):
@@ -76,7 +76,7 @@ class Requests(HttpToolsProtocol):
                 return  # the connection is now a WebSocket
 
     def on_headers_complete(self) -> None:
-        """Cancel the header timeout and start the body timeout."""
+        """Cancel the head's timeout and start the body's. Raises TooManyRequests if too many requests are pipelined."""
         self.is_in_head = False
         self._forget()
         if len(self.pipeline) >= MOST_PIPELINED:

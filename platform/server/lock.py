@@ -1,7 +1,8 @@
 """A numbered place for each site process: a lock, an announcement file, and a home folder for its relay.
 
 SQLite and the in-memory queue can each serve only one process, so a site that uses either has only the first place. A
-restarted process takes the first free place, along with that place's relay key and log. The lock ends with its process.
+restarted process takes the first free place, along with that place's relay key and log. The operating system releases
+a lock when its process ends.
 """
 
 import json

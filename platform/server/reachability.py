@@ -1,6 +1,6 @@
-"""Checks on ports and on where the site can be reached from: this machine, a local network or the internet.
+"""Functions that check ports, and whether the site can be reached from this machine, a local network or the internet.
 
-Some functions return warnings and hints for the operator.
+Some of them return warnings and hints for the operator.
 """
 
 import contextlib
@@ -23,7 +23,10 @@ UNREACHED = "Other computers do not reach it under this address. For them: --pub
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """Return a socket listening on the port; 0 means any free port. Raises Problem E401, E405."""
+    """Return a socket that listens on a port, where 0 means any free port.
+
+    Raises Problem E401 if the port is taken or not permitted, or E405 if the host cannot be used.
+    """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
@@ -42,7 +45,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raise Problem E401 if the port is taken."""
+    """Raise Problem E401 if the port is taken, or E405 if the host cannot be used."""
     bound_socket(host, port).close()
 
 
@@ -56,7 +59,10 @@ def holder_of(port: int) -> str:
 
 
 def checked_public(url: str) -> str:
-    """Return a warning about plain http on local networks, or "". Raises Problem E334 for http on the internet."""
+    """Return a warning if the public URL is plain http on a local network, otherwise "".
+
+    Raises Problem E334 if it is plain http on the internet.
+    """
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme == "https" or is_loopback(host):
@@ -88,7 +94,10 @@ def is_of_network(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> boo
 
 
 def relay_port_for(public: str, host: str, asked: int) -> int:
-    """Return the relay's port: `asked`, a free port if other machines must reach it, or 0 to let the relay choose."""
+    """Return the port for the relay. If `asked` is not 0, return it.
+
+    Otherwise, return a free port if other machines must reach the relay, or 0 to let the relay choose.
+    """
     if asked or is_loopback(urlsplit(public).hostname or ""):
         return asked
     with bound_socket(host, 0) as free:

@@ -1,6 +1,7 @@
 """The site's own relay: a child process, which the site restarts whenever it dies.
 
-Unless it has a port of its own, it serves connections that arrive at the site's port under its path (`server.door`).
+Unless the relay has a port of its own, it serves connections that arrive at the site's port under the relay's path
+(`server.door`).
 """
 
 import asyncio
@@ -50,8 +51,8 @@ async def keep_relay(
 def enrolment() -> dict[str, str]:
     """Return environment variables with a new enrolment token for the relay.
 
-    Other users can read a process's arguments, but not its environment. The relay uses the token only if it is not yet
-    enrolled at this address.
+    Other users of this machine can read a process's arguments, but not its environment. The relay uses the token only
+    if it is not yet enrolled at this address.
     """
     keeper = relay_keeper()
     keeper.tokens.exclude(used_at=None).delete()
@@ -80,7 +81,10 @@ def _command(site: str, host: str, port: int, advertise: str) -> list[str]:
 
 
 async def _run_once(command: list[str], place: Place, stop: asyncio.Event, *, at_door: bool) -> int:
-    """Run the relay and return its exit status. It reads a pipe of ours, so it exits even if this process is killed."""
+    """Run the relay until it ends or `stop` is set, and return its exit status.
+
+    The relay reads a pipe from this process and exits when it closes, so it ends even if this process is killed.
+    """
     connections = open_door(place) if at_door else None
     numbers = (connections.fileno(),) if connections is not None else ()
     command = [*command, *(f"--handed-over={number}" for number in numbers)]

@@ -37,7 +37,7 @@ class Limits(Struct, frozen=True):
 
 
 def usual_limits() -> Limits:
-    """Raise this process's limit on open files as far as allowed, and return connection limits that fit within it."""
+    """Raise this process's limit on open files to the allowed maximum, and return connection limits that fit it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))

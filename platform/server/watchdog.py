@@ -19,12 +19,12 @@ from peer_agent.protocol.errors import Fault
 
 log = logging.getLogger(__name__)
 
-STUCK_S = 5.0  # the process restarts after this long without a turn of the loop; a claim lasts 10 s
+STUCK_S = 5.0  # the process restarts after this long without a turn of the loop; a host's claim lasts 10 s
 BEAT_S = 0.5
 
 
 async def watch_loop(stop: asyncio.Event, give_up: Callable[[], None] | None = None) -> None:
-    """Note each turn of the loop until `stop`. A thread calls `give_up` if no turn takes place for `STUCK_S`."""
+    """Count the event loop's turns until `stop`. A thread calls `give_up` if the loop takes no turn for `STUCK_S`."""
     beats = Beats()
     thread = threading.Thread(target=_watch, args=(beats, give_up or restart), name="watchdog", daemon=True)
     thread.start()

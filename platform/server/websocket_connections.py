@@ -23,7 +23,7 @@ HANDSHAKE_BYTES = HEAD_BYTES + 2 * MAX_HANDSHAKE  # most bytes in total before t
 
 
 class Sockets(WebSocketsSansIOProtocol):
-    """A WebSocket that closes with code 1009 on a message longer than its client may send at that point."""
+    """A WebSocket with limits on its client. It closes with code 1009 if a message is longer than currently allowed."""
 
     config: Config
     owner = ""
@@ -64,7 +64,10 @@ class Sockets(WebSocketsSansIOProtocol):
         self.timer = self.loop.call_later(wait_s, self._look, self.loop.time() + wait_s)
 
     def _look(self, due: float) -> None:
-        """Close the WebSocket if its agent has been silent. If this process was suspended, read first."""
+        """Close the WebSocket if its agent has been silent.
+
+        If this process was suspended, wait again, because bytes may have arrived that are not yet read.
+        """
         now = self.loop.time()
         if now - due > SILENT_S / 2:
             self.read_at = now

@@ -1,4 +1,4 @@
-"""A worker in threads of this process. It does the jobs in the table and receives wake-ups from other processes."""
+"""A worker in threads of this process. It does the jobs in the database, and other processes can wake it."""
 
 import contextlib
 import logging
@@ -70,7 +70,7 @@ def _consume(stopped: threading.Event) -> None:
     """Receive wake-ups through Celery until `stopped`. Restart its consumer whenever it ends.
 
     Restarting Redis ends the consumer, because kombu 5.7 fails to return messages that it has not acknowledged. No job
-    is lost, because jobs are in the table.
+    is lost, because jobs are stored in the database.
     """
     # Celery warns about pickle when run as root; this site accepts only JSON.
     warnings.filterwarnings("ignore", category=SecurityWarning)

@@ -1,4 +1,4 @@
-"""Installing the agent: bundles, the wheel built by setup, and command lines for each operating system."""
+"""Downloads for installing the agent: bundles, the wheel built by setup, and command lines for each system."""
 
 import hashlib
 import ipaddress
@@ -51,8 +51,8 @@ class Package(NamedTuple):
 class System(NamedTuple):
     """The command lines for one operating system.
 
-    `torch` installs the CPU build if PyPI's is for CUDA. It comes before `pip` on computers without an NVIDIA card.
-    Each line calls the environment's own programs, so it works in any terminal.
+    `torch` installs PyTorch's CPU build, on systems for which PyPI offers the CUDA build. Computers without an NVIDIA
+    card need it before `pip`. Each line calls the environment's own programs, so it works in any terminal.
     """
 
     name: str
@@ -101,7 +101,7 @@ def _packages(pattern: str) -> list[Package]:
 
 
 @lru_cache(maxsize=16)
-def _sha256(path: Path, size: int, changed_at_ns: int) -> str:  # noqa: ARG001  (they say when to look again)
+def _sha256(path: Path, size: int, changed_at_ns: int) -> str:  # noqa: ARG001  (parts of the cache's key)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -149,7 +149,7 @@ def is_near(request: HttpRequest) -> bool:
 
 
 def likely_system(agent: str) -> str:
-    """Guess the visitor's operating system from the user agent. The page shows its instructions first."""
+    """Guess the visitor's operating system from the user agent. The page shows that system's instructions first."""
     if "Windows" in agent:
         return "Windows"
     return "macOS" if "Macintosh" in agent else "Linux"

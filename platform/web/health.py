@@ -1,7 +1,7 @@
 """Checks on the site, read by its operators' pages, `/readyz` and `manage.py doctor`.
 
-Each check runs in its own thread, for at most two seconds. Meanwhile, readers get its last finding, so they never wait
-for a server that hangs. Only the page that lists all checks waits for new findings.
+Each check runs in its own thread, for at most two seconds. While it runs, readers get its last finding, so they never
+wait for a server that hangs. Only the page that lists all checks waits for new findings.
 """
 
 import contextlib
@@ -112,8 +112,8 @@ class Finding(NamedTuple):
 class Check:
     """A check and its last finding. At most one thread runs the check at a time.
 
-    If there is no response, the finding points to `see`, a setting or a file. `is_vital` means that the site then
-    cannot do its work.
+    If the check fails or takes too long, its finding points to `see`, a setting or a file. `is_vital` means that the
+    site cannot do its work if the check takes too long.
     """
 
     def __init__(
@@ -305,7 +305,7 @@ def check_logins() -> Finding:
 
 
 def check_relay() -> Finding:
-    """Look for relays in open runs. If there are none, a recent credential shows that a relay is running."""
+    """Look for relays connected to open runs. If no run is open, a recent credential shows that a relay is running."""
     runs = list(Run.objects.filter(state=Run.State.OPEN))
     here = presence.online_in(runs).values()
     linked = {peer.peer for peers in here for peer in peers if peer.role == presence.RELAY}
@@ -436,7 +436,7 @@ def _bytes_to_come() -> int:
 
 
 def backup_mark() -> Path:
-    """Return the path of a file touched by a backup's last command, so that it bears the backup's time."""
+    """Return the path of a file that each backup touches at its end. Its modification time is the backup's time."""
     return Path(settings.DATA) / "last-backup"
 
 
@@ -483,7 +483,10 @@ def check_clock() -> Finding:
 
 
 def _other_clock() -> tuple[str, float] | None:
-    """Return the name and UTC seconds of PostgreSQL's clock, else Redis's, else, on a networked site, the Hub's."""
+    """Return the name of another clock, and its time in UTC seconds.
+
+    This is PostgreSQL's clock, or else Redis's. A networked site without either uses the Hub's.
+    """
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute("SELECT extract(epoch FROM clock_timestamp())")
@@ -508,7 +511,7 @@ def _public_host() -> str:
 
 
 def _read(url: str) -> bytes:
-    # Others do not reach the site through whatever proxy programs on this machine may use.
+    # Ignore this machine's proxy settings, because other computers reach the site without them.
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with direct.open(url, timeout=LIMIT_S) as answer:
         content: bytes = answer.read(4096)

@@ -1,7 +1,7 @@
 """The response to `/metrics`: this process's figures, and figures that all processes share, from the database.
 
-Every site process reports the shared figures, so queries take their maximum over processes. Each scrape makes a fixed
-number of queries, about at most `RUNS` runs.
+Every site process reports the shared figures, so Prometheus queries must take their maximum over processes. Each scrape
+makes a fixed number of database queries, and covers at most `RUNS` runs.
 """
 
 import re
@@ -26,7 +26,7 @@ from runs.models import AveragedTotal, LogEntry, Run
 from runs.states import LIVE
 from web import health
 
-RUNS, RELAYS = 100, 500  # at most; the newest runs
+RUNS, RELAYS = 100, 500  # most runs (the newest), and most relays
 VERSIONS = 20  # of agents; rarer ones are counted together
 VERSION = re.compile(r"\d+(\.\d+){1,3}[a-z0-9.+]{0,12}")
 OTHER = "other"
@@ -34,7 +34,7 @@ DATABASE = [check for check in health.CHECKS if check.name == "database"]
 
 
 def exposition() -> bytes:
-    """Return the figures in Prometheus's text format. While the database is down, leave out those that it holds."""
+    """Return the figures in Prometheus's text format. While the database is down, leave out its figures."""
     registry = CollectorRegistry()
     gauge = partial(Gauge, registry=registry)
     links = gauge("manyhands_links", "Machines linked to this process, by role and version.", ["role", "version"])
@@ -56,7 +56,7 @@ def exposition() -> bytes:
 
 
 def _few(linked: Count[tuple[str, str]]) -> Count[tuple[str, str]]:
-    """Return the links by role and version, limiting the number of versions, since machines may claim any."""
+    """Return the number of links by role and version. Rare and odd versions are merged, since agents may claim any."""
     found: Count[tuple[str, str]] = Count()
     for place, ((role, version), number) in enumerate(linked.most_common()):
         is_usual = place < VERSIONS and VERSION.fullmatch(version) is not None

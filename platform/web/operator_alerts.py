@@ -1,6 +1,6 @@
-"""Alerts to operators, by the channels that they use, that a check of the site fails or passes again.
+"""Alerts to operators when a check of the site fails or passes again, on the channels that each operator has chosen.
 
-A job checks every minute. If the worker itself is dead, no alert is sent, so a monitor should query `/readyz` too.
+A job runs the checks every minute. If the worker is dead, no alert is sent, so a monitor should query `/readyz` too.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from web import health
 from web.health import State
 
 EVERY_S = 60.0
-SELDOM, SELDOM_S = ("clock", "mail"), 600.0  # they query the Hub and the mail server, which would mind more
+SELDOM, SELDOM_S = ("clock", "mail"), 600.0  # these query the Hub and the mail server, which might object to more
 LASTS = timedelta(seconds=EVERY_S)  # operators are told of a check once it has failed this long
 REST = timedelta(hours=1)  # between alerts about the same check
 
@@ -38,7 +38,8 @@ def watch_checks(_: Job) -> Outcome:
 def note_changes(found: Iterable[health.Checked], now: datetime) -> None:
     """Tell operators about checks that have failed for `LASTS`, and later about their recovery.
 
-    If a check fails again within `REST`, operators are not told until `REST` is over, and only if it still fails.
+    If a check fails again within `REST` of the last alert, the next alert waits until `REST` is over. It is sent only
+    if the check still fails.
     """
     known = {row.check_name: row for row in Trouble.objects.select_for_update()}
     for name, title, finding in found:

@@ -13,6 +13,6 @@ def code_of(address: str) -> segno.QRCode:
 
 
 def drawn(address: str, *, is_framed: bool = False) -> SafeString:
-    """Return an address's QR code as an SVG. On a dark page, it needs the light margin that `is_framed` adds."""
+    """Return an address's QR code as an SVG. `is_framed` adds a light margin, which cameras need on dark pages."""
     look: dict[str, Any] = FRAMED if is_framed else {"border": 0}
     return SafeString(code_of(address).svg_inline(**look, omitsize=True))

@@ -17,12 +17,12 @@ Point = tuple[float, float]
 
 GHOST = "ghost"  # class of the strokes for work still to be done
 STRIP, HERO, BAND, PLACES = 96, 150, 100, 60  # strokes in a drawing
-FIRST_DAYS = 30  # a shorter history also has places for the coming days
+FIRST_DAYS = 30  # a history of fewer days also has places for the coming days
 LOWEST = 0.55  # how far a loss curve falls, as a fraction of the drawing's height
 
 
 def strip(parts: Sequence[Part], left: float, label: str) -> SafeString:
-    """Draw the step in progress. `parts` has each person's samples so far; `left` is what the step still needs."""
+    """Draw the step in progress. `parts` has each person's samples so far; `left` counts the samples still needed."""
     tints = spread([*parts], left, STRIP)
     strokes = [
         (round(4 + place * 952 / (STRIP - 1), 1), 37, 37 if tint == GHOST else round(30 - 24 * noise(place), 1), tint)
@@ -38,7 +38,7 @@ def strip(parts: Sequence[Part], left: float, label: str) -> SafeString:
 def history(stretches: Sequence[Sequence[Part]], label: str) -> SafeString:
     """Draw the latest steps in stretches, oldest first. A stroke's height shows the samples in its stretch.
 
-    The tints are spread over all stretches, so each has as many strokes as its share requires, to within one.
+    Tints are spread over all stretches. Each tint has as many strokes as its share requires, to within one.
     """
     count = STRIP // max(len(stretches), 1)
     most = max((sum(amount for _, amount in parts) for parts in stretches), default=0) or 1
@@ -60,10 +60,11 @@ def history(stretches: Sequence[Sequence[Part]], label: str) -> SafeString:
 def hero(
     points: Sequence[Point], last: int, parts: Sequence[Part], label: str, *, state: str = "running"
 ) -> SafeString:
-    """Draw a run: strokes below its loss curve. `points` has steps and losses; `last` is the run's last step.
+    """Draw a run as strokes below its loss curve. `points` has steps and losses; `last` is the run's last step.
 
-    A run that is less than half done is drawn up to twice its current step. Phones show only every other stroke.
-    `state` is `running`, `waiting`, `paused`, `failed` or `finished`. A waiting run has a place for the reader.
+    If less than half of the run is done, the drawing ends at twice the current step. Phones show only every other
+    stroke. `state` is `running`, `waiting`, `paused`, `failed` or `finished`. In a waiting run, an extra stroke stands
+    for the reader.
     """
     width, height = 1184, 200
     y = _below(points, height, last)
@@ -133,13 +134,16 @@ def times(seconds: Sequence[float], middle: float, label: str) -> SafeString:
 
 
 def marked(name: int | str, part: float) -> list[int | str]:
-    """Return the strokes of a `band` with the given fraction (0 to 1) of them, but at least one, in this tint."""
+    """Return the names for a `band`: `name` for the given fraction (0 to 1) of its strokes, and `rest` for the others.
+
+    At least one stroke gets `name`.
+    """
     part = max(part, 1 / BAND)
     return spread([(name, part), ("rest", 1 - part)], 0, BAND)
 
 
 def band(names: Sequence[int | str], points: Sequence[Point], label: str) -> SafeString:
-    """Draw a whole run below its loss curve, with a stroke for each name: a tint, or `rest`."""
+    """Draw a whole run as strokes below its loss curve, one for each name in `names`: a tint, or `rest`."""
     width, height, count = 1000, 120, len(names)
     y = _below(points, height, 1)
     last = points[-1][0] if points else 1
@@ -180,7 +184,7 @@ def bars(heights: Sequence[int], width: int) -> SafeString:
 
 
 def art(kind: str = "whole", label: str = "") -> SafeString:
-    """Draw loose strokes that become one curve. In the kind `lost`, one stroke has left its place in the curve."""
+    """Draw loose strokes that gather into one curve. In the kind `lost`, one stroke has left its place in the curve."""
     width, height, count = 704, 176, 76
 
     def y(part: float) -> float:
@@ -255,12 +259,15 @@ def places(tints: Sequence[int], goal: int) -> SafeString:
 
 
 def sketch(objective: str) -> SafeString:
-    """Draw what a kind of recipe learns. Unknown kinds look like text."""
+    """Draw what a kind of recipe learns. An unknown kind gets the drawing for text."""
     return _svg("strokes fine", 152, 40, f'<path d="{KINDS.get(objective, KINDS["causal_lm"])}"/>', stretch=False)
 
 
 def spread(parts: Sequence[Part], left: float, count: int) -> list[int | str]:
-    """Divide `count` strokes by largest remainders and mix them in a fixed order. Those for `left` come last."""
+    """Divide `count` strokes among the parts by largest remainders, and mix them in a fixed order.
+
+    The strokes for `left`, the work still to be done, come last.
+    """
     whole = sum(amount for _, amount in parts)
     filled = count if left <= 0 else min(count, round(count * whole / (whole + left))) if whole else 0
     if not whole:
@@ -278,7 +285,7 @@ def spread(parts: Sequence[Part], left: float, count: int) -> list[int | str]:
 
 
 def noise(place: int, salt: int = 0) -> float:
-    """Return a number in [0, 1) that looks random but is always the same for a given place."""
+    """Return a number in [0, 1) that looks random but depends only on the arguments."""
     mixed = (place * 2_654_435_761 + salt * 40_503 + 12_345) & 0xFFFF_FFFF
     return ((mixed ^ mixed >> 15) * 2_246_822_519 & 0xFFFF_FFFF) / 2**32
 
@@ -298,7 +305,7 @@ def _class(tint: int | str) -> str:
 
 
 def _below(points: Sequence[Point], height: int, last: float) -> Callable[[float], float]:
-    """Return a function from a step to the height of the loss curve there. Without points, use an example curve."""
+    """Return a function from a step to the loss curve's y position. Without points, it describes an example curve."""
     if not points:
         return lambda step: 8 + (height - 32) * (1 - 0.2 ** (2 * step / max(last, 1)))
     losses = [loss for _, loss in points]

@@ -1,4 +1,4 @@
-"""Texts from the agent's packages, translated from the agent's and the site's catalogues. Also sizes as text."""
+"""Translate texts from the agent's packages, using the agent's and the site's catalogues. Also write sizes as text."""
 
 from functools import cache
 from gettext import NullTranslations
@@ -13,7 +13,7 @@ from peer_agent.protocol.errors.translation import in_words, refilled
 from peer_agent.protocol.recipe import Material, Recipe
 from peer_agent.site_work.intake import verdict
 
-BROKEN = "\N{REPLACEMENT CHARACTER}"  # stands for bytes of a text that are not whole characters
+BROKEN = "\N{REPLACEMENT CHARACTER}"  # stands for bytes in a text that do not form a whole character
 
 
 def in_words_of_page(fault: Fault) -> Fault:
@@ -31,13 +31,13 @@ def titled_in_words_of_page(fault: Fault) -> str:
 
 
 def reason_in_words_of_page(reason: str) -> str:
-    """Return the reason why a run is waiting, in the active language. It may be a numbered error."""
+    """Return the reason why a run is waiting, in the active language. The reason may be a numbered error."""
     fault = Fault.read(reason)
     return str(in_words_of_page(fault)) if fault.code in CATALOGUE else reasons.in_words(reason, _translated)
 
 
 def verdict_in_words_of_page(words: str) -> str:
-    """Return wording from a verdict, such as a format or a reason to leave data out, in the active language."""
+    """Return a text from a verdict on data, such as a format or a reason to leave rows out, in the active language."""
     return "; ".join(verdict.in_words(each, _translated) for each in words.split("; "))
 
 
@@ -59,7 +59,7 @@ def summary_of_page(recipe: Recipe) -> str:
 
 
 def loss_unit_of_page(recipe: Recipe) -> tuple[str, str]:
-    """Return the unit over which a loss is averaged, in the singular and plural, such as “token” and “tokens”."""
+    """Return the name of the unit over which a loss is averaged, such as “token”, and its plural."""
     one, many = recipe.loss_unit
     return gettext(one), gettext(many)
 

@@ -10,7 +10,7 @@ from peer_agent.protocol.wire import HEADER
 
 
 class Arrived(Struct):
-    """Bytes received from one sender, including headers, and when the first and last bytes arrived."""
+    """The bytes received from one sender, including headers, and the times of the first and last of them."""
 
     size: int
     first_at: float
@@ -30,7 +30,11 @@ def arrivals_of(
     late: Mapping[PeerId, float] | None = None,
     held_s: Mapping[PeerId, float] | None = None,
 ) -> tuple[m.Arrival, ...]:
-    """Return the counts to report, by sender. `late`: fractions of the plan's time. `held_s`: pauses in reading."""
+    """Return one report per sender of the bytes that arrived.
+
+    `planned_at`: the time of the plan, in monotonic seconds. `late`: how late each sender's latest gradient chunk was,
+    as a fraction of the plan's time. `held_s`: seconds for which the receiver paused reading from each sender.
+    """
     return tuple(
         m.Arrival(
             sender,

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from peer_agent.protocol.identifiers import PeerId
 
 FULL = 0.85  # fraction of the estimate at which a direction counts as full
-STEADY = 0.8  # least fraction of a direction's bytes in flows that lasted to the end if it was never idle
-EDGE = 0.025  # fraction of a direction's bytes to ignore at either end, when only a few flows are running
+STEADY = 0.8  # a direction was never idle if flows that lasted to the end carried at least this fraction of its bytes
+EDGE = 0.025  # fraction of a direction's bytes to ignore at the start and end, when only a few flows are running
 TO_THE_END = 0.85  # a flow lasted to the end if it took at least this fraction of the direction's time
 SHORTEST_S = 0.25  # a shorter flow measures start-up rather than capacity
 IN_TIME = 1.12  # times the planned seconds; a flow that takes longer counts as delayed
 PAUSE_S = 0.1  # extra seconds of slack, for hiccups of a machine or clock
-OFTEN_FULL = 0.3  # fraction of the time for which each flow in a full direction finds it full
+OFTEN_FULL = 0.3  # in a full direction, each flow finds the link full for at least this fraction of its time
 FASTER = 1.2  # times the estimate; if a direction is faster than this, the estimate was wrong
 MOST_RISE = 4.0  # times the estimate: the largest rise per round, since receivers may report false times
 WEIGHT = 0.7  # weight of a new measurement relative to the old estimate
@@ -42,11 +42,14 @@ class Flow(Struct, frozen=True):
     last_s: float
     asked_s: float = 0.0  # planned seconds; 0 means as fast as possible
     in_step: bool = False  # the sender keeps its flows level, so none gets far ahead of the others
-    full_s: float | None = None  # seconds for which the link was too full for more, if reported by the sender
+    full_s: float | None = None  # seconds for which the link was too full to take more bytes, if reported by the sender
 
     @property
     def is_held_up(self) -> bool:
-        """True if the flow took longer than planned, and not just because its sender keeps all its flows level."""
+        """True if a link delayed the flow: it took longer than planned.
+
+        A flow does not count if its sender only slowed it down to keep all its flows level.
+        """
         took_s, pause_s = self.last_s - self.first_s, PAUSE_S if self.asked_s else 0.0
         only_kept_step = self.full_s is not None and self.full_s < OFTEN_FULL * took_s
         return took_s > max(IN_TIME * self.asked_s + pause_s, SHORTEST_S) and not only_kept_step
@@ -83,7 +86,7 @@ class Load(Struct):
 
     @property
     def bps(self) -> float:
-        """Bytes per second, assuming evenly spread flows.
+        """Bytes per second, if each flow was spread evenly over its time.
 
         The first and last bytes are ignored, because they may trickle in.
         """
@@ -95,14 +98,17 @@ class Load(Struct):
 
     @property
     def is_steady(self) -> bool:
-        """True if flows that lasted to the end carried most of the bytes, so that the direction was never idle."""
+        """True if the direction was never idle: flows that lasted to the end carried most of its bytes."""
         until = self.first_s + TO_THE_END * self.seconds
         lasting = sum(flow.received for flow in self.flows if flow.last_s >= until)
         return lasting >= STEADY * self.received
 
     @property
     def busy_bps(self) -> float:
-        """Bytes per second until the flows with most of the bytes ended. The direction may have been idle later."""
+        """Bytes per second up to the time when flows with most of the bytes had ended.
+
+        The direction may have been idle after that.
+        """
         remaining, until = self.received, self.last_s
         for flow in sorted(self.flows, key=lambda flow: flow.last_s):
             until, remaining = flow.last_s, remaining - flow.received
@@ -119,7 +125,7 @@ class Load(Struct):
 
     @property
     def is_of_averages(self) -> bool:
-        """True if these flows carry only averages. A plan sends at most one vector over such a downlink."""
+        """True if these flows carry only averages. A plan sends at most one vector of averages over a downlink."""
         return not any(flow.in_step for flow in self.flows)
 
     def bps_during(self, periods: Sequence[Flow]) -> NDArray[np.float64]:
@@ -130,7 +136,10 @@ class Load(Struct):
         return carried / (last - first)
 
     def _carried(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the times at which flows begin or end, and the bytes received by then. O(flows log flows)."""
+        """Return the times at which flows begin or end, and how many bytes had been received by each of these times.
+
+        O(flows log flows).
+        """
         size = np.array([flow.received for flow in self.flows], np.float64)
         began, ended = _lasted(self.flows)
         times, changes = np.concatenate([began, ended]), np.concatenate([size, -size]) / np.tile(ended - began, 2)
@@ -148,7 +157,10 @@ def _lasted(periods: Sequence[Flow]) -> tuple[NDArray[np.float64], NDArray[np.fl
 
 
 def is_in_time(known: Capacity, load: Load, late: AbstractSet[Flow]) -> bool:
-    """Return True if a direction or pair was fully used and still on time, so that its capacity may be higher."""
+    """Return True if a direction or pair was fully used, and yet most of its bytes were on time.
+
+    Its capacity may then be higher than estimated.
+    """
     is_used = load.is_asked and load.bps >= FULL * known.bps
     return is_used and load.part_of(late) <= 1 - STEADY
 

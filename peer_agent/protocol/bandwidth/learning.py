@@ -36,7 +36,7 @@ from peer_agent.protocol.bandwidth.pairs import learn_pairs, limits_of, narrow_f
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Pair
 
-BUSY = 0.5  # fraction of the estimate above which a direction could have shown that it has more
+BUSY = 0.5  # above this fraction of its estimate, a direction had the chance to show that it is faster
 MOST = 0.5  # anything above this fraction of the bytes counts as most of them
 NEARLY_FULL = 0.7  # fraction of the estimate that a direction shared by bursts and steady flows can carry
 HOPE = 2.0  # multiple of a lower bound that plans assume, so that rounds test for a faster link
@@ -57,7 +57,7 @@ def learn(
     loads = loads_of(flows)
     held_up = _held_up(capacities, loads)
     narrow = narrow_flows(capacities, loads, held_up)
-    # The plan did not know these limits, so all of these senders' flows were kept level with the limited ones.
+    # The plan did not know these pairs' limits, so their senders kept all their flows level with the limited ones.
     waiting = {flow.sender for flow in narrow if (flow.sender, flow.receiver) not in limits_of(pairs)}
     learn_pairs(pairs, loads, held_up, narrow, at)
     held_up -= narrow
@@ -105,7 +105,10 @@ def learn_probe(capacities: dict[Direction, Capacity], flow: Flow, at: float) ->
 
 
 def _is_in_vain(known: Capacity, load: Load, hoped_s: float) -> bool:
-    """Return True if a direction took longer than the plan hoped and was used enough for this to matter."""
+    """Return True if the plan hoped for more speed than a direction had.
+
+    The direction took longer than hoped, and was used enough for this to matter.
+    """
     if not hoped_s or load.received <= known.bps * hoped_s or load.bps < BUSY * known.bps:
         return False
     return load.seconds > IN_TIME * hoped_s + PAUSE_S
@@ -126,7 +129,10 @@ def _raise(known: Capacity, load: Load, at: float) -> None:
 
 
 def _held_up(capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load]) -> set[Flow]:
-    """Return the flows delayed by a link, except those that their sender slowed to match a flow to a full downlink."""
+    """Return the flows that a link delayed.
+
+    Omit flows that their sender only slowed down to keep them level with another of its flows, into a full downlink.
+    """
     slow = {flow for load in loads.values() for flow in load.flows if flow.is_held_up}
     full = {flow for flow in slow if flow.in_step and use(capacities, loads, (flow.receiver, "down")) >= FULL}
     waits_for: dict[PeerId, set[PeerId]] = defaultdict(set)
@@ -145,7 +151,7 @@ def _held_up(capacities: Mapping[Direction, Capacity], loads: Mapping[Direction,
 def _slowing(
     capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], held_up: AbstractSet[Flow]
 ) -> set[Direction]:
-    """Return a small set of directions that explains why flows were slower than their directions allow.
+    """Return a small set of directions that explains why flows were slow although their directions seemed to have room.
 
     Choose the direction that carried most of the slow bytes, and repeat with the rest. Skip a direction if the other
     ends of its flows were nearly full, and fuller, because shared links lose some capacity. O(directions x flows).
@@ -170,7 +176,7 @@ def _others_are_fuller(
     direction: Direction,
     slow: AbstractSet[Flow],
 ) -> bool:
-    """Return True if, for most of the slow bytes, the other end was nearly full, and fuller than this direction."""
+    """Return True if most of the slow bytes had another end that was nearly full, and fuller than this direction."""
     known = max(use(capacities, loads, direction), NEARLY_FULL)
     its = {flow: other for flow, other in _other_ends(loads[direction], direction) if flow in slow}
     fuller = sum(flow.received for flow, other in its.items() if use(capacities, loads, other) > known)
@@ -184,19 +190,22 @@ def _other_ends(load: Load, direction: Direction) -> Iterator[tuple[Flow, Direct
 def _others_have_room(
     capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], direction: Direction
 ) -> bool:
-    """Return True if, for most of the bytes, the other end had room and so was not the bottleneck."""
+    """Return True if most of the bytes had another end with room, which was therefore not the bottleneck."""
     load = loads[direction]
     free = sum(flow.received for flow, other in _other_ends(load, direction) if use(capacities, loads, other) < FULL)
     return free >= STEADY * load.received
 
 
 def is_limit(known: Capacity | None) -> bool:
-    """Return True if a round has hit a direction's real limit, or asked for more speed without getting it."""
+    """Return True if the estimate is a direction's real limit.
+
+    A round has then reached that limit, or has asked for more speed without getting it.
+    """
     return known is not None and (known.is_tried or not known.is_floor)
 
 
 def hope_of(*, trains: bool) -> float:
-    """Return how many times faster than its lower bound a plan assumes a peer's link to be.
+    """Return the factor by which a plan assumes a peer's link to be faster than its lower bound.
 
     Peers that only reduce get a larger factor. Otherwise, no round would reveal that such a peer is faster than the
     trainers that it was measured with.
@@ -207,7 +216,10 @@ def hope_of(*, trains: bool) -> float:
 def budget_bps(
     capacities: Mapping[Direction, Capacity], direction: Direction, reserve: float = 0.0, *, hope: float = 1.0
 ) -> float:
-    """Return the bytes per second that a plan may use after the reserve; 0 if unknown. `hope` raises lower bounds."""
+    """Return the bytes per second that a plan may use, less the `reserve`, or 0 if there is no estimate.
+
+    `hope`: the factor by which to raise an estimate that is only a lower bound.
+    """
     known = capacities.get(direction)
     if known is None:
         return 0.0

@@ -22,16 +22,19 @@ from peer_agent.protocol.bandwidth.flows import (
 from peer_agent.protocol.plan import Pair
 
 ROOM = 0.7  # fraction of the estimate above which a direction may itself have delayed the flow
-FREE = 0.25  # least fraction of a direction's bytes that was on time
+FREE = 0.25  # a direction may have had room if at least this fraction of its bytes was on time
 ROUNDS_KEPT = 100  # pairs are forgotten after this many rounds without a measurement
-HOPE = 1.1  # times an on-time pair's speed: what the next plan assumes
+HOPE = 1.1  # the next plan assumes this many times the speed of a pair that was on time
 MOST_PAIRS = 2048  # maximum number of pairs remembered; those measured longest ago are forgotten first
 
 
 def narrow_flows(
     capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], held_up: AbstractSet[Flow]
 ) -> set[Flow]:
-    """Return delayed flows that no link explains; an empty set if any has no planned pace. O(flows log flows)."""
+    """Return the delayed flows that neither end's link explains. O(flows log flows).
+
+    Return an empty set if any flow has no planned pace.
+    """
     if not all(flow.asked_s for load in loads.values() for flow in load.flows):
         return set()
     free = {direction for direction, load in loads.items() if load.part_of(held_up) <= 1 - FREE}
@@ -40,7 +43,7 @@ def narrow_flows(
 
 
 def _crowded(known: Capacity | None, load: Load) -> list[Flow]:
-    """Return the flows during which the direction was nearly full, which may be what delayed them."""
+    """Return the flows during which the direction was nearly full. The full link may be the cause of their delay."""
     if known is None or not known.bps:
         return load.flows
     uses = load.bps_during(load.flows) / known.bps
@@ -66,7 +69,10 @@ def learn_pairs(
 
 
 def _measured(known: Capacity | None, load: Load, *, is_full: bool, at: float) -> Capacity | None:
-    """Return the new estimate for a pair, or None if a first suspicion was not confirmed."""
+    """Return the new estimate for a pair, or None if there is nothing to remember.
+
+    That is so if the pair was never limited, or if its next use did not confirm the limit.
+    """
     if known is None:
         return Capacity(load.bps, is_floor=False, measured_at=at) if is_full else None
     is_tried = known.is_tried or is_full
@@ -80,7 +86,10 @@ def _measured(known: Capacity | None, load: Load, *, is_full: bool, at: float) -
 
 
 def limits_of(pairs: Mapping[Pair, Capacity], *, hopes: bool = False) -> dict[Pair, float]:
-    """Return the confirmed pair limits in bytes per second. `hopes`: raise limits that may be too low."""
+    """Return the confirmed limits of pairs, in bytes per second.
+
+    `hopes`: True to raise those limits that may be too low.
+    """
     return {
         pair: known.bps * (HOPE if hopes and known.is_floor else 1.0) for pair, known in pairs.items() if known.is_tried
     }

@@ -1,4 +1,4 @@
-"""Measure an idle link between two peers chosen by the coordinator. They send one after the other (rule 31)."""
+"""Measure an idle link between two peers, as the coordinator requests. One peer sends, then the other (rule 31)."""
 
 from msgspec import Struct, field
 
@@ -19,7 +19,7 @@ LAST = 1  # the slot number of the last frame
 
 
 class Expected(Struct):
-    """An expected probe: the peer at the other end, the deadline, and the bytes received so far."""
+    """A probe that this peer expects: the peer at the other end, the deadline, and the bytes received so far."""
 
     partner: PeerId
     until: float
@@ -29,7 +29,7 @@ class Expected(Struct):
 
 
 class Probes(Struct):
-    """The probes expected now, by number."""
+    """The probes that this peer expects now, by number."""
 
     open: dict[int, Expected] = field(default_factory=dict)
 
@@ -43,7 +43,7 @@ def expect(probes: Probes, message: m.Probe, now: float) -> None:
 
 
 def is_expected(probes: Probes, partner: PeerId, number: int, now: float) -> bool:
-    """Return True if this peer now expects this probe from `partner`. Probe frames are sent to no other peer."""
+    """Return True if this peer now expects probe `number` from `partner`. Frames of other probes are not counted."""
     expected = probes.open.get(number)
     return expected is not None and expected.partner == partner and now < expected.until
 
@@ -51,8 +51,8 @@ def is_expected(probes: Probes, partner: PeerId, number: int, now: float) -> boo
 def frame_came(probes: Probes, partner: PeerId, frame: Frame, now: float) -> tuple[int, float] | None:
     """Count a probe frame. After the last one, return the measured bytes and seconds, unless the probe was too short.
 
-    Only the slower half of a probe counts, because a machine that was briefly busy then reads all the waiting bytes at
-    once.
+    Only the slower half of a probe counts. A machine that was briefly busy reads all the waiting bytes at once, which
+    would look too fast.
     """
     if not is_expected(probes, partner, frame.step, now):
         return None

@@ -1,1 +1,1 @@
-"""The coordinator: a deterministic function of a run's state. It only decides; it transfers and stores nothing."""
+"""The coordinator: a deterministic function of a run's state. It only decides; the host sends and stores data."""

@@ -55,17 +55,23 @@ from peer_agent.protocol.recipe import encode_recipe
 
 TICK_S = 0.25
 SWEEP_S = 1.0  # seconds between visits to every member
-GAP_TICKS = 3  # ticks; after a longer gap between events, the host itself must have been suspended
+GAP_TICKS = 3  # in ticks; after a longer gap between events, the host itself must have been suspended
 
 
 def advance(state: RunState, event: e.Event, now: float, seed: int) -> list[e.Command]:
-    """Process one event. `now`: monotonic seconds. `seed`: an integer for random choices."""
+    """Process one event. Return the commands that the host must execute, in order.
+
+    `now`: monotonic seconds. `seed`: an integer for random choices.
+    """
     _tell_time(state, now)
     return _take(state, event, seed) + _move(state)
 
 
 def _tell_time(state: RunState, now: float) -> None:
-    """Advance the state's time, except while the host was suspended, so that no peer becomes late (rule 22)."""
+    """Advance the state's time, except for the time during which the host was suspended.
+
+    Otherwise, peers would count as late because of the host's suspension (rule 22).
+    """
     if state.clock is None:
         state.clock = state.now = state.accumulating_since = state.batch_since = state.moved_at = now
         state.recover_until = now + WINDOW_S
@@ -111,7 +117,11 @@ def _take(state: RunState, event: e.Event, seed: int) -> list[e.Command]:  # noq
 
 
 def _join(state: RunState, event: e.Joined) -> list[e.Command]:
-    """Add or update a member. If it is reducing, make a new plan, because it may have restarted or lost messages."""
+    """Add or update a member.
+
+    If the open round waits for averages from this member, make a new plan. The member may have restarted or lost
+    messages.
+    """
     known = state.members.get(event.peer)
     commands = _lose(state, event.peer, final=True) if known is not None and known.role is not event.role else []
     is_back = event.peer in state.members and awaits(state, event.peer)
@@ -169,7 +179,10 @@ def _lose(state: RunState, peer: PeerId, *, final: bool) -> list[e.Command]:
 
 
 def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
-    """Apply the organizer's settings. Peers need no new step target, because each record states the learning rate."""
+    """Apply the organizer's settings.
+
+    Peers are not sent a new step target, because each record states the learning rate.
+    """
     before, state.goal, state.scheduled = state.goal, event.goal, event.scheduled
     state.trusted = event.trusted
     if event.target_steps and event.target_steps != state.recipe.target_steps:
@@ -213,7 +226,7 @@ def _move(state: RunState) -> list[e.Command]:
 
 
 def _tick(state: RunState, seed: int) -> list[e.Command]:
-    """Do the coordinator's periodic work. Ignore a clock tick that comes too soon after the last one."""
+    """Do the coordinator's periodic work. Do nothing if the last clock tick was too recent."""
     if state.now < state.look_at:
         return []
     state.look_at = state.now + TICK_S / 2
@@ -228,7 +241,7 @@ def _tick(state: RunState, seed: int) -> list[e.Command]:
 
 
 def _sweep(state: RunState) -> list[e.Command]:
-    """Visit every member: evict lost members, mark silent ones, and share the batch among the rest."""
+    """Visit every member: evict lost members, mark silent ones, and divide the batch among the rest."""
     state.sweep_at = state.now + SWEEP_S
     commands = reappoint(state)
     for member in list(state.members.values()):

@@ -15,7 +15,7 @@ Goal = Literal["running", "paused", "finishing"]  # finishing: the current step 
 
 
 class Joined(Struct, frozen=True):
-    """An authenticated peer has sent a hello, whether or not for the first time."""
+    """An authenticated peer has sent a hello: its first one or a repeated one."""
 
     peer: PeerId
     person: str
@@ -51,7 +51,7 @@ class Reserved(Struct, frozen=True):
 class Persisted(Struct, frozen=True):
     """The database's answer to a Persist command.
 
-    `stale` means that another host has the run; `refused`, that the record is invalid.
+    `stale`: another host has taken over the run. `refused`: the record is invalid.
     """
 
     outcome: Literal["committed", "stale", "failed", "refused"]
@@ -69,8 +69,8 @@ class Target(Struct, frozen=True):
 class Directed(Struct, frozen=True):
     """The organizer's settings. A `target_steps` of 0 or an empty `mix` (source weights) changes nothing.
 
-    `scheduled` is the reason shown while the run is paused until its start time, which it states. `trusted`: the people
-    with looser limits in a run that strangers may join (rule 12), or None for everyone.
+    `scheduled`: the reason shown while the run waits for its start time; it states that time. `trusted`: the people who
+    get looser limits in a run that strangers may join (rule 12). None means everyone.
     """
 
     goal: Goal
@@ -106,7 +106,7 @@ class Replayed(Struct, frozen=True):
 
 
 class Paged(Struct, frozen=True):
-    """The host has sent a page of the log, with fewer records than requested if they were too large."""
+    """The host has sent a peer a page of the log. The page is shorter than requested if the records were too large."""
 
     peer: PeerId
     last: int  # index of the page's last record
@@ -119,7 +119,7 @@ class SnapshotStored(Struct, frozen=True):
 
 
 class Adopted(Struct, frozen=True):
-    """The database's answer to an Adopt command: how many of the peer's records it has appended."""
+    """The database's answer to an Adopt command: how many of the peer's records were appended."""
 
     peer: PeerId
     count: int
@@ -161,9 +161,9 @@ class Send(Struct, frozen=True):
 
 
 class Announce(Struct, frozen=True):
-    """Sign the plan.
+    """Sign the plan and send it.
 
-    Send all slots to `keepers` (reducers and peers that keep the log). Send each of `peers` only its own slot.
+    The `keepers` (reducers and peers that keep the log) receive all slots. Each of `peers` receives only its own slot.
     """
 
     keepers: tuple[PeerId, ...]
@@ -187,7 +187,10 @@ class Adopt(Struct, frozen=True):
 
 
 class Branch(Struct, frozen=True):
-    """Tell people about records that a relay deleted, because the log had gone on without them (rule 16)."""
+    """Report on the timeline which signed records are lost (rule 16).
+
+    A relay deleted these records from its disk, because the log had continued without them.
+    """
 
     records: tuple[Entry, ...]
 
@@ -223,7 +226,7 @@ class Agreed(Struct, frozen=True):
 class Note(Struct, frozen=True):
     """Add a line to the run's public timeline. `names`: the people named in the text.
 
-    `cause` says why a round is void, in one word for programs; it takes only a few values.
+    `cause`: why a round is void, as one of a few fixed words that programs can evaluate.
     """
 
     kind: str
@@ -243,14 +246,14 @@ class Finish(Struct, frozen=True):
 
 
 class Replay(Struct, frozen=True):
-    """Rebuild an entry's state from the log, because replicas disagree on it or no trainer is left to upload it."""
+    """Rebuild the state after a log entry, because replicas disagree on it or no trainer is left to upload it."""
 
     index: int
     step: int
 
 
 class Elected(Struct, frozen=True):
-    """Allow only this machine to upload the state at this entry."""
+    """Allow only this machine to upload the state after this log entry."""
 
     peer: PeerId
     index: int
@@ -258,7 +261,10 @@ class Elected(Struct, frozen=True):
 
 
 class Admitted(Struct, frozen=True):
-    """Accept an upload with this SHA-256 and size (bytes), as reported by a majority, as an entry's snapshot."""
+    """Accept an upload as a log entry's snapshot only if it has this SHA-256 and size (bytes).
+
+    A majority has reported both.
+    """
 
     index: int
     step: int

@@ -14,8 +14,8 @@ from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest
 from peer_agent.protocol.messages import Shard, Snapshot
 from peer_agent.protocol.recipe import Recipe
 
-GRACE_ROUNDS = 3  # rounds that leases last after a session ends, or commits after a host ends
-LATELY = 10  # people with work in one of this many latest commits may vote (rule 17)
+GRACE_ROUNDS = 3  # leases outlast a peer's session by this many rounds, or their host by this many commits
+LATELY = 10  # people with work in at least one of the latest `LATELY` commits may vote (rule 17)
 
 
 class StoredFacts(Struct, frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ def restored(facts: StoredFacts) -> RunState:
 
 
 def _sources(facts: StoredFacts) -> list[leases.Source]:
-    """Return the sources that the recipe mixes, or an empty list if it has no weights: all shards form one source."""
+    """Return the data sources that the recipe mixes. Without weights, return none: all shards form one source."""
     weights = facts.recipe.mix
     if not weights or len(facts.sources) != len(facts.shards) or max(facts.sources, default=0) >= len(weights):
         return []
@@ -116,7 +116,10 @@ def inclusions_of(record: Record) -> dict[AccumulatorId, Inclusion]:
 
 
 def carried_of(state: RunState, accumulator: AccumulatorId) -> tuple[int, float]:
-    """Return how many of an accumulator's tokens updates may have left out, and its samples per token (rule 9)."""
+    """Return how many of an accumulator's tokens the latest updates may have left out, and its samples per token.
+
+    These tokens are carried over to the next update (rule 9).
+    """
     tokens, ratio = 0, 0.0
     for inclusions in state.inclusions:
         entry = inclusions.get(accumulator)

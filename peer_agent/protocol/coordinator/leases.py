@@ -29,14 +29,14 @@ class Source(Struct):
     weight: float = 1.0  # relative to the other sources; 0 to lease no samples
     epoch: int = 0
     left: int = 0  # samples not yet leased in the epoch; also 0 before it begins
-    waiting: dict[int, None] = field(default_factory=dict)  # shards without an owner; the last one is dealt next
+    waiting: dict[int, None] = field(default_factory=dict)  # shards without an owner; the last one is assigned next
     begun: set[int] = field(default_factory=set)  # shards with an owner and samples left
     own: dict[AccumulatorId, list[int]] = field(default_factory=dict)  # each accumulator's shards, in order
     turn: float = 0.0  # samples leased since the weights last changed, divided by the weight
 
 
 class LeaseBook(Struct):
-    """All of a run's leases. `sizes`: samples per shard. Positions refer to the shard's order in the epoch."""
+    """All of a run's leases. `sizes`: samples per shard. A unit's positions refer to its shard's order in its epoch."""
 
     sizes: tuple[int, ...]
     unit_samples: int
@@ -44,7 +44,7 @@ class LeaseBook(Struct):
     granted: dict[tuple[int, int], int] = field(default_factory=dict)
     reserved: dict[tuple[int, int], int] = field(default_factory=dict)
     returned: list[Unit] = field(default_factory=list)  # a heap: smallest unit leased first
-    orphans: list[Unit] = field(default_factory=list)  # ascending; below the marks after a restart and not yet claimed
+    orphans: list[Unit] = field(default_factory=list)  # ascending; maybe leased before a restart, not yet claimed
     held: dict[AccumulatorId, set[Unit]] = field(default_factory=dict)
     held_samples: dict[AccumulatorId, int] = field(default_factory=dict)
     failures: dict[Unit, int] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class LeaseBook(Struct):
             self.held_samples[accumulator] = self.held_samples.get(accumulator, 0) + more
 
     def outstanding(self, accumulator: AccumulatorId) -> int:
-        """Return how many units are leased to the accumulator now, whether computed or not."""
+        """Return how many units are leased to the accumulator now, including those already computed."""
         return len(self.held.get(accumulator, ()))
 
     def _fresh(self, accumulator: AccumulatorId) -> Unit | None:
@@ -105,7 +105,10 @@ class LeaseBook(Struct):
         return Unit(source.epoch, shard, start, stop)
 
     def _dealt_from(self, source: Source, accumulator: AccumulatorId) -> int | None:
-        """Return the shard to lease from: the accumulator's own, or else a begun one with the most samples left."""
+        """Return the shard to lease from: one of the accumulator's own, or else the begun one with most samples left.
+
+        Return None if none of these shards has a unit below the marks.
+        """
         own = self._own(source, accumulator)
         for shard in own:
             if self._may_deal(source.epoch, shard):
@@ -139,7 +142,7 @@ class LeaseBook(Struct):
         return sum(self._rest(source.epoch, shard) for shard in shards)
 
     def _own(self, source: Source, accumulator: AccumulatorId, samples: int = 1) -> list[int]:
-        """Return the accumulator's shards, after adding free ones until they have `samples` samples left."""
+        """Return the accumulator's shards. First assign it free ones until its shards have `samples` samples left."""
         own = self._unfinished(source, accumulator)
         rest = self._rest_of(source, own)
         while rest < samples and source.waiting:
@@ -153,8 +156,11 @@ class LeaseBook(Struct):
         return [shard for shard in source.own.get(accumulator, ()) if self._rest(source.epoch, shard)]
 
     def coming(self, accumulator: AccumulatorId, machines: int) -> tuple[int, ...]:
-        """Return the shards of the accumulator's next units, soonest first. If enough are free, assign more."""
-        coming: list[tuple[float, int]] = []  # samples, over all sources, before the shard is needed; and the shard
+        """Return the shards that the accumulator's next units will come from, soonest first.
+
+        If enough shards are free for all `machines`, assign it some in advance.
+        """
+        coming: list[tuple[float, int]] = []  # samples leased from all sources until the shard is needed, and the shard
         for source in (each for each in self.sources if each.weight):
             own = self._unfinished(source, accumulator)
             for ahead in range(1, SHARDS_AHEAD + 1):
@@ -170,7 +176,10 @@ class LeaseBook(Struct):
         return sum(self.reserved.get(place, 0) - self.granted.get(place, 0) for place in places)
 
     def wanted_marks(self, ahead: Mapping[AccumulatorId, int]) -> tuple[Mark, ...]:
-        """Return lease marks for about `ahead` samples each; an empty list if current marks allow half of that."""
+        """Return lease marks that let each accumulator lease about `ahead` more samples.
+
+        Return none if the current marks allow half of that.
+        """
         together = sum(source.weight for source in self.sources)
         marks, low = list[Mark](), False
         for source in self.sources:
@@ -189,7 +198,7 @@ class LeaseBook(Struct):
         return tuple(marks) if low else ()
 
     def _needed(self, source: Source, ahead: Mapping[AccumulatorId, int]) -> Iterator[tuple[int, int, int]]:
-        """Yield (epoch, shard, samples needed): accumulators' own shards, then other shards and the next epoch."""
+        """Yield (epoch, shard, samples needed): accumulators' shards, then other begun ones, then the next epoch."""
         needed: dict[int, int] = {}
         lacking = 0
         for name, samples in ahead.items():
@@ -251,7 +260,7 @@ class LeaseBook(Struct):
                     del source.waiting[shard]
 
     def mark_used(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> None:
-        """End the leases of a committed update's units, which are never leased again."""
+        """End an accumulator's leases on units without returning the units to the pool, for instance after a commit."""
         held = self.held.get(accumulator, set())
         ending = held.intersection(units)
         if not ending:
@@ -262,7 +271,10 @@ class LeaseBook(Struct):
             del self.held[accumulator], self.held_samples[accumulator]
 
     def take_back(self, accumulator: AccumulatorId, units: Iterable[Unit] | None = None) -> int:
-        """End an accumulator's leases on all units, or on those given. Return how many samples came back."""
+        """End an accumulator's leases on all its units, or on those given, and return these units to the pool.
+
+        Return how many samples they contain.
+        """
         held = self.held.get(accumulator, set())
         back = sorted(held if units is None else held.intersection(units))
         self.mark_used(accumulator, back)
@@ -284,7 +296,7 @@ class LeaseBook(Struct):
         return left_out
 
     def release_orphans(self) -> int:
-        """Return units that no peer claimed in time to the pool, and return how many samples they contain."""
+        """Put units that no peer claimed in time back into the pool. Return how many samples they contain."""
         back = [piece for orphan in self.orphans for piece in _cut(orphan, self.unit_samples)]
         self.orphans = []
         self.returned.extend(back)
@@ -301,7 +313,7 @@ def restored(
     *,
     sources: Sequence[Source] = (),
 ) -> LeaseBook:
-    """Return a restarted coordinator's lease book. Unsettled units below the marks are orphans until claimed.
+    """Return a restarted coordinator's lease book. Unsettled units below the marks are orphans until peers claim them.
 
     `settled` and `left_out` contain units or ranges of units from all epochs, in any order.
     """

@@ -29,7 +29,7 @@ LOST_S = 30.0  # seconds of silence after which a member counts as lost
 
 
 def join(state: RunState, event: Joined) -> list[Command]:
-    """Process a first or repeated hello. It lists everything that the peer holds, so repeating it changes nothing."""
+    """Process a first or repeated hello. A hello lists all that the peer holds, so repeating it changes nothing."""
     hello, known = event.hello, state.members.get(event.peer)
     member = known or _arrive(state, event)
     member.heard_at, member.hello_asked_at = state.now, None
@@ -58,7 +58,10 @@ def _arrive(state: RunState, event: Joined) -> Member:
 
 
 def _void_to(state: RunState, peer: PeerId, hello: m.Hello) -> list[Command]:
-    """Send a Void for each attempt voided while the peer was away. The log itself shows the committed ones."""
+    """Send a peer a Void message for each attempt that was voided while the peer was away.
+
+    Committed attempts need no message, because the peer sees them in the log.
+    """
     round_ = state.round
     open_attempts = range(round_.attempt - round_.attempts + 1, round_.attempt + 1) if round_ else range(0)
     why = "the round ended while this machine was away"
@@ -72,7 +75,7 @@ def _void_to(state: RunState, peer: PeerId, hello: m.Hello) -> list[Command]:
 
 
 def _listen(state: RunState, member: Member, hello: m.Hello) -> list[Command]:
-    """Record where peers can dial a member, and whether it reduces or keeps the log. Announce changes."""
+    """Record where peers can dial a member, and whether it reduces or keeps the log. Tell the others of any change."""
     before = state.listeners()
     member.url, member.fingerprint = hello.url, hello.fingerprint
     member.reduces, member.may_keep = hello.reduces, hello.keeps_log
@@ -99,14 +102,17 @@ def _appoint(state: RunState) -> None:
 
 
 def _stand_ins(able: list[Member]) -> set[PeerId]:
-    """Return the members that keep the log if no relay does: all auxiliaries, or else the first trainers to join."""
+    """Return the members that keep the log if no relay does: all auxiliaries, or else the first two trainers."""
     auxiliaries = {member.peer for member in able if member.role is Role.AUXILIARY}
     trainers = sorted((member for member in able if member.trains), key=lambda p: (p.joined_at, p.peer))
     return auxiliaries or {member.peer for member in trainers[:STAND_INS]}
 
 
 def reappoint(state: RunState) -> list[Command]:
-    """Let a relay that joined during the last round take over keeping the log by itself. Called on clock ticks."""
+    """Once no round is open, let a relay that joined during the last one take over the log from its stand-ins.
+
+    Called on clock ticks.
+    """
     before = state.listeners()
     _appoint(state)
     if state.listeners() == before:
@@ -198,7 +204,7 @@ def _greeting(state: RunState, *, reconciled: bool) -> m.Greeting:
 
 
 def lose(state: RunState, member: Member, *, final: bool) -> list[Command]:
-    """End a member's session. Its leases remain valid for a few rounds, unless it left or was banned."""
+    """End a member's session. The member's leases last a few more rounds, unless it left the run or was banned."""
     discount(state, member)
     keep_conduct(state, member)
     del state.members[member.peer]

@@ -1,4 +1,4 @@
-"""Measure idle links between rounds: each link a few times, and each peer in one probe at a time (rule 31)."""
+"""Measure idle links between rounds (rule 31). Each machine begins a few probes and takes part in one at a time."""
 
 import math
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 
 MOST_PROBES = 5  # maximum probes begun by one machine under one host, over all its sessions
-IDLE_UNTIL = 0.7  # fraction of the batch beyond which the next round is too near
+IDLE_UNTIL = 0.7  # fraction of the batch beyond which the next round is too near for probes
 
 
 def probe(state: RunState) -> list[Command]:
@@ -53,7 +53,10 @@ def _worth(state: RunState, member: Member, listener: Member) -> tuple[bool, int
 
 
 def _may_show_more(state: RunState, member: Member, listener: Member) -> bool:
-    """Return True if a probe may raise an estimate. Two peers of similar speed are measured together only once."""
+    """Return True if a probe between the two may raise a speed estimate.
+
+    Two peers of similar speed are measured together only once.
+    """
     mine, other = _least_bps(state, member), _least_bps(state, listener)
     if not member.conduct.probed or other >= FASTER * mine:
         return True
@@ -92,7 +95,7 @@ def take_probed(state: RunState, member: Member, probed: m.Probed) -> list[Comma
         other = found.listener if member.peer == found.member else found.member
         _remember(state, member.peer, other)
         _remember(state, other, member.peer)
-        size = min(probed.size, int(PROBE_BPS * probed.seconds))  # the other end sends no faster
+        size = min(probed.size, int(PROBE_BPS * probed.seconds))  # no peer sends a probe faster than this
         learn_probe(state.capacities, Flow(other, member.peer, size, 0.0, probed.seconds), state.rounds)
     if len(found.told) == 2:
         del state.probes[probed.number]

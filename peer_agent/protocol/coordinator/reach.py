@@ -13,7 +13,7 @@ from peer_agent.protocol.coordinator.state import Member, RunState
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 
-EXCLUDED = 4  # one person's claims exclude at most a quarter of the listeners, or one
+EXCLUDED = 4  # one person's claims can exclude at most a quarter of the listeners, but always one
 
 
 def take_reaches(member: Member, reaches: m.Reaches) -> list[Command]:
@@ -23,7 +23,7 @@ def take_reaches(member: Member, reaches: m.Reaches) -> list[Command]:
 
 
 def look_at_reach(state: RunState) -> None:
-    """Update the set of listeners, besides relays, that may reduce. O(members x listeners)."""
+    """Update the set of listeners, besides relays, that may reduce. Takes O(members x listeners) time."""
     told = {listener.peer for listener in state.listeners()}
     listening = [member for member in state.listening.values() if member.peer in told and member.reduces]
     keepers = [member for member in state.members.values() if member.keeps_log]

@@ -1,10 +1,10 @@
 """Recover log entries that the database has lost, from a relay's log (rule 16).
 
-A database that was restored from a backup, or that lost its last commits in a power failure, is behind its machines.
+A database that was restored from a backup, or that lost its last commits in a power failure, is behind the machines.
 Relays keep all signed records. A relay that is ahead of the database hands in the records that follow the database's
 head, and the host appends them again. No round begins in the meantime, because its update would start a second branch
-of the log. Such a branch still arises if every relay was away. In that case, the relay deletes the older branch from
-its disk and hands in those records, so that the site can say what was lost.
+of the log. If every relay is away, such a branch does arise. A relay that returns later deletes the older branch from
+its disk and hands in those records, so that the site can report what was lost.
 """
 
 from peer_agent.protocol import messages as m
@@ -15,18 +15,18 @@ from peer_agent.protocol.coordinator.state import KEEPING_ROLES, Member, Phase, 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.log.records import RecordHead, open_head
 
-WINDOW_S = 10.0  # how long a new host keeps trainers that are ahead waiting for a relay
-HAND_IN_S = 10.0  # time limit for a relay that is ahead to hand in its records
+WINDOW_S = 10.0  # seconds for which a new host makes trainers that are ahead of the database wait for a relay
+HAND_IN_S = 10.0  # seconds in which a relay that is ahead of the database must hand in its records
 LOST = "The site was restored to step {step}. {name} was at step {further}; no relay has the steps in between."
 WHY = "the database is behind a relay's log"
 
 
 def awaits_relay(state: RunState, member: Member, hello: m.Hello) -> bool:
-    """Note whether a peer is ahead of the database. Return True if its greeting must wait for a relay's records.
+    """Record whether a peer is ahead of the database. Return True if its greeting must wait for a relay's records.
 
-    A trainer greeted while it is ahead discards its state and loads a snapshot. Anyone can claim to be ahead. So the
-    run waits only once for each relay, and for trainers only during a host's first seconds: until a relay arrives, or
-    if two people say the same.
+    A trainer that is greeted while it is ahead discards its state and loads a snapshot. Anyone can claim to be ahead,
+    so the run waits only once for each relay. It waits because of trainers only in a host's first seconds, and only if
+    no relay is present or trainers of two people are ahead.
     """
     if hello.log_index <= state.index:
         if member.peer in state.ahead:
@@ -44,7 +44,7 @@ def awaits_relay(state: RunState, member: Member, hello: m.Hello) -> bool:
 
 
 def tell_of_loss(state: RunState, member: Member, hello: m.Hello) -> list[Command]:
-    """Say, once per host, that a machine was ahead of the database and that no relay has its steps."""
+    """Report on the timeline, once per host, that a machine was ahead of the database and no relay has its steps."""
     if not member.trains or hello.log_index <= state.index or state.has_told_of_loss:
         return []
     state.has_told_of_loss = True
@@ -80,7 +80,10 @@ def _signed(state: RunState, handed_in: m.Records) -> RecordHead | None:
 
 
 def take_adopted(state: RunState, event: Adopted) -> list[Command]:
-    """Let the next host start from the recovered entries. If the records were of no use, stop waiting for them."""
+    """Stop driving the run if records were appended, so that the next host starts from them.
+
+    If no record could be appended, stop waiting for records.
+    """
     if event.count:
         return [Abdicate()]
     state.ahead = dict.fromkeys(state.ahead, state.now)
@@ -88,7 +91,7 @@ def take_adopted(state: RunState, event: Adopted) -> list[Command]:
 
 
 def look_at_recovery(state: RunState) -> list[Command]:
-    """When the time for handing in records is over, ask trainers waiting to be greeted for a hello.
+    """When the time for handing in records is over, ask the trainers that wait for a greeting for another hello.
 
     A relay stays in `ahead`, so that the run waits for it only once.
     """

@@ -13,7 +13,7 @@ from peer_agent.protocol.coordinator.workers.settlement import end_leases, fail_
 PAGE = 64  # commits per page when resending
 PAGE_AGAIN_S = REPEAT_S  # seconds to wait for a page to be acknowledged
 NUDGE_S = 15.0  # seconds of work without a first delivery before asking the peer for a hello
-LOADING_S = 30.0  # seconds between hello requests to a peer that is behind
+LOADING_S = 30.0  # seconds between hello requests to a trainer that is not ready and receives no missed commits
 
 
 def take_heartbeat(state: RunState, member: Member, heartbeat: m.Heartbeat) -> list[Command]:
@@ -36,7 +36,10 @@ def resend(state: RunState, member: Member, index: int) -> list[Command]:
 
 
 def take_paged(state: RunState, paged: Paged) -> list[Command]:
-    """Record that the host sent a shorter page than requested. The next page begins with the omitted records."""
+    """Record where the page that the host sent ends.
+
+    If the host shortened the page, the next one begins with the omitted records.
+    """
     member = state.members.get(paged.peer)
     if member is not None:
         member.resent_to = min(member.resent_to, paged.last)
@@ -56,7 +59,7 @@ def take_report(state: RunState, member: Member, report: m.Report) -> list[Comma
     take_replica(state, member)
     if not member.reconciled or report.step != state.step or state.phase is Phase.COMMIT:
         recount(state, member)
-        return commands  # the trainer does not know of the last commit, or one is about to settle the work
+        return commands  # the trainer does not know of the last commit, or a commit is about to settle its work
     if state.round is not None and member.peer in state.round.offers and not state.recipe.staleness:
         recount(state, member)
         return commands
@@ -83,7 +86,10 @@ def _take_work(state: RunState, member: Member, report: m.Report) -> list[Comman
 
 
 def _short(state: RunState, member: Member, report: m.Report) -> list[Command]:
-    """Ask for a hello if a trainer keeps reporting fewer units than it was leased, since a lease may have been lost."""
+    """Ask a trainer for a hello if it keeps reporting fewer units than are leased to it.
+
+    The message with a lease may have been lost.
+    """
     if report.undone >= state.leases.outstanding(member.accumulator) - len(member.done):
         member.short_since = None
         return []
@@ -102,7 +108,10 @@ def _ask(state: RunState, member: Member) -> list[Command]:
 
 
 def nudge(state: RunState, member: Member) -> list[Command]:
-    """Ask for a hello, with backoff, if a trainer that should be working delivers nothing: its lease may be lost."""
+    """Ask a trainer that should be working but delivers nothing for a hello, because its lease may have been lost.
+
+    The wait doubles with each request.
+    """
     conduct = member.conduct
     if not member.counted[0]:
         since = max(member.joined_at, member.hello_asked_at or 0.0)
@@ -117,7 +126,7 @@ def nudge(state: RunState, member: Member) -> list[Command]:
 
 
 def take_returned(state: RunState, member: Member, returned: m.UnitsReturned) -> list[Command]:
-    """Take back units. Lease new ones only at the next tick, so that peers gain nothing by returning units."""
+    """Take units back from a trainer. Lease new ones only at the next tick, so that returning units gains nothing."""
     begun = state.leases.held.get(member.accumulator, set()).intersection(returned.units).difference(member.done)
     for unit in returned.units:
         member.done.pop(unit, None)

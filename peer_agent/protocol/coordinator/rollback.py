@@ -16,7 +16,7 @@ WHY = "its organizer rolls the run back"
 
 
 def roll_back(state: RunState, target: Target | None) -> list[Command]:
-    """Begin the rollback that the organizer wants, unless a commit is under way. The host asks again every second."""
+    """Begin the rollback that the organizer wants, unless a commit is under way. The host calls this every second."""
     if target is None or state.rolling is not None or state.finished or state.phase is Phase.COMMIT:
         return []
     voided = void(state, Why.ROLLED_BACK, WHY) if state.round is not None else []

@@ -32,7 +32,7 @@ def explain(state: RunState) -> list[Command]:
 
 
 def _reason(state: RunState) -> str:
-    """Return a reason that blocks the run at once, no matter when it last made progress."""
+    """Return the reason to show if something blocks the run, no matter when the run last made progress."""
     trains = any(member.trains for member in state.members.values())
     if state.rolling is not None:
         return reasons.ROLLED_BACK.format(step=f"{state.rolling.step:,}")
@@ -74,7 +74,7 @@ def _of_the_replay(step: int) -> str:
 
 
 def _still(state: RunState) -> str:
-    """Return a reason if the run has made no progress for a while."""
+    """Return the reason to show if the run has made no progress for `STILL_S`."""
     if state.now - state.moved_at < STILL_S:
         return ""
     if state.replay is not None:

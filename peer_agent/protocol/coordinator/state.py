@@ -1,4 +1,4 @@
-"""The coordinator's state. Only `advance` owns and changes it; the time is `state.now`."""
+"""The coordinator's state. It changes only while `advance` processes an event; `state.now` is the time."""
 
 from collections import Counter, deque
 from enum import StrEnum
@@ -23,7 +23,7 @@ STAND_INS = 2  # how many trainers are trusted like KEEPING_ROLES if no relay or
 RECORDS_WALKED = 16  # latest records read to find what an accumulator may still carry
 ARRIVALS_KEPT = 4096  # most offer delays remembered
 ROUNDS_KEPT = 20  # rounds whose durations and latenesses are remembered
-MOST_LISTENERS = 64  # maximum number of listeners besides relays, as every peer keeps a link to each
+MOST_LISTENERS = 64  # maximum number of listeners besides relays, because every peer keeps a link to each
 
 
 class Phase(StrEnum):
@@ -34,7 +34,7 @@ class Phase(StrEnum):
 
 
 class Conduct(Struct):
-    """A machine's track record in this run. Times are on the coordinator's clock. It outlives the machine's session."""
+    """A machine's track record in this run, kept after its session ends. Times are on the coordinator's clock."""
 
     seconds: list[float] = field(default_factory=list)  # seconds per sample in each recent delivery
     pace: float = 0.0  # samples per second, from the median of `seconds`; 0 until the first delivery
@@ -45,8 +45,8 @@ class Conduct(Struct):
     strikes: int = 0  # how often its work was refused, reduced by good work since then
     misses: int = 0  # rounds that the machine has failed since an update last included its work
     is_slow: bool = False  # in the machine's last round, its gradient was arriving, but too late
-    out_until: int = 0  # number of its quarantine's last round
-    out_to: float = 0.0  # earliest time at which its quarantine ends
+    out_until: int = 0  # number of the last round of the machine's quarantine
+    out_to: float = 0.0  # earliest time at which the quarantine ends
     out_since: float = 0.0
     left_out: int = 0  # updates in a row without it, because its link would have slowed the others
     proven: int = 0  # most samples in any of its contributions
@@ -86,7 +86,7 @@ class Member(Struct):
     log_index: int = -1
     resent_to: int = -1  # index of the last record sent to the member
     resent_at: float = 0.0  # since when the coordinator has been awaiting an acknowledgement
-    granted_at: float = 0.0  # when the member last received units, and which
+    granted_at: float = 0.0  # when the member last received units; `granted`: those units
     granted: tuple[Unit, ...] = ()
     short_since: float | None = None  # since when it has reported fewer leased units than the lease book
     hello_asked_at: float | None = None
@@ -123,7 +123,7 @@ class Member(Struct):
 
 
 class Departed(Struct):
-    """An accumulator whose holder has disconnected. Its leases last a few rounds longer, counted from `rounds`."""
+    """An accumulator whose holder has disconnected. Its leases last a few more rounds, counted from round `rounds`."""
 
     accumulator: AccumulatorId
     peer: PeerId
@@ -140,7 +140,7 @@ class Moved(Struct):
 
 
 class Round(Struct):
-    """One attempt at making an update, from the cut to the commit or void."""
+    """A round, from the cut to the commit or void. It tries to make one update, if necessary in several attempts."""
 
     number: int
     attempt: int
@@ -164,7 +164,7 @@ class Round(Struct):
     hoped: float = 1.0  # fraction of the plan's time that suffices if links are as fast as hoped
     moved_at: float = 0.0  # when a chunk or span of this attempt was last reported, or a slot dropped
     done: dict[int, SpanDone] = field(default_factory=dict)  # span -> its reducer's report
-    kept: dict[int, set[PeerId]] = field(default_factory=dict)  # span -> peers that reported the same bytes
+    kept: dict[int, set[PeerId]] = field(default_factory=dict)  # span -> log keepers that reported the same bytes
     gathered: dict[PeerId, bytes] = field(default_factory=dict)  # peers that reported all averages, and their root
     done_at: float | None = None  # when the last span was reported
     progress: dict[PeerId, dict[int, Moved]] = field(default_factory=dict)  # reducer -> slot
@@ -195,7 +195,7 @@ class Ballot(Struct):
 
 
 class Measured(Struct):
-    """An attempt whose flows are being collected: the plan, and what the peers have reported about it."""
+    """An attempt whose transfers are being measured: its plan, and the peers' reports about it."""
 
     plan: Plan
     planned_at: float
@@ -218,14 +218,14 @@ class LinkProbe(Struct):
 
 
 class Late(Struct):
-    """Each contributor's lateness in an attempt, at the slowest reducer, as a fraction of the plan's time."""
+    """Each contributor's lateness in an attempt, as a fraction of the plan's time: the largest that any reducer saw."""
 
     place: tuple[int, int, int]  # fence, step, attempt
     by: dict[PeerId, float] = field(default_factory=dict)
 
 
 class Inclusion(Struct, frozen=True):
-    """The part of an accumulator that one update includes. `is_whole`: the update left nothing out."""
+    """How much of an accumulator's gradient one update includes. `is_whole`: it is included in every chunk."""
 
     is_whole: bool
     weight: int  # offered loss tokens
@@ -233,7 +233,7 @@ class Inclusion(Struct, frozen=True):
 
 
 class Keeper(Struct, frozen=True):
-    """The trainer elected to upload an entry's state, and when the coordinator asked it to."""
+    """The trainer elected to upload the state after a log entry, and when the coordinator asked for the upload."""
 
     peer: PeerId
     index: int
@@ -244,15 +244,18 @@ class Keeper(Struct, frozen=True):
 class Chosen(Struct, frozen=True, kw_only=True):
     """The choice of codecs and contributors for the next round, from the latest comparison (rules 14, 30)."""
 
-    codecs: dict[PeerId, Codec]  # peers neither here nor left out are too little known and use the stated codec
+    codecs: dict[PeerId, Codec]  # peers that are missing here use the recipe's codec
     codec_down: Codec
     left_out: dict[PeerId, str] = {}  # peers left out, and why
-    cannot_follow: frozenset[PeerId] = frozenset()  # left-out peers that averages reach more slowly than steps are made
+    cannot_follow: frozenset[PeerId] = frozenset()  # left-out peers that receive averages more slowly than steps happen
     step_s: float = 0.0  # seconds from one update to the next
 
 
 class RunState(Struct, kw_only=True):
-    """A run between two events. Times are the host's monotonic seconds, excluding time while it was suspended."""
+    """The state of a run between two events.
+
+    Times are seconds on the host's monotonic clock, not counting the time for which the host was suspended.
+    """
 
     run: RunId
     slug: str
@@ -295,7 +298,7 @@ class RunState(Struct, kw_only=True):
     late_rounds: int = 0  # consecutive rounds void because offers came too late
     slow_rounds: int = 0  # consecutive rounds void because nothing moved
     accumulating_since: float = 0.0
-    batch_since: float = 0.0  # when the batch began: at the last commit, or at the cut before if work overlaps rounds
+    batch_since: float = 0.0  # when the batch began: at the last commit, or at its round's cut with staleness 1
     accumulated: deque[float] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))  # seconds per batch
     arrivals: deque[float] = field(default_factory=lambda: deque(maxlen=ARRIVALS_KEPT))  # seconds from cut to offer
     applying: set[PeerId] = field(default_factory=set)  # expected peers that have not yet applied the last update
@@ -310,7 +313,7 @@ class RunState(Struct, kw_only=True):
     chosen: Chosen | None = None  # None if nothing has been compared yet
     probes: dict[int, LinkProbe] = field(default_factory=dict)
     probe_number: int = 0
-    voided: Void | None = None  # the last void; the peers that may not know of it are below
+    voided: Void | None = None  # the last Void message; `voided_for`: the peers that may not have received it
     voided_for: set[PeerId] = field(default_factory=set)
     voided_again_at: float = 0.0
     # members
@@ -324,7 +327,7 @@ class RunState(Struct, kw_only=True):
     awake_count: int = 0  # number of trainers that a round can count on
     awake_samples: int = 0  # samples done by trainers that a round can count on
     is_lifted: bool = False  # quotas are suspended, because the batch is taking too long
-    has_amnesty: bool = False  # quarantines are suspended, as the batch would take too long otherwise
+    has_amnesty: bool = False  # quarantines are suspended, because the batch would take too long otherwise
     amnesties: int = 0  # void rounds with suspended quarantines since the last update
     amnesty_from: float = 0.0
     is_dirty: bool = False  # check all leases and shares at the next tick
@@ -397,7 +400,7 @@ class RunState(Struct, kw_only=True):
         return self.ready_count >= (1 if self.started else self.recipe.minimum_trainers)
 
     def reducers(self) -> list[Member]:
-        """Return the members that average parts of the plan, by id. Exclude quarantined members if others remain.
+        """Return the members that may average parts of a plan, by id. Exclude quarantined members if others remain.
 
         While quarantines are suspended, exclude only members whose work was refused or that blocked a round. Otherwise,
         after a round that all trainers missed, one auxiliary would have to average the whole vector.
@@ -436,5 +439,5 @@ LONGEST_OUT_S = 3600.0
 
 
 def stated(recipe: Recipe) -> Chosen:
-    """Return the choice stated by the recipe: all contributors, with its own codecs."""
+    """Return the choice that the recipe states: all contributors, with the recipe's codecs."""
     return Chosen(codecs={}, codec_down=recipe.codec_down)

@@ -28,7 +28,7 @@ class Fault(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, code: str, **details: object) -> Self:
-        """Return the fault with number `code` in the catalogue. Raises KeyError if a detail is missing."""
+        """Return the catalogue's error `code`. Raises KeyError if the number is unknown or a detail is missing."""
         entry = CATALOGUE[code]
         return cls(code, *(part.format(**details) for part in (entry.cause, entry.means, entry.remedy)))
 
@@ -52,7 +52,7 @@ class Fault(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def read(cls, written: str) -> Self:
-        """Parse a fault that `str` wrote to a database row. All text after the number becomes `cause`."""
+        """Parse a fault that was stored as `str(fault)`. All text after the number becomes `cause`."""
         code, _, text = written.partition(": ")
         return cls(code, text)
 
@@ -80,7 +80,7 @@ def disk_fault(path: object, error: OSError) -> Fault:
 
 @contextmanager
 def disk_errors(path: object) -> Iterator[None]:
-    """Turn OSErrors raised inside the block into E106 for the disk containing `path`. Raises Problem."""
+    """Raise Problem E106 for the disk containing `path` if an OSError occurs inside the block."""
     try:
         yield
     except OSError as error:

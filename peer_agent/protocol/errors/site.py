@@ -438,7 +438,7 @@ SITE: dict[str, Entry] = {
     "E369": Entry(
         "Wrong content type", Severity.MEDIUM, "A piece of the upload was sent as {given}.", "Send it as {kind}."
     ),
-    # 37x: an agent's control link, as the site sees it
+    # 37x: problems that the site detects on an agent's control link
     "E370": Entry(
         "Agent sent too much",
         Severity.MEDIUM,

@@ -25,7 +25,10 @@ class Troubles:
         self._lasting: dict[str, Trouble] = {}
 
     def began(self, fault: Fault, now: float) -> None:
-        """Record an ongoing error, begun `now` or in an earlier call. If there are too many, drop the least urgent."""
+        """Record an ongoing error. It began `now` unless an earlier call recorded it.
+
+        If there are more than `MOST_TROUBLES`, drop the least urgent one.
+        """
         known = self._lasting.get(fault.code)
         self._lasting[fault.code] = Trouble(fault, now if known is None else known.since)
         if len(self._lasting) > MOST_TROUBLES:

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-VECTORS = ("parameters", "moment1", "moment2")  # a replica's flat vectors, in the order of memory, files, digests
-POSITION = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: spreads neighbouring positions over all bits
+VECTORS = ("parameters", "moment1", "moment2")  # a replica's flat vectors, in this order in memory, files and digests
+POSITION = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: spreads neighboring positions over all bits
 BLOCK = 1 << 16  # elements processed at a time, so that int64 copies fit in the cache
 
 

@@ -26,7 +26,7 @@ MAX_SPANS = 65_536
 
 Hex = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Credit = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # token-elements
-MOST_SQUARES = 1e90  # more than the sum over 2^31 float32 values
+MOST_SQUARES = 1e90  # more than the sum of the squares of 2^31 float32 values
 Squares = Annotated[float, Meta(ge=0, le=MOST_SQUARES)]
 Scalar = Annotated[float, Meta(ge=-3.5e38, le=3.5e38)]  # an exact float32
 Nats = Annotated[float, Meta(ge=0, le=1e15)]
@@ -83,7 +83,7 @@ class Scalars(Struct, frozen=True, kw_only=True):
 
 
 class Contribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One peer's averaged work in an entry. `credit` is in token-elements; `samples` and `tokens` follow from it."""
+    """One peer's averaged work in an entry. `samples` and `tokens` are derived from `credit`, in token-elements."""
 
     peer: Peer
     person: Short
@@ -96,8 +96,8 @@ class Contribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     samples: Count
     tokens: Count
     included: Annotated[tuple[ChunkRange, ...], Meta(max_length=100_000)]  # where the gradient was averaged, ascending
-    clipped: bool = False  # the gradient's norm exceeded rule 12's bound
-    stale: Annotated[tuple[Unit, ...], Meta(max_length=100_000)] = ()  # `units` computed a step early (rule 10)
+    clipped: bool = False  # the gradient's norm or weight exceeded rule 12's bound
+    stale: Annotated[tuple[Unit, ...], Meta(max_length=100_000)] = ()  # `units` computed on older parameters (rule 10)
     codec: Codec
 
 
@@ -170,7 +170,7 @@ def is_in(head: RecordHead, contribution: Contribution, position: int, path: Seq
 
 
 def whole(*, contributions: tuple[Contribution, ...], **facts: Any) -> Record:
-    """Make a record from its contributions and other fields, computing its Merkle root."""
+    """Make a record from its contributions and other fields. Compute the contributions' number and Merkle root."""
     root = contributions_tree(contributions)[-1][0].hex()
     return Record(
         version=2, contributions=contributions, contributors=len(contributions), contributions_root=root, **facts
@@ -201,7 +201,10 @@ def digest_of(sealed: Signed | Entry) -> str:
 
 
 def whole_of(head: RecordHead, contributions: bytes) -> Record:
-    """Join a head with its entry's contributions. Raises Problem E218 if they do not match the Merkle root."""
+    """Join a head with its entry's contributions.
+
+    Raises Problem E218 if the contributions are malformed or do not match the head's Merkle root.
+    """
     try:
         parts = msgspec.json.decode(contributions, type=tuple[Contribution, ...])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -243,19 +246,25 @@ def to_json(entry: Entry) -> dict[str, Any]:
 
 
 def open_head(signed: Signed, site_public_key: bytes) -> RecordHead:
-    """Verify a head's signature and return the decoded head. Raises Problem E218."""
+    """Verify a head's signature and return the decoded head. Raises Problem E218 if either fails."""
     if not is_signed_by(site_public_key, RECORD, signed):
         raise Problem.of("E218")
     return read_head(signed)
 
 
 def open_record(entry: Entry, site_public_key: bytes) -> Record:
-    """Verify an entry's signature and Merkle root and return the whole record. Raises Problem E218."""
+    """Verify an entry's signature and Merkle root and return the whole record.
+
+    Raises Problem E218 if the signature is wrong, the contributions do not match the root, or the entry is malformed.
+    """
     return whole_of(open_head(entry.head, site_public_key), entry.contributions)
 
 
 def read_head(signed: Signed) -> RecordHead:
-    """Decode a stored head, which was verified before being stored. Raises Problem E218 for an unknown version."""
+    """Decode a stored head, whose signature was verified before it was stored.
+
+    Raises Problem E218 if the head is malformed or has an unknown version.
+    """
     try:
         return msgspec.json.decode(signed.payload, type=RecordHead)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -263,7 +272,7 @@ def read_head(signed: Signed) -> RecordHead:
 
 
 def read_record(entry: Entry) -> Record:
-    """Decode a stored entry, which was verified before being stored. Raises Problem E218 if it is malformed."""
+    """Decode a stored entry, which was verified before it was stored. Raises Problem E218 if the entry is malformed."""
     return whole_of(read_head(entry.head), entry.contributions)
 
 

@@ -35,7 +35,7 @@ class Message(Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields
 
 
 class Attempted(Message, frozen=True, kw_only=True):
-    """Base of messages that follow a cut. Each names its attempt (rule 2); receivers drop those of older attempts."""
+    """Base of messages that follow a cut. Each names its attempt (rule 2); receivers ignore older attempts."""
 
     run: Run
     step: Count

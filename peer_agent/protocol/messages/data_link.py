@@ -15,7 +15,7 @@ from peer_agent.protocol.messages.base import Attempted, Message
 
 
 class Open(Attempted, frozen=True, kw_only=True):
-    """A reducer has the plan and will accept this slot's chunks. `received`: chunks that need not be sent (rule 19)."""
+    """A reducer has the plan and will accept this slot's chunks. `received`: chunks that it already has (rule 19)."""
 
     slot: Small
     received: Annotated[tuple[int, ...], Meta(max_length=1_000_000)] = ()

@@ -21,7 +21,7 @@ class Challenge(Message, frozen=True, kw_only=True):
 
 
 class Authenticate(Message, frozen=True, kw_only=True):
-    """The dialling side's credential, and its signature over the server's name, both nonces and the fingerprint."""
+    """The dialing side's credential, and its signature over the server's name, both nonces and the fingerprint."""
 
     protocol: Small
     version: Short
@@ -31,14 +31,14 @@ class Authenticate(Message, frozen=True, kw_only=True):
 
 
 class Welcome(Message, frozen=True, kw_only=True):
-    """The listening side's proof; the link is now open. A relay adds its credential; the site proves only its key."""
+    """The listening side's proof, which opens the link. A relay adds its credential; the site proves only its key."""
 
     credential: Signed | None
     proof: Signature
 
 
 class Refusal(Message, frozen=True, kw_only=True):
-    """A numbered error, after which the sender closes the link. If `retry_after_s` is negative, never reconnect."""
+    """A numbered error. The sender then closes the link. The receiver must not reconnect if `retry_after_s` < 0."""
 
     code: Short
     text: Text

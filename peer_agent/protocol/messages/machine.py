@@ -14,7 +14,7 @@ LEAST_DUTY = 10  # percent
 
 
 class Why(StrEnum):
-    """Why a connected machine is not working."""
+    """The reason why a connected machine is not working."""
 
     WORKS = ""
     PAUSED = "paused"
@@ -53,7 +53,7 @@ class OwnerLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     down_kbps: Medium = 0
     month_gb: Medium = 0  # upload and download combined
     hours: Annotated[tuple[Hours, ...], Meta(max_length=MOST_HOURS)] = ()
-    idle_minutes: Annotated[int, Meta(ge=0, le=DAY_MINUTES)] = 0  # minutes since the owner last used it; 0: always work
+    idle_minutes: Annotated[int, Meta(ge=0, le=DAY_MINUTES)] = 0  # work only if unused for this long; 0: always work
     pause_on_battery: bool = False
     programs: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=80)], ...], Meta(max_length=MOST_PROGRAMS)

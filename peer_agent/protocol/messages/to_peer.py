@@ -42,7 +42,7 @@ class Shard(Struct, frozen=True, array_like=True):
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """A verified state: parameters and moments at `step`, as safetensors. `digest`: the log's digest at this entry."""
+    """A stored state: parameters and moments at `step`, as safetensors. `digest`: the log's digest at this entry."""
 
     index: int
     step: int
@@ -68,11 +68,11 @@ class Greeting(Message, frozen=True, kw_only=True):
     digest: Hex
     listeners: Annotated[tuple[Listener, ...], Meta(max_length=1000)]
     site_key: bytes
-    reconciled: bool  # the site has checked the peer's leases; if not, the peer says hello again once up to date
+    reconciled: bool  # the site has checked the peer's leases; if not, the peer sends another hello once up to date
 
 
 class Listeners(Message, frozen=True, kw_only=True):
-    """All peers that can be dialled now."""
+    """All peers that can be dialed now."""
 
     run: Run
     listeners: Annotated[tuple[Listener, ...], Meta(max_length=1000)]
@@ -112,10 +112,10 @@ class Cut(Attempted, frozen=True, kw_only=True):
 
 
 class SitOut(Attempted, frozen=True, kw_only=True):
-    """A notice, instead of a cut, that this round goes on without the peer, whose link would slow it down (rule 30).
+    """A notice that this round continues without the peer, because its link would slow the others down (rule 30).
 
-    The peer receives the averages and keeps its gradients. The next round cannot leave it out again. This message is
-    sent only in runs with `contributors: fast`.
+    The peer gets this message instead of a cut. It receives the averages and keeps its gradients. The next round cannot
+    leave it out again. The site sends this message only in runs with `contributors: fast`.
     """
 
     round: Count
@@ -215,7 +215,7 @@ class Void(Attempted, frozen=True, kw_only=True):
 
 
 class Commit(Message, frozen=True, kw_only=True):
-    """An update has been committed. If `snapshot`, upload the state at this step. If `hash_state`, hash the state.
+    """An update has been committed. The receiver uploads its state if `snapshot`, and hashes it if `hash_state`.
 
     Log keepers get all the `contributions` (canonical JSON). A contributor gets its own, proved by `position` and
     `path`.
@@ -233,7 +233,7 @@ class Commit(Message, frozen=True, kw_only=True):
 
 
 class Snapshotted(Message, frozen=True, kw_only=True):
-    """A newer verified snapshot exists. Relays may delete averaged bytes up to index `keep_after`."""
+    """The run's latest snapshot. Relays may delete averages of log entries up to index `keep_after`."""
 
     run: Run
     snapshot: Snapshot

@@ -58,7 +58,7 @@ class Hello(Message, frozen=True, kw_only=True):
     digest: StateDigest = ""
     fence: Medium = 0
     in_doubt: Annotated[tuple[InDoubt, ...], Meta(max_length=64)] = ()
-    url: Short = ""  # address that the peer listens on; empty if it cannot be dialled
+    url: Short = ""  # address that the peer listens on; empty if it cannot be dialed
     reduces: bool = False
     keeps_log: bool = False
     fingerprint: Short = ""  # fingerprint of the peer's certificate for incoming links (rule 38)
@@ -67,7 +67,7 @@ class Hello(Message, frozen=True, kw_only=True):
 
 
 class Report(Message, frozen=True, kw_only=True):
-    """A trainer's total progress since the last commit. `index` reveals a missed commit, `undone` a missed lease."""
+    """A trainer's work since the last commit. From `index` and `undone`, the site detects a lost commit or lease."""
 
     run: Run
     accumulator: Accumulator
@@ -122,7 +122,7 @@ class Weight(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Offer(Attempted, frozen=True, kw_only=True):
-    """A contributor's description of its gradient sum at the cut. `root` commits it to the bytes (rules 1 and 9)."""
+    """A contributor's description of its gradient sum at the cut. `root` commits to the sum's bytes (rules 1 and 9)."""
 
     accumulator: Accumulator
     units: Annotated[tuple[DoneUnit, ...], Meta(max_length=100_000)]
@@ -151,7 +151,10 @@ class SpanDone(Attempted, frozen=True, kw_only=True):
 
 
 class Have(Attempted, frozen=True, kw_only=True):
-    """A peer's report that it has stored an averaged span (rule 5). It computed root and sum from the span's bytes."""
+    """A peer's report that it has stored an averaged span (rule 5).
+
+    The peer computed `root` and `sum_squares` from the bytes that it stored.
+    """
 
     span: Small
     root: Digest
@@ -159,7 +162,7 @@ class Have(Attempted, frozen=True, kw_only=True):
 
 
 class Progress(Attempted, frozen=True, kw_only=True):
-    """The number of chunks that a reducer has from each slot. This tells the coordinator slow slots from stuck ones."""
+    """A reducer's count of chunks from each slot. The coordinator uses it to tell slow slots from stuck ones."""
 
     received: Annotated[tuple[tuple[Small, Medium], ...], Meta(max_length=65_536)]  # (slot, chunks)
 
@@ -180,7 +183,7 @@ class Arrival(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Departure(Struct, frozen=True, array_like=True, gc=False):
-    """How many seconds the link to one reducer was too full to take more gradient chunks."""
+    """The number of seconds for which the link to one reducer was too full to take more gradient chunks."""
 
     receiver: Peer
     full_s: Seconds
@@ -199,7 +202,7 @@ class Arrivals(Attempted, frozen=True, kw_only=True):
 
 
 class SlotRefused(Attempted, frozen=True, kw_only=True):
-    """A reducer's report that one of this slot's chunks differs from the offer."""
+    """A reducer's report that it refused one of this slot's chunks. `code`: the number of the error."""
 
     slot: Small
     chunk: Medium

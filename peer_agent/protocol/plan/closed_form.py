@@ -1,8 +1,8 @@
 """Solve the share program if no row contains two shares (rule 28), and break ties among optimal shares (rule 29).
 
 For a given time T, every row bounds one share, linearly in T. T* is the least T at which the lower bounds sum to at
-most one vector and the upper bounds to at least one. Bisection using single operations in a fixed order gives the same
-T* on every machine. The arrays' leading dimensions index programs with the same rows.
+most one vector and the upper bounds to at least one. Bisection finds the same T* on every machine, because it performs
+single operations in a fixed order. The arrays' leading dimensions index programs with the same rows.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ class Lines(Struct, frozen=True, eq=False):
     gain: Vector  # shape (..., bounds), like `offset` and `is_below`
     offset: Vector
     is_below: Flags
-    least_s: Vector  # shape (...): in less time, some row fails whatever the shares
+    least_s: Vector  # shape (...): in less time than this, no shares satisfy all rows
     most_s: Vector  # shape (...): time in which one reducer could average the whole vector
 
     def upper(self, time_s: Vector | float) -> Vector:
@@ -38,7 +38,7 @@ class Lines(Struct, frozen=True, eq=False):
 
 
 def lines_of(program: Program) -> Lines:
-    """Return the bounds from those of the program's rows that contain at most one share."""
+    """Return the bounds given by the program's rows. Skip rows that contain several shares."""
     entries = np.bincount(program.row, minlength=len(program.base))
     alone = entries[program.row] == 1
     row, share, slope = program.row[alone], program.share[alone], program.slope[alone]

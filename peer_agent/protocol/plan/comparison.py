@@ -22,7 +22,10 @@ class Candidate(Struct, frozen=True):
 
 
 class Comparison:
-    """A comparison of possible contributors and codecs for a future round. Raises ValueError as `Table` does."""
+    """A comparison of possible contributors and codecs for a future round.
+
+    Raises ValueError for duplicate ids and invalid numbers, as `Table` does.
+    """
 
     def __init__(
         self, candidates: Sequence[Candidate], others: Sequence[Party], down_bytes: float, batch: int, staleness: int
@@ -36,7 +39,10 @@ class Comparison:
         self.speeds = np.where(speeds > 0, speeds, min(speeds[speeds > 0], default=1.0))
 
     def narrow(self, limits: Limits) -> None:
-        """Cap each non-reducing party's link at the sum of its pairs' limits, if all its pairs have one."""
+        """Cap the link of each party that does not reduce at the sum of its pairs' limits.
+
+        Skip directions in which a pair has no limit, and parties with forwarded pairs.
+        """
         reducers = [self.table.peers[place] for place in np.flatnonzero(self.table.reduces)]
         forwarded = {peer for pair in limits.forwarded for peer in pair}
         for place in np.flatnonzero(~self.table.reduces) if limits.pairs else ():
@@ -49,7 +55,7 @@ class Comparison:
                 self.table.download[place] = min(self.table.download[place], total(down))
 
     def own_times(self) -> Vector:
-        """Return how many seconds each candidate's own link needs for each codec, or infinity if it lacks the codec."""
+        """Return how many seconds each candidate's own link needs for each codec. A missing codec needs infinity."""
         table, most = self.table, self.codecs
         sizes = np.array([[*c.up_bytes, *[np.inf] * (most - len(c.up_bytes))] for c in self.candidates])
         upload = table.upload[self.places, None]
@@ -79,7 +85,10 @@ class Comparison:
 
 
 def _durations(table: Table, loads: Loads) -> Vector:
-    """Return each round's seconds by the closed form. Each reducer has four rows: no bound, upload, download, both."""
+    """Return the duration of each choice's round in seconds, by the closed form.
+
+    Each reducer has four rows: no bound, upload, download, and both together.
+    """
     nothing, reduces = np.zeros_like(loads.up_base), table.reduces
     base = np.stack([nothing, loads.up_base, loads.down_base, loads.up_base + loads.down_base], axis=-1)
     slope = np.stack([nothing, loads.up_slope, loads.down_slope, loads.up_slope + loads.down_slope], axis=-1)

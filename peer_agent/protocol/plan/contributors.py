@@ -1,7 +1,7 @@
 """Choose a round's contributors and their codecs (rule 30).
 
 Each additional contributor shortens the wait for the batch but may lengthen the exchange. A slow contributor can send a
-smaller codec or be left out. If left out, it keeps its gradients for the next round and catches up from the log.
+smaller encoding or be left out. If left out, it keeps its gradients for the next round and catches up from the log.
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ from peer_agent.protocol.plan.comparison import Candidate, Codecs, Comparison
 from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Party, Vector
 from peer_agent.protocol.plan.solve import Shares, solve
 
-PATIENCE = 1  # most rounds in a row without a peer, because gradients can be carried over once (rule 10)
-MOST_CELLS = 1 << 13  # choices times peers compared at once; beyond that, an evenly spaced sample
+PATIENCE = 1  # most rounds in a row that may leave a peer out: gradients can be carried over only once (rule 10)
+MOST_CELLS = 1 << 13  # choices times peers compared at once; of more choices, only an evenly spaced sample is compared
 MOST_SOLVED = 4  # choices solved again with the limits shared by several links
-ALIKE = 1.01  # times the fastest time, within which a choice may be preferred
+ALIKE = 1.01  # choices that take at most this many times the fastest one's time count as equally fast
 
 
 class Choice(Struct, frozen=True):
@@ -28,7 +28,7 @@ class Choice(Struct, frozen=True):
 
     codecs: dict[PeerId, int]
     left_out: tuple[PeerId, ...]
-    cannot_follow: tuple[PeerId, ...]  # left-out peers that averages reach more slowly than steps are made
+    cannot_follow: tuple[PeerId, ...]  # left-out peers that receive averages more slowly than steps happen
     shares: Shares
     step_s: float
 
@@ -46,7 +46,8 @@ def choose(
 
     With staleness 1, samples are computed during the exchange. `others` only reduce or receive. A candidate left out of
     the last round must contribute. If only the parties' own links limit the round, the choice is within 10 % of the
-    best. Raises ValueError as `solve` does, and also if there are no candidates or one has no codecs.
+    best. Raises ValueError if there are no candidates, if a candidate has no codecs, or if no party may reduce. Also
+    raises ValueError for duplicate ids and invalid numbers, as `Table` does.
     """
     if not candidates or not all(candidate.up_bytes for candidate in candidates):
         raise ValueError("nobody may contribute")
@@ -62,18 +63,20 @@ def choose(
 
 
 def _order(comparison: Comparison, found: Codecs, steps: Vector) -> NDArray[np.int64]:
-    """Return the order of preference: choices close to the fastest, by samples and codecs, then the rest, by time."""
+    """Return the order of preference: first the choices about as fast as the fastest, then the others by time.
+
+    Among the first, prefer more samples per second, and then codecs nearer the start of each candidate's list.
+    """
     is_alike = steps <= ALIKE * steps.min()
     samples = np.where(is_alike, comparison.samples_per_s(found), 0.0)
     return np.lexsort((steps, np.where(is_alike, found.sum(axis=1), 0), -samples))
 
 
 def scanned(comparison: Comparison) -> Codecs:
-    """List choices: for each time limit, the candidates whose own links meet it, each with the first codec that does
-    so.
+    """List choices: for each time limit, the candidates whose own links meet it, each with its first codec that does.
 
-    The list is repeated without each candidate's first codec, and so on. It also contains each candidate alone, because
-    a lone contributor that reduces everything does not send its gradient over any link.
+    More choices follow without each candidate's first codec, without its first two, and so on. The list also contains
+    each candidate alone, because a lone contributor that reduces everything sends its gradient over no link.
     """
     candidates, codecs, own = comparison.candidates, np.arange(comparison.codecs), comparison.own_times()
     last = np.array([[len(candidate.up_bytes) - 1] for candidate in candidates])

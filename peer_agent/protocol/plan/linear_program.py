@@ -1,9 +1,10 @@
-"""Solve the share program with HiGHS if rows couple shares: pairs, households, forwarding relays (rule 26).
+"""Solve the share program with HiGHS if some row contains several shares (rule 26).
 
-HiGHS returns one corner of the optimum, which may give all the reducing to one peer. A second step therefore chooses
-the optimal shares nearest to those that rule 29 gives without the coupling. It spreads the excess over those shares in
-proportion to what each reducer could take, then repeats this among the reducers that are still free (lexicographic
-min-max, a unique point).
+Such rows couple shares. They belong to pairs of peers, households and forwarding relays. Often many solutions are
+optimal, and HiGHS returns only one corner of them, which may assign all the averaging to one peer. A second step
+therefore finds the optimal shares closest to the shares that rule 29 would give without the coupling. It minimizes the
+largest excess over those shares, relative to each reducer's largest possible share. It then fixes the shares that
+cannot be reduced further, and repeats this for the others (lexicographic min-max, a unique point).
 """
 
 from typing import Any
@@ -16,7 +17,7 @@ from peer_agent.protocol.plan.closed_form import Lines, fill
 from peer_agent.protocol.plan.parties import Vector, total
 from peer_agent.protocol.plan.program import Program
 
-SLACK = 1e-8  # relative: how far shares may miss the optimum, so that rounding excludes no optimal ones
+SLACK = 1e-8  # relative tolerance for times, so that rounding errors do not exclude optimal shares
 MOST_ITERATIONS = 100_000  # most HiGHS iterations per solution
 MOST_LEVELS = 8  # most programs solved to spread the excess
 HOLDS = 1e-7  # a row with a smaller multiplier does not bind
@@ -24,7 +25,7 @@ DIGITS = 10  # digits kept of a share; later ones differ between builds of HiGHS
 
 
 class Scaled(Struct, frozen=True, eq=False):
-    """The rows that can bind, made dimensionless: `matrix @ shares + base <= time`. Times are in units of `scale_s`."""
+    """The rows that can limit the time, scaled: `matrix @ shares + base <= time`. `time` is in units of `scale_s`."""
 
     rows: NDArray[np.int64]
     matrix: Any  # scipy's, sparse
@@ -33,9 +34,10 @@ class Scaled(Struct, frozen=True, eq=False):
 
 
 def coupled_shares(program: Program, lines: Lines, least_s: float) -> tuple[Vector, Vector]:
-    """Return optimal shares, and how much each row limits the time (sum 1). `least_s`: T* without the coupling.
+    """Return the optimal shares, and how much each row limits the time, as fractions that sum to 1.
 
-    If HiGHS gives up, return the shares without the coupling, which are feasible but slower.
+    `least_s`: the least time if the rows that couple shares are ignored. If HiGHS gives up, return rule 29's shares for
+    that time, and zeros. These shares are feasible, but the round takes longer.
     """
     parts = np.zeros(len(program.base))
     aim = _aim(program, lines, least_s)
@@ -53,7 +55,7 @@ def coupled_shares(program: Program, lines: Lines, least_s: float) -> tuple[Vect
 
 
 def scaled_rows(program: Program, scale_s: float) -> Scaled:
-    """Return the rows that could need more time than `scale_s`."""
+    """Return the rows that take longer than `scale_s` for some shares, scaled as in `Scaled`."""
     from scipy.sparse import csr_array
 
     most = np.zeros(len(program.base))
@@ -70,12 +72,16 @@ def scaled_rows(program: Program, scale_s: float) -> Scaled:
 
 
 def _aim(program: Program, lines: Lines, time_s: float) -> Vector:
-    """Return rule 29's shares at this time, without the coupling."""
+    """Return the shares that rule 29 gives for this time if the rows that couple shares are ignored."""
     return fill(lines.lower(time_s), lines.upper(time_s), program.is_volunteer)
 
 
 def _level(scaled: Scaled, time: float, aim: Vector, reach: Vector, shares: Vector) -> Vector:
-    """Return shares within `time` with the least excess over `aim` as a fraction of `reach` (lexicographic min-max)."""
+    """Return shares that take at most `time` and exceed `aim` as little as possible, relative to `reach`.
+
+    The largest excess is minimized first, then the next largest, and so on (lexicographic min-max). If HiGHS gives up,
+    return the last shares found, which are `shares` at first.
+    """
     from scipy.sparse import csr_array, vstack
 
     settled = np.where(reach > 0, np.nan, 0.0)
@@ -97,7 +103,10 @@ def _level(scaled: Scaled, time: float, aim: Vector, reach: Vector, shares: Vect
 
 
 def _minimise(matrix: Any, column: Vector, bound: Vector, settled: Vector) -> Any:
-    """Minimise z in `matrix @ shares + column * z <= bound`, with shares that sum to 1. None if HiGHS gave up."""
+    """Minimize z such that `matrix @ shares + column * z <= bound` and the shares sum to 1.
+
+    Return SciPy's result, or None if HiGHS gave up. `settled`: the shares that are already fixed, and NaN for others.
+    """
     from scipy.optimize import linprog
     from scipy.sparse import csr_array, hstack
 

@@ -1,4 +1,4 @@
-"""A plan as shown on pages: which peers send and average, how long the round takes, and why."""
+"""A plan as shown on pages: which peers send and average, how long the round takes, and what limits it."""
 
 from collections.abc import Callable, Container, Iterable, Sequence
 
@@ -30,18 +30,21 @@ class Averager(Struct, frozen=True):
 
 
 class Bottleneck(Struct, frozen=True):
-    """A limit that determines how long the round takes. A pair lists the sender first; a household lists no members."""
+    """A limit that determines how long the round takes. `who`: the peers with this limit.
+
+    For a pair of peers, the sender comes first. For a household, `who` is empty.
+    """
 
     kind: Kind
     who: tuple[Participant, ...]
-    part: float  # fraction due to this limit of the time saved if all were lifted
+    part: float  # this limit's fraction of the time that removing all limits would save
 
 
 class Outline(Struct, kw_only=True):
-    """A summary of a run's last plan, with times in seconds. The last two fields are set once its round has ended."""
+    """A summary of a run's last plan. Times are in seconds. `took_s`, `is_void`: set once the round has ended."""
 
     step: int  # the step that the round produces
-    planned_s: float  # 0 if no link is known
+    planned_s: float  # 0 if no link's speed is known
     senders: tuple[Participant, ...]
     other_senders: int
     averagers: tuple[Averager, ...]
@@ -62,7 +65,7 @@ def outline_of(
     measured: Container[tuple[PeerId, str]],
     began_at: float,
 ) -> Outline:
-    """Return a plan's outline for pages. `measured`: the link directions that have an estimate."""
+    """Return a plan's outline for pages. `measured`: peers and directions (`up`, `down`) with an estimated speed."""
     bottlenecks = tuple(
         Bottleneck(limit.kind, tuple(map(named, _told(limit))), limit.part)
         for limit in limits
@@ -97,7 +100,10 @@ def parts_of(spans: Iterable[PlannedSpan]) -> dict[PeerId, float]:
 
 
 def _told(limit: Limit) -> tuple[PeerId, ...]:
-    """Return the peers that pages may name for a limit. Which peers share an address is private."""
+    """Return the peers that pages may name for a limit.
+
+    No peer is named for a household, because it is private which peers share an address.
+    """
     return () if limit.kind is Kind.HOUSEHOLD else limit.peers
 
 

@@ -17,7 +17,7 @@ Pair = tuple[PeerId, PeerId]  # sender, receiver
 
 
 class Party(Struct, frozen=True, kw_only=True):
-    """A peer in the round. Its speeds are those the plan may use; 0 means not measured (`duplex_bps`: no limit)."""
+    """A peer in the round, with the speeds that the plan may use. 0: not measured, or for `duplex_bps` no limit."""
 
     peer: PeerId
     up_bytes: float = 0.0  # size of the peer's encoded gradient; 0 if it contributes nothing
@@ -32,7 +32,7 @@ class Party(Struct, frozen=True, kw_only=True):
 
 
 class Limits(Struct, frozen=True):
-    """Limits shared by several links. Peers outside the round are ignored. 0 means unknown."""
+    """Limits on pairs of peers and on households. Peers outside the round are ignored. A limit of 0 is unknown."""
 
     pairs: dict[Pair, float] = {}  # limit on the direct link from one peer to another
     forwarded: dict[Pair, PeerId] = {}  # the relay that forwards for a pair without a direct link
@@ -45,7 +45,8 @@ NO_LIMITS = Limits()
 class Table:
     """The parties as arrays, sorted by id, so that the order of the input does not matter.
 
-    Raises ValueError for duplicate ids and for numbers that are negative, not finite, or beyond `LARGEST`.
+    Raises ValueError if an id occurs twice, if there are more than `MOST_PARTIES` parties, or if a size or speed fails
+    `check_numbers`.
     """
 
     def __init__(self, parties: Sequence[Party]) -> None:
@@ -77,7 +78,10 @@ def check_numbers(numbers: Vector) -> None:
 
 
 def of_kind(speeds: Vector, is_volunteer: Flags) -> Vector:
-    """Replace unmeasured speeds with the slowest measured among trainers or among other peers, or with infinity."""
+    """Replace each unmeasured speed with the slowest measured speed of its kind, or infinity if there is none.
+
+    Trainers are one kind, and all other peers are the other.
+    """
     filled = speeds.copy()
     for kind in (is_volunteer, ~is_volunteer):
         measured = speeds[kind & (speeds > 0)]
@@ -86,7 +90,7 @@ def of_kind(speeds: Vector, is_volunteer: Flags) -> Vector:
 
 
 def total(values: Vector) -> Vector:
-    """Return the sum along the last axis, added in order, since the order of numpy's own sum varies between builds."""
+    """Return the sum along the last axis, adding the values in order. NumPy's own order varies between builds."""
     if not values.shape[-1]:
         return np.zeros(values.shape[:-1])
     return np.cumsum(values, axis=-1)[..., -1]
@@ -102,7 +106,11 @@ class Loads(Struct, frozen=True, eq=False):
 
 
 def loads_of(table: Table, up_bytes: Vector, waits: Flags, reduces: Flags, down_bytes: float) -> Loads:
-    """Return rule 26's loads for the given contributions, awaited parties and reducers. Shape (..., parties)."""
+    """Return the loads of rule 26, of shape (..., parties).
+
+    `up_bytes`: each party's contribution. `waits`: parties that the round waits for. `reduces`: parties that reduce.
+    `down_bytes`: the encoded size of the whole averaged vector.
+    """
     arriving = total(up_bytes)[..., None]
     others = np.count_nonzero(table.receives) - table.receives
     noise = 1e-12 * (arriving + down_bytes * len(table.peers))

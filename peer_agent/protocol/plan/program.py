@@ -1,8 +1,9 @@
-"""The share program of rule 26 as arrays: minimise T so that the shares sum to 1 and every row holds.
+"""The share program of rule 26 as arrays: minimize T such that the shares sum to 1 and every row holds.
 
-A row is `base + sum(slope * share) <= capacity * T`, in bytes and bytes per second. An upload, download or duplex row
-contains its reducer's share. A pair's row contains two shares, and a household's row those of its members. A forwarding
-relay's row also contains the shares of the peers it forwards for. A pair without a limit uses no memory.
+A row is `base + sum(slope * share) <= capacity * T`, in bytes and bytes per second. A row for a peer's upload, download
+or both (duplex) contains that peer's share. A row for a pair of peers contains up to two shares, and a row for a
+household the shares of its members. The rows of a relay that forwards traffic also contain the shares of the reducers
+at either end of that traffic. A pair without a limit has no row, and so uses no memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +31,7 @@ class Kind(StrEnum):
 
 
 class Row(Struct, frozen=True):
-    """The limit behind a row, and the peer, pair (sender first) or household that it belongs to."""
+    """The kind of limit that a row states, and its peers: one, a pair (sender first), or a household's members."""
 
     kind: Kind
     peers: tuple[PeerId, ...]
@@ -49,7 +50,7 @@ class Program(Struct, frozen=True, eq=False):
     slope: Vector
 
     def times(self, shares: Vector) -> Vector:
-        """Return how many seconds each row takes at these shares."""
+        """Return how many seconds each row's bytes take with these shares."""
         return (self.base + _summed(self.row, self.slope * shares[self.share], len(self.base))) / self.capacity
 
     def duration_s(self, shares: Vector) -> float:
@@ -57,7 +58,7 @@ class Program(Struct, frozen=True, eq=False):
 
 
 class _Side(Struct, eq=False):
-    """The bytes in one direction, by party, and entries of (party, share, slope)."""
+    """The bytes that each party sends or receives: its `base`, plus `slope * share` for each of its entries."""
 
     base: Vector
     party: Indices
@@ -83,7 +84,7 @@ class _Builder:
         self.entries: list[tuple[Indices, Indices, Vector]] = []
 
     def add(self, rows: Sequence[Row], capacity: Vector, of: Indices, side: _Side) -> None:
-        """Add rows, each the sum over some of the parties. `of`: each party's row number, or -1 for no row."""
+        """Add rows. Each row sums the bytes of some parties. `of`: each party's number among these rows, or -1."""
         first, is_in = len(self.rows), of >= 0
         numbers = of[side.party]
         kept = numbers >= 0
@@ -100,7 +101,7 @@ class _Builder:
         self.add([Row(kind, (table.peers[i],)) for i in limited], capacity[limited], of, side)
 
     def pairs(self, pairs: Sequence[tuple[Row, float, list[tuple[int, float]]]]) -> None:
-        """Add rows without a base, from (row, capacity, [(share, slope)])."""
+        """Add rows for pairs of peers, given as (row, capacity, [(share, slope)]). Their base is 0."""
         first = len(self.rows)
         self.rows.extend(row for row, _, _ in pairs)
         self.base.append(np.zeros(len(pairs)))
@@ -128,7 +129,10 @@ class _Builder:
 
 
 def program_of(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> Program:
-    """Return a round's program. Raises ValueError as `Table` does, and if there are too many pairs."""
+    """Return a round's program.
+
+    Raises ValueError if `Table` does, if a limit fails `check_numbers`, or if there are more than `MOST_PAIRS` pairs.
+    """
     check_numbers(np.array([down_bytes, *limits.pairs.values(), *limits.households.values()], dtype=np.float64))
     if len(limits.pairs) + len(limits.forwarded) > MOST_PAIRS:
         raise ValueError(f"more than {MOST_PAIRS} pairs")
@@ -158,7 +162,7 @@ def _columns(entries: Sequence[Entry]) -> tuple[Indices, Indices, Vector]:
 
 
 def _between(table: Table, down_bytes: float, share_of: dict[int, int], pair: Pair) -> list[tuple[int, float]]:
-    """Return the traffic on a pair's link as (share, bytes if that share were the whole vector)."""
+    """Return the traffic from a pair's sender to its receiver as (share, bytes if that share were the whole vector)."""
     sender, receiver = (table.place.get(peer) for peer in pair)
     if sender is None or receiver is None or sender == receiver:
         return []
@@ -175,7 +179,7 @@ def _share_of(table: Table) -> dict[int, int]:
 
 
 def _forwarded(table: Table, down_bytes: float, limits: Limits) -> _Side:
-    """Return the bytes that relays forward for other peers, counted once in each direction."""
+    """Return the bytes that relays forward for other peers. The caller counts them as both upload and download."""
     share_of, entries = _share_of(table), []
     for pair, relay in sorted(limits.forwarded.items()):
         if relay in table.place and relay not in pair:
@@ -185,7 +189,7 @@ def _forwarded(table: Table, down_bytes: float, limits: Limits) -> _Side:
 
 
 def _pairs(table: Table, down_bytes: float, limits: Limits) -> Iterator[tuple[Row, float, list[tuple[int, float]]]]:
-    """Yield a row for each direct link that has a limit and is used."""
+    """Yield a row for each direct link that has a limit and carries traffic."""
     share_of = _share_of(table)
     for pair, capacity in sorted(limits.pairs.items()):
         carried = _between(table, down_bytes, share_of, pair)

@@ -17,7 +17,7 @@ MOST_NAMED = 8  # most limits named by a plan
 
 
 class Limit(Struct, frozen=True):
-    """A limit on a round's time. `part`: its fraction of the time that relaxing all limits would save."""
+    """A limit on a round's time. `part`: this limit's fraction of the time that relaxing all limits would save."""
 
     kind: Kind
     peers: tuple[PeerId, ...]  # one peer; for a pair, sender and receiver; for a household, all members
@@ -25,7 +25,10 @@ class Limit(Struct, frozen=True):
 
 
 class Shares(Struct, frozen=True):
-    """Each reducer's share of the vector (sum 1, by id), how long a round takes with them, and its limits."""
+    """Each reducer's share of the vector, how long the round takes with these shares, and what limits it.
+
+    Reducers are in order of id, and the shares sum to 1.
+    """
 
     reducers: tuple[PeerId, ...]
     shares: tuple[float, ...]
@@ -36,8 +39,9 @@ class Shares(Struct, frozen=True):
 def solve(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> Shares:
     """Return the share program's optimum. If no links are measured, relays and auxiliaries get equal shares.
 
-    If no coupled row binds, the shares are bit-identical on every platform. Otherwise, they come from HiGHS and agree
-    to nine digits across platforms. Raises ValueError if no party may reduce, and as `Table` does.
+    If no row with several shares limits the time, the shares are bit-identical on every platform. Otherwise, they come
+    from HiGHS and agree to nine digits across platforms. Raises ValueError if no party may reduce, or if `program_of`
+    raises it.
     """
     program = program_of(parties, down_bytes, limits)
     if not program.reducers:
@@ -53,7 +57,10 @@ def solve(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMIT
 
 
 def judged(shares: Shares, parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> Shares:
-    """Return the same shares with their time over the given links, attributed equally to the binding limits."""
+    """Return the same shares with the time that they take over the given links.
+
+    Each limit that determines this time gets an equal part of it.
+    """
     program = program_of(parties, down_bytes, limits)
     times = program.times(np.array(shares.shares))
     longest = times.max(initial=0.0)
@@ -62,10 +69,11 @@ def judged(shares: Shares, parties: Sequence[Party], down_bytes: float, limits: 
 
 
 def _parts(program: Program, shares: Vector) -> Vector:
-    """Return how much each row limits the time if no rows are coupled. The sum is 1, or 0 if no row binds.
+    """Return how much each row limits the time if no row couples shares. The parts sum to 1, or are all 0.
 
-    The parts go to the rows that bind whatever the shares are. If there are none, they go to two rows that fix one
-    share, or else to all reducers together.
+    They are 0 if no row takes any time. Otherwise, only rows that take the longest have a part. If some of them take
+    that long whatever the shares are, only these have one. If not, the parts go to two rows that fix one share, or else
+    to the rows of all reducers.
     """
     times = program.times(shares)
     longest = times.max(initial=0.0)

@@ -7,7 +7,8 @@ from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import PlannedSpan
 
-SPAN_BYTES = 1 << 20  # shares are cut into spans of max(P/64, 1 MiB): if a reducer dies, only open spans are lost
+# Shares are cut into spans of a 64th of the vector, at least 1 MiB. If a reducer is lost, its finished spans remain.
+SPAN_BYTES = 1 << 20
 
 
 def largest_remainder(shares: Sequence[float], total: int) -> list[int]:

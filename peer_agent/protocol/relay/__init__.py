@@ -1,1 +1,1 @@
-"""A peer that reduces, keeps the log, or both: one state machine without sockets, clocks, threads or disks."""
+"""The state machine of a peer that reduces, keeps the log, or both. It uses no sockets, clocks, threads or disks."""

@@ -1,7 +1,7 @@
-"""A run's relay: `advance(state, event, now) -> actions`, shared by the relay, the simulator and the tests.
+"""A relay's state machine for one run, `advance(state, event, now) -> actions`. The simulator and tests use it too.
 
-The function may change the given state. The shell carries out all actions in order before the next event.
-`reducing.TRANSITIONS` lists the phases of an attempt.
+The function may change the given state. The program that calls it, the shell, carries out all actions in order before
+it passes on the next event. `reducing.TRANSITIONS` lists the phases of an attempt.
 """
 
 from typing import assert_never
@@ -16,7 +16,7 @@ from peer_agent.protocol.relay.opened import OpenCommit, Opened, OpenPlan, Place
 from peer_agent.protocol.relay.state import NOBODY, Attempt, Keeper, RelayState, Said, is_now, named
 from peer_agent.protocol.wire import Frame, Kind
 
-HEARTBEAT_S = 2.0  # seconds without any other message
+HEARTBEAT_S = 2.0  # seconds without any other message, after which the relay sends a heartbeat
 PAGE_RECORDS = 64  # records per page, after which the coordinator waits for an acknowledgement
 REACHES_S = 30.0  # seconds between reports of reachable listeners
 ACKNOWLEDGE_S = 0.5  # seconds from writing a record to disk to acknowledging it
@@ -95,7 +95,7 @@ def _of_the_log(
 
 
 def _hear(state: RelayState, message: Opened, now: float) -> list[e.Action]:
-    """Process a message. Drop messages from older hosts, except commits, which are always valid."""
+    """Process a message from the site. Drop messages from older hosts, except commits, which are always valid."""
     if getattr(message, "fence", state.fence) < state.fence and not isinstance(message, OpenCommit):
         return []
     match message:
@@ -164,7 +164,7 @@ def _commit(state: RelayState, commit: OpenCommit, now: float) -> list[e.Action]
 
 
 def _stand(state: RelayState, message: m.State, now: float) -> list[e.Action]:
-    """Record the run's state. Once the run is finished, end the attempt and delete the bytes that a snapshot covers."""
+    """Record the run's state. Once the run is finished, end the attempt and delete averages that a snapshot covers."""
     state.finished = message.state == "finished"
     if not state.finished:
         return []
@@ -216,7 +216,7 @@ def _acknowledge(state: RelayState, event: e.Event, now: float) -> list[e.Action
 
 
 def _reached(state: RelayState, listeners: tuple[PeerId, ...]) -> list[e.Action]:
-    """Report to the site any change in the data links, even if none are left."""
+    """Tell the site which listeners this peer's data links reach, if that has changed. The list may be empty."""
     if listeners == state.reached:
         return []
     state.reached = listeners
@@ -272,10 +272,10 @@ def average_came(state: RelayState, peer: PeerId, frame: Frame) -> list[e.Action
 
 
 def span_received(attempt: Attempt | None, event: e.SpanReceived, now: float) -> list[e.Action]:
-    """Until the attempt ends, report to the coordinator that another reducer's span is on disk."""
+    """Tell the coordinator that another reducer's span is on disk. The report is repeated until the attempt ends."""
     if attempt is None or attempt.place != event.place or event.span in attempt.received:
         return []
-    squares = min(MOST_SQUARES, event.sum_squares)  # the bytes may say inf or nan
+    squares = min(MOST_SQUARES, event.sum_squares)  # the received values may include inf or nan
     message = m.Have(**named(attempt), span=event.span, root=event.root, sum_squares=squares)
     attempt.received[event.span] = Said(message, now)
     return [e.Say(message)]

@@ -1,6 +1,6 @@
-"""Decide when to close a chunk: average what has arrived, and accept nothing more for it (rules 7, 8).
+"""Decide when a reducer closes a chunk: it averages the slots that have arrived, and accepts no others (rules 7, 8).
 
-A chunk closes once each slot has sent it, was dropped or is late, and enough tokens have arrived.
+A chunk closes once enough tokens have arrived, and every slot has sent it, been dropped or missed the deadline.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from peer_agent.protocol.plan import QUORUM_PERCENT
 
 
 class Coverage:
-    """Tracks which slots have sent each chunk of a reducer's spans. Arrays have the shape [slots, chunks]."""
+    """Tracks which slots have sent each chunk of a reducer's spans. Two-dimensional arrays are [slots, chunks]."""
 
     def __init__(self, slots: Sequence[Slot], spans: Iterable[PlannedSpan]) -> None:
         self.chunks = [chunk for span in spans for chunk in range(span.first, span.stop)]
@@ -38,7 +38,7 @@ class Coverage:
         self._left = self._awaited_of(slice(None))  # of these, chunks that have neither arrived nor closed
 
     def asks_for(self, slot: int, chunk: int) -> bool:
-        """Return True if this reducer should get this chunk from the slot, and the chunk has arrived or still may."""
+        """Return True if this reducer should get the chunk from the slot, and has it already or still accepts it."""
         column = self._column.get(chunk)
         if column is None or not 0 <= slot < len(self._dropped) or not self._planned[slot, column]:
             return False
@@ -48,7 +48,7 @@ class Coverage:
         return bool(self._received[slot, self._column[chunk]])
 
     def add(self, slot: int, chunk: int, since_plan_s: float = 0.0) -> list["Closing"]:
-        """Record that a slot's chunk is in the sum. Return the chunk if it is now complete and therefore closes."""
+        """Record that a slot's chunk is in the sum. Return the chunk if it is now complete and must be closed."""
         column = self._column[chunk]
         self._received[slot, column] = True
         self._came_s[slot, column] = self._moved_s[slot] = since_plan_s
@@ -72,7 +72,7 @@ class Coverage:
         return self._close(np.flatnonzero(missing).tolist())
 
     def close_late(self, plan: PlanHead, since_plan_s: float) -> list["Closing"]:
-        """Close and return the chunks whose missing slots are all too late, if enough other slots have sent them."""
+        """Close and return the chunks whose deadline has passed, if enough of their tokens have arrived."""
         if not plan.sigma:
             return []
         places = np.flatnonzero(~self._closed & (self._enough_s < since_plan_s))
@@ -85,7 +85,10 @@ class Coverage:
         return batch_chunks(self._codecs, plan.chunk_elements)
 
     def lateness(self, plan: PlanHead) -> tuple[float, ...]:
-        """Return each slot's greatest lateness as a fraction of the plan's time. A missing chunk counts as sigma."""
+        """Return the lateness of each slot's latest chunk, as a fraction of the plan's time.
+
+        A missing chunk counts as sigma late.
+        """
         if not plan.sigma:
             return (0.0,) * len(self._dropped)
         places = np.arange(len(self.chunks))
@@ -135,7 +138,10 @@ class Coverage:
         return bool(self._closed[first : first + span.stop - span.first].all())
 
     def included(self, span: PlannedSpan) -> tuple[Included, ...]:
-        """Return the slots averaged in each range of a complete span's chunks. Every chunk received is averaged."""
+        """Divide a complete span into ranges of chunks that average the same slots. Return the ranges with their slots.
+
+        A chunk's average includes every slot that sent the chunk.
+        """
         ranges = []
         for slots, group in groupby(range(span.first, span.stop), key=self._slots_in):
             members = list(group)

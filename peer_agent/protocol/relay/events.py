@@ -1,4 +1,7 @@
-"""A relay's events, and actions for its shell. Answers name their attempt, so that late ones are ignored."""
+"""A relay's events, and the actions that its shell carries out.
+
+An event about an attempt's action names the attempt, so that the relay can ignore late answers.
+"""
 
 from msgspec import Struct
 
@@ -19,7 +22,7 @@ class Heard(Struct, frozen=True):
 
 
 class Linked(Struct, frozen=True):
-    """An authenticated peer has a data link, which may replace an older one."""
+    """An authenticated peer has opened a data link, which may replace an older one."""
 
     peer: PeerId
     role: Role
@@ -39,7 +42,10 @@ class Asked(Struct, frozen=True):
 
 
 class FrameCame(Struct, frozen=True):
-    """A frame has arrived on a data link. The shell answers an AddChunk action before it passes on another event."""
+    """A frame has arrived on a link that a peer dialed.
+
+    If this leads to an AddChunk action, the shell passes on its result before any other event.
+    """
 
     peer: PeerId
     frame: Frame
@@ -78,7 +84,7 @@ class HeldBack(Struct, frozen=True):
 
 
 class SpanWritten(Struct, frozen=True):
-    """An averaged span is on disk, or in memory if this peer keeps no log."""
+    """A span averaged by this peer is on disk, or in memory if this peer keeps no log."""
 
     place: Place
     span: int
@@ -87,7 +93,10 @@ class SpanWritten(Struct, frozen=True):
 
 
 class AverageCame(Struct, frozen=True):
-    """A frame has arrived on a link that this peer dialled. The shell completes all actions before the next event."""
+    """A frame has arrived on a link that this peer dialed.
+
+    The shell carries out all resulting actions before it passes on another event.
+    """
 
     peer: PeerId
     frame: Frame
@@ -103,14 +112,14 @@ class SpanReceived(Struct, frozen=True):
 
 
 class Appended(Struct, frozen=True):
-    """The log on disk now extends to the record `index`. `replaced`: records on another branch that it deleted."""
+    """The log on disk now extends to the record `index`. `replaced`: records of another branch removed from the log."""
 
     index: int
     replaced: tuple[Entry, ...] = ()
 
 
 class AppendFailed(Struct, frozen=True):
-    """The disk refused the record `index`, because it is not the next one in the log.
+    """The log on disk did not accept the record `index`, for example because it is not the next one.
 
     `forks`: True if the record belongs to a newer branch, which diverged from the log on disk at an earlier entry.
     """
@@ -120,14 +129,14 @@ class AppendFailed(Struct, frozen=True):
 
 
 class Missing(Struct, frozen=True):
-    """A span named by a record but missing from the disk."""
+    """A span that a record names but that is missing from the disk."""
 
     index: int
     entry: SpanEntry
 
 
 class Scanned(Struct, frozen=True):
-    """The answer to a Scan: all spans missing from the disk, for the records up to, but not including, `stop`."""
+    """The answer to a Scan: all spans missing from the disk among the scanned records, which end before `stop`."""
 
     stop: int
     missing: tuple[Missing, ...]
@@ -149,7 +158,7 @@ class CopyFailed(Struct, frozen=True):
 
 
 class Reached(Struct, frozen=True):
-    """The run's listeners that this relay now has data links to."""
+    """This peer's data links have changed. `listeners`: the run's listeners that it now has links to."""
 
     listeners: tuple[PeerId, ...]
 
@@ -159,7 +168,7 @@ class Ticked(Struct, frozen=True):
 
 
 class ControlLost(Struct, frozen=True):
-    """The control link has ended. This relay's messages will not reach the site until it asks for a hello."""
+    """The control link has ended. This relay's messages are lost until the site asks for a hello on a new link."""
 
 
 Event = (
@@ -203,7 +212,10 @@ class Tell(Struct, frozen=True):
 
 
 class Begin(Struct, frozen=True):
-    """Begin an attempt with all sums at zero. `fresh`: stop sending the averages of earlier attempts."""
+    """Begin an attempt with all sums at zero.
+
+    `fresh`: also stop sending earlier averages, because the plan is for another step or from a new host.
+    """
 
     plan: OpenPlan
     fresh: bool
@@ -216,9 +228,9 @@ class End(Struct, frozen=True):
 
 
 class Settle(Struct, frozen=True):
-    """Record that the update making `step` is committed, with these spans. A rollback has no spans.
+    """Record that the update to `step` has been committed with these spans. A rollback has no spans.
 
-    `fence` is that of the attempts that averaged these spans. Averages from before a rollback are no longer needed.
+    `fence`: the fence under which the spans were averaged. The encoding errors of averages not in `spans` are dropped.
     """
 
     index: int
@@ -235,7 +247,10 @@ class KeepLeaves(Struct, frozen=True):
 
 
 class AddChunk(Struct, frozen=True):
-    """Check a chunk against its leaf and, unless `again`, add it to the sum. Answer: ChunkAdded or ChunkRefused."""
+    """Check a chunk against its leaf, and add it to the sum. Answer: ChunkAdded or ChunkRefused.
+
+    `again`: the chunk is already in the sum, so only check it.
+    """
 
     slot: int
     chunk: int
@@ -271,13 +286,17 @@ class WriteSpan(Struct, frozen=True):
 
 
 class Discard(Struct, frozen=True):
-    """Delete the spans written for a void round, up to the attempt `place`."""
+    """Delete the spans written for a void round, in its attempts up to and including `place`."""
 
     place: Place
 
 
 class Append(Struct, frozen=True):
-    """Append the record to the log. A record already at `index` must be identical. Answer: Appended or AppendFailed."""
+    """Append a record to the log. Answer: Appended or AppendFailed.
+
+    If the log already has another record at `index`, this one replaces it if it begins a newer branch. Otherwise, the
+    append fails.
+    """
 
     index: int
     sealed: Entry
@@ -332,7 +351,7 @@ class Follow(Struct, frozen=True):
 
 
 class CutLink(Struct, frozen=True):
-    """Close a peer's data link, which it opened to send chunks but over which it has sent nothing."""
+    """Close the data link of a peer that was asked for its chunks but has sent nothing in time."""
 
     peer: PeerId
 

@@ -1,7 +1,8 @@
 """Keep the log: append records in order, and copy other reducers' averages until a snapshot covers them.
 
-A database restored from a backup may lack the latest records here; the site then gets them back. If the site has
-written other records instead, those replace the records here from the entry at which the branches diverge (rule 16).
+A database restored from a backup may lack the latest records of this log. The relay then sends them to the site. If
+the site has already written other records, these replace the relay's from the entry where the branches diverge (rule
+16).
 """
 
 from peer_agent.protocol import messages as m
@@ -45,7 +46,7 @@ def appended(state: RelayState, keeper: Keeper, event: e.Appended, now: float) -
 
 
 def _replace(state: RelayState, keeper: Keeper, event: e.Appended) -> list[e.Action]:
-    """Continue on the branch that the site has chosen. Hand in the records that the disk has deleted for it."""
+    """Continue on the branch that the site follows. Send the site the records that were removed from the log."""
     last, keeper.step_back = keeper.index, 0
     keeper.index = keeper.appending = event.index
     keeper.copies = {place: copy for place, copy in keeper.copies.items() if place[0] < event.index}
@@ -54,7 +55,7 @@ def _replace(state: RelayState, keeper: Keeper, event: e.Appended) -> list[e.Act
 
 
 def append_failed(state: RelayState, keeper: Keeper, event: e.AppendFailed, now: float) -> list[e.Action]:
-    """Start over after a failed append. Records queued for the disk after the failed one are lost too.
+    """Reset the queue after a failed append, because the records that follow in the queue will fail too.
 
     If the record belongs to another branch, report an earlier index, so that the site resends the records before it.
     """
@@ -76,7 +77,10 @@ def cover(state: RelayState, keeper: Keeper, index: int, now: float) -> list[e.A
 
 
 def greeted(state: RelayState, keeper: Keeper, greeting: m.Greeting, now: float) -> list[e.Action]:
-    """Recheck all records that no snapshot covers, because this may be a new process whose disk has lost files."""
+    """Check again all records that no snapshot covers, and send the site any records that its database lacks.
+
+    The check is repeated because this may be a new process whose disk has lost files.
+    """
     keeper.scanned = max(keeper.covered, greeting.snapshot.index)
     is_ahead = greeting.index < keeper.index
     return [
@@ -150,7 +154,7 @@ def copy_failed(state: RelayState, keeper: Keeper, event: e.CopyFailed, now: flo
 
 
 def copied(state: RelayState, keeper: Keeper, event: e.Copied, now: float) -> list[e.Action]:
-    """Remove a finished copy from the queue. Delete the copied bytes if they are no longer needed."""
+    """Remove a finished copy from the queue. Delete the copied span if it is no longer needed."""
     keeper.copies.pop((event.index, event.span), None)
     gone: list[e.Action] = [e.Forget(keeper.keep_after)] if event.index <= keeper.keep_after else []
     return [*gone, *scan(state, keeper, now)]

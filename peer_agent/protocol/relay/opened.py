@@ -1,4 +1,4 @@
-"""Verify and check the site's plans and commits. Only this module opens these messages."""
+"""Verify the plans and commits that the site sends to a relay. On a relay, only this module opens these messages."""
 
 import msgspec
 from msgspec import Struct
@@ -14,9 +14,9 @@ LARGEST_COUNT = 2**16  # the most slots or spans that a frame's header can numbe
 
 
 class Place(Struct, frozen=True, order=True):
-    """An attempt's identity.
+    """The fence, step and number that identify an attempt. A later attempt compares as greater.
 
-    Fences are compared first, because a restarted host plans the same step again (rule 2).
+    Fences are compared first, because a new host plans the same step again (rule 2).
     """
 
     fence: int
@@ -48,7 +48,7 @@ class OpenPlan(Struct, frozen=True):
 
 
 class OpenCommit(Struct, frozen=True):
-    """A commit with a verified head. `sealed`: the entry to append to the log, which verifies the contributions."""
+    """A commit with a verified head. `sealed`: the entry for the log, which verifies the contributions."""
 
     fence: int
     record: RecordHead
@@ -81,7 +81,10 @@ Opened = (
 
 
 def open_message(message: m.TO_PEER, site_key: bytes) -> Opened:
-    """Verify a message for the state machine. Raises Problem E218 (not signed) or E206 (not understood)."""
+    """Verify a message for the state machine, and open plans and commits.
+
+    Raises Problem E218 if the signature or contents do not verify, or E206 if a plan or commit is invalid.
+    """
     if isinstance(message, m.Planned):
         return open_plan(message, site_key)
     if isinstance(message, m.Commit):
@@ -93,7 +96,10 @@ def open_message(message: m.TO_PEER, site_key: bytes) -> Opened:
 
 
 def open_plan(message: m.Planned, site_key: bytes) -> OpenPlan:
-    """Verify a plan with all its slots. Raises Problem E218 or E206."""
+    """Verify a plan with all its slots.
+
+    Raises Problem E218 if the signature or the slots do not match, or E206 if the plan is invalid.
+    """
     plan = open_whole_plan(message, site_key)
     opened = OpenPlan(plan, plan.slots)
     if reason := _misfit(opened):
@@ -122,7 +128,7 @@ def _misfit(opened: OpenPlan) -> str:
 
 
 def run_of(message: m.TO_PEER) -> RunId:
-    """Return the run named by a message before its signature has been checked. Raises Problem E206."""
+    """Return the run that a message names, without checking a signature. Raises Problem E206 if a plan is malformed."""
     if not isinstance(message, m.Planned):
         return message.run
     try:

@@ -1,4 +1,4 @@
-"""Average gradients: attempts, slots, spans. The functions change the state; only `move` changes an attempt's phase."""
+"""Average gradients: attempts, slots, spans. These functions change the state, but only `move` changes the phase."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.counting import arrivals_of, count
@@ -16,9 +16,9 @@ from peer_agent.protocol.wire import Frame, Kind
 
 PROGRESS_S = 1.0
 AGAIN_S = 2.0  # seconds before repeating a report of a finished span or refused slot, as it may be lost
-FIRST_FRAME_S = 10.0  # seconds beyond the planned time from the Open message to a slot's first bytes (rule 40)
+FIRST_FRAME_S = 10.0  # seconds beyond the plan's duration in which a slot must answer an Open message (rule 40)
 AHEAD = 1 / 32  # fraction of its chunks, or two batches, by which a slot may lead the slowest one
-MOVES_S = 1.5  # seconds, or two batches' planned time; slots silent for longer are not waited for
+MOVES_S = 1.5  # seconds, or two batches' planned time if longer; slots silent for longer hold back no others
 PAUSE_S = 0.75  # seconds without an event; a longer gap means that this process was suspended
 
 TRANSITIONS: dict[tuple[Phase, str], Phase] = {
@@ -63,7 +63,10 @@ def begin(state: RelayState, reducer: Reducer, plan: OpenPlan, now: float) -> li
 
 
 def _opens_outbox(reducer: Reducer, plan: OpenPlan) -> bool:
-    """Return True if the plan needs a new outbox. A step's attempts share one, so that kept spans are still sent."""
+    """Return True if the plan needs a new outbox for averages.
+
+    All attempts at a step under one host share an outbox, so that spans kept from earlier attempts are still sent.
+    """
     before, reducer.outbox = reducer.outbox, (plan.plan.fence, plan.plan.step)
     return reducer.outbox != before
 
@@ -94,7 +97,10 @@ def end(reducer: Reducer, why: str, *, silent: bool) -> list[e.Action]:
 
 
 def void(reducer: Reducer, message: m.Void) -> list[e.Action]:
-    """End the voided attempt and discard its spans. An attempt with an unknown number is newer than the current one."""
+    """End the current attempt if it or a later one of its round is void, and discard the void attempts' spans.
+
+    The coordinator may void a later attempt whose plan has not arrived here.
+    """
     place, attempt = Place(message.fence, message.step, message.attempt), reducer.attempt
     reducer.newest = max(reducer.newest, place)
     is_ours = attempt is not None and _is_of_round(attempt.place, place) and attempt.place <= place
@@ -113,7 +119,10 @@ def committed(reducer: Reducer, head: Place) -> list[e.Action]:
 
 
 def greeted(reducer: Reducer, greeting: m.Greeting) -> list[e.Action]:
-    """Catch up with the host. A new host silently voids anything that the previous one had not committed."""
+    """Catch up with the host that sent the greeting: end the attempt if it is already committed or void.
+
+    A new host voids anything that the previous host had not committed, without sending a message about it.
+    """
     actions = committed(reducer, Place(greeting.fence, greeting.step, 0))
     attempt = reducer.attempt
     if attempt is not None and greeting.fence > attempt.place.fence:
@@ -153,7 +162,10 @@ def leaves_kept(reducer: Reducer, event: e.LeavesKept) -> list[e.Action]:
 
 
 def frame_came(reducer: Reducer, peer: PeerId, frame: Frame, now: float) -> list[e.Action]:
-    """Add a chunk that the plan asks for. Ignore unplanned chunks, and refuse those that break the rules."""
+    """Add a chunk that the plan asks for, and ignore any other chunk.
+
+    Refuse the slot if the chunk has the wrong size, or arrives before the slot's Merkle leaves.
+    """
     attempt = reducer.attempt
     if attempt is None or not is_now(attempt, frame) or not _may_speak(attempt, frame.slot, peer):
         return []
@@ -187,7 +199,7 @@ def is_ahead(reducer: Reducer, slot: int, now: float) -> bool:
     """Return True if the plan has deadlines and the shell should pause reading from this slot.
 
     A chunk is averaged only after the slowest slot has sent it. Faster slots would take that slot's share of the
-    downlink while the uplink sits idle. No slot is held back beyond its deadlines.
+    downlink while the uplink sits idle. No slot is held back so long that it would miss its deadlines.
     """
     attempt = reducer.attempt
     if reducer.phase is not Phase.REDUCE or attempt is None or not 0 <= slot < len(attempt.plan.slots):
@@ -204,7 +216,7 @@ def is_ahead(reducer: Reducer, slot: int, now: float) -> bool:
 
 
 def held_back(reducer: Reducer, event: e.HeldBack) -> list[e.Action]:
-    """Record how long the shell held back a slot's link, which looked full to the sender but was not."""
+    """Record how long the shell paused reading a slot's link. To the sender, the link looked full but was not."""
     attempt = reducer.attempt
     if attempt is not None and attempt.place == event.place and 0 <= event.slot < len(attempt.plan.slots):
         peer = attempt.plan.slots[event.slot].peer
@@ -213,7 +225,7 @@ def held_back(reducer: Reducer, event: e.HeldBack) -> list[e.Action]:
 
 
 def refused(reducer: Reducer, event: e.ChunkRefused, now: float) -> list[e.Action]:
-    """Refuse a slot, and accept no more of its chunks, because each of them would be refused too."""
+    """Refuse a slot whose leaves or chunk did not match the offer, and accept no more of its chunks."""
     attempt = reducer.attempt
     if attempt is None or attempt.place != event.place or event.slot >= len(attempt.plan.slots):
         return []
@@ -221,7 +233,10 @@ def refused(reducer: Reducer, event: e.ChunkRefused, now: float) -> list[e.Actio
 
 
 def drop(reducer: Reducer, message: m.Drop) -> list[e.Action]:
-    """Continue without a slot. The coordinator decides which slots the reducers wait for."""
+    """Continue without a slot that the coordinator has dropped.
+
+    The coordinator decides which slots the reducers wait for.
+    """
     attempt = reducer.attempt
     if attempt is None or not is_now(attempt, message):
         return []
@@ -284,7 +299,10 @@ def span_written(reducer: Reducer, event: e.SpanWritten, now: float) -> list[e.A
 
 
 def tell_time(reducer: Reducer, now: float) -> None:
-    """Suspend the deadlines while this process is suspended, so that no slot becomes late (rule 22)."""
+    """Exclude the time for which this process was suspended from deadlines (rule 22).
+
+    Otherwise, slots would count as late because of this pause.
+    """
     attempt = reducer.attempt
     if attempt is None:
         return

@@ -80,10 +80,10 @@ class Keeper(Struct):
     appending: int = 0  # the last index passed to the disk
     said: int = -1  # the index last reported to the coordinator
     gap_at: float = NEVER  # when a gap was last reported
-    step_back: int = 0  # how far back from its last record the log last asked for the site's branch
-    keep_after: int = 0  # averaged bytes up to this index have been deleted
+    step_back: int = 0  # to find the site's branch, the log last reported an index this far before its own
+    keep_after: int = 0  # averages of records up to this index may be deleted
     covered: int = 0  # a verified snapshot covers the log up to this index, so it needs no copies
-    scanned: int | None = None  # missing spans are known up to this index; None before the first message
+    scanned: int | None = None  # records up to this index were checked for missing spans; None before the first message
     scanning: int = 0  # the first record of the page being checked; 0 means none
     copies: dict[tuple[int, int], Copy] = field(default_factory=dict)  # by index and span
 
@@ -126,7 +126,7 @@ def named(attempt: Attempt) -> dict[str, Any]:
 
 
 def awaited(state: RelayState, plan: OpenPlan) -> dict[int, set[int]]:
-    """Return, by span, the chunks that a log keeper needs from other reducers.
+    """Return, by span number, the chunks that a log keeper needs from other reducers.
 
     A relay needs chunks only from reducers that keep no log. A trainer that keeps the log gets all chunks.
     """

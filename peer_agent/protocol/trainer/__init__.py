@@ -1,1 +1,1 @@
-"""The trainer: a pure state machine. The agent, simulator, tests and benchmarks are shells around it."""
+"""The trainer's state machine, without I/O. The agent, simulator, tests and benchmarks all run it."""

@@ -1,7 +1,8 @@
-"""The trainer: `advance(state, event, now, seed) -> actions`, shared by the agent, simulator, tests and benchmarks.
+"""The trainer's state machine, `advance(state, event, now, seed) -> actions`.
 
-The function changes the given state. The shell carries out the actions in order; it handles sockets, threads, files,
-floats and displays. `transitions` lists the phases.
+The agent, simulator, tests and benchmarks all use it. The function changes the given state. The program that calls it,
+the shell, carries out the actions in order; it handles sockets, threads, files, floats and displays. `transitions`
+lists the phases.
 """
 
 from typing import assert_never
@@ -74,7 +75,7 @@ def _of_the_replica(
 
 
 def _of_the_links(state: TrainerState, event: e.Reached | e.Unlistened) -> list[e.Action]:
-    """Report a change in this machine's links: it reaches other listeners, or peers can no longer dial it."""
+    """Report that the set of listeners this machine can reach has changed, or that peers can no longer dial it."""
     if isinstance(event, e.Reached):
         return speaking.take_reached(state, event.listeners)
     state.url = state.fingerprint = ""
@@ -151,7 +152,7 @@ def _hear_standing(
 
 
 def _ask(state: TrainerState, message: m.Rehello) -> list[e.Action]:
-    """Answer a host's request with a hello, which also tells an older host about the newer fence."""
+    """Answer a host's request with a hello. If the host has been replaced, the hello tells it the newer fence."""
     if ignores(state, Cause.ASKED):
         return []
     move(state, Cause.ASKED, state.phase)
@@ -168,7 +169,10 @@ def _revoked(state: TrainerState, message: m.AccumulatorRevoked, seed: int) -> l
 
 
 def heard(message: m.TO_PEER, site_key: bytes, me: PeerId) -> Event:
-    """Convert a message from the site into an event. Raises Problem E218 if the site did not sign a plan or commit."""
+    """Convert a message from the site into an event.
+
+    Raises Problem E218 if the site did not sign a plan or commit, or E206 if a signed plan is malformed.
+    """
     match message:
         case m.Planned():
             return PlanHeard(open_plan(message, site_key, me))

@@ -1,4 +1,7 @@
-"""A trainer's events, and actions for its shell. Jobs are numbered, so that results of abandoned jobs are ignored."""
+"""A trainer's events, and the actions that its shell carries out.
+
+Jobs are numbered, so that the trainer can ignore the results of jobs that it has abandoned.
+"""
 
 from msgspec import Struct
 
@@ -60,7 +63,7 @@ class NotFinite(Struct, frozen=True):
 
 
 class Frozen(Struct, frozen=True):
-    """The held gradient is encoded. `root`: the Merkle root over its chunks. `norm`: the norm of the decoded values."""
+    """The held sum has been encoded. `root`: the Merkle root over its chunks. `norm`: the decoded values' norm."""
 
     job: int
     root: bytes
@@ -81,7 +84,7 @@ class Applied(Struct, frozen=True):
 
 
 class BytesMissing(Struct, frozen=True):
-    """No relay delivered all of this update's averaged bytes. The replica is unchanged."""
+    """Neither relays nor the site's archive delivered all of this update's averages. The replica is unchanged."""
 
     job: int
 
@@ -117,7 +120,10 @@ class Left(Struct, frozen=True):
 
 
 class Gathered(Struct, frozen=True):
-    """All of an attempt's averages have arrived, unconfirmed. `holds`: the Merkle root over all spans' roots."""
+    """All of an attempt's averages have arrived, but no record confirms them yet.
+
+    `holds`: the Merkle root over the roots and sums of squares of all spans.
+    """
 
     attempt: int
     holds: bytes
@@ -126,7 +132,7 @@ class Gathered(Struct, frozen=True):
 
 
 class Reached(Struct, frozen=True):
-    """The listeners that this machine now has data links to."""
+    """This machine's data links have changed. `listeners`: the listeners that it now has links to."""
 
     listeners: tuple[PeerId, ...]
 
@@ -221,7 +227,7 @@ class Dial(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """Load this snapshot, creating the replica first if there is none."""
+    """Load this snapshot, after building the replica if there is none yet."""
 
     job: int
     greeting: m.Greeting
@@ -250,7 +256,7 @@ class DiscardHeld(Struct, frozen=True):
 
 
 class Renew(Struct, frozen=True):
-    """Discard all gradients, including those of earlier steps, and the residuals."""
+    """Discard both gradient sums, including gradients of earlier steps and the encoding errors of earlier offers."""
 
 
 class Freeze(Struct, frozen=True):
@@ -285,11 +291,14 @@ class StopSending(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """End the round without an update: stop sending, and let the held sum take new gradients again."""
+    """End the round without an update: stop sending, and unfreeze the held sum."""
 
 
 class Apply(Struct, frozen=True):
-    """Fetch this record's missing averages and update the replica. `patient`: retry, as no newer snapshot exists."""
+    """Fetch this record's missing averages and update the replica.
+
+    `patient`: retry if they cannot be fetched, because no newer snapshot exists.
+    """
 
     job: int
     record: OpenedRecord
@@ -303,7 +312,7 @@ class Settle(Struct, frozen=True):
 
 
 class Made(Struct, frozen=True):
-    """Report that the replica has completed a step."""
+    """Tell the shell that the replica has applied this record."""
 
     record: OpenedRecord
 

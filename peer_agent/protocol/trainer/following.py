@@ -85,7 +85,11 @@ def _introduce(state: TrainerState, greeting: m.Greeting) -> Fault | None:
 
 
 def _after_greeting(state: TrainerState, greeting: m.Greeting) -> list[Action]:
-    """Continue as a replica, depending on whether the host has checked the leases and on how new the state is."""
+    """Continue after a greeting, if there is a model state.
+
+    If the host has checked the leases, report and work. Otherwise, send a hello as soon as the replica is at the latest
+    entry, so that the host can check them.
+    """
     if not state.has_state:
         return []
     actions = fall_behind(state)
@@ -109,7 +113,7 @@ def fall_behind(state: TrainerState) -> list[Action]:
 
 
 def take_snapshot(state: TrainerState, snapshot: m.Snapshot, seed: int) -> list[Action]:
-    """Remember a newer snapshot. Load it if no relay has the bytes that this replica needs."""
+    """Remember a newer snapshot. Load it after a rollback, or if no relay has the averages that this replica needs."""
     if state.snapshot is None or snapshot.index > state.snapshot.index:
         state.snapshot = snapshot
     return _go_back(state, seed) if _is_undone(state) else _leap(state, seed)
@@ -122,7 +126,7 @@ def _leap(state: TrainerState, seed: int) -> list[Action]:
 
 
 def take_reload(state: TrainerState, message: m.Reload, seed: int) -> list[Action]:
-    """Reload a replica whose state differs, once for each step at which the site reports a difference."""
+    """Reload this replica, because the site reports that its state differs. React only once to each reported step."""
     if ignores(state, Cause.RELOAD) or message.step <= state.reloaded_at or message.step > state.step:
         return []
     state.reloaded_at = message.step
@@ -164,7 +168,10 @@ def take_loaded(state: TrainerState, loaded: Loaded) -> list[Action]:
 
 
 def take_load_failed(state: TrainerState, failed: LoadFailed) -> list[Action]:
-    """Ask for another snapshot. After a machine has slept, the site may have deleted this one."""
+    """Ask the site for another snapshot with a hello, because the site has deleted this one.
+
+    This can happen if the machine has slept.
+    """
     if ignores(state, Cause.SNAPSHOT_GONE) or failed.job != state.job:
         return []
     state.loading = None
@@ -263,7 +270,7 @@ def take_applied(state: TrainerState, applied: Applied, seed: int) -> list[Actio
 
 
 def _given_back(state: TrainerState) -> list[Action]:
-    """Tell the user that work left out of too many updates does not count (rule 10)."""
+    """Tell the user if work returns to the pool because too many updates left it out (rule 10)."""
     if not has_too_old(state):
         return []
     told = Tell(
@@ -286,7 +293,7 @@ def _settle_round(state: TrainerState, record: OpenedRecord) -> list[Action]:
 
 
 def take_missing(state: TrainerState, missing: BytesMissing, seed: int) -> list[Action]:
-    """Load a newer snapshot, because no relay has an update's bytes. If there is none, search again later."""
+    """Load a newer snapshot, because no relay has an update's averages. If there is none, search again later."""
     if ignores(state, Cause.BYTES_MISSING) or missing.job != state.job or state.applying is None:
         return []
     step, state.applying, state.retry_at = state.applying.step, None, state.now + ASK_AGAIN_S
@@ -308,7 +315,7 @@ def retry(state: TrainerState) -> list[Action]:
 
 
 def _arrive(state: TrainerState, cause: Cause) -> list[Action]:
-    """Continue after the state has changed: apply the next record, wait for one, or accumulate gradients."""
+    """Continue after the model state has changed: apply the next record, wait for it, or accumulate gradients."""
     if state.index + 1 in state.pending and _follows(state):
         return _apply(state, cause)
     state.pending.pop(state.index + 1, None)  # from another branch: the site will resend it or send another one

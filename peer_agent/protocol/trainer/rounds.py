@@ -28,7 +28,7 @@ EARLY_OPENS = 1000  # most Open messages waiting for their plan: the largest pos
 
 
 def take_cut(state: TrainerState, cut: m.Cut) -> list[Action]:
-    """Freeze the work done up to the last finished micro-batch, so that its digest is offered first (rule 1)."""
+    """Freeze and encode the finished work. Its digest is offered before any of it is sent (rule 1)."""
     if ignores(state, Cause.CUT) or cut.step != state.step or not _is_new(state, cut):
         return []
     actions = _stop(state)
@@ -39,7 +39,10 @@ def take_cut(state: TrainerState, cut: m.Cut) -> list[Action]:
 
 
 def take_sit_out(state: TrainerState, message: m.SitOut) -> list[Action]:
-    """Offer nothing in this round. Keep the held work, which will be one step older next round (rules 10 and 30)."""
+    """Offer nothing in this round, because the coordinator has left this trainer out of it.
+
+    Keep the held work, which will be one step older in the next round (rules 10 and 30).
+    """
     if ignores(state, Cause.LEFT_OUT) or message.step != state.step or not _is_new(state, message):
         return []
     actions = _stop(state)
@@ -53,7 +56,10 @@ def take_sit_out(state: TrainerState, message: m.SitOut) -> list[Action]:
 
 
 def _stop(state: TrainerState) -> list[Action]:
-    """Release the last round, and stop working at the last finished micro-batch."""
+    """Release the last round, and add the finished work to the held work.
+
+    Also abandon the units in hand, unless the recipe lets work overlap.
+    """
     actions = let_go(state)
     pause(state)
     keep_fresh(state)
@@ -66,7 +72,7 @@ def _is_new(state: TrainerState, cut: m.Cut | m.SitOut) -> bool:
 
 
 def take_frozen(state: TrainerState, frozen: Frozen) -> list[Action]:
-    """Offer the held work, identified by its Merkle root. It stays unchanged until the commit or void."""
+    """Offer the held work, identified by its Merkle root. The offer stays unchanged until the commit or void."""
     round_ = state.round
     if ignores(state, Cause.FROZEN) or round_ is None or frozen.job != round_.freeze:
         return []
@@ -107,7 +113,7 @@ def take_plan(state: TrainerState, plan: OpenedPlan) -> list[Action]:
         return _look_on(state, plan)
     if (head.step, head.fence) != _place(round_):
         return []
-    if head.round > round_.cut.round:  # the void of this round and the next cut were lost
+    if head.round > round_.cut.round:  # the messages that ended this round and began the next were lost
         return end_round(state)
     is_known = round_.plan is not None and head.attempt <= round_.attempt
     if head.round < round_.cut.round or head.attempt < round_.attempt or is_known:
@@ -120,7 +126,7 @@ def take_plan(state: TrainerState, plan: OpenedPlan) -> list[Action]:
 
 
 def _look_on(state: TrainerState, plan: OpenedPlan) -> list[Action]:
-    """Receive the averages of a round without this trainer's work, so that it need not fetch them after the commit."""
+    """Receive the averages of a round without this trainer's work, to avoid fetching them after the commit."""
     if (plan.plan.step, plan.plan.fence) != (state.step, state.fence):
         return []
     move(state, Cause.PLANNED, state.phase)
@@ -137,7 +143,10 @@ def take_open(state: TrainerState, event: OpenHeard) -> list[Action]:
 
 
 def take_drop(state: TrainerState, drop: m.Drop) -> list[Action]:
-    """Stop sending a dropped slot, to free the uplink for reducing and for the averages."""
+    """Stop sending this trainer's gradient if its slot was dropped.
+
+    This frees the uplink for reducing and for the averages.
+    """
     round_ = state.round
     if round_ is None or (drop.step, drop.fence) != _place(round_) or drop.attempt != round_.attempt:
         return []
@@ -148,7 +157,10 @@ def take_drop(state: TrainerState, drop: m.Drop) -> list[Action]:
 
 
 def take_gathered(state: TrainerState, gathered: Gathered) -> list[Action]:
-    """Report that all averages have arrived, even after the commit. Only the trainer knows its speed (rules 5, 31)."""
+    """Report that all averages have arrived, and how fast (rules 5, 31).
+
+    The report is sent even after the commit, because only the trainer knows how fast they arrived.
+    """
     round_ = state.round
     if ignores(state, Cause.GATHERED) or round_ is None or gathered.attempt != round_.attempt:
         return []
@@ -182,7 +194,7 @@ def _place(round_: Round) -> tuple[int, int]:
 
 
 def take_void(state: TrainerState, void: m.Void) -> list[Action]:
-    """End the round if its attempt or a later one is void. An unknown attempt must be newer than the current one."""
+    """End the round if its current attempt is void, or a later one whose plan has not arrived here."""
     round_ = state.round
     if ignores(state, Cause.ROUND_OVER) or round_ is None or void.step != round_.cut.step:
         return []

@@ -1,4 +1,4 @@
-"""Messages that a trainer sends, including those that it sends unprompted."""
+"""Messages that a trainer sends to the site: hellos, reports, offers, heartbeats and reachable listeners."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
@@ -70,7 +70,10 @@ def _in_doubt(state: TrainerState) -> tuple[m.InDoubt, ...]:
 
 
 def report(state: TrainerState, *, at_once: bool = False) -> list[Action]:
-    """Report total progress, often enough for the cut but not so often as to burden the link."""
+    """Report total progress, at most every `REPORT_S` seconds unless `at_once` or the quota is used up.
+
+    The coordinator decides from the reports when to cut. More frequent reports would burden the link.
+    """
     if not state.has_state or state.hello_due:
         return []  # a host must not check work before the next hello, which states the leases
     if not at_once and not state.is_full and state.now - state.reported_at < REPORT_S:
@@ -91,7 +94,10 @@ def report(state: TrainerState, *, at_once: bool = False) -> list[Action]:
 
 
 def gap(state: TrainerState) -> list[Action]:
-    """Report missing log records, once for each index. Heartbeats repeat the report."""
+    """Tell the site that the record after this replica's last entry is missing, once for each entry.
+
+    Heartbeats repeat this report.
+    """
     if state.gap_told == state.index:
         return []
     state.gap_told = state.index
@@ -114,7 +120,7 @@ def tick(state: TrainerState) -> list[Action]:
 
 
 def offer(state: TrainerState) -> list[Action]:
-    """Send the offer again, in case the last message was lost."""
+    """Send the open offer, if there is one. It is also resent after a greeting, because it may have been lost."""
     if state.phase is Phase.OFFER and state.round is not None and state.round.offer is not None:
         return say(state, state.round.offer)
     return []

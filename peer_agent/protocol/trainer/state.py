@@ -136,7 +136,7 @@ class TrainerState(Struct, kw_only=True):
 
     @property
     def loss_tokens(self) -> int:
-        """The done units' loss tokens, not counting those of earlier units that updates left out."""
+        """The loss tokens of the units in `done`. Carried work of earlier units does not count."""
         return tokens_of(self.kept) + tokens_of(self.fresh)
 
     @property
@@ -208,7 +208,7 @@ def loss_of(units: dict[Unit, Done]) -> float:
 
 
 def new_trainer(run: RunId, me: PeerId, now: float, seed: int) -> TrainerState:
-    """Return a new process's state. `seed`: 128 random bits used by no other process."""
+    """Return the state of a trainer in a new process. `seed`: 128 random bits that no other process uses."""
     return TrainerState(run=run, me=me, accumulator=accumulator_of(seed), now=now, spoke_at=now)
 
 

@@ -11,7 +11,7 @@ Span = tuple[int, int]  # chunks [first, stop)
 
 
 def spans_of(own: Contribution) -> tuple[Span, ...]:
-    """Return the chunks in which a contribution was averaged."""
+    """Return the ranges of chunks whose averages include a contribution."""
     return tuple((part.first, part.stop) for part in own.included)
 
 
@@ -25,7 +25,7 @@ def added(ranges: Ranges, tokens: int) -> Ranges:
 
 
 def cleared(ranges: Ranges, included: Iterable[Span]) -> Ranges:
-    """Return the ranges with no tokens in the included chunks. Equal neighbours are merged."""
+    """Return the ranges with no tokens in the included chunks. Adjacent ranges with equal tokens are merged."""
     spans = sorted(included)
     merged: list[Weight] = []
     for part in ranges:

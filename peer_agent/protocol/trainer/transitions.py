@@ -38,7 +38,7 @@ BEFORE = (P.ABSENT, P.LOADING)
 BEHIND = (P.FOLLOWING, P.APPLYING, P.LACKING)
 PRESENT = (*BEHIND, P.ACCUMULATE, *ROUND)  # the trainer has a model state
 ALIVE = (*BEFORE, *PRESENT)
-FREE = (P.ACCUMULATE, P.FOLLOWING)  # in no round: at the latest entry or behind
+FREE = (P.ACCUMULATE, P.FOLLOWING)  # outside a round: at the latest entry or behind
 AFTERWARDS = (P.ACCUMULATE, P.FOLLOWING, P.APPLYING)  # possible phases after the model state changes
 
 

@@ -29,7 +29,7 @@ PASSED_OVER = 4  # after this many rounds in a row without this trainer, keep wo
 
 
 def take_lease(state: TrainerState, lease: m.Lease) -> list[Action]:
-    """Queue leased units. Ignore them while a hello is unanswered, because the host does not know our work yet."""
+    """Queue leased units. Ignore them while a hello is unanswered: the host does not know this trainer's work yet."""
     if ignores(state, Cause.LEASED) or state.unanswered:
         return []
     move(state, Cause.LEASED, state.phase)
@@ -50,7 +50,7 @@ def work(state: TrainerState) -> list[Action]:
 
 
 def _of_one_pass(state: TrainerState) -> tuple[Unit, ...]:
-    """Return as many units as the device computes at once, or fewer if the quota is used up."""
+    """Take as many units from the queue as the device computes at once, or fewer if they use up the quota."""
     units: list[Unit] = []
     room = state.room
     while state.queue and room > 0 and len(units) < state.in_one_pass:
@@ -86,7 +86,10 @@ def abandon(state: TrainerState) -> None:
 
 
 def take_result(state: TrainerState, result: Computed | NotFinite) -> list[Action]:
-    """Process a finished pass. Repeat its units if they are too old, or if one of several was not finite."""
+    """Process a finished pass. Compute its units again if the parameters used are too old.
+
+    Also compute them again if the gradient of several units together was not finite.
+    """
     if ignores(state, Cause.RESULT) or state.in_hand is None or state.in_hand.job != result.job:
         return []
     move(state, Cause.RESULT, state.phase)
@@ -95,7 +98,7 @@ def take_result(state: TrainerState, result: Computed | NotFinite) -> list[Actio
     if isinstance(result, NotFinite) and len(units) == 1:
         returned = m.UnitsReturned(run=state.run, units=units, reason="non_finite")
         return [Warn(not_finite(units)), *say(state, returned), *work(state)]
-    if isinstance(result, NotFinite) or result.base < oldest(state):  # the device will compute each of the units alone
+    if isinstance(result, NotFinite) or result.base < oldest(state):  # if not finite, each unit alone
         state.queue.extendleft(reversed(units))
         return work(state)
     state.fresh |= _done(units, result)
@@ -145,7 +148,10 @@ def keep_fresh(state: TrainerState) -> None:
 
 
 def clear_included(state: TrainerState, record: OpenedRecord) -> bool:
-    """Remove the included work from the held work. Return False if units other than those offered are included."""
+    """Remove the work that the record includes from the held work.
+
+    Return False if the record includes other units of this trainer than the open offer.
+    """
     own, round_ = record.own, state.round
     if own is None or own.accumulator != state.accumulator:
         return True
@@ -162,11 +168,11 @@ def clear_included(state: TrainerState, record: OpenedRecord) -> bool:
 
 
 def do_again(state: TrainerState) -> list[Action]:
-    """Redo this trainer's work after a step made without it, so that steps stay exact.
+    """Compute this trainer's fresh work again after a step without the trainer, so that steps stay exact.
 
-    There is little to redo, because this trainer had only just become ready. A machine that is always too late keeps
-    its work, which then enters the next step one step old and so is not exact (rule 10). With staleness 1, the trainer
-    always keeps the work unless some of it is too old.
+    There is little to compute again, because this trainer had only just become ready. A machine that is always too late
+    keeps its work. The next step then includes work that is one step old, and so is not exact (rule 10). With staleness
+    1, the trainer always keeps the work unless some of it is too old.
     """
     if not state.fresh:
         return []
@@ -180,7 +186,10 @@ def do_again(state: TrainerState) -> list[Action]:
 
 
 def has_too_old(state: TrainerState) -> bool:
-    """Return True if the site would now refuse part of the held work, which cannot be subtracted from the sum."""
+    """Return True if part of the held work is so old that the site would refuse it.
+
+    That part cannot be subtracted from the held sum.
+    """
     return _is_too_old(state, state.kept)
 
 

@@ -72,7 +72,9 @@ def base_model(recipe: FinetuneLoRA, files: Path) -> PreTrainedModel:
 
 
 def empty_model(config: Mapping[str, Any]) -> PreTrainedModel:
-    """Build a model without dropout from transformers' own classes. Raises KeyError or ValueError."""
+    """Build a model without dropout from transformers' own classes. Raises KeyError or ValueError if transformers does
+    not support the configuration.
+    """
     settings = {**config, **{name: 0.0 for name in DROPOUTS if name in config}}
     kind = CONFIG_MAPPING[settings.pop("model_type")]
     made: Any = AutoModelForCausalLM

@@ -16,7 +16,7 @@ ClassName = Annotated[str, Meta(min_length=1, max_length=LONGEST_CLASS)]
 
 @register
 class ImageClassification(ImageRecipe, frozen=True, kw_only=True, tag="image_classification"):
-    """A ResNet trained on labelled images. A sample is an image, possibly shifted by a few pixels and mirrored."""
+    """A ResNet trained on labeled images. A sample is an image, possibly shifted by a few pixels and mirrored."""
 
     summaries = (
         "a {trunk} image classifier of width {width}, {side} by {side} pixels, {classes} classes",

@@ -1,4 +1,4 @@
-"""The recipe for SwAV (arXiv 2006.09882): a ResNet learns what crops of one unlabelled image have in common."""
+"""The recipe for SwAV (arXiv 2006.09882): a ResNet learns what crops of the same unlabeled image have in common."""
 
 from collections.abc import Iterable
 from typing import Annotated, ClassVar, Self
@@ -12,11 +12,14 @@ from peer_agent.recipes.images.preparation import ImagePreparation
 from peer_agent.recipes.images.recipe import LARC, OF_TRUNK, ImageRecipe
 from peer_agent.recipes.images.trunk import Trunk
 
-LARGE = 2  # large crops per image, whose assignments to prototypes other crops predict
+LARGE = 2  # large crops per image; the image's other crops predict their assignments to prototypes
 
 
 class Multicrop(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Two large crops of each image, and some small ones. Sides are in pixels; areas are fractions of the image."""
+    """The sizes of an image's crops: two large ones, and `small` small ones.
+
+    Sides are in pixels. `least` and `most` limit a crop's area, as a fraction of the image's area.
+    """
 
     large_side: Annotated[int, Meta(ge=8, le=512)] = 32
     large_least: Part = 0.3
@@ -33,9 +36,11 @@ class Multicrop(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 @register
 class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
-    """A ResNet with a two-layer head and prototypes. A sample is one image, seen as several crops. Images are assigned
-    to prototypes within a unit, so `micro_batch` affects what the model learns. Schedules depend only on committed
-    steps, and no unit needs an earlier unit's result (rule 33).
+    """The recipe for a ResNet with a two-layer head and prototypes, trained with SwAV.
+
+    A sample is one image, seen as several crops. The images of a unit are assigned to prototypes together, so
+    `micro_batch` affects what the model learns. Schedules depend only on committed steps, and no unit needs an earlier
+    unit's result (rule 33).
     """
 
     summaries = (
@@ -98,7 +103,7 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
     queue_from: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
 
     def at(self, step: int) -> Self:
-        """Return the recipe in effect at a step. Before step `queue_from`, it has no queue."""
+        """Return the recipe to use at a step. Before step `queue_from`, this is the same recipe without its queue."""
         return replace(self, queue=0) if self.queue and step < self.queue_from else self
 
     def frozen(self, step: int) -> tuple[str, ...]:
@@ -119,7 +124,10 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
         return samples * (crops + self.crops.count * behind)
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:
-        """Return the number of (large crop, other crop) pairs from the same image, as both minimum and maximum."""
+        """Return the number of pairs of a large crop and another crop of the same image.
+
+        It is both minimum and maximum.
+        """
         pairs = samples * LARGE * (self.crops.count - 1)
         return pairs, pairs
 

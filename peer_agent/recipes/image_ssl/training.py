@@ -41,16 +41,17 @@ from peer_agent.recipes.images.resnet import (
 from peer_agent.recipes.initial import draw_directions, draw_normal
 from peer_agent.recipes.training import Batch, Place, Samples, chance_of
 
-# Crops are cut and recoloured on the model's device.
+# Crops are cut and recolored on the model's device.
 
-WIDE = 3  # radius of a blur in sigmas, beyond which it has no visible effect
+WIDE = 3  # radius of a blur in sigmas; a larger radius makes no visible difference
 
 
 def cut(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Tensor:
-    """Cut crops [n, columns] from images [n, 3, s, s] with values from 0 to 1. Return [n, 3, side, side], from -1 to
-    1.
+    """Cut crops [n, columns] from images [n, 3, s, s] with values from 0 to 1.
+
+    Return images [n, 3, side, side] with values from -1 to 1.
     """
-    with torch.autocast(images.device.type, enabled=False):  # so that crops do not depend on the device's precision
+    with torch.autocast(images.device.type, enabled=False):  # else crops would depend on the device's precision
         return _coloured(_boxes(images, crops, side), crops, side) * 2 - 1
 
 
@@ -75,7 +76,7 @@ def _coloured(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Ten
 
 
 def _blurred(images: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
-    """Blur each image by its own `sigma`, in pixels. Where it is 0, the image is unchanged."""
+    """Blur each image by its own `sigma`, in pixels. An image whose sigma is 0 stays unchanged."""
     radius = math.ceil(WIDE * SIGMA_MOST * images.shape[-1])
     wide = sigma.clamp(min=1e-3).unsqueeze(1).expand(-1, 2)
     blurred = kornia.filters.gaussian_blur2d(images, 2 * radius + 1, wide)
@@ -157,8 +158,9 @@ class SwAV(nn.Module):
         self.prototypes = nn.Linear(recipe.projection, recipe.prototypes, bias=False)
 
     def forward(self, crops: list[torch.Tensor]) -> torch.Tensor:
-        """Return the crops' scores [n, prototypes]. The trunk normalizes the crops of each size [crops, 3, side, side]
-        as one batch.
+        """Return the scores [n, prototypes] of all crops.
+
+        `crops` has one tensor [crops, 3, side, side] for each size. The trunk normalizes each of them as one batch.
         """
         features = [self.trunk(pixel_values=of_a_size).pooler_output.flatten(1) for of_a_size in crops]
         scores: torch.Tensor = self.prototypes(functional.normalize(self.head(torch.cat(features))))
@@ -174,8 +176,9 @@ def build_model(recipe: ImageSSL) -> SwAV:
 
 
 def _initialise_projection(head: nn.Sequential, seed: int) -> None:
-    """Initialize the weights and biases of the head's linear layers with torch's standard deviation. Biases must not
-    start at zero: with a norm of 0, LARC would not limit their step.
+    """Initialize the weights and biases of the head's linear layers with torch's usual standard deviation.
+
+    Biases must not start at zero: with a norm of 0, LARC would not limit their step.
     """
     for name, values in head.named_parameters(prefix="head"):
         layer = head[int(name.split(".")[1])]
@@ -184,15 +187,20 @@ def _initialise_projection(head: nn.Sequential, seed: int) -> None:
 
 
 def batch_of(recipe: ImageSSL, shard: Images, samples: Samples, place: Place) -> Batch:
-    """Return images [samples, 1 + queue, side, side, 3], a sample's own first, and crops [samples, crops + queue,
-    columns].
+    """Return images [samples, 1 + queue, side, side, 3] and crops [samples, crops + queue, columns].
+
+    Each sample's own image comes first, before the queued images.
     """
     drawn = [_drawn(recipe, int(sample), len(shard.labels), place) for sample in samples]
     return shard.pixels[np.stack([images for images, _ in drawn])], np.stack([crops for _, crops in drawn])
 
 
 def _drawn(recipe: ImageSSL, sample: int, images: int, place: Place) -> tuple[Samples, Crops]:
-    """Return the numbers of a sample's own image and the queued images, and its large, small and queued crops."""
+    """Draw a sample's crops, and the images for its queue.
+
+    Return the numbers of the sample's own image and the queued images. Also return the large, small and queued crops,
+    in this order.
+    """
     chance, of, looks = chance_of(place, sample), recipe.crops, recipe.looks
     large = drawn_crops(chance, LARGE, of.large_least, of.large_most, looks)
     small = drawn_crops(chance, of.small, of.small_least, of.small_most, looks)
@@ -234,7 +242,10 @@ def _cut(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Tensor:
 
 
 def _queue(recipe: ImageSSL, model: SwAV, images: torch.Tensor, crops: torch.Tensor) -> torch.Tensor:
-    """Return the scores of the queued images' crops. Queued images affect nothing but the assignment."""
+    """Return the scores of the queued images' crops.
+
+    These scores only affect the assignment, so they need no gradient.
+    """
     if not images.shape[1]:
         return crops.new_zeros(0, recipe.prototypes)
     with torch.no_grad():
@@ -258,7 +269,10 @@ def assignments(recipe: ImageSSL, scores: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def figures_of(recipe: ImageSSL, model: SwAV, heldout: Images, loss: float, most: int) -> Mapping[str, float]:
-    """Return the accuracy of a linear probe trained on every other held-out image, or {} if there is only one class."""
+    """Train a linear probe on every other held-out image, and return its accuracy on the rest.
+
+    Return {} if all held-out images belong to one class.
+    """
     del loss
     if heldout.labels.max() == heldout.labels.min():
         return {}
@@ -270,7 +284,7 @@ def figures_of(recipe: ImageSSL, model: SwAV, heldout: Images, loss: float, most
 
 
 def save_model(recipe: ImageSSL, model: SwAV, data: Path, out: Path) -> tuple[str, ...]:
-    """Write a transformers model that extracts features, containing only the trunk."""
+    """Write only the trunk, as a transformers model that extracts features."""
     recalibrate(model.trunk, shards_of(data / "shards"))
     model.trunk.save_pretrained(out)
     write_preprocessing(recipe, out)

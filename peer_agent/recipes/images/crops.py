@@ -1,4 +1,4 @@
-"""Random image crops with altered colours, for learning without labels (arXiv 2006.09882, 2002.05709)."""
+"""Random image crops with altered colors, for learning without labels (arXiv 2006.09882, 2002.05709)."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ Part = Annotated[float, Meta(gt=0, le=1)]
 Chance = Annotated[float, Meta(ge=0, le=1)]
 
 TRIES = 10  # boxes to try until one fits in the image; if none does, the crop is the whole image
-NARROWEST = 3 / 4  # the smallest ratio of a box's width to its height, or the other way round
+NARROWEST = 3 / 4  # the smallest ratio of a box's width to its height, and of its height to its width
 SIGMA_LEAST, SIGMA_MOST = 0.1 / 224, 2.0 / 224  # a blur's sigma range, relative to the crop's side; usual at 224 pixels
 DRAWS = 2 * TRIES + 11  # random numbers used per crop
 
@@ -24,18 +24,20 @@ Crops = NDArray[np.float32]  # [..., COLUMNS]
 
 
 class Looks(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The probabilities and strength of changes to a crop. The defaults are SwAV's."""
+    """The probability of each change to a crop, and the strength of color changes. The defaults are SwAV's."""
 
     flip: Chance = 0.5
-    jitter: Chance = 0.8  # probability that brightness, contrast, saturation and hue change ...
-    strength: Chance = 0.8  # ... and by how much; hue changes by a quarter of this
+    jitter: Chance = 0.8  # probability that brightness, contrast, saturation and hue change
+    strength: Chance = 0.8  # the most that these change; hue changes by at most a quarter of it
     grey: Chance = 0.2
     blur: Chance = 0.5
 
 
 def drawn_crops(chance: np.random.Generator, count: int, least: float, most: float, looks: Looks) -> Crops:
-    """Draw random crops [count, columns], like torchvision's RandomResizedCrop. Colour changes are always applied in
-    the same order. `least` and `most` limit a crop's area, as a fraction of the image.
+    """Draw random crops [count, columns], like torchvision's RandomResizedCrop.
+
+    Color changes are always applied in the same order. `least` and `most` limit a crop's area, as a fraction of the
+    image.
     """
     numbers = chance.random((count, DRAWS))
     crops = np.zeros((count, COLUMNS))

@@ -1,4 +1,4 @@
-"""Prepares images as RGB squares of equal size."""
+"""Settings for preparing images as RGB squares of equal size."""
 
 from typing import ClassVar, Literal
 
@@ -6,8 +6,9 @@ from peer_agent.protocol.recipe import Material, Preparation
 
 
 class ImagePreparation(Preparation, frozen=True, tag="images"):
-    """Shards of square RGB images of `side` by `side` pixels, one byte per colour, and each image's class. The shorter
-    side is scaled to `side`, and the longer one is cropped around its centre.
+    """Shards of square RGB images of `side` by `side` pixels, one byte per color channel, and each image's class.
+
+    The shorter side is scaled to `side`, and the longer one is cropped around its center.
     """
 
     material: ClassVar[Material] = Material(

@@ -1,4 +1,4 @@
-"""The base class of the image recipes. All samples are the same size, and each unit is always computed whole."""
+"""The base class of the image recipes. All samples are the same size, and each unit is computed as one batch."""
 
 from typing import Annotated, ClassVar
 
@@ -34,8 +34,9 @@ class ImageRecipe(Recipe, frozen=True, kw_only=True):
     side: Annotated[int, Meta(ge=8, le=512)] = 32  # pixels
 
     def samples_in(self, size: int) -> int:
-        """Return how many of a shard's samples are used, in whole units. A small shard of at least two samples forms
-        one unit.
+        """Return how many of a shard's samples are used: as many as fill whole units.
+
+        A shard with fewer samples than a unit forms one smaller unit, if it has at least two samples.
         """
         if size < self.micro_batch:
             return size if size >= 2 else 0

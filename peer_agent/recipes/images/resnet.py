@@ -1,4 +1,7 @@
-"""A transformers ResNet with our initial values. It normalizes by batch statistics until it is released."""
+"""A transformers ResNet with our initial values.
+
+In training, it normalizes by the statistics of each batch. A released model normalizes by running statistics.
+"""
 
 import itertools
 import math
@@ -18,9 +21,9 @@ from peer_agent.recipes.images.trunk import COLOURS, DEPTHS
 from peer_agent.recipes.initial import draw_normal
 from peer_agent.recipes.training import write_json
 
-AT_A_TIME = 64  # images per batch for a release's running statistics ...
-JUDGED = 4096  # most held-out images evaluated
-RECALIBRATED = ImagePreparation.least_beside // AT_A_TIME  # ... and how many batches these statistics use
+AT_A_TIME = 64  # images per batch when a release's running statistics are computed
+JUDGED = 4096  # maximum number of held-out images evaluated
+RECALIBRATED = ImagePreparation.least_beside // AT_A_TIME  # batches used for a release's running statistics
 
 
 def config_of(recipe: ImageRecipe, **more: Any) -> ResNetConfig:
@@ -36,8 +39,10 @@ def config_of(recipe: ImageRecipe, **more: Any) -> ResNetConfig:
 
 
 def initialise(model: torch.nn.Module, seed: int) -> None:
-    """Set initial values: He's method for convolutions (arXiv 1502.01852), small values for matrices, zeros for
-    biases.
+    """Set initial values, and turn off running statistics.
+
+    Convolutions are initialized by He's method (arXiv 1502.01852), matrices with a standard deviation of 0.01, and
+    biases with zeros.
     """
     for name, parameter in model.named_parameters():
         if parameter.ndim == 4:
@@ -56,16 +61,18 @@ def _norms_of(model: torch.nn.Module) -> list[_BatchNorm]:
 
 
 def whole_images(recipe: ImageRecipe, images: Images, most: int) -> Iterator[torch.Tensor]:
-    """Yield the first held-out images in whole units [micro batch, 3, side, side], each with its own batch
-    statistics.
+    """Yield the first held-out images as whole units [micro batch, 3, side, side].
+
+    The model normalizes each unit by that unit's own statistics.
     """
     for start in range(0, min(recipe.samples_in(len(images.labels)), JUDGED, most), recipe.micro_batch):
         yield torch.from_numpy(as_floats(images.pixels[start : start + recipe.micro_batch]))
 
 
 def recalibrate(model: PreTrainedModel, shards: Iterable[Images]) -> None:
-    """Set the running statistics, so that the model works on single images. They are means over fixed batches, so
-    repeated calls agree except for rounding.
+    """Compute the running statistics that the model needs to process single images.
+
+    They are means over the same batches each time, so repeated calls agree except for rounding.
     """
     for norm in _norms_of(model):
         norm.reset_running_stats()
@@ -86,12 +93,13 @@ def _batches(shards: Iterable[Images]) -> Iterable[Any]:
 
 
 PREPROCESSING = "preprocessor_config.json"
-BICUBIC = 3  # this filter's number in Pillow
+BICUBIC = 3  # Pillow's number for the bicubic filter
 
 
 def write_preprocessing(recipe: ImageRecipe, out: Path) -> None:
-    """Write settings that match the site's preprocessing: scale the shorter side, crop the centre, map values to -1 to
-    1.
+    """Write the settings with which transformers prepares images as the site does.
+
+    They scale the shorter side, crop the center, and map values to -1 to 1.
     """
     middle = [0.5] * COLOURS
     write_json(

@@ -17,9 +17,7 @@ REDUCTION = 4  # factor by which a bottleneck reduces its inner width
 
 
 class Trunk(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A ResNet without its head. `width`: the number of channels in the first stage, which doubles with each further
-    stage.
-    """
+    """A ResNet without its head. `width`: the number of channels in the first stage. Each further stage doubles it."""
 
     family: Family = "resnet18"
     width: Annotated[int, Meta(ge=8, le=256)] = 32
@@ -65,7 +63,7 @@ class Convolution(NamedTuple):
 
 
 def convolutions_of(trunk: Trunk, side: int) -> Iterator[Convolution]:
-    """Yield a trunk's convolutions in order, for images of `side` pixels."""
+    """Yield a trunk's convolutions in order, for images of `side` by `side` pixels."""
     side = _halved(side)
     yield Convolution(7, COLOURS, trunk.width, side)
     side, came = _halved(side), trunk.width

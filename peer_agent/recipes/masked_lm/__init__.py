@@ -22,7 +22,7 @@ KEPT = {"albert": 36.0, "bert": 22.0}
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An encoder's shape. ALBERT uses one layer repeatedly."""
+    """An encoder's shape. ALBERT applies the same layer `layers` times."""
 
     family: Literal["albert", "bert"] = "albert"
     layers: Annotated[int, Meta(ge=1, le=64)] = 4
@@ -90,7 +90,10 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
         return (samples - 1) * each + 1, samples * each
 
     def parameters(self) -> int:
-        """Return the number of parameters: embeddings, and about 12 width^2 per layer. ALBERT's layers share theirs."""
+        """Return the number of parameters: embeddings, and about 12 width^2 per layer.
+
+        All layers of ALBERT share one set.
+        """
         model = self.model
         if model.family == "bert":
             return (self.vocab + model.context) * model.width + (12 * model.layers + 2) * model.width**2

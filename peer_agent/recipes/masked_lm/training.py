@@ -79,7 +79,7 @@ def _bert(recipe: MaskedLM) -> PreTrainedModel:
 
 
 def load_shard(path: Path) -> Sentences:
-    """Return a shard's tokens and where its sentences start. Raises Problem E111."""
+    """Return a shard's tokens and where its sentences start. Raises Problem E111 if the file is malformed."""
     return load_sentences(path)
 
 
@@ -128,7 +128,7 @@ def _sample(recipe: MaskedLM, shard: Sentences, sample: int, place: Place) -> Sa
 
 
 def _cut(shard: Sentences, start: int, size: int, chance: np.random.Generator) -> int:
-    """Return where the second part begins: at a random sentence start, or at any token if the sample has none."""
+    """Return where the second part begins: at a random sentence start or, if there is none, at a random token."""
     first, stop = np.searchsorted(shard.starts, [start + 1, start + size])
     if stop > first:
         return int(shard.starts[first + int(chance.random() * (stop - first))]) - start
@@ -179,7 +179,10 @@ def summed_loss(recipe: MaskedLM, model: torch.nn.Module, batch: Batch, device: 
 
 
 class _Found(NamedTuple):
-    """A model's output for a batch. Masked words are in the same order as the samples."""
+    """A model's output for a batch, and the words that it should predict.
+
+    Masked words are in the order of the samples.
+    """
 
     words: torch.Tensor  # logits, [masked words, vocabulary]
     masked: torch.Tensor  # original tokens, [masked words]
@@ -188,8 +191,9 @@ class _Found(NamedTuple):
 
 
 def _found(recipe: MaskedLM, model: Any, batch: Batch, device: torch.device) -> _Found:
-    """Run the model, computing logits only for masked words. Computing all of them would take at least as long as a
-    layer.
+    """Run the model, computing logits only for masked words.
+
+    Logits for all words would take at least as long as a layer.
     """
     ids, labels, kinds, mask, _ = (torch.from_numpy(part).to(device) for part in batch)
     is_albert = recipe.model.family == "albert"

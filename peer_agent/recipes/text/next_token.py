@@ -1,4 +1,4 @@
-"""Code for models that predict each token of a sample, except the first, from those before it."""
+"""Code for models that predict each token of a sample, except the first, from the tokens before it."""
 
 import math
 import time
@@ -52,7 +52,7 @@ def sample_of(folder: Path) -> str:
 
 
 def written(recipe: Any, model: Any, data: Path, prompts: Sequence[str]) -> list[str]:
-    """Return a deterministic continuation of each prompt, skipping the last prompts if the model is slow."""
+    """Return a deterministic continuation of each prompt. After WRITING_S seconds, skip the remaining prompts."""
     del recipe
     tokenizer: Any = AutoTokenizer.from_pretrained(data / "tokenizer", local_files_only=True)
     context, until, texts = model.config.max_position_embeddings, time.monotonic() + WRITING_S, list[str]()
@@ -65,8 +65,10 @@ def written(recipe: Any, model: Any, data: Path, prompts: Sequence[str]) -> list
 
 
 def continuation(folder: Path, prompt: str, *, most: int, seconds: float, seed: int) -> tuple[str, bool]:
-    """Continue a prompt for at most about `seconds`. Return the text, and False if only the end of a long prompt was
-    read.
+    """Continue a prompt by at most `most` tokens, for at most about `seconds`.
+
+    Return the text. Also return True if the model read the whole prompt, or False if it read only the end of a long
+    one.
     """
     model: Any = AutoModelForCausalLM.from_pretrained(folder, **SAFELY, use_safetensors=True)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, **SAFELY)

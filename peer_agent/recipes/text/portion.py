@@ -1,5 +1,7 @@
-"""Shards whose texts stay on the Hub. A portion describes row groups of a file on the Hub, and how to tokenize them. It
-is stored as a safetensors file without tensors, with the description as JSON in the metadata.
+"""Shards whose texts stay on the Hub.
+
+A portion describes row groups of a file on the Hub, and how to tokenize their texts. It is stored as a safetensors file
+without tensors, with the description as JSON in the metadata.
 """
 
 from pathlib import Path
@@ -23,8 +25,9 @@ Count = Annotated[int, Meta(ge=0, le=1 << 48)]
 
 
 class Cutting(Struct, frozen=True, forbid_unknown_fields=True):
-    """Rules for tokenizing texts. `tokenizer`: its SHA-256. `end`: the token after each document, unless `sentences` is
-    set.
+    """Rules for tokenizing texts.
+
+    `tokenizer`: SHA-256 of the tokenizer. `end`: the token appended to each document, unless `sentences` is set.
     """
 
     tokenizer: Digest
@@ -33,9 +36,10 @@ class Cutting(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Portion(Struct, frozen=True, forbid_unknown_fields=True):
-    """One part of one column, in row groups `first` to `first + groups` of a file. The documents in these row groups
-    are divided into `parts` parts. `size`: the file's size in bytes. `tokens`: the shard's length, however many tokens
-    the rows yield.
+    """One part of the documents in `groups` row groups of a file, starting at row group `first`.
+
+    The documents are taken from one column and divided into `parts` parts. `size`: the file's size in bytes. `tokens`:
+    the shard's exact length. The text's tokens are cut or repeated to match it.
     """
 
     repository: Name
@@ -52,7 +56,11 @@ class Portion(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def portion_in(path: Path) -> Portion | None:
-    """Return the portion in a shard's file, or None if it is a built shard or malformed. Raises Problem E414."""
+    """Return the portion that a shard's file contains.
+
+    Return None if the file contains the tokens themselves or is malformed. Raises Problem E414 if the portion's
+    description is invalid.
+    """
     try:
         with safe_open(path, framework="numpy") as file:
             said = (file.metadata() or {}).get(METADATA)

@@ -10,8 +10,11 @@ Language = Literal["any", "bengali"]
 
 
 class TextPreparation(Preparation, frozen=True, tag="text"):
-    """Shards of tokens. The tokenizer, with at most `vocab` tokens, is trained on the text itself. `bpe` works on bytes
-    and is lossless. `unigram` normalizes text for the language, and suits models that do not generate text.
+    """Shards of tokens.
+
+    Unless the organizer provides a tokenizer, one with at most `vocab` tokens is trained on the text itself. `bpe`
+    works on bytes and is lossless. `unigram` normalizes text for the language, and suits models that do not generate
+    text.
     """
 
     material: ClassVar[Material] = Material(

@@ -86,16 +86,18 @@ class Shape(Protocol):
 
 
 def kept_floats(shape: Shape, *, vocab: int, samples: int, a_layer: float, predicted: float = 1.0) -> float:
-    """Estimate how many floats are kept for the backward pass. `a_layer`: floats per layer, token and unit of width.
-    `predicted`: the fraction of tokens with logits. Nothing grows with the square of the context, because torch's
-    kernels do not keep the attention matrix.
+    """Estimate how many floats are kept for the backward pass.
+
+    `a_layer`: floats per layer, token and unit of width. `predicted`: the fraction of tokens with logits. The estimate
+    does not grow with the square of the context, because torch's kernels do not keep the attention matrix.
     """
     return samples * shape.context * (shape.layers * shape.width * a_layer + predicted * vocab * KEPT_LOGITS)
 
 
 def recomputed_floats(shape: Shape, *, vocab: int, samples: int, a_layer: float, predicted: float = 1.0) -> float:
-    """Estimate how many floats are kept if layers are recomputed: every layer's input, and all the values of one
-    layer.
+    """Estimate how many floats are kept if the backward pass recomputes layers.
+
+    These are the input of every layer, all values of one layer, and the logits.
     """
     return samples * shape.context * (shape.width * (shape.layers + a_layer) + predicted * vocab * KEPT_LOGITS)
 

@@ -31,7 +31,10 @@ def load_shard(path: Path) -> Tokens:
 
 
 def load_wide_shard(path: Path) -> Tokens:
-    """Return the tokens in a shard's file, which may have 16 or 32 bits per token. Raises Problem E111."""
+    """Return the tokens in a shard's file, with 16 or 32 bits per token.
+
+    Raises Problem E111 if the file is malformed.
+    """
     try:
         return load_shard(path)
     except Problem:
@@ -40,7 +43,7 @@ def load_wide_shard(path: Path) -> Tokens:
 
 
 def load_sentences(path: Path) -> Sentences:
-    """Return the tokens and sentence starts in a shard's file. Raises Problem E111."""
+    """Return the tokens and sentence starts in a shard's file. Raises Problem E111 if the file is malformed."""
     return Sentences(*_vectors(path, tokens=np.uint16, starts=np.uint32))
 
 

@@ -27,9 +27,10 @@ class NotText(Exception):
 
 
 def conversation_of(value: Any) -> list[Message] | None:
-    """Return the messages in a field's value, or None if it is not a conversation. Raises NotText.
+    """Return the messages in a field's value, or None if the value is not a conversation.
 
-    Missing content counts as empty. A message's text parts are joined.
+    Missing content counts as empty. The text parts of a message are joined. Raises NotText if a message has other
+    parts.
     """
     if not isinstance(value, list) or not 0 < len(value) <= MOST_SAID:
         return None
@@ -60,7 +61,7 @@ def letters_in(conversation: Sequence[Message]) -> int:
 
 
 def plainly(conversation: Iterable[Message]) -> str:
-    """Render a conversation for a model without a chat template, with the role before each message."""
+    """Render a conversation for a model without a chat template. Each message begins with its role."""
     said = ((each["role"], each["content"] or json.dumps(each.get("tool_calls") or "")) for each in conversation)
     return "\n\n".join(f"{role}: {content}" for role, content in said if content != '""')
 
@@ -85,7 +86,7 @@ class ChatTemplate(Struct, frozen=True):
 
 
 class Writer:
-    """Renders conversations as text, in a process that starts with the first one."""
+    """Renders conversations with a chat template, in a child process that starts with the first conversation."""
 
     def __init__(self, template: ChatTemplate) -> None:
         self.template = template
@@ -106,8 +107,10 @@ class Writer:
         return bool(self.template.source)
 
     def write(self, conversation: Sequence[Message]) -> str | None:
-        """Render a conversation. Return None if the template refuses it.
-        Raises Problem E393 if there is no template, E394 if the template is unusable.
+        """Render a conversation.
+
+        Return None if the template refuses it. Raises Problem E393 if the model has no template, or E394 if the
+        template takes too much time or memory.
         """
         answer = json.loads(self._asked(_line(conversation)))
         self.refusal = answer.get("refusal", self.refusal)
@@ -157,7 +160,7 @@ def _line(said: Any) -> bytes:
 
 
 def main(questions: IO[bytes], answers: IO[bytes]) -> None:
-    """Render conversations in a `Writer`'s child process. The first line that it reads is the template."""
+    """Render conversations in a `Writer`'s child process. The first line of `questions` contains the template."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     source, special = json.loads(questions.readline())

@@ -25,8 +25,8 @@ MARKS = (  # byte order marks; where one begins with another, the longer one com
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 CONTROLS = bytes(code for code in range(32) if code not in b"\t\n\r\f") + b"\x7f"
-# A file is not text if more than one in NO_TEXT bytes is a control character. One suspicious character in STRANGE
-# raises a question.
+# A file is not text if more than one in NO_TEXT bytes is a control character. If one in STRANGE characters is
+# suspicious, the verdict asks the organizer to check the text.
 NO_TEXT, STRANGE = 20, 1000
 FOREIGN = re.compile(r"[^\x00-\x7f]{2,}")  # sequences that may show that the text was wrongly decoded
 WRONGLY = ("cp1252", "latin-1", "cp1251")  # encodings that UTF-8 is often misread as
@@ -34,7 +34,9 @@ MOST_TRIED = 50  # most such sequences tried per document
 DAMAGED = "\ufffd"
 HTML = re.compile(r"</?[a-z][\w:-]*(?:\s[^<>]*)?/?>|&(?:#\d+|#x[0-9a-f]+|amp|lt|gt|quot|nbsp|apos);", re.IGNORECASE)
 PUNCTUATION = set("\u00a0¡¢£¤¥§©ª«¬®°±²³´·¹º»¼½¾¿×÷€‚ƒ„…†‡‰‹‘’“”•–—™›")  # in Windows-1252
-ESCAPED, FEWEST_ESCAPED = 500, 3  # this many characters per escape sequence, and this many sequences, raise a question
+# The verdict asks the organizer to check a text with at least FEWEST_ESCAPED escape sequences, if they are at least one
+# in ESCAPED characters.
+ESCAPED, FEWEST_ESCAPED = 500, 3
 # Encodings that write a character as a sequence of ASCII characters. Each has a name, a string contained in every
 # sequence, a pattern for the sequences, and the codec that must decode them, if any.
 ESCAPES = (
@@ -83,7 +85,7 @@ class Look:
                         self.example.setdefault(name, shown(found, 30))
 
     def tell(self, verdict: Verdict) -> None:
-        """Add the findings to the verdict."""
+        """Add a finding to the verdict for each kind of suspicious character that is frequent enough."""
         many = max(1, self.characters // STRANGE)
         if self.controls:
             (verdict.ask if self.controls >= many else verdict.note)("E431", count=f"{self.controls:,}")
@@ -99,7 +101,7 @@ class Look:
 
 
 def _read_twice(text: str) -> int:
-    """Return in how many places UTF-8 was decoded as another encoding, as in “Ã©” for “é”."""
+    """Count the places where UTF-8 was decoded as another encoding, as in “Ã©” for “é”."""
     if text.isascii():
         return 0
     return sum(any(map(partial(_is_utf8_as, part), WRONGLY)) for part in FOREIGN.findall(text)[:MOST_TRIED])
@@ -123,9 +125,10 @@ def _is_utf8_as(part: str, encoding: str) -> bool:
 
 
 def as_utf8(path: Path, name: str, scratch: Path, verdict: Verdict) -> Path:
-    """Return the path of a text in UTF-8 with line feeds: the file itself, or else `scratch`, with the converted text.
+    """Return the path of a text in UTF-8 with line feeds: the file itself or, if the text had to be converted,
+    `scratch`.
 
-    Raises Problem E302 if the encoding is not recognized, E424 if the file is not text.
+    Raises Problem E302 if the encoding is not recognized, or E424 if the file is not text.
     """
     encoding, begin = _encoding_of(path, name, verdict)
     if encoding == "utf-8" and not begin and not _has(path, b"\r"):
@@ -138,7 +141,7 @@ def as_utf8(path: Path, name: str, scratch: Path, verdict: Verdict) -> Path:
 
 
 def _encoding_of(path: Path, name: str, verdict: Verdict) -> tuple[str, int]:
-    """Return a text's encoding, and the length of its byte order mark."""
+    """Return a text's encoding, and the length of its byte order mark. Raises the errors of `as_utf8`."""
     with path.open("rb") as file:
         sample = file.read(SAMPLE)
     for mark, encoding in MARKS:
@@ -185,7 +188,10 @@ def _is_latin(text: str) -> bool:
 
 
 def _wide(sample: bytes) -> str | None:
-    """Return the UTF-16 encoding of a text without a byte order mark, or None. It is revealed by many zero bytes."""
+    """Return the UTF-16 encoding of a text without a byte order mark, or None.
+
+    Many zero bytes at even or odd positions show that a text is UTF-16.
+    """
     pairs = len(sample) // 2
     if not pairs:
         return None
@@ -237,7 +243,11 @@ def _has(path: Path, mark: bytes) -> bool:
 
 
 def _decoded(file: IO[bytes], encoding: str) -> Iterator[str]:
-    """Yield a file's text. A carriage return, alone or before a line feed, becomes a line feed. Raises Problem E302."""
+    """Yield a file's text.
+
+    A carriage return, alone or before a line feed, becomes a line feed. Raises Problem E302 if the file contains bytes
+    that are invalid in the encoding.
+    """
     decoder = codecs.getincrementaldecoder(encoding)()
     newlines = _Newlines()
     while True:

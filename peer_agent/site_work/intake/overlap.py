@@ -4,8 +4,9 @@ Equal documents always go to the same part. A candidate for the held-out part st
 documents contain many of its passages. A passage is a sequence of eight words, as in the decontamination of GPT-2 and
 GPT-3 (Radford et al. 2019, section 4; Brown et al. 2020, appendix C).
 
-Copies of an image always go to the same part too, even if they were saved again at another quality or size. A 64-bit
-hash finds likely copies (dHash, Krawetz 2013, "Kind of Like That"), and a comparison of cells decides.
+Copies of an image always go to the same part too, even if they were saved again at another quality or size. Likely
+copies have similar 64-bit hashes (dHash, Krawetz 2013, "Kind of Like That"). The images themselves are then compared
+cell by cell.
 """
 
 import hashlib
@@ -23,7 +24,7 @@ PASSAGE = 8  # in words
 WORD = re.compile(r"\w{1,12}")  # longer runs of letters, as in scripts without spaces, are split
 CONTAINED = 0.5  # a document is not held out if others contain at least this share of its passages
 SPARE = 2  # size of the candidates, as a multiple of the size to hold out
-ROUNDS = 4  # most rounds; each returns candidates resembling those returned before
+ROUNDS = 4  # most rounds; each returns candidates that resemble those returned in the round before
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 Digests = NDArray[np.uint64]
@@ -53,7 +54,10 @@ def digests_of(texts: Texts) -> Digests:
 
 
 def choose(texts: Texts, *, wanted: int, most: int) -> Choice:
-    """Choose documents totalling `wanted` to `most` bytes, or fewer if too many resemble others."""
+    """Choose documents totalling `wanted` to `most` bytes.
+
+    Choose fewer if too many candidates resemble other documents.
+    """
     digests = digests_of(texts)
     candidates = _candidates(texts, digests, SPARE * wanted, most)
     aside = {number for group in candidates for number in group}
@@ -105,7 +109,7 @@ def _candidates(texts: Texts, digests: Digests, wanted: int, most: int) -> list[
 
 
 class _Passages:
-    """Some documents' passages, and which of them were seen elsewhere."""
+    """The passages of some documents, with a mark on each passage that other texts contain."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         found = [passages_of(text) for text in texts]
@@ -123,7 +127,7 @@ class _Passages:
             self._seen[at[self._known[at] == found]] = True
 
     def shares(self) -> NDArray[np.float64]:
-        """Return, for each document, the share of its passages that were seen."""
+        """Return, for each document, the share of its passages that are marked."""
         sums = np.concatenate([[0], np.cumsum(self._seen[self._places])])
         shares: NDArray[np.float64] = np.diff(sums[self._ends]) / np.maximum(np.diff(self._ends), 1)
         return shares
@@ -152,15 +156,15 @@ def passages_of(text: str) -> Digests:
 # Images
 
 Images = NDArray[np.uint8]  # [images, side, side, 3]
-CELLS = 8  # how many rows, and columns, of cells have their means compared
+CELLS = 8  # rows, and columns, of the grid of cells whose mean colors are compared
 RISE = 2.0  # least difference in brightness (of 255) that sets a bit of a hash; anything less is noise
 BITS = 8  # most bits in which the hashes of copies differ
 COMPARED = 256  # most images with similar hashes compared with an image
-MOST_APART, APART = 4.0, 0.08  # greatest difference between copies, also as a share of an image's deviation
+MOST_APART, APART = 4.0, 0.08  # largest difference between copies (of 255), also as a share of an image's deviation
 
 
 class Copies:
-    """Finds copies of an image among the images numbered in `among`.
+    """Finds exact and near duplicates of an image among the images numbered in `among`.
 
     `hashes`: the hashes of all images, made by `hash_of`.
     """
@@ -170,9 +174,9 @@ class Copies:
         self._among, self._theirs = among, hashes[among]
 
     def of(self, number: int) -> NDArray[np.int64]:
-        """Return the positions in `among` of images that are equal to an image or hardly differ from it.
+        """Return the positions in `among` of exact or near duplicates of an image.
 
-        An image of a single colour has only equal images as copies.
+        An image of a single color has only exact duplicates.
         """
         bits = np.bitwise_count(self._theirs ^ self._hashes[number])
         alike = np.flatnonzero(bits <= BITS)
@@ -187,13 +191,16 @@ class Copies:
 
 
 def hash_of(image: NDArray[np.uint8]) -> int:
-    """Return 64 bits that show where an image [side, side, 3] gets brighter from one cell to the next on its right."""
+    """Return a 64-bit hash of an image [side, side, 3].
+
+    Each bit shows if the image gets brighter from one cell to the next on its right.
+    """
     brightness = _cells(image[None], CELLS, CELLS + 1).mean(axis=3)
     return int.from_bytes(np.packbits(np.diff(brightness, axis=2) > RISE).tobytes())
 
 
 def _cells(images: Images, rows: int, columns: int) -> NDArray[np.float32]:
-    """Divide each image into a grid of cells and return the cells' mean colours [images, rows, columns, 3]."""
+    """Divide each image into a grid of cells and return the cells' mean colors [images, rows, columns, 3]."""
     side = images.shape[1]
     down, right = (np.arange(count + 1) * side // count for count in (rows, columns))
     sums = np.add.reduceat(images.astype(np.float32), down[:-1], axis=1)

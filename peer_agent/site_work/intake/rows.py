@@ -1,4 +1,4 @@
-"""Reads rows of JSON, CSV, Parquet and Arrow files. A row has texts and conversations by field.
+"""Reads rows of JSON, CSV, Parquet and Arrow files. A row contains texts and conversations, by field.
 
 A field inside an object is named by its path, such as `translation.en`. Strings in a list are joined by line breaks.
 """
@@ -76,7 +76,11 @@ def kind_of(path: Path, name: str) -> Kind:
 
 
 def rows_in(path: Path, kind: Kind, name: str) -> Iterator[Row]:
-    """Yield a file's rows in order. Raises Problem E381 (Parquet or Arrow), E454 (truncated JSON)."""
+    """Yield a file's rows in order.
+
+    Raises Problem E381 if a Parquet or Arrow file is unreadable, E454 if a JSON file is cut short or broken, or E457 if
+    it contains several tables.
+    """
     match kind:
         case "json":
             yield from _json(path, name)
@@ -174,7 +178,10 @@ def _first_objects(path: Path) -> list[dict[str, Any] | None]:
 
 
 def _has_lines(first: list[dict[str, Any] | None], name: str) -> bool:
-    """Return True if each of these lines is an object, rather than all rows being in a single object."""
+    """Return True if most of these lines are objects, each of them a row.
+
+    A single line with an object that lists all rows does not count.
+    """
     if len(first) == 1 and first[0] is not None and _list_in(first[0], name) is not None:
         return False
     return sum(values is not None for values in first) * 2 > len(first)
@@ -195,7 +202,7 @@ def _json(path: Path, name: str) -> Iterator[Row]:
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes | None]:
-    """Yield lines, or None for a line too long to keep in memory."""
+    """Yield a file's lines. Yield None in place of a line that is too long to keep in memory."""
     while line := file.readline(ROW_BYTES + 1):
         if len(line) > ROW_BYTES and not line.endswith(b"\n"):
             while (rest := file.readline(ROW_BYTES)) and not rest.endswith(b"\n"):
@@ -206,7 +213,10 @@ def _lines(file: IO[bytes]) -> Iterator[bytes | None]:
 
 
 def _object(line: bytes | None) -> dict[str, Any] | None:
-    """Return the object in a line, or None. `NaN` and infinite numbers, which Python writes, are accepted."""
+    """Return the object in a line, or None if there is none.
+
+    `NaN` and infinite numbers, which Python writes, are accepted.
+    """
     if line is None:
         return None
     try:
@@ -220,7 +230,7 @@ def _object(line: bytes | None) -> dict[str, Any] | None:
 
 
 def _without_halves(value: Any) -> Any:
-    """Replace lone surrogates (halves of characters), which JSON escapes can express but UTF-8 cannot."""
+    """Replace lone surrogates (halves of characters) with `?`. JSON escapes can express them, but UTF-8 cannot."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
@@ -264,7 +274,10 @@ def _values(path: Path, name: str) -> Iterator[dict[str, Any] | str]:
 
 
 def _value_at(buffer: str, at: int) -> tuple[Any, int]:
-    """Return the JSON value that begins at position `at`, and where it ends, or 0 if the value is incomplete."""
+    """Return the JSON value that begins at position `at`, and the position of its end.
+
+    The end is 0 if the value is incomplete.
+    """
     try:
         found, end = _decoder.raw_decode(buffer, at)
     except (ValueError, RecursionError):
@@ -273,9 +286,10 @@ def _value_at(buffer: str, at: int) -> tuple[Any, int]:
 
 
 def _list_in(values: Mapping[str, Any], name: str) -> list[dict[str, Any]] | None:
-    """Return the rows of a JSON file that is a single object.
+    """Return the rows of a JSON file that is a single object, or None if the object is itself a row.
 
-    These are its longest list of objects, as in `{"data": [...]}`, or its values.
+    The rows are the object's longest list of objects, as in `{"data": [...]}`, or all of its values. Raises Problem
+    E457 if several lists are named after splits, such as `train` and `test`.
     """
     lists = [value for value in values.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
     named = [key for key, value in values.items() if value in lists and split_in(key)] if len(lists) > 1 else []
@@ -324,7 +338,7 @@ def _csv(path: Path, name: str) -> Iterator[Row]:
 
 
 def _swallows_rows(begin: str) -> bool:
-    """Return True if quotation marks within texts would join rows of a tab-separated table."""
+    """Return True if a reader that honors quotation marks would join rows of a tab-separated table."""
     rows = csv.reader(StringIO(begin, newline=""), delimiter="\t")
     swallows = any("\n" in cell and "\t" in cell for cells in rows for cell in cells)
     return swallows and len({line.count("\t") for line in begin.split("\n")[:-1]}) == 1
@@ -337,7 +351,10 @@ def _separator(begin: str, name: str) -> str:
 
 
 def _regular(begin: str, mark: str) -> tuple[int, int, int]:
-    """Return how many initial rows have the usual number of cells with this mark, that number, and the row count."""
+    """Count the initial rows that have the usual number of cells if `mark` separates cells.
+
+    Return this count, the usual number of cells, and the number of all initial rows.
+    """
     lines = begin.split("\n")[:LOOKED_AT]
     counts = Counter(len(cells) for cells in csv.reader(lines, delimiter=mark) if cells)
     cells, rows = counts.most_common(1)[0] if counts else (1, 0)
@@ -345,7 +362,10 @@ def _regular(begin: str, mark: str) -> tuple[int, int, int]:
 
 
 def table_in(path: Path) -> tuple[int, int] | None:
-    """If a text is a table, return how many of its initial rows have the same number of cells, and that number."""
+    """If a text is a table, return how many of its initial rows have the same number of cells, and that number.
+
+    Otherwise, return None.
+    """
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         begin = file.read(SNIFFED)
     try:

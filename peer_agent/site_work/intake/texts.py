@@ -23,14 +23,14 @@ from peer_agent.site_work.intake.rows import MOST_FIELDS, Broken, Kind, Value, k
 from peer_agent.site_work.intake.unpack import SPLITS, UNPACKED_LEAST, UNPACKED_TIMES, members_of, split_of
 from peer_agent.site_work.intake.verdict import SHOWN, Field, Verdict, shown
 
-USUAL = ("text", "content", "sentence")  # field names preferred to the field with the most text ...
-LEAST_USUAL = 0.1  # ... if they have at least this share of its characters
-RIVAL = 0.1  # ask if another field has at least this share of the chosen field's characters
+USUAL = ("text", "content", "sentence")  # fields with these names are preferred to the field with the most text, ...
+LEAST_USUAL = 0.1  # ... if they have at least this share of that field's characters
+RIVAL = 0.1  # ask the organizer if another field has at least this share of the chosen field's characters
 LEAST = 2  # texts with fewer characters count as empty
 MANY_REPEATS, MANY_LEFT_OUT = 0.05, 0.2  # shares of rows above which the verdict mentions repeated or left-out rows
 # Fields that belong together, so that the organizer may not want one alone
 PAIRED = {"question", "answer", "prompt", "completion", "response", "instruction", "input", "output", "context"}
-LEFT_IN_ARCHIVES = (codes.NOT_OPENED, codes.NOT_UTF8, codes.NOT_JSON)  # these do not affect an archive's other files
+LEFT_IN_ARCHIVES = (codes.NOT_OPENED, codes.NOT_UTF8, codes.NOT_JSON)  # in an archive, such files are left out
 REFUSED = "refused by the template"
 FORMATS: dict[Kind, str] = {
     "text": "plain text",
@@ -78,8 +78,9 @@ def open_texts(source: Source, scratch: Path, writer: Writer | None = None, besi
     """Read a source. `scratch`: a path next to which files are written. `writer`: renders conversations. `beside`:
     other sources, which are held out entirely.
 
-    Raises Problem E302 (encoding), E303 (empty), E378 (not unpacked), E381 (Parquet), E382 (no text), E393 and E394
-    (conversations), E395 (too much text), E424 (an unsupported format), E427 (not JSON).
+    Raises Problem E303 if the source is empty, E382 if its rows contain no text, E395 if it contains too much text, or
+    E430 if the field does not exist. Raises E302, E378, E381, E424, E425, E427, E454 or E457 if a file cannot be read.
+    Raises E393 or E394 if the model's chat template cannot render conversations.
     """
     verdict = Verdict()
     folder = scratch.with_name(scratch.name + ".files")
@@ -111,7 +112,10 @@ def open_texts(source: Source, scratch: Path, writer: Writer | None = None, besi
 
 
 def _tell_of_part(aside: Sequence["_File"], own: Verdict, verdict: Verdict) -> None:
-    """Describe the part that the organizer set aside. `own`: that part's verdict. Ask if much of it is left out."""
+    """Describe the part that the organizer set aside, in `verdict`.
+
+    `own`: that part's own verdict. Ask the organizer to look if much of the part is left out.
+    """
     verdict.note("E435", part=", ".join(dict.fromkeys(file.name for file in aside[:3])))
     for reason, count in own.left_out.items():
         verdict.leave_out(f"{reason} in the held-out part", own.examples[reason][0], count)
@@ -218,7 +222,7 @@ class _Reader:
         self._absent = 0  # rows without the field, as opposed to rows in which its text is empty
 
     def documents(self, files: Sequence[_File], scratch: Path, *, most: int | None = None) -> Documents:
-        """Write the files' texts to `scratch`, cut into documents. `most`: the number of bytes after which to stop."""
+        """Write the files' texts to `scratch`, cut into documents. `most`: stop after this number of bytes."""
         limit = UNPACKED_LEAST + UNPACKED_TIMES * sum(file.path.stat().st_size for file in files)
         offsets, characters = array("q", [0]), 0
         scratch.parent.mkdir(parents=True, exist_ok=True)
@@ -289,9 +293,10 @@ class _Reader:
         return self.writer.write(value)
 
     def _choose(self, files: Sequence[_File], wanted: str) -> str:
-        """Return the field to read, and describe all fields in the verdict. Raises Problem E382, E430.
+        """Return the field to read, and describe all fields in the verdict.
 
-        Conversations are chosen if no field has text, or if most rows have them and there is a chat template.
+        Conversations are chosen if no field has text, or if most rows have them and there is a chat template. Raises
+        Problem E382 if no row has text, or E430 if the field `wanted` does not exist.
         """
         texts, said, unusable, count = _fields_in(files)
         for name, rows in unusable.items():

@@ -74,7 +74,11 @@ SPLITS = {
 
 
 class Member(NamedTuple):
-    """A file, alone or in an archive. `name`: its full path. `file` can be read until the next member is yielded."""
+    """A file, alone or in an archive.
+
+    `name`: its full path. `file` can be read until the next member is yielded. `is_packed`: True if the file was in an
+    archive or compressed.
+    """
 
     name: str
     file: IO[bytes]
@@ -110,7 +114,10 @@ class Header(tarfile.TarInfo):
 
 
 class Unpacking:
-    """The state of unpacking one upload: its verdict, a folder, and a limit on unpacked bytes (Problem E395)."""
+    """The state of unpacking one file: its verdict, a scratch folder, and the number of bytes unpacked so far.
+
+    `take` raises Problem E395 above the limit.
+    """
 
     def __init__(self, size: int, verdict: Verdict, scratch: Path) -> None:
         self.verdict, self.scratch = verdict, scratch
@@ -126,7 +133,8 @@ def members_of(path: Path, name: str, verdict: Verdict, scratch: Path) -> Iterat
     """Yield a file or, if it is an archive or a folder, the files in it, unpacking at most `LAYERS` nested layers.
 
     Links and unsupported files inside an archive or folder are left out. `scratch`: a folder for unpacked files. Raises
-    Problem E378 (cannot be unpacked), E395 (too large), E424 (an unsupported format), E425 (an unreadable name).
+    Problem E378 if the file cannot be unpacked, or E395 if it is too large when unpacked. Raises E424 if its format is
+    not supported, or E425 if a name in it is unreadable.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     files = _files_in(path) if path.is_dir() else iter([(path, name)])
@@ -156,7 +164,10 @@ def _files_in(folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def split_of(name: str) -> str:
-    """Return the split, such as `train`, named by a file or folder, as in `imdb-train-00000-of-00001`."""
+    """Return the split, such as `train`, in the name of a file or of one of its folders, or "" if there is none.
+
+    An example of such a name is `imdb-train-00000-of-00001`.
+    """
     *folders, file = PurePosixPath(name).parts or ("",)
     stem = file.partition(".")[0] if "." not in file.strip(".") else file.rpartition(".")[0]
     return next(filter(None, map(split_in, [*folders, stem])), "")
@@ -172,10 +183,10 @@ def split_in(words: str) -> str:
 
 
 def parts_of(names: Sequence[str], verdict: Verdict) -> list[str]:
-    """Return the split of each of a run's sources, judging by the names of their files.
+    """Return the split of each of a run's sources, judging by their file names.
 
-    Return empty strings unless one source is for training and another is set aside. Ask if sources are set aside but
-    none is for training. Ignore the names of repositories on the Hub.
+    Return empty strings unless one source is for training and another is set aside. Ask the organizer to check if
+    sources are set aside but none is for training. Ignore the names of repositories on the Hub.
     """
     splits = [split_of(name) if "/" not in name else "" for name in names]
     aside = next((name for name, split in zip(names, splits, strict=True) if split not in ("", "train")), "")

@@ -12,7 +12,7 @@ from peer_agent.machine.language import gettext_noop
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.errors.translation import places_in
 
-# Texts for formats, and for reasons to leave something out. `in_words` tries them in this order.
+# The names of formats, and the reasons to leave rows or files out. `in_words` tries them in this order.
 WORDS = (
     gettext_noop("broken"),
     gettext_noop("too long"),
@@ -36,7 +36,7 @@ WORDS = (
     gettext_noop("{kind} files"),
     gettext_noop("{one} and {other}"),
 )
-EXAMPLES = 3  # examples kept for each reason to leave something out
+EXAMPLES = 3  # examples kept for each reason to leave rows or files out
 SHOWN = 160  # most characters of an example or value
 
 
@@ -50,7 +50,10 @@ class Field(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """Something the organizer should know. A question asks the organizer to look; a refusal stops the preparation."""
+    """A remark on the data for its organizer.
+
+    A question asks the organizer to check something. A refusal stops the preparation.
+    """
 
     code: str
     severity: Literal["note", "question", "refusal"]
@@ -66,9 +69,9 @@ class Pixels(Struct, frozen=True, rename={"name": "class"}):
 
 
 class Verdict(Struct, kw_only=True):
-    """How the data was interpreted. For image data, `rows` counts images.
+    """How an organizer's data was interpreted. For image data, `rows` counts images.
 
-    `left_out`: the number of rows, or files in an archive, by reason. `examples`: some of them, by reason.
+    `left_out`: the number of rows or archived files that are not used, by reason. `examples`: a few of them, by reason.
     `heldout_overlap`: the share of the held-out part that also occurs in the training part, from 0 to 1.
     """
 
@@ -113,7 +116,10 @@ class Verdict(Struct, kw_only=True):
 
 
 def together(verdicts: list[Verdict]) -> Verdict:
-    """Merge the verdicts on a run's sources. Counts are summed, and the sources' messages are listed."""
+    """Merge the verdicts on a run's sources into one.
+
+    Sum the counts, take the largest overlap with the held-out part, and list each distinct finding once.
+    """
     if len(verdicts) == 1:
         return verdicts[0]
     left_out: Counter[str] = Counter()
@@ -141,7 +147,7 @@ def shown(text: str, most: int = SHOWN) -> str:
 
 
 def in_words(words: str, translated: Callable[[str], str]) -> str:
-    """Translate a format or a reason to leave something out. Return any other text unchanged."""
+    """Translate the name of a format, or a reason to leave rows or files out. Return any other text unchanged."""
     for english in WORDS:
         found = places_in(english, words)
         if found is not None and not found[1]:

@@ -1,7 +1,8 @@
 """Messages between the site's processes over PostgreSQL, used while Redis is down.
 
-Each message is a row. Recipients read it when woken by a NOTIFY, or at the next poll. All processes listen all the
-time, because another process may be the first to lose its connection to Redis. Rows are deleted after a minute.
+Each message is a row in a table. Recipients read it when a NOTIFY wakes them, or else at their next poll. All processes
+listen all the time, because another process may be the first to lose its connection to Redis. Rows are deleted after a
+minute.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from typing import Any, LiteralString
 import psycopg
 from django.db import connection
 
-GROUPS = "groups"  # recipient of messages to all processes; otherwise, the process's name
+GROUPS = "groups"  # the recipient of messages to all processes; any other recipient is the name of a process
 OUTBOX = 10_000  # maximum number of messages waiting to be sent
 OUTBOX_BYTES = 64 * 1024 * 1024
 BATCH = 256  # messages sent in one round trip
@@ -29,8 +30,9 @@ FORGET_S = 15.0  # seconds between deletions of old rows
 
 log = logging.getLogger(__name__)
 
-# The table behind the model `Parcel`. A lock makes rows visible in the order of their ids, so a reader that has seen
-# one row has missed none before it. PostgreSQL commits transactions with a NOTIFY one by one in any case.
+# Queries on the table of the model `Parcel`. A lock makes rows visible in the order of their ids, so a reader that has
+# seen one row has missed none before it. The lock costs little, because PostgreSQL commits transactions with a NOTIFY
+# one by one in any case.
 BEGIN: LiteralString = 'SET synchronous_commit = off; LISTEN "parcel.groups"; LISTEN "parcel.{process}"'
 NEWEST: LiteralString = "SELECT coalesce(max(id), 0) FROM coordination_parcel"
 SEND: LiteralString = """
@@ -87,8 +89,8 @@ class Outbox:
 class Bridge:
     """A process's own connection to the message table.
 
-    `deliver` receives the data of each message for this process. `recovered` is called when a lost connection is
-    restored, because messages may have been lost.
+    `deliver` is called with the data of each message for this process. `recovered` is called when a lost connection is
+    restored, because messages may have been lost in between.
     """
 
     def __init__(

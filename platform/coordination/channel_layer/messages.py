@@ -31,7 +31,10 @@ class PeerLost(Struct, frozen=True, tag_field="type", tag="peer.lost"):
 
 
 class HostAnnounced(Struct, frozen=True, tag_field="type", tag="host.announced"):
-    """A message naming a run's host and the host's channel. `again`: messages to the host may have been lost."""
+    """A message with which a run's host announces itself and its channel to sockets.
+
+    `fence` identifies the host's claim on the run. `again`: messages to this host may have been lost.
+    """
 
     run: RunId
     fence: int
@@ -40,14 +43,17 @@ class HostAnnounced(Struct, frozen=True, tag_field="type", tag="host.announced")
 
 
 class HostSaid(Struct, frozen=True, tag_field="type", tag="host.said"):
-    """A message for peers, encoded once for all. `run` is empty if no host sent the message."""
+    """A message that sockets pass on to their peers. `data` is its encoding, made once for all peers.
+
+    `run` is empty if no host sent the message.
+    """
 
     data: bytes
     run: str = ""
 
 
 class HostsFound(Struct, frozen=True, tag_field="type", tag="hosts.found"):
-    """A message from a socket to its own channel: the peer must send a hello to these runs' hosts."""
+    """A message that a socket sends to its own channel, so that it asks its peer for a hello to these runs' hosts."""
 
     runs: list[str]
 
@@ -55,7 +61,7 @@ class HostsFound(Struct, frozen=True, tag_field="type", tag="hosts.found"):
 class MachineRevoked(Struct, frozen=True, tag_field="type", tag="machine.revoked"):
     """A message telling a socket to disconnect its peer with the error `code`.
 
-    `retry_after_s` is how many seconds to wait; if negative, the peer must not return.
+    `retry_after_s` is how many seconds the peer must wait before reconnecting. If negative, it must not reconnect.
     """
 
     code: str
@@ -69,7 +75,7 @@ class SessionReplaced(Struct, frozen=True, tag_field="type", tag="session.replac
 
 
 class SessionContested(Struct, frozen=True, tag_field="type", tag="session.contested"):
-    """A message telling a socket that two agents keep taking over the machine's session from each other."""
+    """A message telling a socket that two agents keep taking over the same machine's session from each other."""
 
 
 class LayerRestored(Struct, frozen=True, tag_field="type", tag="layer.restored"):

@@ -1,8 +1,8 @@
 """The channel layer between the sockets and hosts of a single process. For several processes, see `redis`.
 
 The layers that ship with Channels drop sockets from groups after a day, scan all channels for each message, or let a
-slow reader's queue grow without limit. In this layer, a channel exists until its reader forgets it. Messages may be
-lost; sockets, hosts and the protocol detect the loss.
+slow reader's queue grow without limit. In this layer, a channel exists until `forget` is called. Messages may be lost;
+sockets, hosts and the protocol detect the loss.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class Undelivered(ChannelFull):
 
 
 class Channel:
-    """A reader's message queue. If `ends` is set, a full queue closes for good and notifies its reader."""
+    """A reader's message queue. If `ends` is set, a queue that overflows closes for good and notifies its reader."""
 
     def __init__(self, *, capacity: int, capacity_bytes: int, ends: bool, clock: Callable[[], float]) -> None:
         self.capacity, self.capacity_bytes, self.ends, self.clock = capacity, capacity_bytes, ends, clock
@@ -44,11 +44,14 @@ class Channel:
         self._arrived = asyncio.Event()
 
     def __len__(self) -> int:
-        """Return the number of queued messages, not counting the reader's own."""
+        """Return the number of queued messages, without those that the reader queued for itself with `put_first`."""
         return len(self._waiting)
 
     def put(self, message: LayerMessage) -> bool:
-        """Append a message. Return False once the queue has overflowed; its reader must then start afresh."""
+        """Append a message. Return False if the queue is full.
+
+        If `ends` is set, the queue then drops all messages and accepts no more, so its reader must reconnect.
+        """
         if self._is_over or self._is_full(message):
             self._overflow()
             return False
@@ -58,12 +61,15 @@ class Channel:
         return True
 
     def put_first(self, message: object) -> None:
-        """Queue a reader's own message ahead of all others, even if the queue is full. The reader limits how many."""
+        """Queue a message from the reader to itself, ahead of messages from others, even if the queue is full.
+
+        The reader must limit the number of these messages.
+        """
         self._first.append(message)
         self._arrived.set()
 
     async def get(self) -> Any:
-        """Return the next message, the reader's own messages first. Cancelling the call loses no message."""
+        """Return the next message. Those queued with `put_first` come first. Cancelling this call loses no message."""
         while not self._first and not self._waiting:
             self._arrived.clear()
             await self._arrived.wait()
@@ -92,9 +98,9 @@ class Channel:
 
 
 class Inbox(Channel):
-    """A host's queue. When it is full, the peer taking up most of it loses its latest messages.
+    """A host's message queue. When it is full, it drops the latest messages of the peer that takes up most of it.
 
-    Each peer has a budget (`Allowances`), but a thousand peers together may send more than a host can handle.
+    Each peer's rate is limited (`Allowances`), but a thousand peers together may send more than a host can handle.
     """
 
     def __init__(self, *, capacity: int, capacity_bytes: int, clock: Callable[[], float]) -> None:
@@ -157,7 +163,7 @@ def site_layer() -> "ProcessLayer":
 
 
 class ProcessLayer:
-    """The channels and groups of a single process. Messages are passed by reference and never copied."""
+    """The channel layer of a single process. It passes messages by reference and never copies them."""
 
     extensions = ("groups", "flush")
 
@@ -212,7 +218,7 @@ class ProcessLayer:
             raise
 
     async def send(self, channel: str, message: LayerMessage) -> None:
-        """Send a message to one channel. Raises Undelivered."""
+        """Send a message to one channel. Raises Undelivered if the channel definitely did not receive it."""
         if await self.send_many((channel,), message):
             raise Undelivered(channel)
 

@@ -34,7 +34,7 @@ RETRY_S = 0.25  # seconds between attempts to reach Redis
 WAIT_S, WAITS = 0.5, 3
 ANSWER_S = WAIT_S * WAITS
 NOTICED_S = ANSWER_S + 2 * WAIT_S  # within this time, all processes notice an outage of Redis
-AVOID_S = 5.0  # Redis is used again once every process has been able to reach it for this long
+AVOID_S = 5.0  # messages go over Redis again once every process has been able to reach it for this long
 TURN_S = 0.1  # pause between the bridge's last message and Redis's first
 TELL_S = 1.0  # seconds between telling other processes that this one cannot reach Redis
 AWAY = "away"  # the group for messages whose sender cannot reach Redis
@@ -42,7 +42,10 @@ GONE = (RedisError, OSError, TimeoutError)
 
 
 class Parcel(msgspec.Struct, array_like=True):
-    """A message between processes, for channels or a group. `origin` has already served its own group members."""
+    """A message between processes, for channels or a group.
+
+    `origin`: the sending process, which has already delivered the message to its own members of the group.
+    """
 
     origin: str
     channels: list[str]
@@ -51,7 +54,10 @@ class Parcel(msgspec.Struct, array_like=True):
 
 
 class RedisLayer(ProcessLayer):
-    """A channel layer across processes. `hosts` has one Redis address; all names in Redis start with `prefix`."""
+    """A channel layer for several processes.
+
+    `hosts` contains a single Redis address. All names in Redis start with `prefix`.
+    """
 
     def __init__(
         self,
@@ -91,7 +97,10 @@ class RedisLayer(ProcessLayer):
         return await super().new_channel(prefix)
 
     async def send_many(self, channels: Iterable[str], message: LayerMessage) -> list[str]:
-        """Send a message to channels in any process; each other process gets the message only once."""
+        """Send a message to channels in any process. Each other process receives it only once for all its channels.
+
+        Return the channels that definitely did not receive it.
+        """
         here: list[str] = []
         elsewhere: dict[str, list[str]] = {}
         for channel in channels:
@@ -171,7 +180,10 @@ class RedisLayer(ProcessLayer):
             await pipeline.execute()
 
     def _broke(self, error: Exception) -> None:
-        """Switch to the bridge and tell the other processes. Without a bridge, messages are lost."""
+        """After a failure of Redis, switch to the bridge and tell the other processes to switch as well.
+
+        Without a bridge, messages are lost.
+        """
         if self.is_up:
             log.warning("Redis is away: %s", error)
         self.is_up, self._has_missed = False, True
@@ -238,7 +250,8 @@ class RedisLayer(ProcessLayer):
         else:
             await super().group_send(parcel.group, parcel.message)
 
-    # All processes use the bridge while any of them cannot reach Redis, since they do not know which messages it lacks.
+    # While any process cannot reach Redis, all processes use the bridge, because they cannot know which messages it
+    # misses.
 
     def _avoid_redis(self) -> None:
         """Send over the bridge for a while, starting with messages that Redis may not have delivered."""
@@ -284,7 +297,7 @@ class RedisLayer(ProcessLayer):
 async def patiently(work: Coroutine[Any, Any, T]) -> T:
     """Await `work` and return its result. Raises TimeoutError after ANSWER_S.
 
-    It waits several short times, because a single long wait would also time out if this process itself had been paused.
+    Wait several times for a short while. A single long wait would also time out if this process itself had been paused.
     """
     task = asyncio.ensure_future(work)
     try:

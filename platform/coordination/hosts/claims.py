@@ -1,8 +1,9 @@
 """Claims give each run a single host. A host claims a run by a conditional update, then keeps renewing the claim.
 
-Each claim raises a number, the fence (rules 2 and 3). The database's clock decides when a claim expires, so a host with
-a wrong clock cannot take a run from another. A fence is at least the number of seconds since EPOCH, so that a database
-restored from a backup issues higher fences than its machines have seen before (rule 16).
+Each new claim on a run gets a higher number, its fence (rules 2 and 3). The database's clock decides when a claim
+expires, so a host with a wrong clock cannot take a run from another host. A fence is at least the number of seconds
+since EPOCH, so that a database restored from a backup issues higher fences than its machines have seen before (rule
+16).
 """
 
 import asyncio
@@ -30,8 +31,8 @@ RETRY_S = 1.0  # seconds to wait before retrying a failed database
 def unclaimed() -> QuerySet[Head]:
     """Return the heads of live runs that no host has claimed.
 
-    The query avoids a join, with which Django would update by `run_id IN (SELECT … the claim is free)`. PostgreSQL does
-    not re-evaluate that after waiting for a concurrent update, so two hosts could both claim the run.
+    The query avoids a join. With a join, Django would select the rows to update in a subquery. PostgreSQL does not
+    re-evaluate a subquery after waiting for a concurrent update, so two hosts could both claim the run.
     """
     free = Q(claim_expires=None) | Q(claim_expires__lt=Now())
     return Head.objects.filter(free, run__in=Run.objects.filter(state__in=LIVE))
@@ -54,7 +55,7 @@ def renew(run: Run, owner: str, fence: int) -> bool:
 
 
 def release(run: Run, owner: str, fence: int) -> None:
-    """Release the claim at once, so that another host need not wait for it to expire."""
+    """Release the claim at once, so that another host need not wait until it expires."""
     Head.objects.filter(run=run, owner=owner, fence=fence).update(claim_expires=None, owner="")
 
 
@@ -79,7 +80,7 @@ def live_runs() -> list[Run]:
     return list(Run.objects.filter(head__in=unclaimed()).order_by("created_at"))
 
 
-# A claim as its host uses it: renewed alongside all other work, and given up in time if renewal fails.
+# A claim as seen by its host, which renews it alongside all other work and gives it up in time if renewal fails.
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ MARGIN_S = 2.0
 
 
 def elapsed_s() -> float:
-    """Return a monotonic time in seconds, from a clock that also runs while the computer sleeps if there is one."""
+    """Return a monotonic time in seconds. If the system has a clock that also runs during sleep, use that clock."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
@@ -98,8 +99,8 @@ def elapsed_s() -> float:
 class Holding:
     """A host's claim on a run.
 
-    The claim is valid until shortly before another host could take over. Its lifetime is counted from the moment when
-    the host *requested* the last renewal.
+    The host stops relying on the claim shortly before another host could take over. The claim's lifetime is counted
+    from the moment when the host *requested* the last renewal.
     """
 
     def __init__(
@@ -135,7 +136,10 @@ class Holding:
                 self.is_lost = True
 
     async def insist(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Call `write` while the claim is held, retrying if the database fails. Stale means that the claim is lost."""
+        """While the claim is held, call `write`, and retry if the database fails.
+
+        If `write` raises Stale, treat the claim as lost.
+        """
         while self.is_held():
             try:
                 await write()
@@ -159,7 +163,7 @@ class Holding:
 async def hold(
     run: Run, owner: str, threads: ThreadPoolExecutor, clock: Callable[[], float] = elapsed_s
 ) -> Holding | None:
-    """Claim a run. Return None if that fails. `threads` must run nothing but claims, lest renewals be delayed."""
+    """Claim a run. Return None if that fails. `threads` must run only claims, so that nothing else delays renewals."""
     asked_at = clock()
     try:
         fence = await in_thread_of(threads, claim)(run, owner)

@@ -1,6 +1,7 @@
-"""The process around a coordinator. It passes on events from peers, the clock and the database, and executes commands.
+"""A host: the code that runs a coordinator. It passes the coordinator events from peers, the clock and the database.
 
-A host drives one run under one claim. The coordinator's `advance` function makes all decisions.
+It also carries out the commands that the coordinator returns. A host drives one run under one claim. The coordinator's
+`advance` function makes all decisions.
 """
 
 import asyncio
@@ -60,7 +61,10 @@ HostMessage = ToHost | Answered | PageRead | requests.Wishes  # from sockets and
 
 
 class Faulty(Exception):
-    """An error in the coordinator, after which its state must be discarded. It was caused by a message from `peer`."""
+    """An error in the coordinator, whose state must then be discarded.
+
+    `peer` sent the message that caused the error. It is None if no peer's message did.
+    """
 
     def __init__(self, peer: PeerId | None) -> None:
         super().__init__(peer)
@@ -86,7 +90,10 @@ class Host:
         self._tick_at = 0.0
 
     async def drive(self, stop: asyncio.Event) -> None:
-        """Drive the run until it is stopped or finished or the claim is lost. Raises Faulty, DatabaseError."""
+        """Drive the run until `stop` is set, the run is finished or the claim is lost.
+
+        Raises Faulty if the coordinator fails, or DatabaseError if the database does.
+        """
         writing, looking = asyncio.create_task(self.writer.work()), asyncio.create_task(self._look())
         try:
             await self._drive(stop, (writing, looking))
@@ -131,7 +138,10 @@ class Host:
         await asyncio.sleep(0)
 
     def _note_lost_words(self) -> None:
-        """Report messages dropped by a full mailbox: in the site's log, and once per peer on the timeline."""
+        """Report messages that a full mailbox has dropped, both in the site's log and on the run's timeline.
+
+        The timeline shows this only once per peer.
+        """
         for peer, count in self.mailbox.told().items():
             member = self.state.members.get(PeerId(peer))
             name = member.name if member is not None else peer[:8]
@@ -142,7 +152,10 @@ class Host:
                 self.writer.ask(e.Note("lost words", text, (member.person,) if member is not None else ()))
 
     async def _next(self, wait_s: float) -> HostMessage | None:
-        """Return the next message, or None after `wait_s`. A message already in the queue is always returned."""
+        """Return the next message, or None if none arrives within `wait_s` seconds.
+
+        If a message is already in the queue, return it even if `wait_s` is not positive.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 message: HostMessage = await self.mailbox.get()
@@ -228,7 +241,7 @@ class Host:
                 self.mailbox.put_first(found)
 
     async def _looked(self, found: requests.Wishes) -> None:
-        """Act on what a poll found, such as revoked machines or removed owners, without ending the round."""
+        """Act on a poll's findings, such as revoked machines or owners removed from the run. The round goes on."""
         await self.handle(found.directed)
         self.unwanted = found.unwanted
         await self._judge()
@@ -253,7 +266,7 @@ class Host:
         self._replayed = news.replays
 
     async def _judge(self) -> None:
-        """Process hellos set aside before this poll began: refuse unwanted machines and accept the rest."""
+        """Process the hellos set aside before this poll began. Refuse unwanted machines, and accept the others."""
         judged = {peer: said for peer, (looks, said) in self._aside.items() if looks < self._looks}
         for peer, said in judged.items():
             del self._aside[peer]
@@ -278,7 +291,10 @@ class Host:
             await self._send_away(peer, codes.BROKE_HOST, rest_s)
 
     async def _close(self) -> None:
-        """Disconnect all machines, because the run is a draft again. Relays may delete what they store for it."""
+        """Disconnect all machines except relays, because the run is a draft again.
+
+        Tell relays that the run is finished, so that they may delete what they store for it.
+        """
         ended = encode(m.State(run=self.state.run, state="finished", reason=""))
         relays = [member.peer for member in self.state.members.values() if member.role is Role.RELAY]
         await self._say(relays, ended)
@@ -325,7 +341,10 @@ class Host:
         return []
 
     async def _announce_plan(self, command: e.Announce) -> list[e.Event]:
-        """Send the whole plan to keepers. To the other peers, send its head, signed once, and their own part of it."""
+        """Send the whole plan to reducers and to peers that keep the log.
+
+        Send each of the other peers the plan's head, which is signed only once, and its own part of the plan.
+        """
         plan = seal_plan(self.key, command.plan)
         lost = await self._say(command.keepers, encode(planned_whole(plan)))
         for peer in command.peers:
@@ -354,7 +373,7 @@ def sender_of(event: e.Event) -> PeerId | None:
 
 
 def merged(commands: Iterable[e.Command]) -> Iterator[e.Command]:
-    """Merge adjacent commands that send the same message, so that it is encoded only once."""
+    """Merge adjacent commands that send the same message, so that the message is encoded only once."""
     for _, same in groupby(commands, key=_message_of):
         first, *others = same
         if isinstance(first, e.Send) and others:

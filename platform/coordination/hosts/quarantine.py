@@ -1,4 +1,7 @@
-"""Quarantine of machines whose messages broke a host. It is shared, since the next host may be in any process."""
+"""Quarantine of machines whose messages broke a host.
+
+It is shared between processes, because any process may provide the run's next host.
+"""
 
 import logging
 import time
@@ -11,14 +14,14 @@ from redis.exceptions import RedisError
 from peer_agent.protocol.identifiers import PeerId
 
 REST_S = (60.0, 240.0, 960.0)  # length of the first quarantine, of the second, and of all later ones
-FORGET_S = 4 * 3600.0  # counting starts over after this long without a failure
+FORGET_S = 4 * 3600.0  # counting starts over if a machine's last quarantine ended longer ago than this
 MOST = 10_000  # most machines remembered; the oldest are dropped
 SHARED = 200  # most machines shared with other processes
 KEY = "quarantine"
 
 log = logging.getLogger(__name__)
 
-Shared = dict[PeerId, list[float]]  # count of quarantines, UTC end in seconds; a list, as the cache is JSON
+Shared = dict[PeerId, list[float]]  # count of quarantines, UTC end in seconds; a list, because the cache stores JSON
 
 
 class Sentence(Struct):
@@ -27,14 +30,14 @@ class Sentence(Struct):
 
 
 class Quarantine:
-    """The machines in quarantine. `now` is a monotonic time in seconds."""
+    """The machines in quarantine. In all methods, `now` is a monotonic time in seconds."""
 
     def __init__(self) -> None:
         # An OrderedDict, because `learn` and `share` run in threads and cachetools is not thread-safe.
         self._known: OrderedDict[PeerId, Sentence] = OrderedDict()
 
     def add(self, peer: PeerId, now: float) -> float:
-        """Quarantine a machine whose message broke a host. Return for how many seconds."""
+        """Quarantine a machine whose message broke a host. Return the length of the quarantine in seconds."""
         before = self._known.pop(peer, None)
         times = before.times if before is not None and now - before.until < FORGET_S else 0
         rest_s = REST_S[min(times, len(REST_S) - 1)]
@@ -51,7 +54,7 @@ class Quarantine:
                 self._known[peer] = Sentence(int(times), until + later)
 
     def share(self, peer: PeerId, now: float) -> None:
-        """Share a machine's quarantine with other processes. Concurrent calls may lose an entry."""
+        """Share a machine's quarantine with other processes. If calls run at the same time, an entry may be lost."""
         known = self._known[peer]
         others = {other: found for other, found in _read().items() if other != peer}
         while len(others) >= SHARED:

@@ -36,7 +36,10 @@ def is_needed(state: RunState) -> bool:
 
 
 def tell_need(run: Run, *, needed: bool) -> None:
-    """Notify people that the run needs volunteers, or withdraw those notices. Runs in `presence.show`'s transaction."""
+    """Notify people that the run needs volunteers, or withdraw those notices.
+
+    Call this in the transaction of `presence.show`.
+    """
     if not needed:
         outbox.withdraw(Event.NEEDED, [run.run_id])
         return
@@ -86,8 +89,8 @@ def _now(run: Run) -> Run:
 class Asked(NamedTuple):
     """The facts that a poll writes or checks, copied from the coordinator's state for use in a thread.
 
-    `left` lists peers that left on purpose. `needs` says whether the run needs volunteers now; `needed`, whether it did
-    at the last poll.
+    `left` lists peers that left on purpose or were turned away. `needs` is True if the run needs volunteers now;
+    `needed` is True if it did at the last poll, and None before the first poll.
     """
 
     shown: presence.Shown
@@ -99,7 +102,10 @@ class Asked(NamedTuple):
 
 
 class Wishes(NamedTuple):
-    """People's requests and news about snapshots, as found by a poll. `unwanted` maps machines to error codes."""
+    """The results of a poll: people's requests, and news about snapshots.
+
+    `unwanted` contains the machines to disconnect, each with the error code to send.
+    """
 
     directed: e.Directed
     news: snapshots.News
@@ -109,7 +115,10 @@ class Wishes(NamedTuple):
 def asked_of(
     state: RunState, unwanted: Mapping[PeerId, str], *, left: Collection[PeerId], needed: bool | None
 ) -> Asked:
-    """Return the facts for a poll, including any machines turned away, since these may be admitted again."""
+    """Return the facts for a poll.
+
+    They include machines that were turned away, because people may have admitted them again since.
+    """
     trainers = {member.peer for member in state.trainers()}
     trainers |= {peer for peer, code in unwanted.items() if code == codes.REMOVED}
     members = {*state.members} | {peer for peer, code in unwanted.items() if code == codes.REVOKED}

@@ -21,7 +21,8 @@ from runs.models import Run
 
 log = logging.getLogger(__name__)
 
-# Seconds before this process claims a run again after its host failed, unless a peer's message caused the failure.
+# Seconds before this process claims a run again after the run's host has failed. If a peer's message caused the
+# failure, there is no pause.
 RESTS_S = (0.0, 1.0, 4.0, 16.0, 60.0)
 WELL_S = 600.0  # a host that lives this long resets the failure count
 
@@ -77,7 +78,7 @@ class Hosting:
             layer.forget(channel)
 
     async def _keep(self, run: Run, holding: Holding) -> None:
-        """Drive a claimed run. Start renewals first, because loading a long log may take longer than a claim lasts."""
+        """Drive a claimed run. Start renewing the claim first, because loading a long log may outlast the claim."""
         keeping = asyncio.create_task(holding.keep())
         try:
             run = await in_thread(store.run_named)(run.run_id)

@@ -1,7 +1,7 @@
 """The coordinator's database writes. A task performs them in order and returns their results to the host as events.
 
-While the host holds its claim, failed writes are retried after a pause. Meanwhile, the host keeps handling messages and
-ticks.
+While the host holds its claim, the task retries failed writes after a pause. During this time, the host keeps handling
+messages and ticks.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class PageRead(Struct, frozen=True):
 
 
 class Listens(Struct, frozen=True):
-    """A relay's hello, with the address at which peers can reach the relay."""
+    """A command to store the address at which peers can reach a relay, from the relay's hello."""
 
     peer: PeerId
     hello: Hello
@@ -80,7 +80,10 @@ class Writer:
         self._resending: set[PeerId] = set()
 
     def ask(self, command: Write) -> None:
-        """Queue a command for writing, unless it is a commit or resend that is already queued."""
+        """Queue a command for writing, unless it is a commit or resend that is already queued.
+
+        If `WAITING` commands are queued, drop commands that training does not need.
+        """
         if isinstance(command, e.Note) and command.kind == timeline.VOID:
             ROUNDS.labels(self.run.slug, "void", command.cause).inc()
         match command:
@@ -169,7 +172,7 @@ class Writer:
 
 
 def page_of(run: Run, fence: int, command: e.Resend) -> list[bytes]:
-    """Return up to PAGE encoded commits, totalling at most PAGE_BYTES unless a single commit is longer."""
+    """Return up to PAGE encoded commits, totaling at most PAGE_BYTES unless a single commit is longer."""
     page: list[bytes] = []
     for entry in store.sealed_from(run, command.first, min(command.count, PAGE)):
         sealed = SealedCommit(entry, read_record(entry))

@@ -95,7 +95,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
             self.layer.forget(self.channel_name)
 
     async def dispatch(self, message: dict[str, Any] | LayerMessage) -> None:
-        """Dispatch a server event or a message, but skip Channels' own cleanup of database connections."""
+        """Handle a server event or another process's message, without Channels' cleanup of database connections."""
         if isinstance(message, dict):
             await getattr(self, get_handler_name(message))(message)
         elif isinstance(message, ToSocket):
@@ -125,7 +125,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 assert_never(message)
 
     async def connect(self) -> None:
-        """Send a challenge, which the peer must answer in time. If a browser page opened the link, close it."""
+        """Send a challenge, which the peer must answer within `HANDSHAKE_S`. Close links opened by a browser page."""
         scope: Any = self.scope
         if any(name == b"origin" for name, _ in scope["headers"]):
             await self.close()
@@ -142,7 +142,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
             oldest.give_up()
 
     def give_up(self) -> None:
-        """Close a link that has not authenticated in time, or that is the oldest when there are too many."""
+        """Close a link whose peer has not authenticated in time, or the oldest such link if there are too many."""
         self.giving_up = asyncio.ensure_future(self._hang_up(TOO_LATE))
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
@@ -205,7 +205,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         return None
 
     async def _join(self, credential: Credential) -> None:
-        """Add the machine's socket to its groups in the run, and replace any older socket of the machine."""
+        """Add this socket to its channel groups, and tell any older socket of the machine in the run to close."""
         sessions = sessions_of(credential.peer, credential.run)
         for group in (RESTORED, sessions, RELAYS if credential.role is Role.RELAY else group_of(credential.run)):
             await self.layer.group_add(group, self.channel_name)
@@ -213,7 +213,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         await self.layer.group_send(sessions, SessionReplaced(self.channel_name))
 
     async def _replaced(self, newer: str) -> None:
-        """Close this socket in favour of a newer one. If two agents keep replacing each other, both get E131."""
+        """Close this socket in favor of a newer one. If two agents keep replacing each other, refuse both with E131."""
         if self.credential is None or self.is_over or newer == self.channel_name:
             return
         if TAKEOVERS.count(self.credential.peer, self.credential.run, time.monotonic()):
@@ -263,20 +263,23 @@ class AgentConsumer(AsyncWebsocketConsumer):
             self.session.send(wanted)
 
     async def _forget_report(self, known: Credential) -> None:
-        """Delete the machine's report, which is valid only while the machine is connected."""
+        """Mark the machine as disconnected. Its report is valid only while it is connected."""
         if self.reported_at is not None:
             with contextlib.suppress(DatabaseError):
                 await in_thread(forget_report)(machine_id=known.machine, at=self.reported_at)
 
     async def instruct(self, wanted: m.Instructions) -> None:
-        """Queue the owner's new instructions in this socket's own channel, since a different task makes this call."""
+        """Send the owner's new instructions to this socket's own channel, because another task calls this method."""
         if wanted.revision > self.told_revision:
             self.told_revision = wanted.revision
             with contextlib.suppress(ChannelFull):
                 await self.layer.send(self.channel_name, HostSaid(encode(wanted)))
 
     def _placed(self, hello: m.Hello, data: bytes) -> bytes:
-        """Return the hello with this socket's address as seen by the site. A relay keeps its own address."""
+        """Return the hello with the peer's address as the site sees it. A relay keeps the address that it gave.
+
+        If nobody could connect to the address, notify the peer and remove the address from the hello.
+        """
         if self.credential is None or self.credential.role is Role.RELAY or not is_dialled(hello):
             return data
         scope: Any = self.scope
@@ -300,7 +303,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
     # The host of each run
 
     async def _host_announced(self, note: HostAnnounced) -> None:
-        """Follow a new host, or one that may have lost messages, and ask the peer for a hello."""
+        """Follow the announced host. If it is new or may have lost messages, ask the peer for a hello."""
         if self.following.follow(note.run, note.channel, note.fence, time.monotonic(), again=note.again):
             await self._ask_for_hello([note.run])
 
@@ -312,7 +315,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
     async def find(self, hosts: Hosts, asked_at: float) -> None:
         """Compare the hosts that this socket follows with those in the database.
 
-        A different task makes this call. It reports new hosts to this socket through the socket's own channel.
+        Another task calls this method. It therefore reports new hosts through this socket's own channel.
         """
         mine = {run: host for run, host in hosts.items() if self.credential and self.credential.covers(RunId(run))}
         runs = self.following.look(mine, asked_at, time.monotonic())
@@ -321,7 +324,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 await self.layer.send(self.channel_name, HostsFound(runs))
 
     async def announce_finished(self, notes: Sequence[m.Snapshotted]) -> None:
-        """Tell a relay which runs are finished, so that it may delete their data. A different task makes this call."""
+        """Tell a relay which runs are finished, so that it may delete their data. Another task calls this method."""
         if self.credential is not None and self.credential.role is Role.RELAY:
             for note in notes:
                 with contextlib.suppress(ChannelFull):
@@ -339,11 +342,11 @@ class AgentConsumer(AsyncWebsocketConsumer):
         await self._say(message.data)
 
     async def _revoked(self, note: MachineRevoked) -> None:
-        """Close a link that was ended by the owner (E214), the organizer (E308, E324) or a quarantine (E371)."""
+        """Close the link on behalf of the owner (E214), the organizer (E308, E324) or a quarantine (E371)."""
         await self._refuse(Fault.of(note.code), note.retry_after_s)
 
     async def _overflowed(self) -> None:
-        """Close a link whose queue has overflowed. The next hello will make up for the lost messages."""
+        """Close the link, because messages were lost when its queue overflowed. The next hello makes up for them."""
         await self._refuse(Fault.of("E373", reason="too many messages were waiting for it"), 0.0)
 
     async def _refuse(self, fault: Fault, retry_after_s: float = -1.0) -> None:
@@ -364,7 +367,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 with contextlib.suppress(OSError):
                     await self.send(bytes_data=data)
         except TimeoutError:
-            raise StopConsumer from None  # the peer is not reading, so it cannot be told
+            raise StopConsumer from None  # the peer does not read, so no message can reach it
 
     async def _hang_up(self, code: int) -> None:
         with contextlib.suppress(OSError, TimeoutError):

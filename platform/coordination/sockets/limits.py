@@ -13,7 +13,7 @@ T = TypeVar("T")
 STRANGERS = 500  # most unauthenticated sockets per process; any more displace the oldest
 TAKEOVERS = 6  # most session takeovers within TAKEOVERS_S; even a bad network causes fewer
 TAKEOVERS_S = 60.0
-REST_S = 60.0  # how long both agents stay away once told to
+REST_S = 60.0  # how long a refused agent must wait before it connects again
 KNOWN = 10_000  # machines remembered, so that a new socket resets neither budget nor takeovers
 PROVED = "manyhands.proved"  # an ASGI extension: a function to call with the link's owner
 
@@ -52,7 +52,7 @@ class Takeovers:
 
 
 def say_proved(scope: dict[str, Any], owner: str) -> None:
-    """Tell the server, if it supports this, that `owner` has authenticated. It then accepts longer messages."""
+    """Tell the ASGI server that the link belongs to `owner`. If it supports this, it then accepts longer messages."""
     said = (scope.get("extensions") or {}).get(PROVED)
     if said is not None:
         said(owner)
@@ -93,7 +93,7 @@ class Allowance:
         self.messages, self.bytes = budget.messages, budget.bytes
 
     def spend(self, size: int, now: float) -> bool:
-        """Spend one message of `size` bytes. Return False if the budget is exceeded."""
+        """Deduct one message of `size` bytes. Return False if that exceeds the budget."""
         passed, self.at = now - self.at, now
         self.messages = min(self.budget.messages, self.messages + passed * self.budget.messages_per_s) - 1
         self.bytes = min(self.budget.bytes, self.bytes + passed * self.budget.bytes_per_s) - size

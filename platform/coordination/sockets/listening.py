@@ -1,6 +1,6 @@
-"""The address at which a member of a run accepts connections: always the one that the site itself sees.
+"""The address at which a member of a run accepts connections. The site uses the IP address that it sees itself.
 
-Volunteers connect to these addresses. If members could name any address, they could direct everyone else at a victim.
+Other members connect to these addresses. If a member could name any address, it could direct all others at a victim.
 These functions are pure.
 """
 
@@ -23,7 +23,10 @@ def is_dialled(hello: Hello) -> bool:
 
 
 def placed(hello: Hello, seen: str) -> Hello:
-    """Return the hello with the member's host set to `seen`, its control link's source address. Raises Problem E376."""
+    """Return the hello with its URL's host set to `seen`, the source address of the member's control link.
+
+    Raises Problem E376 if the hello names no certificate, or if either address cannot be used.
+    """
     if not hello.url:
         return silenced(hello)
     port = _port_of(hello.url)
@@ -54,7 +57,7 @@ def _port_of(url: str) -> int:
 
 
 def _host(seen: str) -> str:
-    """Return an IP address as it is written in URLs. Raises Problem E376 if the site does not know the address."""
+    """Return an IP address as written in URLs. Raises Problem E376 if it is unknown or local to one network card."""
     try:
         address = ip_address(seen)
     except ValueError as error:

@@ -1,7 +1,8 @@
-"""A database poll every two seconds, shared by all of a process's sockets.
+"""A poll of the database every two seconds, shared by all of a process's sockets.
 
-Hosts also announce themselves, which is faster, but announcements are lost when Redis restarts, a channel is full or a
-host dies. Finished runs have no host to tell the relays. Owners' instructions are polled too.
+The poll finds the host of each run. Hosts also announce themselves, which is faster, but announcements are lost when
+Redis restarts, a channel is full or a host dies. The poll also finds finished runs, because these have no host to tell
+the relays. A second poll finds new instructions from machines' owners.
 """
 
 import asyncio
@@ -71,7 +72,7 @@ class Following:
         self.hosts.pop(run, None)
 
     def said_hello(self, run: str, now: float) -> None:
-        """Record that a hello is on its way to the host. Each one doubles the wait for an answer."""
+        """Record that a hello was forwarded to the host. Each unanswered hello doubles the wait before the next one."""
         before = self._hellos.get(run)
         wait_s = min(LONGEST_S, 2 * before.wait_s) if before is not None else UNANSWERED_S
         self._hellos[run] = Hello(now, wait_s)
@@ -80,7 +81,7 @@ class Following:
         self._hellos.pop(run, None)
 
     def look(self, hosts: Hosts, asked_at: float, now: float) -> list[str]:
-        """Adopt the hosts in the database, and return the runs in which the peer must send a hello.
+        """Follow the hosts found in the database. Return the runs for which the peer must send a hello.
 
         `hosts` has the hosts of this socket's runs, as found by a poll that began at `asked_at`.
         """
@@ -102,7 +103,7 @@ class Follower(Protocol):
 
 
 class HostSearch:
-    """A task that polls for hosts and finished runs for as long as there are sockets."""
+    """A task that polls for hosts and finished runs while any sockets are open."""
 
     def __init__(self) -> None:
         self._followers: set[Follower] = set()
@@ -171,7 +172,7 @@ class Instructed(Protocol):
 
 
 class Instructing:
-    """A task that polls for instructions for as long as any sockets' machines accept them."""
+    """A task that polls for owners' instructions while any connected machine accepts them."""
 
     def __init__(self) -> None:
         self._sockets: dict[PeerId, set[Instructed]] = {}

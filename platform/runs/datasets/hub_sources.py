@@ -49,7 +49,7 @@ class OnHub(NamedTuple):
 
 
 def named_on_hub(words: str, kind: Kind) -> tuple[str, str]:
-    """Return the repository, and any folder or file in it, named by `owner/name/folder` or a Hub page's address."""
+    """Split `owner/name/folder`, or a Hub page's address, into the repository and any folder or file in it."""
     path = words.removeprefix(settings.HUB_ENDPOINT).strip("/ ")
     if kind != "dataset":
         return path.removesuffix("/tree/main"), ""
@@ -60,7 +60,9 @@ def named_on_hub(words: str, kind: Kind) -> tuple[str, str]:
 def look_on_hub(*, person: Person, repository: str, kind: Kind, files: str = "") -> OnHub:
     """Look up a Hub repository that this person can read. Call it outside a transaction, since it waits for the Hub.
 
-    Raises Problem E304, E346 to E348, E352, E372, E388, E389, E396 to E398.
+    Raises Problem E346 or E347 if the Hub does not answer properly, E348 if the name is not valid, and E397 if the
+    repository cannot be read. Raises E304 if it is too large, and E372, E388, E389, E396 or E398 if its files cannot be
+    used. Raises E352 if the person's saved Hub token cannot be decrypted.
     """
     check_name(repository)
     told = ["--repository", repository, "--kind", kind, f"--files={files}", f"--most={_most()}"]
@@ -70,7 +72,10 @@ def look_on_hub(*, person: Person, repository: str, kind: Kind, files: str = "")
 
 
 def bring_from_hub(*, organizer: Person, title: str, licence: str, found: OnHub) -> Dataset:
-    """Create a dataset to be fetched later. `licence` defaults to the repository's. Raises Problem E365."""
+    """Create a dataset whose files the site fetches from the Hub later. `licence` defaults to the repository's.
+
+    Raises Problem E365 if the dataset exceeds the organizer's storage quota.
+    """
     names = ("repository", "kind", "files", "commit")
     origin = {name: getattr(found, name) for name in names} | ({"streamed": found.size} if found.streamed else {})
     size = found.fetched_size

@@ -1,4 +1,4 @@
-"""Preparing data as shards, in a child process. This may take hours and is safe to repeat.
+"""Preparation of data as shards, in a child process. It may take hours and is safe to repeat.
 
 The child writes its files to a workspace. Once complete, they are moved into place, and then all rows are written in
 one transaction.
@@ -23,7 +23,7 @@ from runs.timeline import add_line
 
 
 def prepare_dataset(dataset_id: UUID) -> Literal["busy", "done"] | Fault:
-    """Make shards from the data, and everything else that the recipe needs, after fetching any data from the Hub.
+    """Fetch any data that is on the Hub. Then make the shards and everything else that the recipe needs.
 
     Return the error if the Hub did not respond and the caller should try again later. Return "busy" if another fetch is
     running.
@@ -70,14 +70,14 @@ def _prepare(dataset: Dataset) -> None:
 
 @transaction.atomic
 def _keep_dataset(sources: Sequence[Dataset], made: dict[str, Any], folder: Path) -> bool:
-    """Store the prepared data in rows. Return False if another worker was faster or the data is no longer wanted."""
+    """Store the prepared data in rows. Return False if another worker was faster or the draft's data has changed."""
     dataset = sources[0]
     names = ("vocab", "characters", "unigram_entropy", "heldout", "verdict")
     facts = {"tokens": made["size"]} | {name: made[name] for name in names if name in made}
     wanted = Dataset.objects.filter(
         pk=dataset.pk, state=Dataset.State.PREPARING, preparation=dataset.preparation, base=dataset.base
     )
-    # Lock the row first, as do adding or removing a text and choosing a field.
+    # Lock the row first. Adding or removing a text and choosing a field take the same lock.
     now = wanted.select_for_update().first()
     if now is None or _read(now.sources()) != _read(sources):
         return False

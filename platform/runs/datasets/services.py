@@ -28,7 +28,11 @@ from runs.storage import link, local, release_path, text_path
 def store_upload(
     *, organizer: Person, title: str, licence: str, filename: str, size: int | None, chunks: Iterable[bytes]
 ) -> Dataset:
-    """Store a file as a dataset. Raises Problem E311, E303, E304, E365, all before reading the file."""
+    """Store a file as a dataset.
+
+    Raises Problem E311 if `size` is None, E303 if the file is empty, E304 if it is too large, and E365 if it exceeds
+    the organizer's storage quota. All of these are checked before the file is read.
+    """
     if size is None:
         raise Problem.of("E311")
     if size == 0:
@@ -49,7 +53,7 @@ def store_upload(
 
 @contextmanager
 def whole_or_gone(dataset: Dataset) -> Iterator[None]:
-    """Delete the dataset's folder if the block fails, because no row refers to it."""
+    """If the block fails, delete the dataset's folder, because no row refers to the folder."""
     try:
         yield
     except BaseException:
@@ -119,20 +123,20 @@ def require_suited(recipe: Recipe, filename: str, on_hub: str = "") -> None:
 
 
 def require_data(recipe: Recipe, dataset: Dataset) -> None:
-    """Check that the prepared data has enough samples for a step. Raises Problem E307, E317."""
+    """Raise Problem E307 if the prepared data has too few samples for a step, or E317 if it has not even one."""
     shards = list(dataset.shards.values_list("tokens", flat=True))
     require_sample(recipe, size=sum(shards))
     _require(recipe, samples=sum(map(recipe.samples_in, shards)))
 
 
 def require_batch(recipe: Recipe, *, size: int) -> None:
-    """Check that data of this size has enough samples for a step. Raises Problem E307, E317."""
+    """Raise Problem E307 if data of this size has too few samples for a step, or E317 if it has not even one."""
     require_sample(recipe, size=size)
     _require(recipe, samples=recipe.samples_in(size))
 
 
 def require_sample(recipe: Recipe, *, size: int) -> None:
-    """Check that the data contains at least one whole sample. Raises Problem E317."""
+    """Raise Problem E317 if data of this size does not contain at least one whole sample."""
     if size < recipe.least_size():
         raise Problem.of("E317", size=f"{size:,}", unit=recipe.material.unit, least=f"{recipe.least_size():,}")
 
@@ -171,7 +175,7 @@ def percent(share: float) -> str:
 
 
 def source_lines(run: Run) -> list[SourceLine]:
-    """Return all texts of a run, in at most two queries. Return an empty list for an open run with a single text."""
+    """Return a line for each of a run's texts. An open run with a single text needs no query, others at most two."""
     recipe, first = run.parsed_recipe, run.dataset
     has_one = not recipe.mix and run.state not in NOT_OPEN  # runs with several texts get weights when they open
     sources = [first] if has_one else first.sources()
@@ -220,9 +224,10 @@ def _is_for(recipe: Recipe, trained: Recipe) -> bool:
 
 
 def bring_release(release: Release, *, organizer: Person, title: str, licence: str) -> Dataset:
-    """Store a release as a dataset, for a run that will adapt its model. Raises Problem E365.
+    """Store a release as a dataset, for a run that will adapt its model.
 
-    `licence` defaults to that of the text that the model was trained on.
+    `licence` defaults to that of the text that the model was trained on. Raises Problem E365 if the release exceeds the
+    organizer's storage quota.
     """
     archive = next(file for file in release.files if file["name"] == release.archive)
     dataset = new_dataset(

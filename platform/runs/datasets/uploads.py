@@ -59,7 +59,7 @@ def upload_limit() -> int:
 
 
 def write_file(chunks: Iterable[bytes], target: Path, *, size: int) -> str:
-    """Write a file of up to `size` bytes and return its SHA-256. Raises Problem E304 (too long)."""
+    """Write a file of up to `size` bytes and return its SHA-256. Raises Problem E304 if there are more bytes."""
     target.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     written = 0
@@ -74,7 +74,11 @@ def write_file(chunks: Iterable[bytes], target: Path, *, size: int) -> str:
 
 
 def begin_upload(*, person: Person, filename: str, size: int) -> Upload:
-    """Reserve disk space for a text of the announced size before any byte is sent. Raises Problem E303, E304, E365."""
+    """Reserve disk space for a text of the announced size, before any byte is sent.
+
+    Raises Problem E303 if the size is 0, E304 if it is above the site's limit, and E365 if it exceeds the person's
+    storage quota.
+    """
     if size <= 0:
         raise Problem.of("E303")
     if size > upload_limit():
@@ -109,9 +113,10 @@ def upload_of(person: Person, upload_id: UUID) -> Upload:
 
 
 def take_piece(*, upload: Upload, offset: int, piece: bytes) -> Upload:
-    """Append a piece. Raises Problem E318 (upload gone), E319 (wrong offset or size), E472.
+    """Append a piece to an upload.
 
-    A site with a bucket stores each piece there as a file, because another host may take the next one.
+    A site with a bucket stores each piece there as a file, because another server may receive the next one. Raises
+    Problem E318 if the upload is gone, E319 if the piece does not continue it, and E472 if the bucket cannot be used.
     """
     end = offset + len(piece)
     if bucket.is_on():
@@ -129,7 +134,7 @@ def take_piece(*, upload: Upload, offset: int, piece: bytes) -> Upload:
 
 
 def _require_next(now: Upload | None, offset: int, end: int) -> Upload:
-    """Return the upload if the bytes from `offset` to `end` are its next ones. Raises Problem E318, E319."""
+    """Return the upload. Raises Problem E318 if it is gone, or E319 if bytes `offset` to `end` do not continue it."""
     if now is None:
         raise Problem.of("E318")
     if offset != now.offset:
@@ -151,7 +156,10 @@ def _write(path: Path, offset: int, piece: bytes) -> None:
 
 
 def keep_upload(*, upload: Upload, dataset: Dataset, target: Path) -> None:
-    """Move a complete upload to `target`, as a dataset's file. Raises Problem E318 if pieces are missing, E472."""
+    """Move a complete upload to `target`, as the file of a dataset, and save the dataset.
+
+    Raises Problem E318 if pieces are missing, and E472 if the bucket cannot be used.
+    """
     complete = Upload.objects.filter(pk=upload.pk, offset=F("size"))
     if not complete.exists():
         raise Problem.of("E318")
@@ -170,7 +178,10 @@ def keep_upload(*, upload: Upload, dataset: Dataset, target: Path) -> None:
 
 
 def _join(folder: Path, target: Path, size: int) -> None:
-    """Write the pieces in a folder to one file. A piece that was sent twice may overlap others. Raises Problem E318."""
+    """Write the pieces in a folder to one file. A piece that was sent twice may overlap others.
+
+    Raises Problem E318 if any bytes are missing.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     done = 0
     with target.open("wb") as file:

@@ -1,9 +1,9 @@
 """An audit that compares a run's records, ledger, coverage, totals and snapshot files.
 
 Records must be signed and chained, and no sample may be used twice. All queries see the database at one moment, so a
-run may keep training. If an audit finds no fault, it stores what it found (`AuditMark`), and the next one
-continues from there: it reads only newer entries and compares the sum of the whole ledger. If that shows a fault, it
-reads everything. Memory use grows with the number of shards and machines.
+run may keep training. An audit without faults stores its sums (`AuditMark`). The next audit continues from them: it
+reads only newer entries, and compares the sum of the whole ledger. If it finds a fault, it starts again and reads all
+entries. Memory use grows with the number of shards and machines.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ COLUMNS = ("entry_id", "pk", "machine_id", "person_id", "step", "samples", "toke
 
 
 class Books(Struct, array_like=True):
-    """A run's records and ledger as read by an audit, up to the entry `steps`, whose digest is `previous`."""
+    """The sums of an audit that has read a run's log up to the entry `steps`, whose digest is `previous`."""
 
     previous: str = GENESIS
     steps: int = 0
@@ -53,9 +53,10 @@ class Books(Struct, array_like=True):
 
 
 def audit(run: Run, *, is_full: bool = False) -> dict[str, Any]:
-    """Return the totals, each read from a separate source, and one sentence for each fault found.
+    """Audit a run. Return its totals, each read from a separate source, and one sentence for each fault.
 
-    `read` is the number of entries read. If `is_full`, all of them are read, whatever earlier audits covered.
+    `read` is the number of entries that this audit read. If `is_full`, it reads all entries, even those that earlier
+    audits covered.
     """
     with one_moment():
         books = Books() if is_full else _audited(run)
@@ -88,9 +89,9 @@ def audit(run: Run, *, is_full: bool = False) -> dict[str, Any]:
 
 @contextmanager
 def one_moment() -> Iterator[None]:
-    """Make all queries in a `with` block see the database at one moment, while commits continue.
+    """Make all queries in a `with` block see the database at one moment, while other transactions commit.
 
-    Inside a transaction of the caller's, this does nothing.
+    If the caller is already in a transaction, do nothing.
     """
     if connection.in_atomic_block:
         yield
@@ -113,7 +114,7 @@ def one_moment() -> Iterator[None]:
 
 
 def _audited(run: Run) -> Books:
-    """Return what earlier audits found to be correct, or empty books if that is not part of this log."""
+    """Return the books that the last audit stored, or empty books if its last entry is not in the run's log."""
     mark = AuditMark.objects.filter(run=run).first()
     if mark is None or not LogEntry.objects.filter(run=run, index=mark.index, digest=mark.digest).exists():
         return Books()
@@ -193,7 +194,7 @@ def _faults_of(books: Books, entry: LogEntry, record: Record, sealed: Entry, row
 
 
 def _strays(run: Run, after: int) -> Iterator[str]:
-    """Yield a fault for each newer ledger row (by key) whose entry is missing from the run's log."""
+    """Yield a fault for each entry that is not in the run's log but has ledger rows with keys above `after`."""
     inside = LogEntry.objects.filter(run=run).values("pk")
     strays = LedgerEntry.objects.filter(run=run, pk__gt=after).exclude(entry__in=inside).order_by("entry")
     for key in strays.values_list("entry", flat=True).distinct():
@@ -215,7 +216,10 @@ def _head_faults(run: Run, steps: int, digest: str) -> Iterator[str]:
 
 
 def _coverage_faults(run: Run, ranges: dict[Place, Ranges]) -> Iterator[str]:
-    """Yield a fault wherever coverage and records differ. Samples missing from coverage would be leased twice."""
+    """Yield a fault for each epoch and shard whose coverage differs from the records.
+
+    After a restart, a host would lease samples again if they were missing from the coverage.
+    """
     held = {(row.epoch, row.shard): row.ranges for row in run.coverage.iterator(chunk_size=AT_ONCE) if row.ranges}
     for epoch, shard in sorted(place for place in held.keys() | ranges.keys() if held.get(place) != ranges.get(place)):
         yield f"epoch {epoch}, shard {shard}: the coverage is not what the records say"
@@ -233,7 +237,7 @@ def _sums(total: MachineTotal | None) -> tuple[int, ...]:
 
 
 def _snapshots(run: Run) -> list[dict[str, Any]]:
-    """Return each snapshot with its state: verified by a replay, admitted by most people, or refused."""
+    """Return each snapshot with its state: verified by a replay, admitted, no longer verifiable, or refused."""
     rows = run.snapshots.order_by("index")
     kept = [(row.index, row.step, BRIDGED if row.is_bridged else str(row.state), row.file) for row in rows]
     gone = [(row.index, row.step, REFUSED, row.file) for row in run.refused_snapshots.all()]
@@ -241,7 +245,10 @@ def _snapshots(run: Run) -> list[dict[str, Any]]:
 
 
 def _file_faults(run: Run, step: int, name: str, known: dict[str, tuple[int, int]]) -> Iterator[str]:
-    """Yield a fault for each snapshot file that does not match its name. Skip `known` files that have not changed."""
+    """Yield a fault if a snapshot's file cannot be read, or if its SHA-256 is not its name.
+
+    If the file is in `known` and has not changed since, it is not hashed again.
+    """
     try:
         with storage.local(storage.snapshot_path(run, name)).open("rb") as file:
             facts = Path(file.name).stat()

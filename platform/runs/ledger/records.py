@@ -33,7 +33,7 @@ def sealed_of(entry: LogEntry) -> Entry:
 
 
 def last_head(run: Run) -> RecordHead | None:
-    """Return the head of the latest record, or None before the first one. Raises Problem E218."""
+    """Return the head of the latest record, or None before the first. Raises Problem E218 if it cannot be decoded."""
     rows = SealedRecord.objects.filter(entry__run=run, entry__index=run.head.index)
     row = rows.values_list("payload", "signature").first()
     return read_head(Signed(*map(bytes, row))) if row is not None else None
@@ -72,7 +72,7 @@ def add_units(held: dict[Place, Ranges], units: Iterable[Unit]) -> None:
 def add_committed(run: Run, units: Iterable[Unit]) -> None:
     """Record that units are committed. Call this in the commit's transaction, after the head has moved.
 
-    It reads and writes only the rows for the units' epochs and shards.
+    The function reads and writes only the coverage rows of the units' epochs and shards.
     """
     _add(run, list(units), "ranges")
 

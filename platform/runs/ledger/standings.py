@@ -1,6 +1,7 @@
 """Leaderboards of people, machines and teams, read from totals that each commit updates (`runs.ledger.totals`).
 
-A long run's ledger has millions of rows, and pages refresh every second, so queries read only the latest ledger rows.
+A long run's ledger has millions of rows, and pages refresh every second. Queries therefore read only the latest ledger
+rows, for charts of recent work.
 """
 
 from collections import Counter
@@ -43,7 +44,10 @@ IN_IT = Q(person__in_teams__joined_day__lte=F("day")) & (
 
 
 class LeaderboardLine(NamedTuple):
-    """A leaderboard row. Equal samples share a rank. `moved` counts ranks gained since midnight (UTC); 0 if new."""
+    """A person's row on the leaderboard. People with equally many samples share a rank.
+
+    `moved` is the number of ranks gained since midnight (UTC), or 0 for someone new.
+    """
 
     rank: int
     name: str
@@ -70,7 +74,7 @@ class Period(StrEnum):
 
 
 class PeriodLine(NamedTuple):
-    """A person's row on the board of a day or of recent weeks. The latter weights `samples` by age."""
+    """A person's row on the daily or weekly leaderboard. On the weekly one, `samples` are weighted by age."""
 
     rank: int
     name: str
@@ -93,7 +97,7 @@ class Given(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A person's rank. `short` is how many samples the next rank is away, or None at the top."""
+    """A person's rank. `short` is how many samples they need to reach `next_rank`, or None at the top."""
 
     rank: int
     next_rank: int
@@ -101,7 +105,7 @@ class Place(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """Samples in the last `steps` steps. `given` maps each name to sums over equal stretches, oldest first."""
+    """Samples in the last `steps` steps. `given` has each person's sums over equal stretches of steps, oldest first."""
 
     steps: int
     given: dict[str, list[int]]
@@ -134,7 +138,7 @@ def totals_of(rows: QuerySet[MachineTotal]) -> Totals:
 
 
 def given_in(runs: Collection[Run], *, most: int) -> dict[UUID, Given]:
-    """Return each run's total contributions and its top `most` contributors, in one query."""
+    """Return each run's total contributions and its top `most` contributors, using one query."""
     rows = MachineTotal.objects.filter(run__in=runs).order_by().values("run", "person").annotate(given=Sum("samples"))
     run = [F("run")]
     ranked = rows.annotate(
@@ -156,7 +160,7 @@ def leaderboard(run: Run, *, offset: int = 0, limit: int = 10, today: int | None
 
 
 def board_and_totals(run: Run, *, limit: int = 10, today: int | None = None) -> tuple[list[LeaderboardLine], Totals]:
-    """Return the first lines of the leaderboard, and the sums over the whole leaderboard, in one query."""
+    """Return the top rows of the leaderboard and the sums over all of its rows, using one query."""
     everybody = {
         "people_of_all": Window(Count("*")),
         **{f"{name}_of_all": Window(_SumOf(F(name))) for name in ("machines", "given", "read")},
@@ -168,7 +172,7 @@ def board_and_totals(run: Run, *, limit: int = 10, today: int | None = None) -> 
 
 
 def period_board(run: Run, period: Period, now: datetime, *, offset: int = 0, limit: int = 10) -> list[PeriodLine]:
-    """Return people ordered by samples of today, or of recent weeks with weights that halve every seven days."""
+    """Return the daily or weekly leaderboard. On the weekly one, the weight of samples halves every seven days."""
     today = day_of(now)
     if period == Period.DAY:
         rows, weighed = run.daily.filter(day=today), F("samples") * Value(1.0)
@@ -195,7 +199,7 @@ def place_of(run: Run, person: Person) -> Place | None:
 
 
 def place_with(run: Run, samples: int) -> Place:
-    """Return the place of a person with this many samples."""
+    """Return the rank that a person with this many samples has, and the distance to the next rank."""
     ranked = _people(run).annotate(rank=Window(Rank(), order_by=F("given").desc()), people=Window(Count("*")))
     above = ranked.filter(given__gt=samples).order_by("given").values_list("people", "rank", "given").first()
     if above is None:

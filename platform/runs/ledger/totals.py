@@ -13,7 +13,7 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import RecordHead
 from runs.models import AveragedTotal, DailyTotal, LedgerEntry, MachineTotal, Run
 
-MOST = 2**63 - 1  # a column's maximum: 10^10 tokens with a model of 10^9 parameters
+MOST = 2**63 - 1  # a column's maximum, which the credit for 10^10 tokens exceeds with 10^9 parameters
 SUMS = ("samples", "tokens", "credit", "rounds", "person_rounds", "last_step")
 
 
@@ -31,7 +31,10 @@ def add_to_totals(run: Run, rows: Sequence[LedgerEntry]) -> None:
 
 
 def add_to_day(run: Run, rows: Sequence[LedgerEntry], at: datetime) -> None:
-    """Add an entry's ledger rows to their day's totals, in the commit's transaction, after the head has moved."""
+    """Add an entry's ledger rows to the totals of the day `at`.
+
+    Call this in the commit's transaction, after the head has moved.
+    """
     day = day_of(at)
     known = DailyTotal.objects.filter(run=run, day=day, person__in={row.person_id for row in rows})
     held = {total.person_id: total for total in known}
@@ -77,7 +80,10 @@ class AveragedLine(NamedTuple):
 
 
 def add_averaged(run: Run, given: Mapping[PeerId, int]) -> None:
-    """Add the bytes that an entry's reducers averaged, in the commit's transaction, after the head has moved."""
+    """Add the bytes that an entry's reducers averaged to the totals of these machines.
+
+    Call this in the commit's transaction, after the head has moved.
+    """
     fresh = {UUID(peer): size for peer, size in given.items() if size}
     held = {row.machine_id: row for row in AveragedTotal.objects.filter(run=run, machine__in=list(fresh))}
     known = Machine.objects.filter(pk__in=list(fresh)).values_list("pk", "person_id")

@@ -97,9 +97,9 @@ def warn_below(*, run: Run, machines: int | None, by: Person | None = None) -> N
 
 @transaction.atomic
 def schedule(*, run: Run, starts_at: datetime | None, by: Person | None = None) -> None:
-    """Set the time before which machines get no work, or None to start at once. Raises Problem E315.
+    """Set the time before which machines get no work, or None to start at once.
 
-    The run's host notices within a second.
+    The run's host notices the change within a second. Raises Problem E315 if the run has made a step or is ending.
     """
     now = Run.objects.select_for_update().select_related("head").get(pk=run.pk)
     if not can_schedule(now):
@@ -110,7 +110,7 @@ def schedule(*, run: Run, starts_at: datetime | None, by: Person | None = None) 
 
 
 def can_schedule(run: Run) -> bool:
-    """Return True if the run's start time can still be changed, because it has completed no step."""
+    """Return True if the run's start time can still be changed, because the run has completed no step."""
     return run.state in (*NOT_OPEN, *LIVE) and run.head.index == 0
 
 
@@ -129,7 +129,7 @@ def gather(*, run: Run, people: int | None, chat: str, by: Person | None = None)
 def change_visibility(
     *, run: Run, visibility: Run.Visibility, by: Person | None = None, role: Run.Role | None = None
 ) -> None:
-    """Change who may see the run and take part. If it becomes members-only, past contributors become members."""
+    """Change who may see the run and take part. If the run becomes members-only, past contributors become members."""
     if not _changed(run, visibility=visibility):
         return
     if run.members_only:
@@ -149,7 +149,11 @@ def change_draft(
     automatic_steps: bool = False,
     by: Person | None = None,
 ) -> None:
-    """Change a draft's recipe, licence or first text. Raises Problem E315, E301, E307, E317, E366, E377."""
+    """Change a draft's recipe, licence or first text.
+
+    Raises Problem E315 if the run is not a draft, E301 if the recipe is out of bounds, and E366 if its model is too
+    large. Raises E307 or E317 if there is too little data, and E377 if a text is the wrong kind of file.
+    """
     draft = require_draft(run)
     checked(recipe)
     quotas.require_model(run.organizer, recipe)
@@ -201,7 +205,7 @@ def _hand_over(before: Dataset, text: Dataset, *, keeps: bool) -> None:
 
 @transaction.atomic
 def delete_draft(*, run: Run) -> None:
-    """Delete a draft, as well as its text if no other run uses it. Raises Problem E315."""
+    """Delete a draft, and its text unless another run uses it. Raises Problem E315 if the run is not a draft."""
     draft = require_draft(run)
     Head.objects.filter(run=draft).delete()
     dataset = draft.dataset
@@ -211,9 +215,10 @@ def delete_draft(*, run: Run) -> None:
 
 @transaction.atomic
 def take_back(*, run: Run, by: Person | None = None) -> None:
-    """Turn an open run without committed steps back into a draft. Raises Problem E315, E323.
+    """Turn an open run without committed steps back into a draft.
 
     Raising the head's fence makes any commit in progress fail. The host disconnects the machines within two seconds.
+    Raises Problem E315 if the run is not open or paused, and E323 if it has made a step.
     """
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state not in LIVE:
@@ -231,7 +236,7 @@ def take_back(*, run: Run, by: Person | None = None) -> None:
 
 @contextmanager
 def used_or_gone(text: Dataset | None) -> Iterator[None]:
-    """Make changes with a text that was just stored, in one transaction. If they fail, delete the text."""
+    """Run the block in one transaction. If it fails, delete `text`, which the caller has just stored for it."""
     try:
         with transaction.atomic():
             yield
@@ -242,7 +247,7 @@ def used_or_gone(text: Dataset | None) -> Iterator[None]:
 
 
 def forget_text(dataset: Dataset) -> None:
-    """Delete a text that no run uses, along with everything that belongs to it. Files are deleted on commit."""
+    """Delete a text with its additional texts and base model, unless a run uses it. Files are deleted on commit."""
     if dataset.runs.exists():
         return
     for text in [*reversed(dataset.sources()), *filter(None, [dataset.base])]:
@@ -268,7 +273,10 @@ USUAL_WEIGHT = 1.0  # weight of a text added to others that have weights
 
 
 def require_base(run: Run, filename: str, on_hub: str = "") -> Material:
-    """Return the material that this file becomes: a base model or a tokenizer. Raises Problem E377, E392."""
+    """Return the kind of material that a file is for this run: a base model or a tokenizer.
+
+    Raises Problem E392 if the run's recipe uses neither, and E377 if the file is of the wrong kind.
+    """
     wanted = run.parsed_recipe.material.brought
     if wanted is None:
         raise Problem.of("E392")
@@ -279,7 +287,11 @@ def require_base(run: Run, filename: str, on_hub: str = "") -> Material:
 
 @transaction.atomic
 def set_base(*, run: Run, base: Dataset, by: Person | None = None) -> None:
-    """Set or replace a draft's base model or tokenizer, and prepare the text again. Raises Problem E315, E377, E392."""
+    """Set or replace a draft's base model or tokenizer, and prepare the text again.
+
+    Raises Problem E315 if the run is not a draft, E392 if its recipe uses neither, and E377 if `base` is the wrong kind
+    of file.
+    """
     draft = require_draft(run)
     wanted = require_base(draft, base.filename, base.on_hub)
     _put_base(draft, base)
@@ -290,7 +302,10 @@ def set_base(*, run: Run, base: Dataset, by: Person | None = None) -> None:
 
 @transaction.atomic
 def remove_base(*, run: Run, by: Person | None = None) -> None:
-    """Remove a draft's base model or tokenizer. A tokenizer is then learned from the text. Raises Problem E315."""
+    """Remove a draft's base model or tokenizer. Without the latter, one is learned from the text.
+
+    Raises Problem E315 if the run is not a draft.
+    """
     draft = require_draft(run)
     if (before := draft.dataset.base) is None:
         return
@@ -309,7 +324,10 @@ def _put_base(draft: Run, base: Dataset | None) -> None:
 
 
 def require_source(run: Run, filename: str, on_hub: str = "") -> None:
-    """Check that another file, uploaded or on the Hub, may be added to a draft's sources. Raises Problem E377, E385."""
+    """Check that another file, uploaded or on the Hub, may be added to a draft's sources.
+
+    Raises Problem E385 if the draft has the most sources allowed already, and E377 if the file is of the wrong kind.
+    """
     if len(run.dataset.sources()) >= MOST_SOURCES:
         raise Problem.of("E385", most=MOST_SOURCES)
     require_suited(run.parsed_recipe, filename, on_hub)
@@ -317,7 +335,11 @@ def require_source(run: Run, filename: str, on_hub: str = "") -> None:
 
 @transaction.atomic
 def add_source(*, run: Run, source: Dataset, by: Person | None = None) -> None:
-    """Add a text to a draft and prepare all its texts again with one tokenizer. Raises Problem E315, E377, E385."""
+    """Add a text to a draft and prepare all its texts again with one tokenizer.
+
+    Raises Problem E315 if the run is not a draft, E385 if it has the most texts allowed already, and E377 if the new
+    text is the wrong kind of file.
+    """
     draft = require_draft(run)
     require_source(draft, source.filename, source.on_hub)
     recipe = draft.parsed_recipe
@@ -329,7 +351,7 @@ def add_source(*, run: Run, source: Dataset, by: Person | None = None) -> None:
 
 @transaction.atomic
 def remove_source(*, run: Run, source: UUID, by: Person | None = None) -> None:
-    """Remove an additional text from a draft, if the draft has it. Raises Problem E315."""
+    """Remove an additional text from a draft, if the draft has it. Raises Problem E315 if the run is not a draft."""
     draft = require_draft(run)
     sources, recipe = draft.dataset.sources(), draft.parsed_recipe
     place = next((place for place, each in enumerate(sources) if place and each.pk == source), None)
@@ -344,7 +366,10 @@ def remove_source(*, run: Run, source: UUID, by: Person | None = None) -> None:
 
 @transaction.atomic
 def choose_field(*, run: Run, source: UUID, field: str, by: Person | None = None) -> None:
-    """Choose another field of the rows in a draft's data, and prepare its texts again. Raises Problem E315, E430."""
+    """Choose which field of a text's rows the run reads, and prepare the draft's texts again.
+
+    Raises Problem E315 if the run is not a draft, and E430 if the draft has no such text or field.
+    """
     draft = require_draft(run)
     chosen = next((each for each in draft.dataset.sources() if each.pk == source), None)
     verdict = draft.dataset.verdict or {}
@@ -365,9 +390,10 @@ def _change(draft: Run, recipe: Recipe) -> None:
 
 @transaction.atomic
 def mix_sources(*, run: Run, weights: Sequence[float], by: Person | None = None) -> None:
-    """Change the weights with which samples are leased. The change takes effect within a second.
+    """Change the weights with which samples are leased from a run's texts. The change takes effect within a second.
 
-    A draft may have no weights; its texts then count by size. Raises Problem E301, E315, E386.
+    A draft may have no weights; its texts are then weighted by size. Raises Problem E315 if the run is being prepared
+    or is ending, E386 if there is not one weight for each text, and E301 if the weights are out of bounds.
     """
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state != Run.State.DRAFT and (now.state not in EXTENDABLE or now.wanted == Run.Wanted.FINISHED):

@@ -26,7 +26,7 @@ from runs.timeline import MEMBER, add_action
 
 MOST_OF_PERSON, MOST_OF_RUN = 20, 500  # most requests waiting
 AGAIN_AFTER = timedelta(days=7)  # how long after a declined request a person may ask again
-GROUPED = timedelta(minutes=5)  # one message to managers covers this long; at most one an hour
+GROUPED = timedelta(minutes=5)  # one notice to managers covers all requests in this time; at most one an hour
 TAKING = (Run.State.PREPARING, *LIVE)
 
 
@@ -57,7 +57,7 @@ def waiting_in(run: Run) -> QuerySet[JoinRequest]:
 
 
 def standing_of(run: Run, person: Person | None, now: datetime | None = None) -> Standing:
-    """Return how far a person has got in joining a run. A visitor who is not logged in counts as free to ask."""
+    """Return a person's progress in joining a run. A visitor who is not logged in counts as free to ask."""
     if run.visibility != Run.Visibility.REQUEST or (person is not None and takes_part(run, person)):
         return Standing(Stage.PART)
     if not takes_requests(run):
@@ -77,7 +77,10 @@ def standing_of(run: Run, person: Person | None, now: datetime | None = None) ->
 
 @transaction.atomic
 def ask(*, run: Run, person: Person, message: str = "") -> JoinRequest:
-    """Ask to become a member of a run, or change the message of a waiting request. Raises Problem E411."""
+    """Ask to become a member of a run, or change the message of a waiting request.
+
+    Raises Problem E411, with the reason, if the person may not ask now.
+    """
     quotas.held(person)
     now = held_run(run.pk)
     if (reason := _why_not(now, person)) is not None:
@@ -125,7 +128,10 @@ def take_back(*, run: Run, person: Person) -> None:
 
 @transaction.atomic
 def accept(*, request: JoinRequest, by: Person | None = None) -> None:
-    """Make the requester a member, unless the request was answered. Raises PermissionDenied if `by` has no role."""
+    """Make the requester a member, unless the request was withdrawn or answered before.
+
+    Raises PermissionDenied if `by` has no role in the run.
+    """
     run, person = _answerable(request, by), request.person
     if not JoinRequest.objects.filter(pk=request.pk, declined_at=None).delete()[0] or is_removed(run, person):
         return

@@ -79,7 +79,7 @@ def revoke_invitation(*, invitation: Invitation, by: Person | None = None) -> No
 
 
 def invitation_to(*, slug: str, secret: str) -> Invitation:
-    """Return the invitation that a link belongs to. Raises Problem E313 if the link or the run does not exist."""
+    """Return the invitation that a link belongs to. Raises Problem E313 if there is none or it no longer works."""
     known = Invitation.objects.select_related("run__organizer").filter(run__slug=slug, digest=digest_of(secret)).first()
     if known is None or not open_invitations(known.run).filter(pk=known.pk).exists():
         raise Problem.of("E313")
@@ -120,7 +120,7 @@ def add_member(*, run: Run, name: str, by: Person | None = None) -> Member:
 
 
 def person_called(name: str) -> Person:
-    """Return the active person with this name, ignoring case. Raises Problem E314."""
+    """Return the active person with this name, ignoring case. Raises Problem E314 if there is none."""
     person = Person.objects.filter(username__iexact=name.strip(), is_active=True).first()
     if person is None:
         raise Problem.of("E314", name=name.strip())
@@ -151,7 +151,11 @@ def remove_member(*, member: Member, by: Person | None = None) -> None:
 
 @transaction.atomic
 def remove_person(*, run: Run, name: str, by: Person | None = None) -> Member:
-    """Remove a person from a run that is open to all, even before they join. Raises Problem E314, E325."""
+    """Remove a person from a run by name, even if they have not joined it.
+
+    Raises Problem E314 if no one has this name, E325 if the person's role is not lower than that of `by`, and
+    PermissionDenied if `by` has no role.
+    """
     person = person_called(name)
     member, _ = Member.objects.get_or_create(run=run, person=person)
     remove_member(member=member, by=by)
@@ -171,7 +175,7 @@ def forget_request(run: Run, person: Person) -> None:
 
 
 def held_run(run: UUID) -> Run:
-    """Lock the run's row until the transaction ends, and return it. This serializes role changes and removals."""
+    """Lock and return a run's row. Until the transaction ends, other changes of its roles and members must wait."""
     return Run.objects.select_for_update(of=("self",)).select_related("organizer").get(pk=run)
 
 

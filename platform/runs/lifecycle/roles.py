@@ -42,7 +42,11 @@ def role_offered(*, slug: str, person: Person) -> RunRole:
 
 @transaction.atomic
 def invite(*, run: Run, name: str, role: Run.Role, by: Person | None = None) -> RunRole:
-    """Invite a person to a role below that of `by`. Raises Problem E314, E359, PermissionDenied."""
+    """Invite a person to a role in a run.
+
+    Raises PermissionDenied unless the role is below that of `by`. Raises Problem E314 if no one has this name, and E359
+    if the person cannot get this role.
+    """
     now = held_run(run.pk)
     who, person = by or now.organizer, person_called(name)
     if role not in MOST or not outranks(now.role_of(who), role):
@@ -84,7 +88,7 @@ def accept(*, offered: RunRole) -> None:
 
 @transaction.atomic
 def give_up(*, offered: RunRole, why: str = "") -> None:
-    """Decline or give up a role. `why` is text to append to the timeline's line."""
+    """Decline or give up a role. `why` is appended to the line about it on the timeline."""
     run, person, role = held_run(offered.run_id), offered.person, Run.Role(offered.role)
     held = RunRole.objects.filter(pk=offered.pk).first()
     if held is None:
@@ -97,7 +101,7 @@ def give_up(*, offered: RunRole, why: str = "") -> None:
 
 @transaction.atomic
 def take_back(*, given: RunRole, by: Person | None = None) -> None:
-    """End a role below that of `by`, or withdraw its invitation. Raises PermissionDenied."""
+    """End a role, or withdraw the invitation to it. Raises PermissionDenied unless the role is below that of `by`."""
     run, person, role = held_run(given.run_id), given.person, Run.Role(given.role)
     if not outranks(run.role_of(by or run.organizer), role):
         raise PermissionDenied
@@ -113,7 +117,7 @@ def take_back(*, given: RunRole, by: Person | None = None) -> None:
 def successors(person: Person) -> list[RunRole]:
     """For each run that the person organizes, return the role of the co-organizer who would take over.
 
-    This is the longest-standing co-organizer with an active account. Runs that have none are left out.
+    This is the longest-standing co-organizer with an active account. Runs without one are left out.
     """
     standing = RunRole.objects.filter(
         run__organizer=person, role=Run.Role.CO_ORGANIZER, accepted_at__isnull=False, person__is_active=True

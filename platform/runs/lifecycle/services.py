@@ -56,8 +56,9 @@ def create_run(
 ) -> Run:
     """Create a draft that learns from a text, and start preparing the text at once.
 
-    With `automatic_steps`, the number of steps depends on how much data is prepared. Raises Problem E301, E307, E364,
-    E366, E377.
+    With `automatic_steps`, the number of steps depends on how much data is prepared. Raises Problem E301 if the recipe
+    is out of bounds, E307 or E317 if there is too little data, and E377 if the text is the wrong kind of file. Raises
+    E364 if the organizer has too many drafts, and E366 if the model exceeds their quota.
     """
     checked(recipe)
     quotas.held(organizer)
@@ -92,8 +93,12 @@ def open_run(*, run: Run, seen: str, by: Person | None = None) -> None:
     """Open a run to volunteers, once its first parameters exist.
 
     If the site failed to prepare the run's text, or prepared it before verdicts existed, prepare it again instead.
-    `seen` is the mark of the verdict that the person has seen. Do nothing if the run is open or about to open. Raises a
-    Problem with the text's fault, E307, E387, E445, or, since quotas may have been lowered, E366 or E367.
+    Resume a paused run. Do nothing if the run is open or about to open.
+
+    `seen` is the mark of the verdict that the person has seen. Raises Problem E445 if it is not the current one, E387
+    if the model to adapt is missing, and E307 or E317 if there is too little data. If the text could not be prepared,
+    raises a Problem with the text's fault. Quotas may have been lowered: raises E366 if the model is now too large, and
+    E367 if the organizer has too many active runs.
     """
     if run.state == Run.State.PAUSED:
         resume_run(run=run, by=by)
@@ -127,7 +132,7 @@ def failed_here(dataset: Dataset) -> bool:
 
 
 def prepare_run(run_id: UUID) -> None:
-    """Make the snapshot at step 0, then open the run."""
+    """Make the snapshot at step 0, then open the run. If that fails, turn the run back into a draft."""
     waiting = Run.objects.filter(pk=run_id, state=Run.State.PREPARING, dataset__state=Dataset.State.READY)
     run = waiting.select_related("dataset").first()
     if run is None:
@@ -174,9 +179,10 @@ def resume_run(*, run: Run, by: Person | None = None) -> None:
 
 @transaction.atomic
 def finish_run(*, run: Run, target_steps: int | None = None) -> bool:
-    """Finish a run after its last step, and request its last snapshot's verification and release. Safe to repeat.
+    """Mark a run as finishing after its last step, and request the jobs that archive its log and release its model.
 
-    Return False if the organizer has changed the number of steps from `target_steps` or requested a rollback.
+    This is safe to repeat. Do nothing and return False if the organizer has requested a rollback, or changed the number
+    of steps from `target_steps`.
     """
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.rollback_index is not None:
@@ -231,7 +237,11 @@ def most_steps() -> int:
 
 @transaction.atomic
 def extend_run(*, run: Run, target_steps: int, by: Person | None = None) -> None:
-    """Extend the run. From the next step on, the learning rate falls more slowly. Raises Problem E315, E316."""
+    """Extend the run. From the next step on, the learning rate falls more slowly.
+
+    Raises Problem E315 if the run is being prepared or is ending, and E316 if it already has that many steps or cannot
+    have so many.
+    """
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state not in EXTENDABLE or now.wanted == Run.Wanted.FINISHED:
         raise Problem.of("E315", state=ending_word(now))
@@ -247,7 +257,11 @@ def extend_run(*, run: Run, target_steps: int, by: Person | None = None) -> None
 
 @transaction.atomic
 def end_run(*, run: Run, by: Person | None = None) -> None:
-    """End the run at its current step; that state is then uploaded and released. Raises Problem E315, E320, E412."""
+    """End the run at its current step. A machine then uploads that state, and the site releases it.
+
+    Raises Problem E315 if the run is not open or paused, E320 if it has made no step, and E412 if it is being rolled
+    back.
+    """
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state not in LIVE:
         raise Problem.of("E315", state=ending_word(now))
@@ -267,7 +281,7 @@ def end_run(*, run: Run, by: Person | None = None) -> None:
 
 
 def rollback_targets(run: Run) -> list[Snapshot]:
-    """Return possible rollback targets, latest first: verified earlier snapshots whose files are on disk."""
+    """Return possible rollback targets, latest first: verified earlier snapshots whose files are stored."""
     rows = run.snapshots.filter(
         state=Snapshot.State.VERIFIED, is_stored=True, is_undone=False, step__lt=run.head.step
     ).order_by("-index")
@@ -288,7 +302,10 @@ def can_roll_back(run: Run) -> bool:
 
 @transaction.atomic
 def ask_rollback(*, run: Run, index: int, by: Person | None = None) -> None:
-    """Request a rollback to the snapshot at this entry. Repeating it changes nothing. Raises Problem E412."""
+    """Request a rollback to the snapshot at this log entry. Repeating the request changes nothing.
+
+    Raises Problem E412, with the reason, if the run cannot be rolled back to it now.
+    """
     now = Run.objects.select_for_update().select_related("head").get(pk=run.pk)
     if now.rollback_index == index:
         return

@@ -56,7 +56,7 @@ class Dataset(models.Model):
         return self.title
 
     def sources(self) -> list["Dataset"]:
-        """Return all texts that the runs learn from: this one, followed by its additional texts, oldest first."""
+        """Return all texts that this dataset's runs learn from: its own, then its additional texts, oldest first."""
         return [self, *self.further.order_by("created_at", "id")]
 
     def parts(self) -> list["Dataset"]:
@@ -116,7 +116,7 @@ class Shard(models.Model):
 
 
 class Upload(models.Model):
-    """An upload in pieces. The file `uploads/<id>` contains its first `offset` bytes."""
+    """A file being uploaded in pieces. Its first `offset` bytes are stored under `uploads/<id>`."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     person = models.ForeignKey(Person, models.CASCADE, related_name="uploads")

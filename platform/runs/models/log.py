@@ -14,7 +14,7 @@ from runs.models.run import Run
 
 
 class Head(models.Model):
-    """The end of a run's log, and the claim of the only process that may extend it (rules 3 and 16)."""
+    """The end of a run's log, and the claim of its host, the only process that may extend the log (rules 3 and 16)."""
 
     run = models.OneToOneField(Run, models.PROTECT, primary_key=True, related_name="head")
     index = models.BigIntegerField(default=0)  # number of committed entries
@@ -88,7 +88,7 @@ class SealedRecord(models.Model):
 
 
 class AuditMark(models.Model):
-    """A run's books, found correct by an audit up to an entry. Only `runs.ledger.audit` uses them."""
+    """The books of a run's last audit without faults, up to a log entry. Only `runs.ledger.audit` uses this table."""
 
     run = models.OneToOneField(Run, models.CASCADE, primary_key=True, related_name="audit_mark")
     index = models.BigIntegerField()
@@ -101,7 +101,7 @@ class AuditMark(models.Model):
 
 
 class LeaseMark(models.Model):
-    """The mark below which a shard's samples have been leased in an epoch. It is raised before a lease (rule 11)."""
+    """A shard's lease mark in an epoch: all leased samples lie below it. It is raised before a lease (rule 11)."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="marks")
     epoch = models.BigIntegerField()
@@ -116,7 +116,7 @@ class LeaseMark(models.Model):
 
 
 class Coverage(models.Model):
-    """The samples of a shard included in an epoch's committed updates. Each commit adds to them (`ledger.records`)."""
+    """The samples of a shard that an epoch's committed updates include. Each commit adds its own (`ledger.records`)."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="coverage")
     epoch = models.BigIntegerField()
@@ -179,7 +179,7 @@ class LedgerEntry(models.Model):
 
 
 class MachineTotal(models.Model):
-    """A machine's work in a run. This sum over the ledger is updated by each commit and checked by the audit."""
+    """A machine's total work in a run, as a sum over the ledger. Each commit updates it, and the audit checks it."""
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="totals")
     machine = models.ForeignKey("accounts.Machine", models.PROTECT, related_name="totals")

@@ -61,7 +61,7 @@ class Run(models.Model):
     recipe = models.TextField()  # canonical JSON
     announcement = models.CharField(max_length=280, blank=True)  # the organizer's message to all visitors
     prompts = models.TextField(blank=True)  # one per line, for the model to continue at each snapshot
-    # Whether visitors may try the released model; null: yes if it is small.
+    # True if visitors may try the released model; null: only if it is small.
     can_be_tried = models.BooleanField(null=True, blank=True)
     automatic_steps = models.BooleanField(default=False)  # the number of steps follows from the data's size
     # Managers are alerted when fewer machines are training.
@@ -214,7 +214,10 @@ LONGEST_MESSAGE = 500
 
 
 class JoinRequest(models.Model):
-    """A person's request to join a run. The row is deleted once the request is accepted, withdrawn or too old."""
+    """A person's request to join a run. The row is deleted once the request is accepted or withdrawn.
+
+    A declined request stays, so that the person cannot ask again for a week.
+    """
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="join_requests")
     person = models.ForeignKey(Person, models.CASCADE, related_name="join_requests")

@@ -8,7 +8,7 @@ from runs.models.run import Run
 
 
 class Snapshot(models.Model):
-    """A state at `step` that newcomers can start from: `runs/<run>/snapshots/<file>.safetensors`."""
+    """The model's state at `step`, from which newcomers can start. Path: `runs/<run>/snapshots/<file>.safetensors`."""
 
     class State(models.TextChoices):
         ADMITTED = "admitted"  # most people's copies have this hash
@@ -26,7 +26,7 @@ class Snapshot(models.Model):
     is_undone = models.BooleanField(default=False)
     is_stored = models.BooleanField(default=True)  # the file is on disk (runs.snapshots.retention)
     state = models.CharField(max_length=8, choices=State.choices, default=State.ADMITTED)
-    is_bridged = models.BooleanField(default=False)  # vouched for only by the majority, as averages are lost
+    is_bridged = models.BooleanField(default=False)  # vouched for only by the majority, because averages are lost
     verified_at = models.DateTimeField(null=True, blank=True)
     heldout_loss = models.FloatField(null=True, blank=True)  # mean, in nats; null until measured
     # Other figures measured on the held-out data, by name
@@ -43,7 +43,7 @@ class Snapshot(models.Model):
 
 
 class Verification(models.Model):
-    """The progress of a run's replay."""
+    """The progress of the replay that verifies a run's next snapshot."""
 
     run = models.OneToOneField("runs.Run", models.CASCADE, primary_key=True, related_name="verification")
     first_step = models.BigIntegerField(default=0)  # step of the verified snapshot where the replay starts
@@ -56,7 +56,10 @@ class Verification(models.Model):
 
 
 class ReplayRequest(models.Model):
-    """A state to rebuild from the log, because the coordinator asked or the log contradicts it. Yields a digest."""
+    """A request to replay the log up to an entry, from the coordinator or because the site refused a snapshot there.
+
+    `state_digest` is the result. It is empty until then.
+    """
 
     run = models.ForeignKey("runs.Run", models.CASCADE, related_name="replays")
     index = models.BigIntegerField()
@@ -73,7 +76,7 @@ class ReplayRequest(models.Model):
 
 
 class RefusedSnapshot(models.Model):
-    """A file that was admitted although its state does not match the log. The site has since deleted it."""
+    """A file that was admitted as a snapshot although it contradicts the log. The site has since deleted it."""
 
     run = models.ForeignKey("runs.Run", models.CASCADE, related_name="refused_snapshots")
     index = models.BigIntegerField()
@@ -90,7 +93,7 @@ class RefusedSnapshot(models.Model):
 
 
 class RelayAddress(models.Model):
-    """The last known address of a relay that stores logs, for fetching averages. `peer` is the relay's machine."""
+    """The last known address of a relay that stores logs. The site fetches averages there. `peer` is its machine."""
 
     peer = models.CharField(max_length=32, primary_key=True)
     url = models.CharField(max_length=200)

@@ -1,4 +1,4 @@
-"""The facts on a model card, read from the log and the ledger, and the people that it names."""
+"""The facts on a model card, read from a run's log and ledger, and the people whom the card names."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,14 +22,17 @@ REMAKE_S = 20  # delay in seconds, so that a quick change of mind causes no work
 
 
 def release_facts(run: Run, snapshot: Snapshot) -> CardFacts:
-    """Return facts about a snapshot, with its digests. Count work up to its step or, for the latest one, all work."""
+    """Return the card's facts about a snapshot, with its digests.
+
+    The facts count the work up to the snapshot's step. For the run's latest snapshot, they count all work.
+    """
     is_newest = not run.snapshots.filter(index__gt=snapshot.index).exists()
     known = _with_digests(facts_at(run, run.head.step if is_newest else snapshot.step), run, snapshot)
     return msgspec.structs.replace(known, **_later_facts(run, snapshot))
 
 
 def checkpoint_facts(run: Run, snapshot: Snapshot) -> CardFacts:
-    """Return facts about an unfinished run's snapshot, counting work up to its step."""
+    """Return the card's facts about a snapshot of an unfinished run, counting the work up to its step."""
     return unfinished(_with_digests(facts_at(run, snapshot.step), run, snapshot))
 
 
@@ -56,7 +59,7 @@ def how_checked() -> str:
 
 
 def facts_at(run: Run, step: int) -> CardFacts:
-    """Return facts about the model after a step, without digests. They name only people who agreed to be named."""
+    """Return the card's facts about the model after a step, without digests. Name only people who agreed to it."""
     people = people_of(run, step)
     agreed = set(NamedVolunteer.objects.filter(run=run).values_list("person__username", flat=True))
     named = tuple(person for person in people if person.name in agreed)
@@ -87,7 +90,10 @@ def facts_at(run: Run, step: int) -> CardFacts:
 
 
 def _data_facts(run: Run) -> dict[str, Any]:
-    """Return the data's title and licence, and who vouched for it. For several texts, list shares and licences."""
+    """Return the data's title and license, and the people who vouched for it.
+
+    For several texts, the title gives each text's share of the samples, and the license lists theirs.
+    """
     lines = source_lines(run)
     texts = [line.dataset for line in lines]
     vouchers = dict.fromkeys(filter(None, map(vouched, texts)))
@@ -116,7 +122,7 @@ def _heldout_facts(run: Run, measured: Sequence[Measured]) -> dict[str, Any]:
 
 
 def _later_facts(run: Run, snapshot: Snapshot) -> dict[str, Any]:
-    """Return the latest held-out loss, if `snapshot` is the best one and the run has overfitted since."""
+    """Return the run's latest held-out loss and its step. Return {} unless the run has overfitted since `snapshot`."""
     found = overfitting(loss_points(run), heldout_points(run))
     if found is None or found.best.place != snapshot.index:
         return {}
@@ -124,13 +130,19 @@ def _later_facts(run: Run, snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _given(run: Run, step: int) -> QuerySet[LedgerEntry] | QuerySet[MachineTotal]:
-    """Return the rows that count work up to a step: the totals or, if those include later steps, the ledger's rows."""
+    """Return rows that count the work up to a step.
+
+    These are the rows of totals or, if the totals already include later steps, the ledger's rows.
+    """
     is_past = step < run.head.step and run.totals.filter(last_step__gt=step).exists()
     return run.ledger.filter(step__lte=step) if is_past else run.totals.all()
 
 
 def vouched(dataset: Dataset) -> str:
-    """Return text on who said that the data may be shared, and when, or an empty string if no one was asked."""
+    """Return the name of the person who confirmed that the data may be shared, and the date.
+
+    Return an empty string if no confirmation is stored.
+    """
     if dataset.vouched_by is None or dataset.vouched_at is None:
         return ""
     return f"{dataset.vouched_by.username}, {dataset.vouched_at:%Y-%m-%d}"
@@ -146,7 +158,7 @@ def is_card_stale(release: Release) -> bool:
 
 
 def people_of(run: Run, step: int) -> tuple[Person, ...]:
-    """Return all contributors up to a step with their shares of the tokens, largest first."""
+    """Return everyone who contributed up to a step, with their shares of the tokens, largest share first."""
     rows = (
         _given(run, step)
         .values_list("person__username")

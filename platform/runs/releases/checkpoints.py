@@ -18,7 +18,7 @@ from runs.snapshots.verification import newest_verified
 
 
 def due(publication: Publication) -> Snapshot | None:
-    """Return the snapshot to send now, or None. Once there is a release, it is published instead."""
+    """Return the snapshot to send to the Hub now, or None. Once a run has a release, no more checkpoints are due."""
     snapshot = newest_verified(publication.run)
     every = publication.checkpoint_every
     if snapshot is None or not every or Release.objects.filter(run=publication.run_id).exists():
@@ -27,7 +27,7 @@ def due(publication: Publication) -> Snapshot | None:
 
 
 def push_checkpoint(run_id: UUID) -> Fault | None:
-    """Send the checkpoint that is due, if any. If the Hub does not respond, return the error, for a later retry."""
+    """Send a run's checkpoint to the Hub if one is due. If the Hub cannot be reached, return the error for a retry."""
     publication = _scheduled().filter(run=run_id).first()
     snapshot = due(publication) if publication is not None else None
     return _send(publication, snapshot) if snapshot is not None else None

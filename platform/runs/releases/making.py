@@ -1,7 +1,7 @@
 """Functions that make a release in a workspace and store it once it is complete.
 
-A release contains the model of the last step or, if the run has overfitted, the one with the lowest held-out loss. The
-organizer may choose the other.
+A release contains the model of the last step. If the run has overfitted, it contains the model with the lowest held-out
+loss. The organizer may choose either model instead.
 """
 
 import logging
@@ -35,10 +35,10 @@ logger = logging.getLogger(__name__)
 
 
 def make_release(run_id: UUID, *, anew: bool = False) -> Release.State:
-    """Make a release from the wanted snapshot and finish the run. Return the release's state.
+    """Make a run's release from the wanted snapshot, and finish the run. Return the release's state.
 
-    The state stays PREPARING until that snapshot is verified. With `anew`, replace a ready release once the new one is
-    complete.
+    If that snapshot is not yet verified, do nothing and return PREPARING. With `anew`, replace a ready release once the
+    new one is complete.
     """
     release = Release.objects.select_related("run__dataset", "run__organizer", "run__head").get(run=run_id)
     if release.state == Release.State.READY and not anew:
@@ -79,7 +79,10 @@ def _told(known: CardFacts, snapshot: Snapshot) -> dict[str, Any]:
 
 @transaction.atomic
 def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> bool:
-    """Store the release in its row. Return False if another worker was faster or the choice has changed."""
+    """Store a finished release in its row.
+
+    Return False if another worker has stored one first, or if a different snapshot is wanted by now.
+    """
     before = release.folder
     same = {"folder": before, "wanted_index": release.wanted_index}
     if not Release.objects.filter(pk=release.pk, **same).update(
@@ -142,7 +145,10 @@ def is_stale(release: Release) -> bool:
 
 @transaction.atomic
 def choose_by_default(*, run: Run) -> None:
-    """Choose the best snapshot if the run has overfitted, otherwise the last one. An organizer's choice stands."""
+    """Choose the best snapshot for the release if the run has overfitted, otherwise the last one.
+
+    If an organizer has chosen a snapshot, leave that choice unchanged.
+    """
     release = Release.objects.select_for_update().filter(run=run, is_chosen=False).first()
     if release is None:
         return

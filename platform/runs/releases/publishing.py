@@ -1,4 +1,4 @@
-"""Publishing a release on the Hugging Face Hub: token, repository and progress."""
+"""Functions that publish a run's release on the Hugging Face Hub: token, repository and progress."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +25,7 @@ from runs.processes import faults_to, run_child
 from runs.timeline import add_action, add_line, add_line_once, quoted
 
 PUSH_S = 6 * 3600.0
-LONG = timedelta(hours=1)  # when the timeline says that nothing has arrived
+LONG = timedelta(hours=1)  # pushes have failed for this long when the timeline reports it
 GIVE_UP = timedelta(days=1)
 UNSENT = (Publication.State.WAITING, Publication.State.SENDING)
 CHECK_S = 60.0  # timeout for checking a token with the Hub
@@ -37,7 +37,10 @@ def waiting() -> QuerySet[Publication]:
 
 
 def progress_of(run: Run) -> dict[str, Any] | None:
-    """Return the progress of a push: `stage`, and `done` and `total` in bytes. Return None if it has not begun."""
+    """Return the progress of a run's push to the Hub, or None if it has not begun.
+
+    The result has the `stage` in words, and `done` and `total` in bytes.
+    """
     try:
         return msgspec.json.decode(_progress_path(run).read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.DecodeError):
@@ -45,7 +48,10 @@ def progress_of(run: Run) -> dict[str, Any] | None:
 
 
 def push_release(run_id: UUID) -> Fault | None:
-    """Send the release to the Hub, no file twice. If the Hub does not respond, return the error, for a later retry."""
+    """Send a run's release to the Hub. Files that are already there unchanged are skipped.
+
+    If the Hub cannot be reached, return the error for a retry.
+    """
     publication = waiting().filter(run=run_id).select_related("run__organizer", "run__release", "asked_by").first()
     if publication is None:
         return None
@@ -57,7 +63,11 @@ def push_release(run_id: UUID) -> Fault | None:
 
 
 def token_for(publication: Publication) -> str:
-    """Return the Hub token of the person who asked to publish, if they manage the run. Raises Problem E351, E352."""
+    """Return the Hub token of the person who asked to publish, or else the organizer's.
+
+    Raises Problem E351 if that person has no token or no longer manages the run, or E352 if the token cannot be
+    decrypted.
+    """
     who = publication.asked_by or publication.run.organizer
     if publication.run.role_of(who) not in MANAGING:
         raise Problem.of("E351")
@@ -107,13 +117,13 @@ def _failed(publication: Publication, fault: Fault) -> Fault | None:
 
 
 def _is_given_up(publication: Publication) -> bool:
-    """Return True if the release has failed to arrive for too long. Failures before it was made do not count."""
+    """Return True if pushes of the release have failed for a day. The time before the release was made is ignored."""
     since = max(publication.failing_since or timezone.now(), publication.run.release.created_at)
     return timezone.now() - since >= GIVE_UP
 
 
 def note_failing(publication: Publication) -> None:
-    """Record that a push to the Hub failed. After an hour of failures, add a line to the timeline."""
+    """Record that a push to the Hub failed. After an hour of failures, add a line to the run's timeline."""
     now = timezone.now()
     Publication.objects.filter(pk=publication.pk, failing_since=None).update(failing_since=now)
     publication.refresh_from_db(fields=["failing_since"])
@@ -136,7 +146,7 @@ def _progress_path(run: Run) -> Path:
 
 
 def send_again(run_id: UUID) -> bool:
-    """Request that a remade release replace the one on the Hub. Return False if there is none on the Hub."""
+    """Mark a remade release to be sent to the Hub again. Return False if the earlier one was never sent there."""
     told = (Publication.State.PUBLISHED, Publication.State.SENDING)
     published = Publication.objects.filter(run=run_id, state__in=told)
     return bool(published.update(state=Publication.State.WAITING, fault=""))
@@ -146,7 +156,11 @@ def send_again(run_id: UUID) -> bool:
 
 
 def save_token(*, person: Person, token: str) -> HubAccount:
-    """Store a token that may write to the Hub, replacing any previous one. Raises Problem E343, E346, E347."""
+    """Check a person's Hub token with the Hub and store it, replacing any previous one.
+
+    Raises Problem E343 if the Hub does not accept the token for writing, E346 if the Hub cannot be reached, or E347 if
+    the Hub's response is unexpected.
+    """
     with storage.workspace() as home:
         said = run_child(
             ["hub-check", "--endpoint", settings.HUB_ENDPOINT],
@@ -161,7 +175,10 @@ def save_token(*, person: Person, token: str) -> HubAccount:
 
 @transaction.atomic
 def remove_token(*, person: Person) -> None:
-    """Delete the person's token. Waiting publications then fail; whatever is already on the Hub stays there."""
+    """Delete a person's Hub token, and mark publications that were waiting to use it as failed.
+
+    Files that are already on the Hub stay there.
+    """
     HubAccount.objects.filter(person=person).delete()
     asked = Q(asked_by=person) | Q(asked_by=None, run__organizer=person)
     Publication.objects.filter(asked, state=Publication.State.WAITING).update(
@@ -180,9 +197,10 @@ def ask_to_publish(
     in_branches: bool = False,
     by: Person | None = None,
 ) -> None:
-    """Publish the release on the Hub once it is made, and checkpoints until then. Raises Problem E348, E351.
+    """Request that a run's release be published on the Hub once it is made, and checkpoints until then.
 
-    `by` is the person whose token is used, if not the organizer's.
+    The site uses the token of `by`, who defaults to the organizer. Raises Problem E348 if the repository's name is
+    invalid, or E351 if that person has no token.
     """
     check_name(repository)
     who = by or run.organizer

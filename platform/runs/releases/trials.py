@@ -47,7 +47,7 @@ def is_allowed(run: Run) -> bool:
 
 
 def may_be_allowed(run: Run) -> bool:
-    """Return True if trials could be allowed: the model can write text, and the site's limit permits its size."""
+    """Return True if the organizer may allow trials: the model writes text, and is within the site's size limit."""
     return run.parsed_recipe.writes and size_of(run) <= settings.TRY_PARAMETERS
 
 
@@ -83,7 +83,11 @@ def before(trial: Trial) -> int:
 
 @transaction.atomic
 def ask(*, run: Run, asker: str, prompt: str) -> Trial:
-    """Queue a prompt. Raises NotNow if the asker's last prompt is still waiting or the queue is full."""
+    """Queue a prompt for the run's model.
+
+    Raises NotNow if the asker's last prompt is still waiting, if the queue is full, or if another visitor just took
+    the same place in it.
+    """
     forget_old(timezone.now())
     taken = dict(waiting().values_list("slot", "asker"))
     if asker in taken.values():

@@ -1,9 +1,9 @@
-"""The archive of runs' logs: averaged bytes that the site keeps itself, so that a relay may lose or delete its own.
+"""The archive of runs' logs. The site keeps copies of averaged gradients, in case relays lose or delete their own.
 
-A job copies the averages of a live run's new entries from relays; the run's host requests it. A relay may delete
-averages once they are in the archive and a verified snapshot covers them. Replays read the archive first, and newcomers
-fetch from it what no relay has. The archive of a run is limited by MANYHANDS_ARCHIVE_GB; averages that no verified
-snapshot covers always stay.
+While a run is live, its host requests a job that copies the averages of new log entries from relays. A relay may delete
+averages once they are in the archive and a verified snapshot covers them. Replays read the archive first. New machines
+fetch averages from it that no relay has. MANYHANDS_ARCHIVE_GB limits the size of each run's archive, but averages that
+no verified snapshot covers are never deleted.
 """
 
 import time
@@ -25,14 +25,15 @@ from runs.models import Head, Run
 from runs.snapshots.replay import Reader, log_folders
 from runs.snapshots.verification import verified_up_to
 
-TURN_S = 20.0  # seconds after which the next run has its turn
+TURN_S = 20.0  # seconds that a job spends on one run before other runs have their turn
 
 
 def archive_next(run_id: UUID) -> Fault | Literal["more", "done"]:
-    """Copy the averages of entries that are not in the archive yet.
+    """Copy the averages of a run's log entries that are not in the archive yet.
 
-    Return "more" if the time of one turn was not enough. Return Problem E341's fault if no relay has an entry's
-    averages; the coordinator then asks for a snapshot, since no machine can follow the log there. Raises Problem E106.
+    Return "more" if one turn was too short. Return error E341 if no relay has an entry's averages. The coordinator then
+    requests a snapshot, because no machine can follow the log past that entry. Raises Problem E106 if the disk is full
+    or not writable.
     """
     run = Run.objects.select_related("head").filter(pk=run_id).first()
     if run is None or run.head.archived >= run.head.index:
@@ -48,9 +49,10 @@ def archive_next(run_id: UUID) -> Fault | Literal["more", "done"]:
 
 
 def _copy(run: Run, until: float) -> int:
-    """Copy entries until one is not available or time is over. Return the index of the last archived entry.
+    """Copy entries' averages until the time `until`, or until no relay has the next ones.
 
-    An entry that is not available does not matter if a verified snapshot covers it.
+    Return the index of the last entry archived or skipped. An entry that no relay has is skipped if a verified snapshot
+    covers it.
     """
     from peer_agent.site_work.archive import archive  # imports NumPy, which only the worker needs
     from peer_agent.site_work.relay_logs import RelayLogs
@@ -89,7 +91,7 @@ def _records(run: Run, first: int) -> Iterator[RecordHead]:
 
 
 def _thin(run: Run) -> None:
-    """Delete the oldest averages that a verified snapshot covers, until the archive is within its limit."""
+    """Delete a run's oldest averages that a verified snapshot covers, until its archive is within the limit."""
     limit = settings.ARCHIVE_BYTES
     size = Head.objects.values_list("archive_bytes", flat=True).get(run=run)
     if size <= limit:

@@ -28,7 +28,10 @@ def unmeasured() -> QuerySet[Snapshot]:
 
 
 def is_release_first() -> bool:
-    """Return True if a release should go first: people are waiting for it, and its job has not failed."""
+    """Return True if a waiting release should be made before held-out losses are measured.
+
+    This is so if the release's job has not failed and its run has no snapshot left to verify.
+    """
     making = Job.objects.filter(kind=Kind.MAKE_RELEASE, failures=0).exclude(state=Job.State.FAILED)
     runs = [UUID(key) for key in making.values_list("key", flat=True)]
     waiting = Release.objects.filter(state=Release.State.PREPARING, run__in=runs)
@@ -36,9 +39,9 @@ def is_release_first() -> bool:
 
 
 def measure_newest(run_id: UUID, then: Callable[..., object] | None = None) -> Fault | None:
-    """Measure a run's latest snapshot, and call `then` in the transaction that stores the result. Return any error.
+    """Measure the held-out loss of a run's latest snapshot. Return any error.
 
-    If the measurement fails, the run continues without it.
+    `then` is called in the transaction that stores the result. If the measurement fails, the run continues without it.
     """
     snapshot = unmeasured().select_related("run__dataset").filter(run=run_id).first()
     faults: list[Fault] = []
@@ -72,7 +75,7 @@ def _measure(snapshot: Snapshot, then: Callable[..., object] | None) -> None:
 
 
 def _kept(text: str) -> str:
-    """Return the text cut to the limit. NUL, which PostgreSQL cannot store, is replaced."""
+    """Return a text cut to `LONGEST` characters. NUL, which PostgreSQL cannot store, is replaced."""
     return text.replace("\0", "\ufffd")[:LONGEST]
 
 

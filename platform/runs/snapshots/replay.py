@@ -1,7 +1,7 @@
-"""Replaying a run's log from a snapshot, in a child process.
+"""Functions that replay a run's log from a snapshot, in a child process.
 
-The child reads averaged bytes from relay folders on this machine and fetches the rest over data links. For these it has
-its own key and a credential that the site renews.
+The child reads averaged bytes from the site's archive and from relay folders on this machine. It fetches the rest from
+relays over data links. It authenticates there with its own key, and with a credential that the site renews.
 """
 
 import time
@@ -48,8 +48,11 @@ class Made(msgspec.Struct, frozen=True):
 def replay_to(run: Run, start: Snapshot, index: int, work: Path, *, expected: str, tell: Tell) -> Made:
     """Replay the log from a snapshot up to an entry, calling `tell` with the current step every few seconds.
 
-    The state is written to `<work>/out/<file>.safetensors`, unless it is the `expected` file. Raises Problem E341,
-    E342, E218, E310, E327, E106, or ChildStopped.
+    The child writes the state to `<work>/out/<file>.safetensors`, unless it is the `expected` file.
+
+    Raises Problem E341 if no relay has an update, E342 if a record does not follow the state, E218 if the site did not
+    sign a record, E310 if the snapshot is malformed, E106 if the disk is full, or E327 if the child fails otherwise.
+    Raises ChildStopped if the site is shutting down.
     """
     reader = Reader(run, work / "reach")
     progress = work / "progress"
@@ -67,10 +70,10 @@ def replay_to(run: Run, start: Snapshot, index: int, work: Path, *, expected: st
 
 
 def replay_all(run: Run) -> dict[str, Any]:
-    """Replay the log up to the latest verified snapshot, from the earliest state that allows it.
+    """Replay a run's log up to its latest verified snapshot, and compare the result with that snapshot.
 
-    That is the run's first state, or the state after its last rollback or after any averages that are lost. Return the
-    steps, and the fault if the replay is impossible or leads to a different state.
+    The replay starts from the earliest verified snapshot that is stored, but after the last rollback and after any lost
+    averages. Return the first and last step, and the fault if the replay is impossible or gives a different state.
     """
     verified = run.snapshots.filter(state=Snapshot.State.VERIFIED, is_undone=False).order_by("index")
     breaks = run.log.filter(kind=LogEntry.Kind.ROLLBACK).values_list("index", flat=True)
@@ -91,13 +94,13 @@ def replay_all(run: Run) -> dict[str, Any]:
 
 
 def log_folders(run: Run) -> list[Path]:
-    """Return this run's log folders, on the site's own relays and on those listed by the operator."""
+    """Return a run's log folders on this machine: those of the site's own relays, and those the operator listed."""
     homes = [*sorted(Path(settings.DATA).glob("relay*")), *settings.RELAY_FOLDERS]
     return [log for home in homes if (log := home / "log" / run.run_id).is_dir()]
 
 
 class Reader:
-    """Access to a run's log on relays: a key, and a credential in a file that the site renews."""
+    """The child's access to a run's log on relays: its key, and a file with a credential that the site renews."""
 
     def __init__(self, run: Run, path: Path) -> None:
         self.run, self.path = run, path

@@ -1,9 +1,10 @@
-"""Retention of snapshot files: a run keeps at most `MOST`. Some must stay; the rest are spread evenly.
+"""Retention of snapshot files: a run keeps at most `MOST`. Some must stay; the rest are spread evenly over the log.
 
-Newcomers start from the latest snapshot. Relays store averaged bytes from the one before it onwards, so that newcomers
-who started from that one can catch up. The next replay starts from the latest verified snapshot. The snapshot with the
-best held-out loss may be released. A rollback's target stays too. All other snapshots are merely history. A snapshot's
-row outlives its file, because held-out losses are read from the row.
+Files that are still needed stay. New machines start from the latest snapshot. Relays store averaged bytes from the
+snapshot before it onwards, so that machines that started from that one can catch up. The next replay starts from the
+latest verified snapshot. The snapshot with the best held-out loss may be released. A requested rollback needs its
+target. All other snapshots are merely history. A snapshot's row outlives its file, because pages read held-out losses
+from the row.
 """
 
 import os
@@ -22,13 +23,14 @@ from runs.selectors import best_snapshot
 BETWEEN = 16
 NEWEST = 2
 MOST = 1 + BETWEEN + NEWEST
-ASKED_FOR_S = 15 * 60  # requested or uploaded files are kept this long, for a retry
+ASKED_FOR_S = 15 * 60  # the site keeps a requested or uploaded file this long, in case the machine retries
 
 
 def superfluous(places: Sequence[int], *, pinned: Collection[int] = ()) -> list[int]:
-    """Return which of the places, given in ascending order, can be deleted. `pinned` places must stay.
+    """Return the places in the log whose snapshot files can be deleted, so that `MOST` remain.
 
-    Places are removed one at a time: the one whose neighbours are closest together or, in a tie, the oldest of these.
+    `places` are log indexes in ascending order, and `pinned` ones must stay. Places are removed one at a time: always
+    the one whose neighbors are closest together. In a tie, the oldest goes.
     """
     kept = list(places)
     while len(kept) > MOST:
@@ -38,7 +40,7 @@ def superfluous(places: Sequence[int], *, pinned: Collection[int] = ()) -> list[
 
 
 def thin_snapshots(run_id: UUID, *, now: float | None = None) -> None:
-    """Thin out snapshot files, and delete those left without a row by interrupted work."""
+    """Delete a run's superfluous snapshot files, and files that interrupted jobs left without a row."""
     run = Run.objects.filter(pk=run_id).first()
     if run is None:  # it became a draft again and was deleted
         storage.remove(storage.root() / "runs" / run_id.hex)
@@ -66,7 +68,10 @@ def _needed(run: Run, stored: QuerySet[Snapshot]) -> set[int]:
 
 
 def was_asked_for(run: Run, file: str) -> None:
-    """Record that a snapshot's file was just requested. Raises FileNotFoundError if it is gone from this disk."""
+    """Record that a machine has just requested a snapshot's file, so that the file is kept for a retry.
+
+    Raises FileNotFoundError if the site has no bucket and the file is not on its disk.
+    """
     if bucket.is_on():  # another process may read the record
         cache.set(f"asked-for-{file}", time.time(), ASKED_FOR_S)
     else:

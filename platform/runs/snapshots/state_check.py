@@ -1,7 +1,7 @@
-"""Checks on an uploaded model state. The state is hashed as it is written, and then checked in blocks.
+"""Checks on a model state that a machine uploads. The site hashes the state while writing it, then checks it in blocks.
 
-Memory use therefore does not grow with the model. The admitted hash decides which bytes are right; these checks also
-reject admitted states that would harm a process loading them.
+Memory use therefore does not grow with the model. The site stores only a state with the hash that most people reported.
+The checks reject even such a state if it would harm a process that loads it.
 """
 
 import hashlib
@@ -84,7 +84,7 @@ def write_body(body: Readable, path: Path, *, size: int) -> str:
 
 
 def first_layout(run: Run) -> str:
-    """Read the names and shapes of the model's parameters from the run's first snapshot."""
+    """Return the names and shapes of the model's parameters as JSON, read from the run's first snapshot."""
     first = run.snapshots.get(index=0)
     header, _ = read_header(storage.local(storage.snapshot_path(run, first.file)), step=0)
     return header.metadata.layout
@@ -111,7 +111,10 @@ def check_state(path: Path, *, elements: int, layout: str, place: Place) -> str:
 
 
 def read_header(path: Path, *, step: int) -> tuple[Header, int]:
-    """Return the header and the offset at which the values begin. Raises Problem E310."""
+    """Return a snapshot file's header, and the offset at which the values begin.
+
+    Raises Problem E310, naming `step`, if the header is not valid.
+    """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
         text = file.read(length) if length <= HEADER_BYTES else b""
@@ -134,8 +137,8 @@ def _refuse(step: int) -> NoReturn:
 
 # Moving a snapshot's state to another place in the log
 
-# The values are copied and the header is rewritten. A replica would upload the same bytes for that place, so newcomers
-# and replays need not know of the rollback.
+# The values are copied and the header is rewritten. A machine in that state would upload the same bytes for that place,
+# so new machines and replays need not know of the rollback.
 
 
 class Restated(NamedTuple):
@@ -146,7 +149,10 @@ class Restated(NamedTuple):
 
 
 def restate(source: Path, target: Path, *, step: int, index: int, log_digest: str) -> Restated:
-    """Copy a snapshot to `target`, assigned to another log entry. Raises OSError, Problem E310 (not a snapshot)."""
+    """Copy a snapshot to `target`, with a header that assigns it to another log entry.
+
+    Raises Problem E310 if `source` is not a snapshot, or OSError if a file cannot be read or written.
+    """
     header, start = read_header(source, step=step)
     described = replace(header.metadata, index=str(index), log_digest=log_digest)
     sha256 = hashlib.sha256()

@@ -1,7 +1,8 @@
 """Verification of snapshots: the site replays the log from a verified snapshot to the next one and compares hashes.
 
-Each run has one replay at a time, as a job, and a restart repeats at most one. A majority of people can do no more than
-admit a snapshot; the site releases only snapshots that it has verified itself.
+A job replays one stretch of a run's log at a time, so a restart of the site repeats at most one stretch per run. A
+majority of people can only admit a snapshot. The site releases only snapshots that it has verified. The one exception
+is a snapshot that can no longer be verified because averages are lost (see `verify_next`).
 """
 
 from enum import StrEnum
@@ -37,11 +38,14 @@ REFUSED = (
 class Outcome(StrEnum):
     DONE = "done"  # nothing left to do now
     MORE = "more"  # a snapshot was verified, and another may be waiting
-    FAILED = "failed"  # see the row for the reason
+    FAILED = "failed"  # the run's Verification row has the reason
 
 
 class Goal(Struct, frozen=True):
-    """A replay from a verified snapshot up to an entry. `snapshot` is the admitted one at that entry, or None."""
+    """A replay to do, from a verified snapshot up to a log entry.
+
+    `snapshot` is the admitted snapshot at that entry. It is None if only the coordinator has requested the state there.
+    """
 
     start: Snapshot
     index: int
@@ -53,7 +57,7 @@ class Goal(Struct, frozen=True):
 
 
 def newest_verified(run: Run) -> Snapshot | None:
-    """Return the latest verified snapshot on disk, from which a replay can start, or None for a draft."""
+    """Return a run's latest verified snapshot that is stored, from which a replay can start, or None for a draft."""
     return _trusted(run).first()
 
 
@@ -68,7 +72,7 @@ def _trusted(run: Run) -> QuerySet[Snapshot]:
 
 
 def next_goal(run: Run) -> Goal | None:
-    """Return the next state to verify, in log order: each replay starts where the last one ended."""
+    """Return the next replay to do, or None. Replays follow log order: each starts where the last one ended."""
     start = newest_verified(run)
     if start is None:
         return None
@@ -104,7 +108,7 @@ def is_release_ready(run_id: UUID) -> bool:
 
 
 def ask_the_log(run: Run, *, index: int, step: int) -> None:
-    """Request a replay of the log up to an entry. If the state there is already verified, answer at once."""
+    """Request a replay of a run's log up to an entry. If the state there is already verified, answer at once."""
     ReplayRequest.objects.get_or_create(run=run, index=index, defaults={"step": step})
     for known in run.snapshots.filter(index=index, state=Snapshot.State.VERIFIED):
         _answer(run, known)
@@ -118,8 +122,9 @@ def ask_the_log(run: Run, *, index: int, step: int) -> None:
 def verify_next(run_id: UUID, *, failures: int = 0) -> Outcome:
     """Replay up to the next snapshot awaiting verification, or up to a requested entry.
 
-    `failures` is how often in a row this has failed. If averages seem lost for good, the site trusts the majority that
-    admitted the snapshot, and says so, because the run could otherwise never be released.
+    `failures` counts failures in a row so far. After `BRIDGE_AFTER` of them, missing averages count as lost for good.
+    The site then trusts the majority that admitted the next snapshot, and says so on the timeline. Otherwise, the run
+    could never be released.
     """
     run = Run.objects.select_related("head").filter(pk=run_id).first()
     goal = next_goal(run) if run is not None else None
@@ -158,7 +163,7 @@ def _touch(run: Run, step: int) -> None:
 
 
 def _progress(run: Run, step: int) -> str:
-    """Return text on the progress, counted over all of the run's steps, since the replay stops at each snapshot."""
+    """Return a text on how many of all the run's steps are checked. A single replay covers only part of them."""
     return reasons.CHECKED.format(done=f"{step:,}", whole=f"{run.head.step:,}")
 
 
@@ -194,12 +199,12 @@ def _bridge(run: Run, start: Snapshot, snapshot: Snapshot) -> None:
 
 
 def _refuse(run: Run, before: Snapshot) -> None:
-    """Delete an admitted snapshot that the log contradicts, and report this on the timeline."""
+    """Delete an admitted snapshot that differs from the replayed state, and report this on the run's timeline."""
     RefusedSnapshot.objects.get_or_create(
         run=run, file=before.file, defaults={"index": before.index, "step": before.step}
     )
     Snapshot.objects.filter(pk=before.pk).update(heldout_loss=None)
-    # The answer informs the coordinator.
+    # The coordinator learns from the answer to this request that the snapshot was wrong.
     ReplayRequest.objects.get_or_create(run=run, index=before.index, defaults={"step": before.step})
     transaction.on_commit(partial(storage.discard, storage.snapshot_path(run, before.file)))
     add_line(run=run, kind="refused", text=REFUSED.format(step=before.step))

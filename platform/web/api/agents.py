@@ -62,7 +62,7 @@ POLLED: dict[Any, Any] = {200: MachineOut, **dict.fromkeys((400, 401, 403, 410, 
 
 @router.get("agent", response={200: AgentOut})
 def offered_agent(request: HttpRequest) -> dict[str, Any]:
-    """Return the agent that this site offers, and the command lines for updating an older one."""
+    """Return the version of the agent that this site offers, and the command lines for updating an older one."""
     install = install_lines(request)
     return {
         "version": install.wheel.version if install else __version__,
@@ -77,7 +77,7 @@ def offered_agent(request: HttpRequest) -> dict[str, Any]:
 
 @router.post("machines", response={200: MachineOut, **dict.fromkeys((400, 401, 403, 422), FaultOut)})
 def enrol(request: HttpRequest, body: MachineIn) -> dict[str, str]:
-    """Admit this machine with a one-time token from the machines page, sent as a Bearer token."""
+    """Enroll a machine. The request carries a one-time token from the machines page, as a Bearer token."""
     machine = enrol_machine(
         secret=bearer_secret(request),
         name=body.name,
@@ -181,7 +181,11 @@ def ask(request: HttpRequest, body: DeviceIn) -> dict[str, Any]:
 
 @router.post("devices/poll", response=POLLED, summary="Check approval")
 def poll(request: HttpRequest, body: PollIn) -> dict[str, str]:
-    """Return the machine's id, just once, after a person has approved it. Otherwise, answer with E220, E221 or E222."""
+    """Return the machine's id, once, after a person has approved the machine.
+
+    Otherwise, answer with E220 if the request is still unanswered, E221 if it was declined, or E222 if the code has
+    expired or was already used.
+    """
     asked = devices.asked_with(body.device_code)
     rate_limits.spend("polls", str(asked.request.pk))
     machine = devices.collect_machine(

@@ -1,4 +1,4 @@
-"""Files for machines with a credential for the run: data and snapshots to load. Machines also upload snapshots here."""
+"""Files for machines with a credential for a run: training data, and snapshots that they download or upload."""
 
 from pathlib import Path as Place
 from typing import Annotated, Any, NamedTuple
@@ -62,7 +62,7 @@ def shard(request: HttpRequest, digest: FileDigest) -> HttpResponseBase:
 
 @router.get("files/models/{digest}", response=FETCHING)
 def model_file(request: HttpRequest, digest: FileDigest) -> HttpResponseBase:
-    """Download a file that the credential's run builds its model from."""
+    """Download a file from which machines build the model of the credential's run."""
     credential = credential_of(request)
     runs = _runs_of(credential).select_related("dataset").filter(recipe__contains=digest)
     run = next((run for run in runs if any(file.digest == digest for file in run.parsed_recipe.files())), None)
@@ -89,7 +89,7 @@ def snapshot(request: HttpRequest, digest: FileDigest) -> HttpResponseBase:
 
 @router.get("files/averages/{int:entry}/{int:span}", response=FETCHING)
 def averages(request: HttpRequest, entry: Entry, span: Span) -> HttpResponseBase:
-    """Download averaged gradients from a run's log. The site archives them in case a relay fails."""
+    """Download averaged gradients from a run's log. The site archives them in case a relay loses its own."""
     credential = credential_of(request)
     run = None if credential.run == ANY_RUN else _runs_of(credential).first()
     path = archived_span(run, entry, span) if run is not None else None
@@ -116,7 +116,7 @@ def tokenizer_file(request: HttpRequest, name: TokenizerFile) -> HttpResponseBas
 
 @router.get("runs/{slug:slug}/states/{int:made}", response={**FETCHING, 410: FaultOut})
 def snapshot_of_step(request: HttpRequest, slug: Slug, made: Step) -> HttpResponseBase:
-    """Download the state after step `made`, as one file containing the parameters and moments."""
+    """Download the model state after step `made`, as one file with the parameters and the optimizer's moments."""
     run = run_for(request, slug)
     found = run.snapshots.filter(step=made, state=Snapshot.State.VERIFIED).order_by("-index").first()
     if found is None:
@@ -129,7 +129,10 @@ def snapshot_of_step(request: HttpRequest, slug: Slug, made: Step) -> HttpRespon
 
 @router.put("runs/{slug:slug}/snapshots/{int:step}", response=OFFERING, openapi_extra=SAFETENSORS_BODY)
 def offer_snapshot(request: HttpRequest, slug: Slug, step: Step) -> dict[str, Any]:
-    """Upload the state at `step` when the site asks for it. The site keeps the majority's state."""
+    """Upload the model state at `step`, if the site has asked this machine for it.
+
+    The site stores it only if most people report the same state.
+    """
     authorization, site = request.headers.get("Authorization"), site_of(request)
     length = request.META.get("CONTENT_LENGTH") or None
     asked = admit_snapshot(slug=slug, step=step, authorization=authorization, content_length=length, site=site)
@@ -138,7 +141,10 @@ def offer_snapshot(request: HttpRequest, slug: Slug, step: Step) -> dict[str, An
 
 
 def _runs_of(credential: Credential) -> QuerySet[Run]:
-    """Return the runs that a credential is for: all runs for a relay, else one run if its person may take part."""
+    """Return the runs that a credential covers: all runs for a site's relay, otherwise at most one.
+
+    That run is included only if the machine's owner may take part in it.
+    """
     if credential.run == ANY_RUN:
         return Run.objects.all()
     machine = working_machine(credential.machine, site="")
@@ -156,7 +162,7 @@ def _tokenizer_folder(request: HttpRequest) -> Place:
     return folder
 
 
-# Decision about a snapshot's upload, from the request's headers, before its body is read
+# The decision about uploading a snapshot, made from the request's headers before its body is read
 
 
 class Admitted(NamedTuple):
@@ -172,7 +178,9 @@ def admit_snapshot(
 ) -> Admitted:
     """Decide whether a machine may upload a snapshot, and return the machine, its election and the announced size.
 
-    Raises Problem E201, E202, E203, E101, E214, E305, E324, E410, E213, E311, E304, E355, E356.
+    Raises Problem E201, E202, E203 or E213 if the credential does not permit it, E101 or E214 if the machine is unknown
+    or revoked, and E305, E324 or E410 if its owner may not take part in the run. Raises Problem E311 or E304 if the
+    length is missing or too large, E355 if the upload was not requested, or E356 if the snapshot is too short.
     """
     credential = credential_in(authorization, site=site)
     machine = working_machine(credential.machine, site=site)

@@ -20,7 +20,10 @@ BEARER, CREDENTIAL = "Bearer ", "Credential "
 
 
 def viewer_of(request: HttpRequest) -> Viewer:
-    """Return the user that a token or session belongs to, or an anonymous viewer. Raises Problem E215."""
+    """Return the user that a token or session belongs to, or an anonymous viewer.
+
+    Raises Problem E215 if the token is invalid.
+    """
     header = request.headers.get("Authorization", "")
     if header.startswith(BEARER):
         return person_of_token(secret=header.removeprefix(BEARER).strip())
@@ -30,7 +33,8 @@ def viewer_of(request: HttpRequest) -> Viewer:
 def run_for(request: HttpRequest, slug: str) -> Run:
     """Return the requested run, for a person who may see it or a machine whose credential covers it.
 
-    Raises Problem E305, E215, E213, and those of `credential_in`.
+    Raises Problem E305 if there is no such run or the requester may not see it, E215 if a token is invalid, and E213 if
+    a credential is for a different run. Also raises the Problems of `credential_in`.
     """
     header = request.headers.get("Authorization", "")
     if not header.startswith(CREDENTIAL):
@@ -55,7 +59,11 @@ def credential_of(request: HttpRequest) -> Credential:
 
 
 def credential_in(header: str | None, *, site: str) -> Credential:
-    """Return a working machine's valid credential from a header. Raises Problem E201, E202, E203, E101, E214."""
+    """Return the valid credential of a machine from a header.
+
+    Raises Problem E201 if the credential is missing or not from this site, E202 if it has expired, E203 if it is not
+    valid yet, E101 if the machine is unknown, or E214 if it was revoked.
+    """
     credential = verify(_signed(header), public_bytes(site_key()), time.time())
     if isinstance(credential, Fault):
         raise Problem(credential)

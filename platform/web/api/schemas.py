@@ -31,7 +31,7 @@ class FaultOut(Schema):
 
 
 class RunOut(Schema):
-    """A run. `loss` is that of the last step, in nats per token.
+    """A run. `loss` is the loss of the last step, in nats per token.
 
     `unigram_entropy` is the loss from guessing by word frequency. `parameters` is 0 until the run is prepared.
     `data_bytes` is the maximum size of the run's shards in bytes. `recipe` was fixed before the first step. No work is
@@ -123,7 +123,7 @@ class LeaderboardLineOut(Schema):
 
 
 class AveragedOut(Schema):
-    """Bytes that a person's machines, except relays, have averaged for other machines. They do not affect the rank."""
+    """The bytes that a person's machines, except relays, have averaged for others. They do not affect the rank."""
 
     name: str
     bytes_averaged: int
@@ -158,8 +158,8 @@ class LimitOut(Schema):
     """A connection that limits a step.
 
     `kind` is `up` or `down` for one machine, `duplex` for both of its directions, `pair` for two machines, or
-    `household` for a shared connection, which is not named. `part` (0 to 1) is this connection's share of the time
-    that faster connections everywhere would save.
+    `household` for a shared connection, whose machines are not named. Without any such limits, steps would be faster;
+    `part` (0 to 1) is the fraction of the saved time that is due to this one.
     """
 
     kind: str
@@ -192,7 +192,10 @@ class LastPlan(Schema):
 
 
 class CarriedOut(Schema):
-    """The speed in one direction. If `is_floor`, the real speed may be higher, because no more has ever been needed."""
+    """The measured speed of a machine's connection in one direction.
+
+    If `is_floor`, the connection may be faster, because the run has not yet used its full speed.
+    """
 
     megabits_per_s: float
     is_floor: bool
@@ -279,7 +282,8 @@ class FactsOut(Schema):
 class AgentOut(Schema):
     """The agent that this site offers. The last five fields are null until setup has built the agent's package.
 
-    An agent with a different `protocol` cannot work here. The command lines `upgrade_pip` and `upgrade_uv` update it.
+    An agent with a different `protocol` cannot work with this site. The command lines `upgrade_pip` and `upgrade_uv`
+    update an older agent.
     """
 
     version: str
@@ -305,7 +309,7 @@ class TokenizerOut(Schema):
 
 
 class SnapshotTaken(Schema):
-    """An accepted upload of a state."""
+    """A model state that the site has accepted from a machine."""
 
     step: int
     file: str
@@ -328,7 +332,7 @@ class StepList(Schema):
 
 
 class LeaderboardPage(Schema):
-    """People, most samples first. `averaged` lists up to a hundred people by bytes averaged."""
+    """A page of people, most samples first. `averaged` lists up to a hundred people, most averaged bytes first."""
 
     items: list[LeaderboardLineOut]
     averaged: list[AveragedOut]
@@ -343,7 +347,7 @@ class LedgerList(Schema):
 
 
 class LinkList(Schema):
-    """Connections of the machines now in the run: only your own, unless you manage the run."""
+    """A page of connections of machines now in the run. It has only your own machines, unless you manage the run."""
 
     items: list[LinkOut]
     next: str | None
@@ -357,7 +361,7 @@ class SnapshotList(Schema):
 
 
 class MachineIn(Schema):
-    """A machine to admit. `proof` is its signature of the token's secret, for the purpose `manyhands request`."""
+    """A machine to enroll. `proof` is its signature of the token's secret, for the purpose `manyhands request`."""
 
     name: Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$")]
     public_key: Hex64

@@ -51,7 +51,7 @@ def language_of(scope: Scope) -> str:
 
 
 def comes_from_here(scope: Scope) -> bool:
-    """Return True for a page from this site, or for a program, which sends neither Origin nor cookie."""
+    """Return True if a page of this site opened the WebSocket, or a program, which sends no Origin header."""
     host = header(scope, b"host")
     name, _ = split_domain_port(host)
     if not validate_host(name, settings.ALLOWED_HOSTS):
@@ -61,7 +61,7 @@ def comes_from_here(scope: Scope) -> bool:
 
 
 class Place(NamedTuple):
-    """The person or address that WebSockets are counted for, and how many are allowed."""
+    """The person or address for whom WebSockets are counted, and how many are allowed."""
 
     who: str
     most: int

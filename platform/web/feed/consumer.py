@@ -26,7 +26,10 @@ class WatcherConsumer(AsyncWebsocketConsumer):
     minding: "asyncio.Task[None] | None" = None
 
     async def connect(self) -> None:
-        """Accept a watcher who may see the run. A refused page polls instead, and the response to its poll says why."""
+        """Accept the WebSocket if its watcher may see the run and has not opened too many.
+
+        A page that the site refuses polls instead, and the response to its poll gives the reason.
+        """
         self.held = contextlib.ExitStack()
         self.allowance, self.asked = float(AGAIN_BURST), time.monotonic()
         scope: Any = self.scope

@@ -8,7 +8,7 @@ A message is a JSON object, read by `frontend/src/feed.ts`:
 - `seq`: the number of the message; those that follow a whole message count up by one
 - `parts`: HTML by name of the part; the name's element of the page is `#part-NAME`
 - `chart`: `unigram`, `heldout`, and the curve, which keeps its first `from` points and continues with `add`
-- `standing`: when it changes, the page requests its other parts
+- `standing`: a text; when it changes, the page requests its parts that are not in the feed
 
 Between messages, the site sends `.` every few seconds.
 """

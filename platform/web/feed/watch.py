@@ -101,7 +101,7 @@ class Watch:
             await layer.group_discard(group, channel)
 
     async def _listen(self, layer: Any, channel: str) -> None:
-        """Wait for steps to be announced. Cancelling this task during the watch would lose the channel."""
+        """Wait for announcements of steps. Canceling this task before the watch ends would lose the channel."""
         while True:
             await layer.receive(channel)
             self._moved_at = self._moved_at or asyncio.get_running_loop().time()

@@ -31,7 +31,10 @@ class Unsatisfiable(Exception):
 
 
 def requested_span(header: str | None, size: int) -> Span | None:
-    """Return the range requested by a header. None, meaning the whole file, if it is invalid. Raises Unsatisfiable."""
+    """Return the byte range that a header requests, or None for the whole file if it is missing or invalid.
+
+    Raises Unsatisfiable if the range lies outside the file.
+    """
     match = RANGE.match(header.strip()) if header else None
     if match is None or match.group(0) == "bytes=-":
         return None
@@ -48,9 +51,9 @@ def requested_span(header: str | None, size: int) -> Span | None:
 
 
 def send_stored(request: HttpRequest, path: Path, *, sha256: str = "", name: str = "") -> HttpResponseBase:
-    """Send a stored file, or redirect to the bucket, which sends it under its own name. Raises FileNotFoundError.
+    """Send a stored file. If the site has a bucket, redirect to it; the bucket ignores `name`.
 
-    `sha256` is computed if the caller does not know it.
+    `sha256` is computed if the caller does not know it. Raises FileNotFoundError if there is no bucket and no file.
     """
     if (url := storage.address(path, request.method)) is None:
         return send_file(request, path, sha256=sha256 or sha256_of(path), name=name or path.name)

@@ -28,7 +28,7 @@ Rest = ParamSpec("Rest")
 
 
 class TooOften(Problem):
-    """Problem E223, with the number of seconds before the requester may try again."""
+    """Problem E223, with the number of seconds after which the requester may try again."""
 
     def __init__(self, what: str, retry_after_s: int) -> None:
         wait = f"{retry_after_s} s" if retry_after_s < 90 else f"{math.ceil(retry_after_s / 60)} minutes"
@@ -94,8 +94,8 @@ def limited(
 ) -> Callable[[View[Rest]], View[Rest]]:
     """Return a decorator that limits a view's requests with these `methods`. Beyond the limit, the view answers E223.
 
-    With `failures_only`, a use that ends in a redirect does not count. `own` is the limit for logged-in users, since
-    many people may share a school's address.
+    `what` names the limit, and `who` returns the requester to count. With `failures_only`, a request that ends in a
+    redirect does not count. `own` names a separate limit per logged-in user, since many people may share an address.
     """
 
     def around(view: View[Rest]) -> View[Rest]:

@@ -1,1 +1,1 @@
-"""Pages for people, by subject. No other package imports this one."""
+"""Pages for people, by subject. The API and the live feed do not import this package."""

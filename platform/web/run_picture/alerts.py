@@ -23,8 +23,8 @@ from web.run_picture.picture import Seen
 
 STALLED_TIMES = 5  # a step is late after this many times its usual duration …
 STALLED_S = 600.0  # … and at least this many seconds
-FIRST_S = 1800.0  # for the first step, which has no usual duration
-FEW_S = 60.0  # seconds for a machine to reconnect before it is missed
+FIRST_S = 1800.0  # the limit for the first step, which has no usual duration
+FEW_S = 60.0  # seconds in which machines may reconnect before an alert
 BEFORE, LEAST_BEFORE = 30, 8  # how many earlier steps a loss is compared with, and how many are needed
 SPREADS = 8  # a jump is a loss this many median deviations above the median …
 RISE = 0.25  # … and also at least this fraction of the median above it
@@ -38,7 +38,7 @@ class Watch(NamedTuple):
 
 
 def run_alerts(seen: Seen, watch: Watch) -> Iterator[Fault]:
-    """Yield all current alerts, or none for a run that is not supposed to make progress."""
+    """Yield all current alerts. A run that is not open, or that is being ended, has none."""
     run = seen.run.run
     if run.state != Run.State.OPEN or run.wanted == Run.Wanted.FINISHED:
         return
@@ -53,7 +53,11 @@ def since_words(at: datetime) -> str:
 
 
 def _stalled(seen: Seen, watch: Watch) -> Iterator[Fault]:
-    """Yield E421 if too much time has passed since the last step, the run's opening, or the arrival of trainers."""
+    """Yield E421 if the current step is taking far too long.
+
+    Its time counts from the last step, the run's opening, the last resumption or the arrival of trainers, whichever is
+    latest.
+    """
     pace_s, last = seen.run.pace_s, seen.run.points[-1] if seen.run.points else None
     manned = _since(watch.crowd, lambda trainers: trainers > 0)
     if manned is None or seen.run.step >= seen.run.target_steps:
@@ -69,7 +73,10 @@ def _stalled(seen: Seen, watch: Watch) -> Iterator[Fault]:
 
 
 def _few(seen: Seen, crowd: Sequence[Crowd]) -> Iterator[Fault]:
-    """Yield E422 if fewer machines are training than the organizer's limit. It says when their number last changed."""
+    """Yield E422 if fewer machines than the organizer wants have been training for more than `FEW_S` seconds.
+
+    The error says when the number of machines last changed.
+    """
     least = seen.run.run.least_machines or 0
     since = _since(crowd, lambda trainers: trainers < least)
     if since is not None and seen.now - since > timedelta(seconds=FEW_S):
@@ -90,7 +97,7 @@ def _since(crowd: Sequence[Crowd], holds: Callable[[int], bool]) -> datetime | N
 
 
 def _jumped(points: Sequence[Point]) -> Iterator[Fault]:
-    """Yield E423 if the last loss is far above the median of earlier losses. E423 names the jump's first step."""
+    """Yield E423 if the last loss is far above the median of earlier losses. The error names the jump's first step."""
     *before, last = points[-BEFORE - 1 :] or [Point(0, 0.0)]
     usual = [point.loss for point in before if math.isfinite(point.loss)]
     if len(usual) < LEAST_BEFORE:
@@ -109,7 +116,7 @@ def _jumped(points: Sequence[Point]) -> Iterator[Fault]:
 def run_troubles(
     seen: Seen, verification: Verification | None, publication: Publication | None, watch: Watch | None = None
 ) -> Sequence[Fault]:
-    """Return the errors to show, leaving out those caused by another shown error."""
+    """Return the errors to show a run's managers, leaving out any that another of them explains."""
     with override("en"):  # numbered errors are only in English so far, and a mixed sentence would not help
         return first_causes((*_all(seen, verification, publication), *run_alerts(seen, watch or Watch())))
 
@@ -129,7 +136,10 @@ def _all(seen: Seen, verification: Verification | None, publication: Publication
 
 
 def _unpublished(publication: Publication, seen: Seen) -> Iterator[Fault]:
-    """Yield the error that keeps the model off the Hub. After a while, also yield E383, which says when it began."""
+    """Yield the error that keeps the model off the Hub.
+
+    Once uploads have been failing for `LONG`, first yield E383, which says since when.
+    """
     is_there = publication.state == Publication.State.PUBLISHED
     fault = "" if is_there else publication.fault
     if seen.run.run.state in LIVE and publication.checkpoint_fault:

@@ -39,7 +39,7 @@ NOTE = gettext_lazy(
 
 
 def averaging_of(outline: Outline | None, *, phase: str, is_over: bool = False) -> dict[str, Any]:
-    """Return the page's values about averaging. `phase` is the run's current phase, or empty without a host."""
+    """Return the page's values about averaging. `phase` is the run's current phase, or empty if the run has no host."""
     if outline is None:
         return {"plan": None, "limit": str(NEVER), "limiting": [], "planned": ""}
     return {
@@ -108,7 +108,7 @@ def _limits_of(outline: Outline, told: Sequence[Bottleneck], *, is_over: bool) -
 
 
 def told_of(outline: Outline) -> Sequence[Bottleneck]:
-    """Return the limits to name in the page's sentence: the dominant one alone, or else the first two."""
+    """Return the limits that the page's sentence names: the dominant one alone or, if none is, the first two."""
     limits = outline.bottlenecks
     return limits[:1] if limits and limits[0].part >= ALONE else limits[:NAMED]
 
@@ -155,7 +155,10 @@ def _phrase(limit: Bottleneck) -> str:
 
 
 def names_of(who: Participant) -> tuple[str, str]:
-    """Return the names that everyone may see. A relay's own name might give away the site's computers."""
+    """Return the names of a machine's owner and of the machine, as everyone may see them.
+
+    A relay's are hidden, because its name might reveal one of the site's computers.
+    """
     return (RELAY, "") if who.role == Role.RELAY else (who.person, who.machine)
 
 
@@ -170,7 +173,10 @@ def _name(who: Participant) -> str:
 
 
 def linked(senders: list[Line], averagers: list[Line]) -> list[tuple[Line, Line]]:
-    """Return both ends of each link from a sender to another averager. Limiting links come last, to be drawn on top."""
+    """Return both ends of each link from a sender to an averager other than itself.
+
+    Links that limit averaging come last, so that they are drawn on top.
+    """
     ends = [(one, other) for one in senders for other in averagers if not one["key"] or one["key"] != other["key"]]
     return sorted(ends, key=lambda link: link[0]["limits"])
 
@@ -199,7 +205,7 @@ def drawn(outline: Outline) -> dict[str, Any]:
 
 
 def limiting(outline: Outline) -> list[str]:
-    """Return the key, as made by `way_key`, of each direction that the sentence names."""
+    """Return the key (see `way_key`) of each link direction that `limit_sentence` names as a limit."""
     both = (Kind.UP, Kind.DOWN)
     ways = {Kind.UP: (Kind.UP,), Kind.DOWN: (Kind.DOWN,), Kind.DUPLEX: both}
     return [way_key(limit.who[0].peer, way) for limit in told_of(outline) for way in ways.get(limit.kind, ())]
@@ -230,7 +236,7 @@ def _rest(count: int) -> Line:
 
 
 def _part(part: float) -> Line:
-    """Return a part as a readable percentage, and the thickness of its links in pixels."""
+    """Return an averager's part as a percentage, and the thickness of its links in pixels."""
     percent = f"{100 * part:.0f}%" if part >= 0.005 else _("under 1%%") % {}
     width = round(max(THINNEST, THICKEST * part), 1)
     return {"share": round(100 * part, 1), "percent": percent, "width": width}

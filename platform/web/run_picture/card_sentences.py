@@ -1,4 +1,4 @@
-"""Sentences on the cards of a run's page, the same in the rendered page and in the live feed. Pure functions."""
+"""Sentences on the cards of a run's page, used by both the rendered page and the live feed. Pure functions."""
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -39,7 +39,7 @@ def step_of(run: Run, step: int, target: int) -> str:
 
 
 def last_step(run: Run, step: int, target: int) -> int:
-    """Return the step at which a run's progress bar is full. For a run that has stopped for good, that is its step."""
+    """Return the step at which a run's progress bar is full: the last one made, if the run has stopped for good."""
     return step if run.state in (Run.State.FINISHING, Run.State.FINISHED) else target
 
 
@@ -69,12 +69,12 @@ def others(relays: int, auxiliaries: int, void_rounds: int) -> str:
 
 
 def more_people(number: int) -> str:
-    """Return text such as “and 4 more”, to follow the first names, or "" for 0."""
+    """Return text such as “and 4 more”, to follow a list of names, or "" for 0."""
     return _("and %(number)s more") % {"number": f"{number:,}"} if number else ""
 
 
 def given(people: int, machines: int, samples: int) -> str:
-    """Return text such as “1,204 samples from 3 people on 4 machines”, for the last line of a leaderboard."""
+    """Return text such as “1,204 samples from 3 people on 4 machines”, to go below a leaderboard."""
     parts = {"samples": counts.samples(samples), "people": counts.people(people), "machines": counts.machines(machines)}
     return _("%(samples)s from %(people)s on %(machines)s") % parts
 

@@ -32,7 +32,7 @@ def with_number(message: str, number: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as text, rounded as a person would say it."""
+    """Return a duration as rounded text, such as “4.5 s”, “88 min”, “2 h 5 min” or “3 days”."""
     if seconds < 10:
         return _("%(seconds)s s") % {"seconds": f"{seconds:.1f}".removesuffix(".0")}
     if seconds < 90:

@@ -1,6 +1,6 @@
 """Charts and sentences that show the loss and other quantities over a run's steps. Pure functions.
 
-`frontend/src/charts.ts` draws the same charts. A point in the picture has its values in the order of `QUANTITIES`.
+`frontend/src/charts.ts` draws the same charts. Its points have step, loss and time, then the values of `QUANTITIES`.
 """
 
 import math
@@ -97,7 +97,7 @@ def _judged(heldout: Sequence[Measured]) -> str:
 
 
 class Quantity(NamedTuple):
-    """A quantity that has a chart. `told` is its name at the start of a sentence."""
+    """A quantity that has a chart. `told` is the name that begins the chart's summary."""
 
     key: str
     name: str
@@ -115,7 +115,7 @@ QUANTITIES = (
 
 
 def charts_of(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """Return the charts that have values, each with a summary."""
+    """Return the key, name and summary of each chart that has values to show."""
     found = ((quantity, values_of(points, quantity)) for quantity in QUANTITIES)
     return [
         {"key": each.key, "name": _(each.name), "summary": _summary(each, values)} for each, values in found if values
@@ -123,7 +123,7 @@ def charts_of(points: Sequence[Point]) -> list[dict[str, Any]]:
 
 
 def chart_of(points: Sequence[Point], key: str, frame: Frame) -> str:
-    """Return an `<svg>` of one chart, or "" if the name is unknown or there are no values."""
+    """Return an `<svg>` of the chart with this key, or "" if the key is unknown or there are no values."""
     quantity = next((each for each in QUANTITIES if each.key == key), None)
     values = values_of(points, quantity) if quantity else []
     layout = lay_out(values, None, frame, amount=quantity.unit if quantity else "")

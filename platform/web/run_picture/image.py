@@ -25,7 +25,7 @@ CHECKED = 20  # font size at which the shapes of letters are compared
 END = "…"
 
 
-# Text written by people: whether it can be drawn, and at what size
+# Titles and names written by people: can the font draw them, and at what size?
 
 # Pillow's own font has ASCII and a few more characters. A machine may lack other fonts, and Bengali or Arabic text in
 # the wrong font is worse than none. A title that cannot be drawn is left out of the image; `og:title` has it.
@@ -43,7 +43,7 @@ def letters(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def drawable(text: str) -> str:
-    """Return a name on one line, without invisible characters, or an empty string if the font lacks a letter."""
+    """Return a name on one line, without invisible characters, or "" if the font lacks one of its letters."""
     line = one_line(text)
     if line == NAMELESS and NAMELESS not in text:
         return ""
@@ -52,7 +52,7 @@ def drawable(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_drawn(letter: str) -> bool:
-    """Return True if the font can draw the letter, that is, does not draw it like an unknown one."""
+    """Return True if the font has the letter. Letters that it lacks all have the same shape."""
     return letter == " " or _shape(letter) != _shape("\uffff")
 
 
@@ -66,7 +66,10 @@ def width_of(text: str, size: int) -> float:
 
 
 def fitted(text: str, room: float) -> Lines:
-    """Return the text at the largest size at which it fits on at most two lines. Text that never fits ends in “…”."""
+    """Return the text at the larger size if it fits on one line, otherwise at the smaller size on up to two lines.
+
+    Text that is too long even for that is cut and ends in “…”.
+    """
     for size, most in SIZES:
         lines = _broken(text, size, room)
         if len(lines) <= most:
@@ -131,7 +134,7 @@ def site_png(people: str = "") -> bytes:
 
 
 def figure_png(figure: str, unit: str, below: str, name: str = "") -> bytes:
-    """Return a person's preview image: one figure, and the name if the font can draw it."""
+    """Return the preview image of a person or a team: one figure, and the name if the font can draw it."""
     image, pen = _paper()
     title = drawable(name)
     if title:

@@ -19,19 +19,19 @@ from web.run_picture.alerts import Watch, run_troubles
 from web.run_picture.picture import LEADERBOARD_LINES, PERIODS, Seen
 
 ENGLISH = "en"
-BOARDS_S, MOST_BOARDS = 10.0, 256  # how long period boards are kept, and for how many runs
+BOARDS_S, MOST_BOARDS = 10.0, 256  # seconds for which these boards are cached, and most runs in the cache
 
 PeriodBoards = Mapping[Period, Sequence[PeriodLine]]
 
 
 def seen_of(run: Run, *, with_links: bool = False) -> Seen:
-    """Return everything that a run's page shows now, and the machines' links if `with_links`."""
+    """Return everything that a run's page shows at this moment. With `with_links`, include the machines' links."""
     picture = selectors.run_picture(run, lines=LEADERBOARD_LINES, today=day_of(timezone.now()))
     return _seen(run, picture, with_links=with_links, by_period=period_boards(run))
 
 
 def head_of(run: Run) -> Seen:
-    """Return the head of a run's pages in three queries: state, progress, sums and connected machines."""
+    """Return what the top of a run's pages shows: state, progress, totals and connected machines, in three queries."""
     return _seen(run, selectors.run_head(run))
 
 
@@ -54,7 +54,10 @@ def _seen(
 
 @cached(TTLCache(MOST_BOARDS, BOARDS_S), key=lambda run: run.pk, lock=Lock())
 def period_boards(run: Run) -> PeriodBoards:
-    """Return the first lines of this week's and today's boards, up to `BOARDS_S` old, since summing is slow."""
+    """Return the top rows of this week's and today's leaderboards.
+
+    They are cached for `BOARDS_S` seconds, because adding up the samples is slow.
+    """
     now = timezone.now()
     return {period: period_board(run, period, now, limit=LEADERBOARD_LINES) for period in PERIODS}
 

@@ -25,7 +25,7 @@ from web.run_picture import counts, status_sentence
 from web.run_picture.averaging import RELAY, way_key
 from web.run_picture.picture import OWN_BARS, bars_of, tint_of
 
-LINES = 50  # most lines on a page; the API has them all
+LINES = 50  # most links on a page; the API returns all of them
 BITS = 8
 MEGA, GIGA = 1e6, 1e9
 # The page shows a person's first credit for `NEWS`, or for `ONLY_NEWS` if it is still their only one.
@@ -56,7 +56,10 @@ def links_for(run: Run, viewer: Viewer) -> list[OwnLink]:
 def _links(
     run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = None, *, sees_all: bool, most: int | None = None
 ) -> list[OwnLink]:
-    """Return at most `most` links, dropping relays first. Passing `stored` saves a query."""
+    """Return the links of the viewer's machines, or of all machines with `sees_all`, sorted by name.
+
+    If there are more than `most`, relays are dropped first. Passing `stored` saves a query.
+    """
     person = person_of(viewer)
     if person is None:
         return []
@@ -71,7 +74,10 @@ def _links(
 
 
 def _names(machine: Machine, person: Person) -> tuple[str, str]:
-    """Return a person's and a machine's name. A relay's may name a site computer, so only its owner sees it."""
+    """Return the names of a machine's owner and of the machine, as this person may see them.
+
+    A relay's name may be that of one of the site's computers, so only the relay's owner sees it.
+    """
     if machine.kind != Machine.Kind.RELAY:
         return machine.person.username, machine.name
     return RELAY, machine.name if machine.person == person else ""
@@ -87,7 +93,7 @@ def links_shown(
 ) -> dict[str, Any]:
     """Return the links as text for a page. `rows` is empty if there is no link to show.
 
-    `limiting` has the key, as made by `way_key`, of each direction that limits averaging.
+    `limiting` has the key (see `way_key`) of each link direction that limits averaging.
     """
     links = _links(run, viewer, stored, sees_all=sees_all, most=LINES + 1)
     return {
@@ -118,7 +124,7 @@ def in_words(carried: Carried | None) -> str:
 
 
 def rate(bytes_per_s: float) -> str:
-    """Return a speed in bits per second, the unit in which connections are sold."""
+    """Return a speed as text in bits per second, the unit in which connections are sold."""
     bits = BITS * bytes_per_s
     if bits >= GIGA:
         return f"{bits / GIGA:.1f} Gb/s"
@@ -129,7 +135,7 @@ def rate(bytes_per_s: float) -> str:
 
 
 class FirstCredit(NamedTuple):
-    """A person's first step with credit, their machines' samples in it, and their team."""
+    """The first step that gave a person credit, the samples of their machines in this step, and their team."""
 
     step: int
     samples: int
@@ -156,7 +162,7 @@ class Own:
 
     @property
     def first(self) -> FirstCredit | None:
-        """The viewer's first credit, or None if it is too long ago or was undone by a rollback."""
+        """The viewer's first credit, or None if it is too long ago. Steps undone by a rollback do not count."""
         facts = self._facts
         if facts.get("first_step") is None:
             return None
@@ -212,7 +218,7 @@ def own_machine_words(own: Own, peers: Sequence[OnlinePeer]) -> str:
 
 
 def first_credit_facts(own: Own) -> dict[str, Any] | None:
-    """Return the viewer's first credit and tint for the page, or None if it is no longer shown."""
+    """Return the viewer's first credit and their tint, or None if the page no longer shows the credit."""
     person, first = person_of(own.viewer), own.first
     return {**first._asdict(), "tint": tint_of(person.username)} if person is not None and first is not None else None
 

@@ -51,13 +51,13 @@ class Seen(NamedTuple):
     void_rounds: int
     now: datetime
     outline: Outline | None = None  # of the last plan
-    links: Mapping[str, Any] = {}  # each machine's links, which are never in the picture (see `own_links`)
-    by_period: Mapping[Period, Sequence[PeriodLine]] = {}  # first lines of this week's and today's boards
+    links: Mapping[str, Any] = {}  # each machine's links; the picture omits them (see `web.run_picture.own`)
+    by_period: Mapping[Period, Sequence[PeriodLine]] = {}  # top rows of this week's and today's leaderboards
     crowd: Sequence[Crowd] = ()  # recent changes in the number of trainers
 
 
 def picture_of(seen: Seen) -> Picture:
-    """Return the page's content. Each row of a list has a unique `key` by which the page recognizes it."""
+    """Return the content of a run's page. Each row of a list has a unique `key`, by which the script finds it."""
     averaging = averaging_of(seen.outline, phase=seen.phase, is_over=seen.run.run.state not in LIVE)
     values = {**_words(seen), **_cards(seen), **_loss(seen), **_step(seen), **_totals(seen.run), **averaging}
     return {**values, **_lists(seen)}
@@ -106,7 +106,7 @@ def _goal(seen: Seen) -> Picture | None:
 
 
 def stage_of(run: RunPicture, word: str) -> str:
-    """Return which of five pages a run has now: `waiting`, `live`, `paused`, `failed` or `finished`."""
+    """Return the stage for which the run's page is laid out: `waiting`, `live`, `paused`, `failed` or `finished`."""
     if word in (Run.State.PAUSED, "failed"):
         return str(word)
     if run.run.state == Run.State.FINISHED and run.release and run.release.state == Release.State.READY:
@@ -115,7 +115,7 @@ def stage_of(run: RunPicture, word: str) -> str:
 
 
 def _released_step(run: RunPicture) -> str:
-    """Return the released model's step as text, for the page to compare with the step that it shows."""
+    """Return the step of the released model as text, or "". The page renews itself when it changes."""
     step = run.release.step if run.release else None
     return "" if step is None else str(step)
 
@@ -227,12 +227,15 @@ def _lists(seen: Seen) -> Picture:
 
 
 def _shares_shown(seen: Seen) -> Shares | None:
-    """Return people's shares of the last steps if steps are too short to watch and a machine is training; else None."""
+    """Return people's shares of the last steps, for a run whose steps are too short to watch.
+
+    Return None if steps are longer or no machine is training. The page then shows the current step.
+    """
     return seen.run.shares if seen.run.shares and seen.run.shares.samples and _trainers(seen) else None
 
 
 def _leaderboard(run: RunPicture, here: Collection[str]) -> list[Picture]:
-    """Return rows for people in order of samples, then for people who have only averaged, who have no rank."""
+    """Return rows for people ordered by samples. Unranked people, who have only averaged, come last."""
     averaged = {line.name: in_words(line.bytes_averaged) for line in run.averaged}
     unranked = [LeaderboardLine(0, line.name, 0, 0, 0, 0) for line in run.averaged if not line.is_ranked]
     lines = [*run.leaderboard, *unranked[:LEADERBOARD_LINES]]
@@ -277,7 +280,7 @@ def _point(point: Point) -> list[float | None]:
 
 
 def _figure(point: Point, name: str) -> float | None:
-    """Return a value rounded to four digits, more than a chart shows."""
+    """Return a point's value, rounded to four significant digits unless it is an integer."""
     value = getattr(point, name)
     return None if value is None else value if isinstance(value, int) else float(f"{value:.4g}")
 
@@ -311,7 +314,10 @@ def step_sums(peers: Sequence[OnlinePeer], *, phase: str) -> StepSums:
 
 
 def bars_of(trainers: Iterable[OnlinePeer], *, target: int, most: int) -> list[dict[str, Any]]:
-    """Return bars for the first trainers by name, with opaque keys. `share` is a percentage of the batch."""
+    """Return the bars of the first `most` trainers by name. `share` is a percentage of the batch.
+
+    The keys do not reveal the machines' ids.
+    """
     return [
         {
             "key": key_of(peer.peer),
@@ -341,7 +347,7 @@ def board_facts(picture: Picture, board: str = "all") -> dict[str, Any]:
 
 
 def standing_of(picture: Picture) -> str:
-    """Return a string that changes whenever the page must show other parts, such as a form, a button or files."""
+    """Return a string that changes whenever the page needs different parts, such as a form, a button or files."""
     return "|".join(picture[name] for name in STANDING_ON)
 
 

@@ -23,7 +23,7 @@ from web.words import reason_in_words_of_page
 
 RUNNING = "running"  # the state of a run that is advancing
 WITHOUT_PACE_S = 3600.0
-SOON_S = 3.0  # shorter waits are not shown, as the page may be a second old
+SOON_S = 3.0  # shorter waits are not shown, because the page may be a second old
 # If the last step is older than AGO, the text does not say “in the last hour”.
 HOUR, AGO = timedelta(hours=1), timedelta(minutes=10)
 PERPLEXITY = "perplexity"  # perplexity's name among a snapshot's figures
@@ -95,7 +95,7 @@ def preparing_sentence(picture: RunPicture) -> str:
 
 
 def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer], now: datetime | None = None) -> str:
-    """Return a sentence saying who is making which step, or what the run is waiting for."""
+    """Return a sentence about an open run: how many people work on which step, or what the run is waiting for."""
     if picture.run.wanted == Run.Wanted.FINISHED:
         return ending_sentence(picture, trainers)
     if (start := start_of(picture.run, trainers, now)) is not None:
@@ -110,7 +110,7 @@ def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer], now: date
 
 
 class Start(NamedTuple):
-    """A waiting run's start: its time, that time as text, the time left until then, and who is ready, as text."""
+    """The start of a waiting run: its time, also as text, and texts about the time left and the people ready."""
 
     at: datetime
     when: str
@@ -143,7 +143,7 @@ def start_label(run: Run, now: datetime | None = None) -> str:
 
 
 def start_html(start: Start) -> SafeString:
-    """Return the sentence about a run's start as HTML. A script uses the reader's time zone and counts down."""
+    """Return the sentence about a run's start as HTML. A script adds a countdown and uses the reader's time zone."""
     when = format_html('<time datetime="{}" data-start>{}</time>', f"{start.at:%Y-%m-%dT%H:%MZ}", start.when)
     left = format_html("<span data-left>{}</span>", start.left)
     return format_html(str(STARTS), when=when, left=left, ready=start.ready)
@@ -161,7 +161,7 @@ def empty_sentence(picture: RunPicture) -> str:
 
 
 def next_commit(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
-    """Return a sentence saying when the next step is due or, if steps are too short for that, how long they take."""
+    """Return a sentence saying when the next step is due or, if steps are very short, how long they take."""
     if not picture.pace_s:
         return ""
     if picture.pace_s < SOON_S:
@@ -219,7 +219,7 @@ def to_go(picture: RunPicture) -> str:
 
 
 def trend(points: Sequence[Point], now: datetime, steps: int = 100) -> str:
-    """Return text such as “down 0.11 in the last hour”. For a young or slow run, it covers the last steps instead."""
+    """Return text such as “down 0.11 in the last hour” or, for a young or slow run, “down 0.11 in 100 steps”."""
     if len(points) < 2:
         return ""
     last, places = points[-1], range(len(points) - 1, -1, -1)
@@ -256,7 +256,7 @@ def standing(place: Place) -> str:
 
 
 def training_in(run: Run, peers: Iterable[OnlinePeer]) -> list[OnlinePeer]:
-    """Return the machines now training: none while the run is paused, although trainers stay connected."""
+    """Return the machines that are training now. In a paused run there are none, although trainers stay connected."""
     return [] if run.state == Run.State.PAUSED else [peer for peer in peers if peer.role == TRAINER]
 
 
@@ -265,7 +265,10 @@ def state_word(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
 
 
 def word_of(run: Run, dataset: Dataset, trainers: Sequence[OnlinePeer], *, release: Release | None = None) -> str:
-    """Return a run's state in one word, also its CSS class. A finishing run whose `release` failed is “failed”."""
+    """Return a run's state in one word, which is also its CSS class.
+
+    “failed” is the word for a draft whose data or publication failed, and for a finishing run whose `release` failed.
+    """
     if run.state == Run.State.OPEN:
         return RUNNING if trainers and not run.waiting_for else "waiting"
     has_failed = release is not None and release.state == Release.State.FAILED and run.state == Run.State.FINISHING
@@ -281,7 +284,7 @@ def state_label(word: str, trainers: Sequence[OnlinePeer]) -> str:
 
 
 def held_out_note(measured: Sequence[Measured], said: Callable[[float], str] = "{:.2f}".format) -> str:
-    """Return a note such as “best 3.30 at step 400”, to go with the latest held-out loss. `said` formats a loss."""
+    """Return a note on held-out losses, such as “at step 500 · best 3.30 at step 400”. `said` formats a loss."""
     if not measured:
         return ""
     newest, best = measured[-1], min(measured, key=lambda point: point.loss)

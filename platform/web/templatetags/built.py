@@ -1,4 +1,4 @@
-"""Template tags such as `{% built "src/run.ts" %}`, which add a page's built script and styles if there is a build."""
+"""Template tags such as `{% built "src/run.ts" %}`, which add a page's scripts, styles and font if they were built."""
 
 import json
 from functools import lru_cache
@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parents[1] / "static" / "built"
 
 
 class Entry(NamedTuple):
-    """The files of one built script, by name, under /static/."""
+    """The files of one built script, as paths below /static/."""
 
     script: str
     styles: tuple[str, ...]
@@ -36,7 +36,7 @@ def built_entry(source: str, folder: Path = FOLDER) -> Entry | None:
 
 @lru_cache(maxsize=4)
 def _manifest(path: Path, changed_ns: int) -> dict[str, Entry]:
-    """Read a build's manifest. Each is read only once."""
+    """Read a build's manifest. The result is cached until the file changes, and with it `changed_ns`."""
     del changed_ns
     chunks: dict[str, Any] = json.loads(path.read_bytes())
     return {
@@ -52,14 +52,17 @@ def _manifest(path: Path, changed_ns: int) -> dict[str, Entry]:
 
 @register.simple_tag
 def stylesheet() -> str:
-    """Return the URL of the built style sheet, whose name contains a hash of its content, or else of the source."""
+    """Return the URL of the built style sheet or, without a build, of its source.
+
+    A built style sheet's name contains a hash of its content.
+    """
     entry = built_entry("static/manyhands.css")
     return static(entry.script if entry else "manyhands.css")
 
 
 @register.simple_tag
 def font() -> SafeString:
-    """Return a tag that loads the text font along with the style sheet, so that text keeps its width."""
+    """Return a tag that loads the text font along with the style sheet, so that no text changes its width later."""
     path = FOLDER / "manifest.json"
     name = _text_font(path, path.stat().st_mtime_ns) if path.exists() else ""
     if not name:
@@ -76,7 +79,7 @@ def _text_font(path: Path, changed_ns: int) -> str:
 
 @register.simple_tag
 def built(source: str) -> SafeString:
-    """Return the tags of a built script for a page's head. Without them, the page is complete but does not update."""
+    """Return the tags that load a built script, for a page's head. Without them, the page is complete but static."""
     entry = built_entry(source)
     if entry is None:
         return SafeString()

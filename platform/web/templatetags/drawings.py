@@ -1,6 +1,6 @@
-"""Template tags that draw strokes, such as `{% art "lost" label %}`, and the filter for a person's or team's tint.
+"""Template tags that draw strokes, such as `{% art "lost" label %}`, and filters for tints and small bar charts.
 
-`<span class="chip tint-{{ name|tint }}">` gives a name its colour.
+`<span class="chip tint-{{ name|tint }}">` shows a person's or team's name in its tint.
 """
 
 from django import template

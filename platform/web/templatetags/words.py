@@ -1,4 +1,4 @@
-"""Template filters for what pages say: errors, recipes, sizes and models' texts, in the page's language."""
+"""Template filters that show errors, recipes, sizes and models' texts in the page's language."""
 
 import re
 
@@ -28,7 +28,7 @@ register.filter("tidied", tidied)
 
 @register.filter
 def as_fault(written: str) -> Fault:
-    """Return an error that was stored as text, for `web/parts/fault.html`."""
+    """Parse an error that was stored as text, for `web/parts/fault.html`."""
     return Fault.read(written)
 
 

@@ -1,7 +1,7 @@
-"""Decide which state is right: by a vote among people or, if the vote is split, by replaying the log (rule 17).
+"""Decide which state of the model is correct (rule 17). People vote; if the vote stays split, the site replays the log.
 
 Every person with work in one of the last ten commits has a vote, and a majority decides. A person whose machines
-disagree abstains. Thus neither a single machine nor one person with many machines can decide alone.
+disagree abstains. So no single machine can decide alone, and neither can one person with many machines.
 """
 
 from collections import Counter
@@ -59,13 +59,16 @@ def _add(counter: Counter[str], value: str, by: int) -> None:
 
 
 def has_majority(state: RunState, ballot: Ballot, value: str) -> bool:
-    """Return True if more than half of the voters chose `value`. People who have yet to vote count as voters."""
+    """Return True if more than half of the voters chose `value`.
+
+    People who have not voted yet count as voters. People who abstain do not.
+    """
     voting = max(len(ballot.persons), state.voters) - ballot.abstaining
     return 2 * ballot.counts.get(value, 0) > voting
 
 
 def is_split(state: RunState, ballot: Ballot) -> bool:
-    """Return True if a ballot has had several values and no majority for too long. Call this on clock ticks."""
+    """Return True if a ballot has had several values and no majority for `SPLIT_S`. Called on clock ticks."""
     if ballot.value or len(ballot.machines) < 2:
         ballot.split_since = None
     elif ballot.split_since is None:
@@ -78,7 +81,7 @@ def may_vote(state: RunState, person: str) -> bool:
 
 
 def call_voters(state: RunState) -> None:
-    """Count the people who may vote and have a trainer that is not silent."""
+    """Count the voters: people with work in the last ten commits and at least one trainer that is not silent."""
     state.recent = {person: index for person, index in state.recent.items() if index > state.index - LATELY}
     present = (member.person for member in state.members.values() if member.trains and not member.conduct.silent)
     state.voters = len(state.recent.keys() & set(present))
@@ -88,7 +91,7 @@ def call_voters(state: RunState) -> None:
 
 
 def take_digest(state: RunState, member: Member, report: m.Report) -> list[Command]:
-    """Record a replica's digest at a step. Tell the replica to reload if it differs from the decided one."""
+    """Record the state digest that a replica reports for a step. Tell the replica to reload if another digest won."""
     if not report.digest or state.is_undone(report.index):
         return []
     if not state.step - DIGESTS_KEPT < report.step <= state.step:
@@ -123,7 +126,10 @@ def _reload(state: RunState, peer: PeerId, step: int) -> list[Command]:
 
 
 def look_at_votes(state: RunState) -> list[Command]:
-    """Decide steps that have gained a majority because voters left. Ask for a replay if disagreement persists."""
+    """Decide each step whose ballot has gained a majority because voters left.
+
+    If replicas still disagree on a step after `SPLIT_S`, ask the site to replay the log.
+    """
     call_voters(state)
     for old in [step for step in state.digests if step <= state.step - DIGESTS_KEPT]:
         if state.replay is None or state.replay[1] != old:
@@ -149,7 +155,10 @@ def _ask_the_log(state: RunState) -> list[Command]:
 
 
 def take_replayed(state: RunState, event: Replayed) -> list[Command]:
-    """Accept a step's replayed digest. Replicas with a different one reload and lose their votes on later steps."""
+    """Accept the digest that the site computed for a step by replaying the log.
+
+    Replicas that voted for another digest must reload. Their votes on later steps are withdrawn.
+    """
     ballot = state.digests.setdefault(event.step, Ballot())
     differ = [peer for peer, (_, value) in ballot.votes.items() if value != event.state_digest]
     commands = _decide(state, event.step, event.state_digest)

@@ -19,8 +19,8 @@ from peer_agent.protocol.log.records import read_record
 from peer_agent.protocol.messages import Snapshot
 from peer_agent.protocol.sealed import SealedCommit
 
-SNAPSHOT_S = 60.0  # seconds before a keeper that has not uploaded its state is replaced
-REPLAY_S = 10.0  # seconds to wait for a trainer able to upload the last state
+SNAPSHOT_S = 60.0  # seconds that a keeper (the trainer elected to upload its state) has for the upload
+REPLAY_S = 10.0  # seconds to wait for a trainer able to upload the last state before asking the site to rebuild it
 
 
 def is_due(state: RunState) -> bool:
@@ -67,7 +67,7 @@ def _admit(state: RunState, value: str) -> list[Command]:
 
 
 def look_at_hashes(state: RunState) -> list[Command]:
-    """Admit a hash that has gained a majority because voters left. Ask for a replay if the vote is split."""
+    """Admit a hash that gained a majority because voters left. Ask the site for a replay if the vote stays split."""
     if state.hashes is None or state.admitted >= state.hashes[0]:
         return []
     index, step, ballot = state.hashes
@@ -81,9 +81,9 @@ def look_at_hashes(state: RunState) -> list[Command]:
 
 
 def look_at_keeper(state: RunState, seed: int) -> list[Command]:
-    """Replace an elected trainer that has left or is too slow.
+    """Replace the trainer elected to upload the state if it has left or is too slow.
 
-    At the last step, do not wait, because no commit follows.
+    The next commit elects another trainer. At the last step, elect one now, because no commit follows.
     """
     keeper = state.keeper
     if keeper is None:
@@ -110,7 +110,10 @@ def _able(state: RunState) -> list[PeerId]:
 
 
 def _ask_again(state: RunState, keeper: PeerId) -> list[Command]:
-    """Resend the last commit. Ask the keeper to upload its state, and trainers that have not voted to hash theirs."""
+    """Resend the last commit to `keeper`, asking it to upload its state.
+
+    Also resend it to the other trainers whose vote is missing, asking them to hash their states.
+    """
     assert state.sealed is not None
     if state.hashes is None or state.hashes[0] != state.index:
         state.hashes = state.index, state.step, Ballot()
@@ -121,7 +124,7 @@ def _ask_again(state: RunState, keeper: PeerId) -> list[Command]:
 
 
 def _replay(state: RunState) -> list[Command]:
-    """Ask the site to rebuild the last state, and repeat the request until the state is stored."""
+    """Ask the site to rebuild the last state after `REPLAY_S`, and then every `SNAPSHOT_S` until it is stored."""
     if state.replay_at is None:
         state.replay_at = state.now + REPLAY_S
     if state.now < state.replay_at:
@@ -131,7 +134,7 @@ def _replay(state: RunState) -> list[Command]:
 
 
 def take_stored(state: RunState, snapshot: Snapshot) -> list[Command]:
-    """Process a stored snapshot: a newer one, or the replayed version of the latest one."""
+    """Process a snapshot that the site has stored: a newer one, or the latest one as rebuilt by a replay."""
     if snapshot.index < state.snapshot.index or snapshot == state.snapshot:
         return []
     if snapshot.index > state.snapshot.index:
@@ -143,7 +146,7 @@ def take_stored(state: RunState, snapshot: Snapshot) -> list[Command]:
 
 
 def take_verified(state: RunState, event: Verified) -> list[Command]:
-    """Record that the site has replayed the log up to a snapshot, so relays may delete the averages before it."""
+    """Record that the site has replayed the log up to a snapshot. Relays may then delete averages before it."""
     if event.index <= state.verified:
         return []
     state.verified = event.index
@@ -153,7 +156,7 @@ def take_verified(state: RunState, event: Verified) -> list[Command]:
 def take_archived(state: RunState, event: Archived) -> list[Command]:
     """Record how far the site's archive reaches. If averages are lost, ask for a snapshot after the next step.
 
-    Without one, newcomers could not follow the log, and the site could not verify the next snapshot.
+    Without that snapshot, newcomers could not follow the log, and the site could not verify the next snapshot.
     """
     before, state.archived = keep_after(state), event.index
     if event.gap and not state.has_gap:
@@ -163,8 +166,10 @@ def take_archived(state: RunState, event: Archived) -> list[Command]:
 
 
 def keep_after(state: RunState) -> int:
-    """Return the index up to which relays may delete averages: a verified snapshot covers them, the site has archived
-    them, and not even a peer loading the previous snapshot needs them.
+    """Return the log index up to which relays may delete averages.
+
+    Up to there, a verified snapshot covers the averages, and no peer loading the previous snapshot needs them. If the
+    site has an archive, it has archived them.
     """
     kept = min(state.verified, state.covered)
     return kept if state.archived is None else min(kept, state.archived)
@@ -176,7 +181,10 @@ def _tell_of_snapshot(state: RunState) -> list[Command]:
 
 
 def finish(state: RunState) -> list[Command]:
-    """Finish the run once the final model is stored. Clock ticks also call this, in case the last host died first."""
+    """Finish the run once the final model is stored.
+
+    Also called on clock ticks, in case the previous host died before it could finish the run.
+    """
     if not state.done or not _has_model(state) or state.finished:
         return []
     state.finished = True

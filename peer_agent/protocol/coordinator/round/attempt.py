@@ -1,4 +1,4 @@
-"""Facts about the open attempt: which reducer averages which chunks, what has arrived, and any quorum."""
+"""Facts about the open attempt: which reducer averages which chunks, what has arrived, and whether a quorum is left."""
 
 from collections.abc import Collection, Container, Iterable, Sequence
 
@@ -51,7 +51,7 @@ def has_quorum_without(state: RunState, round_: Round, slots: Collection[int]) -
 
 
 def has_quorum(slots: Sequence[m.Slot], part: Included) -> bool:
-    """Return True if each chunk of `part` includes enough of the planned tokens (rule 7)."""
+    """Return True if the slots in `part` have at least `QUORUM_PERCENT` of each chunk's planned tokens (rule 7)."""
     if len(part.slots) == len(slots):
         return True
     edges = sorted({w.first for slot in slots for w in slot.weights if part.first < w.first < part.stop} | {part.first})
@@ -65,8 +65,8 @@ def has_quorum(slots: Sequence[m.Slot], part: Included) -> bool:
 def norm_limit(round_: Round, included: Iterable[Included]) -> float:
     """Return the largest possible norm of averages with these contributors, before encoding.
 
-    An average is the mean of gradients whose norms are stated by the offers and checked by the reducers (rule 12). For
-    each slot, its largest share of any chunk counts.
+    An average is the weighted mean of gradients. The offers state the gradients' norms, and the reducers check them
+    (rule 12). Each slot counts with its largest share of any chunk.
     """
     slots, among = round_.slots, {part.slots for part in included}
     if round_.norm and all(len(those) == len(slots) for those in among):

@@ -16,14 +16,14 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import PATIENCE, Candidate, Choice, Party, choose
 from peer_agent.protocol.recipe import LADDER, Codec
 
-GAIN = 0.1  # fraction of a step that fewer bits must save, lest codecs change with every measurement
+GAIN = 0.1  # fewer bits must save this fraction of a step's time; otherwise, every measurement would change codecs
 ALIKE = 1.01  # return to more bits if a step then takes at most this many times as long
 
 Ladders = Mapping[PeerId, tuple[Codec, ...]]  # possible codecs for each possible contributor, preferred one first
 
 
 def may_offer(member: Member) -> bool:
-    """Return True if a member may have work to offer that will be one step old if a round starts without it."""
+    """Return True if a member may have work to offer, which gets a step older if a round starts without the member."""
     return bool(member.done or member.carried or member.conduct.pace)
 
 
@@ -40,7 +40,10 @@ def is_free(state: RunState) -> bool:
 
 
 def choose_anew(state: RunState) -> None:
-    """Compare the choices and keep the best one. Codecs change only if that saves more than `GAIN`."""
+    """Compare the possible contributors and codecs, and keep the best choice.
+
+    Codecs change only if a step gets shorter by more than `GAIN`, or if more bits take about the same time.
+    """
     members = [member for member in state.awake() if may_offer(member)]
     before = state.chosen or stated(state.recipe)
     if not members or not state.can_reduce():
@@ -64,7 +67,7 @@ def contributed(state: RunState) -> int:
 
 
 def settle_choice(state: RunState, round_: Round) -> None:
-    """In the next round, give precedence to peers left out of the last update (rule 30)."""
+    """Count how many updates in a row left each peer out. The next choice takes this into account (rule 30)."""
     if not is_free(state):
         return
     for slot in round_.slots:
@@ -139,7 +142,10 @@ def _chosen(state: RunState, candidates: Sequence[Candidate], others: Sequence[P
 
 
 def _link_s(candidate: Candidate, down_bytes: float) -> float:
-    """Return the minimum seconds for the exchange over a candidate's own link. Unmeasured directions count as 0."""
+    """Return how many seconds a candidate's own link needs at least to send its gradient and receive the averages.
+
+    A direction that has not been measured counts as 0 seconds.
+    """
     party = candidate.party
     ways = ((min(candidate.up_bytes), party.upload_bps), (down_bytes, party.download_bps))
     return max(size / bps if bps else 0.0 for size, bps in ways)

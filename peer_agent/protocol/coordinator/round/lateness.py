@@ -17,7 +17,7 @@ WHOLE = 0.95  # fraction of a slot's chunks; with fewer, its sender was dropped 
 
 
 def sigma_of(state: RunState, duration_s: float) -> float:
-    """Return sigma, the fraction of a plan's time to wait for a chunk."""
+    """Return sigma: how long reducers wait for a late chunk, as a fraction of the plan's time."""
     return deadlines.sigma_of(deadlines.round_latenesses([late.by for late in state.latenesses]), duration_s)
 
 
@@ -32,7 +32,10 @@ def left_out(round_: Round, done: m.SpanDone) -> set[int]:
 
 
 def left_behind(state: RunState, round_: Round, done: m.SpanDone) -> set[int]:
-    """Return late slots that missed more than a batch of chunks in a row, if a quorum remains without them (rule 7)."""
+    """Return the late slots that missed more consecutive chunks than a batch has.
+
+    Leave out slots without which no quorum would remain (rule 7).
+    """
     behind: set[int] = set()
     for slot in sorted(left_out(round_, done)):
         gone = round_.dropped | behind | {slot}
@@ -79,7 +82,7 @@ class _Share(Struct, frozen=True):
 def take_lateness(state: RunState, member: Member, message: m.Arrivals) -> None:
     """Record how late each slot was at one reducer in the latest attempt, once per reducer.
 
-    Skip plans whose links may be far faster than assumed, because they end early and say nothing about later plans.
+    Skip plans whose links may be far faster than assumed. Such rounds end early and say nothing about later ones.
     """
     measured = state.measured
     if measured is None or message.holds or not measured.plan.sigma or (member.peer, False) in measured.told:
@@ -120,9 +123,10 @@ def _shares(plan: m.Plan, reducer: PeerId) -> Iterator[_Share]:
 def _latenesses(
     plan: m.Plan, shares: Sequence[_Share], arrivals: Mapping[PeerId, m.Arrival]
 ) -> Iterator[tuple[PeerId, float]]:
-    """Yield each peer's lateness: the largest of its first chunk's, its last chunk's, and that in the reducer's report.
+    """Yield each peer's lateness: that of its first or last chunk, or the one that the reducer reports.
 
-    A peer that missed a deadline counts as somewhat later than sigma, because its arrival time is unknown.
+    The largest of the three counts. A peer that missed a deadline counts as somewhat later than sigma, because its
+    arrival time is unknown.
     """
     came = [arrivals.get(share.peer) for share in shares]
     whole_s, tokens = deadlines.coming_s(plan), [share.tokens for share in shares]

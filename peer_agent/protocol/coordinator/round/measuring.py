@@ -1,4 +1,4 @@
-"""Collect a round's flows. The plan limits their sizes, so that receivers can misreport only times (rule 31)."""
+"""Measure a round's transfers. The plan limits their sizes, so that receivers can misreport only times (rule 31)."""
 
 import math
 from collections import Counter
@@ -54,7 +54,7 @@ def _flows(plan: m.Plan, receiver: PeerId, arrivals: Iterable[m.Arrival], elapse
 
 
 def planned_sizes(plan: m.Plan, receiver: PeerId) -> dict[PeerId, int]:
-    """Return the most bytes each sender may have for a receiver: averages, plus gradients if the receiver reduces."""
+    """Return how many bytes each sender may send to a receiver: averages, and gradients if the receiver reduces."""
     sizes: dict[PeerId, int] = {}
     chunks = dict[PeerId, int]()
     for span in plan.spans:
@@ -74,7 +74,10 @@ def _size(plan: m.Plan, codec: Codec, chunks: int) -> int:
 
 
 def begin_measuring(state: RunState, plan: m.Plan, hoped: float = 1.0) -> None:
-    """Begin to collect a plan's flows. `hoped`: fraction of its time that suffices if links are as fast as hoped."""
+    """Begin to collect a plan's transfers.
+
+    `hoped`: the fraction of the planned time that is enough if the links are as fast as hoped.
+    """
     state.measured = Measured(plan, state.now, hoped * coming_s(plan))
 
 

@@ -21,7 +21,7 @@ from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.plan import QUORUM_PERCENT
 from peer_agent.protocol.recipe import Codec
 
-LATE_ROUNDS = 5  # most times that the wait doubles while rounds are void for lack of offers, as slow machines need time
+LATE_ROUNDS = 5  # void rounds for lack of offers double the wait at most this many times, to give slow machines time
 
 
 def may_cut(state: RunState) -> bool:
@@ -36,7 +36,7 @@ def may_cut(state: RunState) -> bool:
 
 
 def cut(state: RunState) -> list[Command]:
-    """Begin a round. Ask every trainer to stop at the last finished micro-batch and to offer its work."""
+    """Begin a round. Ask the trainers that take part to offer their work up to the last finished micro-batch."""
     chosen = state.chosen or stated(state.recipe)
     able = [member for member in state.ready() if is_asked(state, member.conduct)]
     asked = [member for member in able if member.peer not in chosen.left_out]
@@ -65,7 +65,7 @@ def cut(state: RunState) -> list[Command]:
 
 
 def _leave_out(state: RunState, round_: Round, chosen: Chosen) -> list[Command]:
-    """Tell each left-out peer why. Send an extra notice, once, to a peer that can never keep up (rule 14)."""
+    """Tell each peer why the round leaves it out. Send E231 once to a peer that can never keep up (rule 14)."""
     commands: list[Command] = []
     for peer, reason in round_.left_out.items():
         said = m.SitOut(
@@ -112,7 +112,7 @@ def offer_s(state: RunState) -> float:
 
 
 def take_offer(state: RunState, member: Member, offer: m.Offer) -> list[Command]:
-    """Accept an offer that claims no more than was leased. Refuse any other offer with an error number."""
+    """Accept an offer that claims no more than was leased. Otherwise, send an error and revoke the trainer's leases."""
     round_ = state.round
     if state.phase is not Phase.OFFER or round_ is None or not is_current(state, offer):
         return []
@@ -197,7 +197,7 @@ def close_offers(state: RunState) -> list[Command]:
 
 
 def _is_enough(state: RunState, offers: Iterable[m.Offer]) -> bool:
-    """Return True if the offers together amount to a batch, or nearly so (rule 7)."""
+    """Return True if the offers together amount to a quorum of the batch (rule 7)."""
     samples = sum(done.unit.samples for offer in offers for done in offer.units)
     return 100 * samples >= QUORUM_PERCENT * state.recipe.target_batch
 
@@ -205,7 +205,7 @@ def _is_enough(state: RunState, offers: Iterable[m.Offer]) -> bool:
 def _return_of_slow(state: RunState, round_: Round) -> list[Command]:
     """Revoke the leases of slow peers whose carried gradients are so large that no quorum is possible without them.
 
-    Do so only if the other peers' offers amount to a batch.
+    Do so only if the other peers' offers amount to a quorum of the batch.
     """
     commands: list[Command] = []
     slow = [peer for peer in sorted(round_.offers.keys() & state.members) if state.members[peer].conduct.is_slow]
@@ -232,7 +232,7 @@ def _miss_less(state: RunState, round_: Round) -> None:
 
 
 def revoke(state: RunState, member: Member, reason: str) -> list[Command]:
-    """End the leases of a member's accumulator. The trainer starts another one (rule 11)."""
+    """End the leases of a member's accumulator. The trainer then starts another accumulator (rule 11)."""
     back = end_leases(state, member.accumulator)
     message = revoked(state, member.accumulator, reason)
     state.holders.pop(member.accumulator, None)

@@ -1,4 +1,4 @@
-"""The outline of the latest round, for display on pages. It is updated from the round's plan until the round ends."""
+"""The outline of the latest round, shown on the site's pages. It lasts from the plan to the end of the round."""
 
 from peer_agent.protocol.coordinator.state import Round, RunState
 from peer_agent.protocol.identifiers import PeerId
@@ -6,7 +6,7 @@ from peer_agent.protocol.plan import Participant, outline_of
 
 
 def begin_outline(state: RunState, round_: Round) -> None:
-    """Start the outline when a plan is made. Its duration is counted from the round's first attempt."""
+    """Start the outline of a newly planned attempt. The duration counts from the round's first attempt."""
     assert round_.plan is not None
     began_at = state.outline.began_at if state.outline is not None and round_.attempts > 1 else state.now
     state.outline = outline_of(
@@ -20,7 +20,7 @@ def begin_outline(state: RunState, round_: Round) -> None:
 
 
 def _participant(state: RunState, round_: Round, peer: PeerId) -> Participant:
-    """Return a peer's current names, or its names at the cut if it has left."""
+    """Return a peer's current person and machine names, or those at the cut if the peer has left."""
     member = state.members.get(peer)
     if member is not None:
         return Participant(member.person, member.machine, peer, member.role.value)

@@ -27,11 +27,11 @@ STRAGGLES = 6.0  # a straggler's own link takes more than this many times the co
 START_S = 0.2  # seconds from the plan to the first chunk
 FRAMING = 1.01  # factor on the time, for headers, leaves and TLS
 REDUCE_S = 20.0  # seconds beyond the planned time before a round without progress is void
-SLOW_ROUNDS = 5  # most times that these seconds double while rounds are void because nothing moved
+SLOW_ROUNDS = 5  # `REDUCE_S` doubles at most this many times while rounds are void because nothing moved
 
 
 def plan(state: RunState) -> list[Command]:
-    """Assign to the connected reducers all spans that no log keeper has yet. If there are no reducers, wait."""
+    """Assign all spans that no log keeper has yet to the connected reducers. If there are none, wait for one."""
     round_ = state.round
     assert round_ is not None
     look_at_reach(state)
@@ -51,7 +51,7 @@ def plan(state: RunState) -> list[Command]:
 
 
 def announce(plan: m.Plan, members: Iterable[Member]) -> Announce:
-    """Return the command that sends the whole plan to possible reducers and log keepers; others get their own slot."""
+    """Return the command that sends the whole plan to possible reducers and log keepers. Others get only their slot."""
     whole, parts = list[PeerId](), list[PeerId]()
     for member in members:
         (parts if member.trains and not member.is_reachable else whole).append(member.peer)
@@ -103,15 +103,16 @@ def _has_straggler(parties: Iterable[Party], down_bytes: float) -> bool:
 
 
 def _limits(dealt: Shares, judged: Shares) -> tuple[Limit, ...]:
-    """Return the limits on the planned shares, with those of the estimated links if these are slower than hoped."""
+    """Return the limits of the planned shares. If the estimated links are slower than hoped, add their limits."""
     return dealt.limits + (judged.limits if judged.duration_s > LONGER * dealt.duration_s else ())
 
 
 def _timing(state: RunState, least_s: float, limits: Iterable[Limit], *, has_straggler: bool) -> dict[str, float]:
-    """Return the plan's duration, and how strictly reducers enforce it.
+    """Return the plan's duration, how long reducers wait for late chunks, and the pace of the senders.
 
-    If a limiting link may be faster than estimated, senders run further ahead, and reducers wait as in a first round.
-    No sender slows down for a straggler. Reducers drop it after the other slots have waited for it.
+    If a limiting link may be faster than estimated, senders run further ahead of the plan, and reducers wait as long as
+    in a first round. If there is a straggler, no sender slows down for it. Reducers average without it after the usual
+    wait.
     """
     duration_s = least_s and START_S + FRAMING * least_s
     sigma = sigma_of(state, duration_s)
@@ -203,7 +204,10 @@ def upload_bps(state: RunState, member: Member, *, hope: float = 1.0) -> float:
 
 
 def tell_rates(state: RunState) -> Iterator[Command]:
-    """Send changed upload limits to members with a reserve, but not mere lower bounds, which would become permanent."""
+    """Send changed upload limits to members that reserve a part of their uplink.
+
+    Do not send mere lower bounds. A link that is limited to such a speed could never prove to be faster.
+    """
     for member in state.members.values():
         known = state.capacities.get((member.peer, "up"))
         if not member.reserve or known is None or (known.is_floor and not known.is_tried):

@@ -112,7 +112,7 @@ def _samples_per_token(round_: Round, slot: int, member: Member | None) -> Fract
 
 
 def _is_exact(state: RunState, round_: Round, included: Sequence[Included]) -> bool:
-    """Return True if all units are fresh and included in every chunk, and nothing is limited (rule 10)."""
+    """Return True if the update is exact (rule 10): all units are fresh and in every chunk, and nothing is limited."""
     complete = all(len(part.slots) == len(round_.slots) for part in included)
     fresh = all(done.base == state.step for offer in round_.offers.values() for done in offer.units)
     uniform = all(len(slot.weights) == 1 for slot in round_.slots)

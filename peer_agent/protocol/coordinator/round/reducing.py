@@ -54,7 +54,10 @@ def take_span(state: RunState, member: Member, done: m.SpanDone) -> list[Command
 
 
 def take_have(state: RunState, member: Member, have: m.Have) -> list[Command]:
-    """Record that a log keeper has a span's averages on its disk (rule 5), and what it found in them."""
+    """Record that a log keeper has a span's averages on its disk (rule 5).
+
+    If a relay's sum of squares differs from the reducer's, quarantine the reducer and average its spans again.
+    """
     round_ = open_round(state, have)
     planned = _planned(round_, have.span)
     if round_ is None or planned is None or not member.keeps_log:
@@ -133,14 +136,17 @@ def _gatherers(round_: Round) -> set[PeerId]:
 
 
 def gathered_root(round_: Round) -> bytes:
-    """Return the Merkle root over what reducers reported for all spans, in the order of the spans in the vector."""
+    """Return the Merkle root over the reducers' reports of all spans, sorted by the spans' positions in the vector."""
     assert round_.plan is not None
     spans = sorted(round_.plan.spans, key=lambda span: span.first)
     return root_of([Leaf(round_.done[span.span].root, round_.done[span.span].sum_squares) for span in spans])
 
 
 def commit_in_time(state: RunState) -> list[Command]:
-    """Commit if no second copy can come in time. At the deadline, quarantine reducers whose spans most peers lack."""
+    """Commit once no second copy can arrive in time.
+
+    At the deadline, quarantine the reducers whose spans neither a relay nor most people's machines have.
+    """
     round_ = state.round
     if state.phase is not Phase.REDUCE or round_ is None or round_.plan is None or round_.done_at is None:
         return []
@@ -173,7 +179,7 @@ def _is_sound(round_: Round, planned: m.PlannedSpan, done: m.SpanDone) -> bool:
 
 
 def _is_possible(state: RunState, round_: Round, reducer: PeerId, done: m.SpanDone) -> bool:
-    """Return True if everything that a reducer averaged is no larger than the offered norms' mean allows (rule 12).
+    """Return True if the norm of all the averages from a reducer is possible, given the offered norms (rule 12).
 
     Encoding adds at most `ERROR` of the norm, both now and in the error feedback from the last update.
     """
@@ -227,7 +233,7 @@ def replan(state: RunState) -> list[Command]:
     commands = [note, *plan(state)]
     for slot, entry in enumerate(round_.slots):
         if entry.peer not in state.members and slot not in round_.dropped and state.phase is Phase.REDUCE:
-            commands += drop(state, [slot], "was lost")  # it had sent all of the last attempt's chunks
+            commands += drop(state, [slot], "was lost")  # kept until now, because it had sent its whole gradient
     if state.phase is Phase.REDUCE and not has_quorum_without(state, round_, ()):
         commands += void(state, Why.TOO_FEW, "too few machines were left when a relay was lost")
     return commands
@@ -242,7 +248,7 @@ def awaits(state: RunState, peer: PeerId) -> bool:
 
 
 def without(state: RunState, peer: PeerId) -> list[Command]:
-    """Continue without a lost peer. Make a new plan if it reduces or keeps spans; otherwise, withdraw its offer."""
+    """Continue without a lost peer. If the peer reduces or keeps spans, make a new plan. If not, withdraw its offer."""
     round_ = state.round
     if round_ is None:
         return []
@@ -335,7 +341,7 @@ def _is_coming(state: RunState, round_: Round, slot: int) -> bool:
 
 
 def drop(state: RunState, slots: Sequence[int], why: str, *, is_own_doing: bool = False) -> list[Command]:
-    """Drop slots from the next open chunk on. If `is_own_doing`, quarantine their senders.
+    """Drop slots from the next open chunk on. If `is_own_doing` (the senders are to blame), quarantine the senders.
 
     Void the round if too few slots are left.
     """

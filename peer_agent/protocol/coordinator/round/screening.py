@@ -16,7 +16,7 @@ from peer_agent.protocol.coordinator.state import Round, RunState
 GROSS = 10.0  # times the typical norm; anything larger is a gross error
 STRANGER = 2.0  # times the typical norm and weight; replaces GROSS for people who are not trusted
 NEAR = 2.0  # a loss more than twice the typical one, or less than half of it, does not count in the update's loss
-FAR = 4.0  # the same factor for a loss that people are told about
+FAR = 4.0  # the same factor for a loss that the timeline reports
 
 Trusted = Collection[str] | None  # None: everyone
 
@@ -46,7 +46,7 @@ def scales_of(
 ) -> list[float]:
     """Return each offer's scale, limiting its norm to a multiple of the typical norm.
 
-    An offer with fewer tokens than typical may exceed that by the square root of the ratio, because it is noisier.
+    An offer with fewer tokens than typical is noisier. It may exceed this limit by the square root of the ratio.
     """
     norm, usual = _typical(persons, norms), _typical(persons, tokens)
     bounds = [
@@ -59,7 +59,7 @@ def scales_of(
 def weights_of(
     persons: Sequence[str], offered: Sequence[tuple[m.Weight, ...]], trusted: Trusted = None
 ) -> list[tuple[m.Weight, ...]]:
-    """Return each offer's weights in the average. A stranger's offers together weigh at most twice the typical."""
+    """Return each offer's weights in the average. A stranger's offers weigh at most twice the median person's."""
     total = Counter[str]()
     for person, weights in zip(persons, offered, strict=True):
         total[person] += max(weight.tokens for weight in weights)
@@ -100,10 +100,10 @@ def loss_of(state: RunState, round_: Round) -> float:
 
 
 def doubt_losses(state: RunState, round_: Round) -> list[Command]:
-    """Tell people whose loss is impossible given everyone else's."""
+    """Report on the timeline which people state a loss that is implausible given everyone else's."""
     said = _said(round_)
     if len(said) < 3:
-        return []  # there is no telling which of two is wrong
+        return []  # of two people, either may be wrong
     typical = _typical_loss(state, said)
     text = "{} says a loss of {:.3g} where {:.3g} is typical; it does not count in the curve"
     return [
@@ -124,7 +124,7 @@ def _said(round_: Round) -> dict[str, tuple[float, int]]:
 
 
 def _typical_loss(state: RunState, said: Mapping[str, tuple[float, int]]) -> float:
-    """Return the median over people of the mean loss. Between two people, the last update's loss decides."""
+    """Return the median over people of the mean loss. With only two people, include the last update's loss."""
     means = [loss / tokens for loss, tokens in said.values()]
     if len(means) == 2 and state.loss is not None:
         means.append(state.loss)

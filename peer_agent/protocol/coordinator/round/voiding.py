@@ -50,7 +50,7 @@ def void(state: RunState, why: Why, text: str, names: tuple[str, ...] = ()) -> l
 
 
 def repeat_void(state: RunState) -> list[Command]:
-    """Resend the void to any of the round's peers that have delivered nothing since, in case they missed it."""
+    """Resend the Void message to those of the round's peers that have delivered nothing since, in case it was lost."""
     if state.round is not None or state.voided is None or state.now < state.voided_again_at:
         return []
     peers = tuple(sorted(state.voided_for.intersection(state.members)))

@@ -13,7 +13,7 @@ FIRST_S = 5.0  # seconds to wait if no earlier delay is known
 LONGEST_S = 60.0
 LEAST_S = 1.0
 SPREAD = 6  # the wait is this many median absolute deviations above the median
-PLANNED = 1.5  # times the plan's time, by when averages have reached every peer
+PLANNED = 1.5  # averages have reached every peer after this many times the plan's duration
 
 
 def usual_wait_s(delays: Collection[float], least_s: float) -> float:
@@ -41,7 +41,7 @@ def await_replicas(state: RunState, round_: Round) -> None:
 
 
 def await_return(state: RunState) -> None:
-    """After a restart, wait for the last update's trainers, so that no round begins with only some of them."""
+    """Wait for the last update's trainers after the host restarts, so that no round begins with only some of them."""
     state.applying_until = state.now + FIRST_S if state.applying else 0.0
 
 

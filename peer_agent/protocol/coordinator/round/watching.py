@@ -98,7 +98,7 @@ def _not_begun(round_: Round) -> Iterator[int]:
 
 
 def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[PeerId]:
-    """Return reducers that have stopped, or too many of whose slots have, if other reducers can take over.
+    """Return the reducers to replace: they, or too many of their slots, have stopped, and others can take over.
 
     The time limit depends on the plan's duration or on the other reducers' times. If no reducer has finished, the limit
     is a guess. The last reducer stays until the deadline, because a slow reducer is better than none.
@@ -124,7 +124,10 @@ def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[Pee
 
 
 def _silent(state: RunState, round_: Round, reducers: set[PeerId]) -> set[int]:
-    """Return slots of silent reducers whose own gradients stopped when their reports did: no more chunks will come."""
+    """Return the slots of silent reducers that also stopped sending their own gradients when their reports stopped.
+
+    No more chunks of these slots will arrive.
+    """
     silent = set()
     for slot in (number for number, entry in enumerate(round_.slots) if entry.peer in reducers):
         heard_at = round_.reported.get(round_.slots[slot].peer, round_.planned_at)
@@ -142,7 +145,7 @@ def _spared(state: RunState, round_: Round, slots: set[int]) -> list[int]:
 
 
 def _has_all(round_: Round, reducer: PeerId) -> bool:
-    """Return True if a reducer is waiting for no more chunks. If it is stuck, its process or disk has stopped."""
+    """Return True if a reducer has all its chunks. If such a reducer is stuck, its process or disk has stopped."""
     slots, expected = round_.progress.get(reducer, {}), chunks_of(round_)[reducer]
     wanted = [slot for slot in range(len(round_.slots)) if slot not in round_.dropped]
     return all(slot in slots and slots[slot].chunks >= expected for slot in wanted)
@@ -155,19 +158,22 @@ def _is_mute(state: RunState, round_: Round, reducer: PeerId) -> bool:
 
 
 def _behind_their_senders(round_: Round) -> set[PeerId]:
-    """Return reducers that receive nothing while their unfinished senders serve others, if the plan has deadlines."""
+    """Return reducers that receive nothing while their unfinished senders keep sending to other reducers.
+
+    Return none if the plan has no deadlines.
+    """
     return {reducer for reducer in open_at(round_) if 0 < _standing_s(round_, {reducer}) <= _ahead_s(round_, reducer)}
 
 
 def _standing_s(round_: Round, reducers: set[PeerId]) -> float:
-    """Return how many seconds these reducers may go without receiving anything, or 0 without deadlines."""
+    """Return how many seconds these reducers may receive nothing, or 0 if the plan has no deadlines."""
     if round_.plan is None or not round_.plan.sigma or not reducers:
         return 0.0
     return max(HEARD_S, waiting_s(round_.plan), *(_still_s(round_, peer) for peer in reducers))
 
 
 def _still_s(round_: Round, reducer: PeerId) -> float:
-    """Return how many seconds a slot may pause between two batches, or 0 without deadlines."""
+    """Return how many seconds a slot may pause between two batches to a reducer, or 0 if the plan has no deadlines."""
     if round_.plan is None or not round_.plan.sigma:
         return 0.0
     batch = batch_chunks({slot.codec for slot in round_.slots}, round_.plan.chunk_elements)
@@ -175,7 +181,7 @@ def _still_s(round_: Round, reducer: PeerId) -> float:
 
 
 def _ahead_s(round_: Round, reducer: PeerId) -> float:
-    """Return how many seconds a reducer's unfinished senders kept sending to others after its last chunk arrived."""
+    """Return how many seconds a reducer's unfinished senders kept sending to others after it last received a chunk."""
     expected, here = chunks_of(round_)[reducer], round_.progress.get(reducer, {})
     slots = set(range(len(round_.slots))) - round_.dropped
     unfinished = {slot for slot in slots if slot not in here or here[slot].chunks < expected}
@@ -199,7 +205,7 @@ def _least_s(state: RunState, round_: Round) -> float:
 def _stalled(state: RunState, round_: Round) -> Iterator[tuple[PeerId, int]]:
     """Yield each stalled slot with the reducer reporting it. The time limit depends on the other slots' pace.
 
-    A reducer that receives nothing from any slot blames no slot.
+    If a reducer receives nothing from any slot, none of its slots counts as stalled.
     """
     for reducer, expected in chunks_of(round_).items():
         least_s = max(_least_s(state, round_), _still_s(round_, reducer))
@@ -213,8 +219,8 @@ def _stalled(state: RunState, round_: Round) -> Iterator[tuple[PeerId, int]]:
 def _slow(state: RunState, round_: Round) -> Iterator[int]:
     """Yield unfinished slots once the finished ones have waited for four times their own sending time.
 
-    If the finished slots lack a quorum, dropping the others would void the round, so wait until the finished ones could
-    compute another batch.
+    If the finished slots lack a quorum, dropping the others would void the round. In that case, wait until the other
+    machines could have computed a new batch.
     """
     for reducer, expected in chunks_of(round_).items():
         slots = {slot: at for slot, at in round_.progress.get(reducer, {}).items() if slot not in round_.dropped}

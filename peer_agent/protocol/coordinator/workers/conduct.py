@@ -12,7 +12,7 @@ from peer_agent.protocol.coordinator.state import Conduct, Member, Phase, Round,
 from peer_agent.protocol.identifiers import PeerId
 
 SILENT_S = 30.0  # minimum seconds of work without a delivery before a machine is silent (or 3 usual unit times)
-NEWCOMER_S = 600.0  # the same before a first delivery, as the machine may be compiling
+NEWCOMER_S = 600.0  # the same before a first delivery, because the machine may be compiling
 AMNESTY_S = 2.0  # seconds after a void round before quarantines may be suspended again, doubling each time
 PATIENCE = 3.0  # a unit or batch takes too long after this many times its usual time
 FIRST_LIFT_S = 30.0  # seconds before quotas are suspended if no usual time is known
@@ -40,7 +40,7 @@ def discount(state: RunState, member: Member) -> None:
 
 
 def recount_all(state: RunState) -> None:
-    """Recount all trainers after the start or end of a round, since it affects all of them."""
+    """Recount all trainers after a round has started or ended, because this affects all of them."""
     for member in state.members.values():
         if member.trains:
             recount(state, member)
@@ -173,7 +173,7 @@ def missed(state: RunState, conduct: Conduct) -> None:
 
 
 def was_late(state: RunState, conduct: Conduct, *, is_coming: bool) -> None:
-    """Quarantine a machine with a late gradient for one round. `is_coming`: only the link delayed the gradient."""
+    """Quarantine a machine for one round because its gradient was late. `is_coming`: the gradient is still arriving."""
     conduct.owes, conduct.is_slow = True, is_coming
     _send_out(state, conduct, 1)
 
@@ -185,7 +185,7 @@ def struck(state: RunState, conduct: Conduct) -> None:
 
 
 def lied(state: RunState, conduct: Conduct) -> None:
-    """Quarantine a machine for the longest time, because its report about averages has been proven false."""
+    """Quarantine a machine for the maximum time, because its report about averages has been proven false."""
     conduct.strikes = max(conduct.strikes, len(OUT) - 1)
     struck(state, conduct)
 
@@ -234,14 +234,20 @@ def is_close(state: RunState, member: Member) -> bool:
 
 
 def _takes_too_long(state: RunState, pace: float, whole: float) -> bool:
-    """Return True if a batch at this pace takes over three times the usual time (before the first: pace `whole`)."""
+    """Return True if a batch at this pace takes over three times the usual time.
+
+    Before the first batch, the usual time is the time at pace `whole`.
+    """
     batch = state.recipe.target_batch
     usual = usual_s(state) or (batch / whole if whole else 0.0)
     return batch > pace * PATIENCE * usual
 
 
 def remake_s(state: RunState, round_: Round, slots: Collection[int]) -> float:
-    """Return how long a new batch takes without these slots' machines, or infinity if the round needs them."""
+    """Return how many seconds the other machines need to fill a batch without these slots' machines.
+
+    Return infinity if that takes too long, so that the round has to wait for these slots.
+    """
     slow = {round_.slots[slot].peer for slot in slots}
     paces = {peer: conduct.pace for peer, conduct in _working(state).items() if not _is_out(state, conduct)}
     others = sum(pace for peer, pace in paces.items() if peer not in slow)

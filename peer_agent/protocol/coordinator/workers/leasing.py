@@ -9,10 +9,10 @@ from peer_agent.protocol.coordinator.state import Member, RunState
 from peer_agent.protocol.coordinator.workers.conduct import for_later, is_asked, is_close, is_counted, pace_now, recount
 from peer_agent.protocol.log.records import Unit
 
-HEADROOM = 1.25  # times its share: a trainer pauses once its accumulator contains this much work
+HEADROOM = 1.25  # a trainer pauses once its accumulator contains this many times its share
 AHEAD = 2.0  # rounds for which units are leased in advance
 GROWTH = 2.0  # a share is at most this many times the machine's largest part of an update, or an equal share
-LOOKS = 4  # most checks of the marks per batch that change nothing, as each visits all members
+LOOKS = 4  # most checks of the marks per batch that change nothing, because each check visits all members
 MARKED = 4  # rounds of units below the marks, which are raised at half of that
 HELLO_S = 5.0  # seconds without leases for a peer after a hello request
 
@@ -40,7 +40,10 @@ def deal(state: RunState) -> None:
 
 
 def _limited(state: RunState, paced: Sequence[Member], batch: float, equal: float) -> list[tuple[Member, float]]:
-    """Return shares proportional to pace, capped by what each machine has proven. Other machines take the excess."""
+    """Return shares proportional to pace. Other machines take what exceeds a machine's limit.
+
+    The limit is `GROWTH` times the most that the machine has contributed to an update, or `equal` if that is more.
+    """
     limits = {member.peer: max(equal, GROWTH * member.conduct.proven) for member in paced}
     paces = {member.peer: pace_now(state, member.conduct) for member in paced}
     order = sorted(paced, key=lambda member: (limits[member.peer] / paces[member.peer], member.peer))

@@ -12,7 +12,7 @@ from peer_agent.protocol.messages import Offer
 
 
 def end_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit] | None = None) -> int:
-    """End an accumulator's leases, or only those on the given units. Return how many samples came back at once."""
+    """End an accumulator's leases, or only those on the given units. Return how many samples enter the pool at once."""
     return state.leases.take_back(accumulator, _ending(state, accumulator, units))
 
 
@@ -25,7 +25,8 @@ def fail_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Uni
 def _ending(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit] | None) -> set[Unit]:
     """Return the leases that can end now. If the round has no plan yet, withdraw the offer that contains them.
 
-    An update may still include units in the open plan. Units that it leaves out return to the pool after the round.
+    The leases on units in the open plan last until the round ends, because the update may still include these units.
+    Units that the update leaves out then return to the pool.
     """
     held = state.leases.held.get(accumulator, set())
     ending = set(held) if units is None else held.intersection(units)

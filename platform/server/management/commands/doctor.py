@@ -20,7 +20,7 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def handle(self, **_: Any) -> None:
-        """Run all checks, using the public address of the site if it is running."""
+        """Run all checks. If the site is running, use the public address that it has announced."""
         for name, value in public_settings(announced_url() or settings.PUBLIC_URL).items():
             setattr(settings, name, value)
         found = health.look(health.CHECKS, patience_s=health.LIMIT_S)

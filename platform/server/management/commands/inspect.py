@@ -1,4 +1,4 @@
-"""`manage.py inspect FILE…`: show what a run would learn from files, without needing a run, database or site."""
+"""`manage.py inspect FILE…`: show what a run would learn from files. No run, database or running site is needed."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,10 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="print only the JSON object")
 
     def handle(self, *_: Any, **options: Any) -> None:
-        """Print the verdict. Raises SystemExit with status 1, or 2 if a file is missing."""
+        """Print the verdict on the files.
+
+        Raises SystemExit with status 1 if there is a question or a refusal, or 2 if a file is missing.
+        """
         missing = [str(path) for path in options["files"] if not path.exists()]
         if missing:
             self.stderr.write(f"There is no file {missing[0]}.")

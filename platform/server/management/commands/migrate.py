@@ -18,8 +18,8 @@ LOCK = 0x6D68  # PostgreSQL's advisory lock that a process holds while it applie
 class Command(migrate.Command):
     """Django's `migrate`, with two differences if no app is named.
 
-    It creates the tables of an empty SQLite database directly. On PostgreSQL, it applies only the migrations that other
-    running versions can live with.
+    It creates the tables of an empty SQLite database directly. On PostgreSQL, it applies only migrations that are
+    compatible with other versions of the site that are still running.
     """
 
     def handle(self, *arguments: Any, **options: Any) -> None:
@@ -37,7 +37,7 @@ class Command(migrate.Command):
     def _apply_pending(self, *arguments: Any, **options: Any) -> None:
         now, waiting, versions = pending()
         if waiting:
-            for app, name in dict(now).items():  # the last one of each app
+            for app, name in dict(now).items():  # the last migration of each app
                 super().handle(*arguments, **{**options, "app_label": app, "migration_name": name})
             self.stdout.write(WAITING.format(number=len(waiting), versions=", ".join(versions)))
         else:
@@ -46,7 +46,8 @@ class Command(migrate.Command):
     def _create_all(self) -> None:
         """Create the tables of all models, and record every migration as applied.
 
-        This takes a tenth of the time of the migrations, which change only rows and tables that do not exist yet.
+        This takes a tenth of the time that the migrations would. It suits only an empty database, which has no rows or
+        older tables for them to change.
         """
         loader = MigrationLoader(connection)
         connection.disable_constraint_checking()
@@ -63,9 +64,10 @@ class Command(migrate.Command):
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Wait until no other process applies migrations, and lift the statement timeout, since a large table takes long.
+    """Wait until no other process is applying migrations, then keep others from doing so during a `with` block.
 
-    The lock timeout stays for the migrations, because every other query would queue behind a blocked one.
+    The statement timeout is off during the block, because changing a large table takes long. The lock timeout still
+    applies, because all other queries would queue behind a blocked migration.
     """
     with connection.cursor() as cursor:
         cursor.execute("SET statement_timeout = 0; SET lock_timeout = 0")

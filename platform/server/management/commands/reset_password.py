@@ -19,7 +19,10 @@ class Command(BaseCommand):
         parser.add_argument("name", help="the person's name on this site")
 
     def handle(self, **options: Any) -> None:
-        """Print a link for setting a new password. Raises Problem E331, E332."""
+        """Print a link for setting a new password.
+
+        Raises Problem E331 if there is no account with this name, or E332 if the account is closed.
+        """
         site = announced_url() or settings.PUBLIC_URL
         path = reset_path(username=options["name"])
         self.stdout.write(f"{site}{path}")

@@ -13,7 +13,7 @@ from server.backups import missing_in_bucket, restore
 
 
 class Command(BaseCommand):
-    """Restores a backup and says what happens next. On a Problem, exits with status 1."""
+    """Restores a backup and prints what to expect next. On a Problem, exits with status 1."""
 
     help = "Restore the database, keys and files from a backup, while the site is stopped."
 

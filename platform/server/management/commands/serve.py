@@ -55,7 +55,11 @@ class Command(BaseCommand):
         parser.add_argument("--no-relay", action="store_true", help="leave averaging to relays of their own")
 
     def handle(self, **options: Any) -> None:
-        """Serve until a stop signal arrives. Raises Problem E334, E401, E404, E405, E418."""
+        """Serve until a stop signal arrives.
+
+        Raises Problem E334 if the public address needs encryption, E401 if a port is taken, E404 if another process
+        uses the data folder, E405 if a setting is invalid, or E418 if a newer version has changed the database.
+        """
         check_parts(options)
         os.umask(0o077)  # only this account can read tables, texts and logs, as with keys
         data = Path(settings.DATA)
@@ -126,7 +130,10 @@ def announced(place: Place, url: str) -> Iterator[Announcement]:
 
 
 def public_address(asked: str, inner: str) -> str:
-    """Return the public address: from the command line, else the environment, else the socket. Raises Problem E405."""
+    """Return the site's public address: the option `asked`, else MANYHANDS_PUBLIC_URL, else `inner`.
+
+    Raises Problem E405 if the address is invalid.
+    """
     return environment.address("--public-url", asked or environment.text("MANYHANDS_PUBLIC_URL") or inner, environ={})
 
 
@@ -143,7 +150,7 @@ def check_parts(options: Mapping[str, Any]) -> None:
 
 
 class RelayPlace(NamedTuple):
-    """Where the relay gets its connections: at a port of its own, or `at_door` from site processes."""
+    """The place where the relay accepts connections: its own port or, if `at_door`, a socket used by site processes."""
 
     host: str
     port: int
@@ -152,10 +159,10 @@ class RelayPlace(NamedTuple):
 
 
 def relay_place(place: Place, public: str, host: str, asked: int | None) -> RelayPlace:
-    """Return where the relay accepts connections.
+    """Return the place where the relay accepts connections.
 
-    This is the site's own port, or a separate port if one was requested or the operating system cannot pass sockets
-    between processes.
+    They normally arrive at the site's own port. The relay gets a separate port if one was requested, or if this system
+    cannot pass connections between processes.
     """
     if asked is None and can_pass(place):
         return RelayPlace("", 0, address_behind(public, place), at_door=True)

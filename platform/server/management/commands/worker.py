@@ -18,7 +18,7 @@ from server.worker import running_worker
 
 
 class Command(BaseCommand):
-    """Does the site's jobs, using the site's files and tables."""
+    """Does the site's background jobs, using the site's data folder and database."""
 
     help = "Do the site's background work: texts, first parameters, replays, releases."
 
@@ -26,7 +26,7 @@ class Command(BaseCommand):
         parser.add_argument("--attached", action="store_true", help="leave when standard input ends")
 
     def handle(self, **options: Any) -> None:
-        """Do jobs until a stop signal arrives. Raises Problem E405."""
+        """Do jobs until a stop signal arrives. Raises Problem E405 if REDIS_URL or the metrics address is unusable."""
         if not settings.REDIS_URL:
             reason = "it is empty, but the site's processes wake the worker through it"
             raise Problem.of("E405", name="REDIS_URL", reason=reason)
@@ -40,7 +40,7 @@ class Command(BaseCommand):
             asyncio.run(self._wait(attached=options["attached"]))
 
     async def _wait(self, *, attached: bool) -> None:
-        """Wait until a stop is requested."""
+        """Wait until a signal requests a stop or, if `attached`, until standard input ends."""
         stop = asyncio.Event()
         stop_on_signals(stop)
         self.stdout.write("The worker is ready. Ctrl-C stops it.")

@@ -47,7 +47,10 @@ def approve(request: HttpRequest) -> HttpResponse:
 
 
 def _request_behind(request: HttpRequest, typed: str) -> DeviceRequest:
-    """Return the request that a typed code belongs to. Rate-limits wrong codes only. Raises Problem E223, E224."""
+    """Return the request that a typed code belongs to.
+
+    Raises Problem E224 if no request has this code, or E223 if the user has typed too many wrong codes.
+    """
     who = rate_limits.person(request)
     rate_limits.spend(GUESSES, who)
     asked = devices.find_request(typed)
@@ -58,7 +61,11 @@ def _request_behind(request: HttpRequest, typed: str) -> DeviceRequest:
 
 
 def _take_answer(request: HttpRequest, asked: DeviceRequest, now: datetime) -> HttpResponse:
-    """Store the answer and show the result. Raises Problem E225, E226, E127."""
+    """Store the user's answer to a machine's request, and show the result.
+
+    Raises Problem E225 if the request has expired, E226 if someone else has answered it, or E127 if only an operator
+    may approve it.
+    """
     answer = ANSWERS.get(request.POST.get("answer", ""))
     if answer is not None:
         devices.answer_request(request=asked, person=person_in(request), approve=answer, now=now)

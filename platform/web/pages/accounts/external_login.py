@@ -1,4 +1,4 @@
-"""Login through another site. allauth talks to that site; this module finds the matching person on this one."""
+"""Login through another site. allauth talks to that site; this module finds the user's account on this site."""
 
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -31,10 +31,10 @@ from web.http.requester import address_of
 from web.pages.accounts.forms import NameForm
 
 CONNECT = "connect"  # allauth's name for adding a login to a logged-in user's account
-MARK_S = 3600  # how long links work; older account pages must be reloaded
+MARK_S = 3600  # seconds that links for connecting a login work; older account pages must be reloaded
 PENDING = "outside"  # session key for a newcomer yet to choose a name
 COUNTED = "log-ins by another site"
-MALFORMED = (AttributeError, KeyError, TypeError, ValueError)  # Any: the other site's response may have any form
+MALFORMED = (AttributeError, KeyError, TypeError, ValueError)  # from a response that has another form
 
 
 class LoginProvider(NamedTuple):
@@ -51,7 +51,7 @@ class Connection(NamedTuple):
 
 
 class Newcomer(NamedTuple):
-    """Someone known to the other site but not to this one."""
+    """A person whom the other site has identified, but who has no account on this site yet."""
 
     provider: str
     uid: str
@@ -65,7 +65,7 @@ def login_providers() -> list[LoginProvider]:
 
 
 def connections(person: Person) -> list[Connection]:
-    """Return the logins that a user can connect, and those already connected even if they are no longer offered."""
+    """Return the external logins that a user can connect, and those already connected, even if no longer offered."""
     names = {provider.provider: provider.name for provider in login_providers()}
     known = external_logins.connected(person)
     shown = {**names, **{provider: names.get(provider, provider) for provider in known}}

@@ -61,7 +61,7 @@ def log_out(request: HttpRequest) -> HttpResponse:
 
 
 def after_login(request: HttpRequest) -> str:
-    """Return where a login leads: to the requested address, or to the front page if that is on another site."""
+    """Return the address to open after a login: the requested one, or the front page if that is not on this site."""
     wanted = request.POST.get("next") or request.GET.get("next") or ""
     is_here = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, require_https=request.is_secure())
     return wanted if is_here else "web:runs"
@@ -74,7 +74,7 @@ def operator_secret() -> str:
 
 @require_http_methods(["GET", "POST"])
 def first_operator(request: HttpRequest, secret: str) -> HttpResponse:
-    """Create the site's first operator. The link no longer works after that."""
+    """Let the holder of the secret link create the site's first operator. Afterwards, the link returns status 404."""
     if has_operator() or not secrets.compare_digest(secret.encode(), operator_secret().encode()):
         raise Http404
     form = SignUpForm(request.POST or None)

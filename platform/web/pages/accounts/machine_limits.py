@@ -42,7 +42,7 @@ NO_LIMIT = gettext_lazy("no limit")
 
 
 def _number(label: Any, help_text: Any = "", *, most: float, least: float = 1, empty: Any = NO_LIMIT) -> forms.Field:
-    """Return an optional number field, which accepts fractions if `least` is a float. An unset one shows `empty`."""
+    """Return an optional number field. It accepts fractions if `least` is a float, and shows `empty` if unset."""
     kind = forms.FloatField if isinstance(least, float) else forms.IntegerField
     widget = forms.NumberInput(attrs={"placeholder": empty})
     return kind(label=label, help_text=help_text, min_value=least, max_value=most, required=False, widget=widget)
@@ -105,7 +105,7 @@ class LimitsForm(forms.Form):
         return (self[name] for name in EVERY_DAY)
 
     def differs(self) -> bool:
-        """Return True if any day has hours of its own, even invalid ones."""
+        """Return True if hours were entered for a particular day of the week, even invalid ones."""
         return any(end.value() or end.errors for _name, *ends in self.days() for end in ends)
 
     def days(self) -> Iterator[tuple[str, forms.BoundField, forms.BoundField]]:
@@ -151,7 +151,7 @@ class LimitsForm(forms.Form):
                 yield Hours(day, 60 * first.hour + first.minute, end or DAY_MINUTES)
 
     def limits(self) -> OwnerLimits:
-        """Return a valid form's limits as the protocol's struct."""
+        """Return the limits entered in a valid form, as the struct that the site sends to the machine."""
         given = self.cleaned_data
         return OwnerLimits(
             threads=given["threads"] or 0,
@@ -169,7 +169,7 @@ class LimitsForm(forms.Form):
 
 
 def filled_in(limits: OwnerLimits) -> dict[str, Any]:
-    """Return the values that the form shows for existing limits."""
+    """Return the form's initial values for the limits that are set now."""
     shown: dict[str, Any] = {
         "threads": limits.threads or None,
         "duty_percent": limits.duty_percent if limits.duty_percent < 100 else None,

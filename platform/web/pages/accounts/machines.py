@@ -50,7 +50,7 @@ PAUSE_CHOICES = (  # the form field's values and their names
 )
 SLUG = re.compile(r"[-a-z0-9_]{1,80}")
 MOST_CHOICES = 50  # most runs offered for a machine to move to
-MOST_RUNS = 500  # most runs searched for a machine, newest first
+MOST_RUNS = 500  # most runs in which the user's machines are searched for, newest first
 
 
 # Each machine's current work and past contributions
@@ -93,7 +93,7 @@ class OwnMachine(NamedTuple):
 
     @property
     def used(self) -> str:
-        """Text on how much electricity and upload the machine reports for its run, or "" if that is little."""
+        """Text on the electricity and upload used by the machine in its run, or "" if it reports no electricity."""
         report = self.control.report
         if report is None or not report.energy_wh:
             return ""
@@ -189,7 +189,7 @@ def machine_list(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def change_machine(request: HttpRequest, machine_id: UUID) -> HttpResponse:
-    """Rename, pause, move, revoke or restore one of the user's machines."""
+    """Rename, pause, resume, move, revoke or restore one of the user's machines, or let it finish and leave."""
     machine = selectors.machine_of(person_in(request), machine_id)
     if machine is None:
         raise Http404
@@ -212,7 +212,7 @@ def change_machine(request: HttpRequest, machine_id: UUID) -> HttpResponse:
 def _asked(form: QueryDict) -> Callable[[Instructions], Instructions] | None:
     """Return the change to a machine's instructions that a form requests, or None if it requests something else.
 
-    A run's slug is not checked here: the machine itself reports an unknown run.
+    The run that a slug names is not looked up: the machine itself reports an unknown run.
     """
     if "pause" in form or "resume" in form:
         length_s = PAUSES.get(form.get("pause", ""), 0)

@@ -157,7 +157,10 @@ def _test(request: HttpRequest, way: Way) -> HttpResponse:
 @never_cache
 @require_safe
 def for_browser(request: HttpRequest) -> HttpResponse:
-    """Return notices for the user's open pages. `wanted` is false if the user wants no notices in the browser."""
+    """Return the notices to show on the user's open pages, as JSON.
+
+    `wanted` is false if the user is not logged in or wants no notices in the browser.
+    """
     if not request.user.is_authenticated:
         return JsonResponse({"wanted": False, "notices": []})
     person = person_in(request)
@@ -175,7 +178,10 @@ def _told(notice: Notice) -> dict[str, Any]:
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
-    """Confirm an address through the link sent to it. The user must press a button, since mail scanners open links."""
+    """Handle the link that confirms an e-mail address.
+
+    Only a POST confirms it, so the user must press a button: mail scanners open links on their own.
+    """
     try:
         mailbox = services.confirmable(token=token)
         if request.method == "POST":

@@ -50,7 +50,7 @@ DIGITS, GROUP = 16, 4  # digits shown of a digest, in groups
 @looks
 @require_safe
 def person_page(request: HttpRequest, name: str) -> HttpResponse:
-    """Show a person's contributions. On their own page, people see more runs than others do."""
+    """Show a person's contributions. The person themselves also sees runs that are not listed for others."""
     person = person_or_404(request, name)
     given, today = contributions(person, request.user), day_of(timezone.now())
     facts = {
@@ -101,7 +101,10 @@ def rounds_page(request: HttpRequest, name: str, slug: str) -> HttpResponse:
 @looks
 @require_safe
 def certificate(request: HttpRequest, name: str) -> HttpResponse:
-    """Show a certificate of the work in the run `?run=`, by default the one with the most samples. List other runs."""
+    """Show a certificate of a person's work in the run `?run=`, by default their run with the most samples.
+
+    The certificate also lists the person's other runs.
+    """
     person = person_or_404(request, name)
     given = contributions(person, request.user)
     if not given.runs:
@@ -165,7 +168,10 @@ def _grouped(digest: str) -> str:
 @looks
 @require_safe
 def preview_image(request: HttpRequest, name: str) -> HttpResponse:
-    """Return the preview image for a person's page: figures, and the name if the font can draw it."""
+    """Return the preview image for a person's page: their samples and models, and the name if the font can draw it.
+
+    The figures count only runs that everyone may see.
+    """
     person = person_or_404(request, name)
     given = contributions(person, None)
     unit = "samples" if given.samples != 1 else "sample"
@@ -189,7 +195,7 @@ def show_page(request: HttpRequest) -> HttpResponse:
 
 
 def person_or_404(request: HttpRequest, name: str) -> Person:
-    """Return the person whose page this is. Raises Http404 if there is none or the viewer may not see the page."""
+    """Return the person with this name. Raises Http404 if there is none or the viewer may not see their page."""
     person = person_with_page(name, viewer=request.user)
     if person is None:
         raise Http404
@@ -231,7 +237,7 @@ def drawn(figure: str, unit: str, below: str, name: str) -> bytes:
 
 
 def days_of(by_day: Mapping[int, int], today: int, tint: int) -> dict[str, Any]:
-    """Return the drawing of the days, the dates at either end, and a sentence about it."""
+    """Return a drawing of the contributions by day, its first and last date, and a sentence that sums it up."""
     given, words, first = per_day(by_day, today), summary(by_day, today), first_day(by_day, today)
     last = first + max(len(given), strokes.FIRST_DAYS) - 1
     drawing = strokes.days(given, tint, words)
@@ -247,7 +253,10 @@ def per_day(by_day: Mapping[int, int], today: int) -> Sequence[int]:
 
 
 def first_day(by_day: Mapping[int, int], today: int) -> int:
-    """Return the first day to draw: the day of the first samples if recent, or else a Monday half a year ago."""
+    """Return the first day to draw: a Monday half a year ago or, for a newcomer, the day of their first samples.
+
+    Newcomers are people whose first samples came in the last `FIRST_DAYS` days.
+    """
     begun = min(by_day, default=0)
     return begun if today - strokes.FIRST_DAYS < begun <= today else _half_a_year_before(today)
 

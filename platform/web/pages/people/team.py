@@ -134,7 +134,7 @@ def remove(request: HttpRequest, slug: str, name: str) -> HttpResponse:
 
 
 def _led(request: HttpRequest, slug: str) -> Team:
-    """Return the team. Raises PermissionDenied unless the requester leads the team."""
+    """Return the team with this slug. Raises PermissionDenied unless the requester leads it."""
     team = get_object_or_404(Team, slug=slug)
     if team.leader_id != person_in(request).pk:
         raise PermissionDenied(_("Only the team's leader can do this. Nothing was changed."))

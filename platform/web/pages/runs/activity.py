@@ -1,4 +1,4 @@
-"""A run's activity by kind, as a page and as RSS. Also the record of what people did in their roles."""
+"""A run's activity, as a page and as RSS. Also the managers' page that lists what people did in their roles."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -28,8 +28,8 @@ from web.http.requester import run_or_404
 from web.pages.runs.milestones import KINDS, Milestone, milestones_of
 from web.run_picture import card_sentences
 
-PAGE, FEED = 100, 50  # in lines
-MILESTONE, MILESTONES = "milestone", "milestones"  # the kind of these lines, and the filter for them
+PAGE, FEED = 100, 50  # most lines on a page and in the feed
+MILESTONE, MILESTONES = "milestone", "milestones"  # the kind of the milestones' lines, and the filter that shows them
 NAMES = {
     "": pgettext_lazy("activity", "All"),
     MILESTONES: pgettext_lazy("activity", "Milestones"),
@@ -45,7 +45,7 @@ STEP_OF = re.compile(r"step ([\d,]+):")  # how lines about steps begin
 
 
 class Told(NamedTuple):
-    """A line on the page. If it stands for several steps, `steps` has their lines, latest first."""
+    """A line on the page. If it is about one or more steps, `steps` has their lines, latest first."""
 
     at: datetime
     kind: str
@@ -58,7 +58,7 @@ class Told(NamedTuple):
 
 @require_safe
 def activity_page(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show lines of the timeline, of one kind or all kinds. The page of all kinds also shows the milestones."""
+    """Show a run's timeline, or only the kind of lines that `?show=` names. The full timeline includes milestones."""
     run = run_or_404(access_run, request, slug)
     asked = request.GET.get("show", "")
     show = asked if asked in NAMES else ""
@@ -82,7 +82,10 @@ def activity_page(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def _on_page(reached: Sequence[Milestone], run: Run, request: HttpRequest, found: Older) -> list[Milestone]:
-    """Return the milestones in the period that this part of the timeline covers. The last part has all earlier ones."""
+    """Return the milestones in the period that the shown part of the timeline covers.
+
+    The oldest part also has all earlier milestones.
+    """
     said = request.GET.get("before", "")
     newer = run.activity.filter(pk=int(said)).values_list("at", flat=True).first() if BEFORE.fullmatch(said) else None
     if not found.rows and said:
@@ -171,7 +174,10 @@ def _printed(text: str) -> str:
 
 
 class Line(NamedTuple):
-    """A line of the record. With `is_subject`, the sentence is `who` followed by `what`; otherwise, just `what`."""
+    """A line about something that a person did in their role.
+
+    With `is_subject`, the sentence is `who` followed by `what`; otherwise, just `what`.
+    """
 
     at: datetime
     who: str
@@ -192,7 +198,7 @@ def trail_page(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def line_of(action: ActivityLine) -> Line:
-    """Return an action as a line of the record. Unlike the timeline, it names operators."""
+    """Return the line about an action on the managers' page. Unlike the public timeline, it names operators."""
     who, role = _name_of(action.by), action.get_by_role_display()
     for name in (who, AN_OPERATOR):
         if action.text.lower().startswith(f"{name.lower()} "):

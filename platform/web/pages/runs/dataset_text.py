@@ -1,4 +1,4 @@
-"""The data submitted with a form: a file, an earlier upload in pieces, or the name of a Hub repository."""
+"""Functions for the data submitted with a form: a file, an earlier upload in pieces, or a Hub repository's name."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,9 +21,9 @@ from web.words import titled_in_words_of_page
 
 
 def found_on_hub(person: Person, form: NewRunForm | SourceForm) -> OnHub | None:
-    """Return the Hub repository that the form names, or None.
+    """Look up the Hub repository that the form names. Return None if it names none.
 
-    Call this outside a transaction, since it waits for the Hub. Raises the Problems of `look_on_hub`.
+    Call this outside a transaction, since it waits for the Hub. Raises the same Problems as `look_on_hub`.
     """
     given, kind = form.cleaned_data, form.material_on_hub
     if not kind or not given.get("hub"):
@@ -33,10 +33,12 @@ def found_on_hub(person: Person, form: NewRunForm | SourceForm) -> OnHub | None:
 
 
 def stored_text(person: Person, form: NewRunForm, found: OnHub | None = None) -> Dataset | None:
-    """Store the data from a valid form. Return None if there is none.
+    """Store the data from a valid form. Return None if the form has no data.
 
-    `found` is the Hub repository that the form names. Raises Problem E301, E307, E317, E366, E377 before storing, and
-    E303, E304, E311, E318, E365.
+    `found` is the Hub repository that the form names. Before storing anything, raises Problem E301 if the recipe is
+    invalid, E366 if its model is too large, E307 or E317 if there is too little data, or E377 if the file does not suit
+    the recipe. Storing raises Problem E303, E304 or E311 if the file is empty, too large or of unknown length, E318 if
+    the upload is incomplete, or E365 if the disk quota is exceeded.
     """
     given, recipe = form.cleaned_data, form.recipe()
     quotas.require_model(person, recipe)
@@ -49,9 +51,9 @@ def stored_text(person: Person, form: NewRunForm, found: OnHub | None = None) ->
 
 
 def too_often(request: HttpRequest) -> HttpResponse | None:
-    """Count forms that upload a file or name a Hub repository.
+    """Count this form toward the limit on uploads if it has a file or names a Hub repository.
 
-    If the person has sent too many, return the refusal; otherwise, None.
+    Return a refusal if the person has exceeded the limit, otherwise None.
     """
     if not request.FILES and not request.POST.get("hub"):
         return None
@@ -65,7 +67,11 @@ def too_often(request: HttpRequest) -> HttpResponse | None:
 def stored_beside(
     person: Person, form: SourceForm, run: Run, require: Callable[[Run, str, str], object], found: OnHub | None
 ) -> Dataset:
-    """Check with `require` that a draft may have another file, then store the file. Raises the Problems of both."""
+    """Store a form's file for a draft, such as a further text or a base model.
+
+    `require` first checks that the draft may have the file, and raises Problem if not. Storing raises Problem E303,
+    E304, E311, E318 or E365.
+    """
     brought = _brought(person, form, found)
     require(run, brought.filename, found.kind if found else "")
     dataset = _kept(person, form, brought, title=run.title)
@@ -74,7 +80,7 @@ def stored_beside(
 
 
 class _Brought(NamedTuple):
-    """A form's data: a file, an upload in pieces, or a Hub repository. Empty if there is none."""
+    """A form's data: a file, an upload in pieces, or a Hub repository. All fields are empty if the form has none."""
 
     filename: str = ""
     size: int = 0
@@ -83,7 +89,7 @@ class _Brought(NamedTuple):
 
 
 def _brought(person: Person, form: forms.Form, found: OnHub | None) -> _Brought:
-    """Return the form's data. Raises Problem E318 if its upload is gone."""
+    """Return the form's data. Raises Problem E318 if the upload that it names no longer exists."""
     given = form.cleaned_data
     if found is not None:
         return _Brought(found.repository, found.size, found=found)
@@ -105,7 +111,7 @@ def _kept(person: Person, form: forms.Form, brought: _Brought, *, title: str) ->
 
 
 def upload_facts(person: Person, form: forms.Form) -> dict[str, Any]:
-    """Return what an upload form shows: limits, usage, and the complete upload if the form had errors."""
+    """Return the template's values for an upload form: limits, quotas in use, and any complete upload that it names."""
     too_long = Fault.of("E304", size="SIZE", limit=f"{settings.UPLOAD_LIMIT_MB:,}")  # the page fills in the size
     return {
         "form": form,

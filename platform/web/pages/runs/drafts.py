@@ -81,7 +81,7 @@ def _edit_draft(request: HttpRequest, run: Run) -> HttpResponse:
 
 
 def _create(request: HttpRequest, form: NewRunForm, found: OnHub | None) -> Run:
-    """Store the form's data and create the draft. Raises Problem."""
+    """Store the form's data and create a draft. Raises Problem if the recipe, the data or a quota forbids it."""
     person, recipe = person_in(request), form.recipe()
     quotas.require_draft_left(person)
     dataset = stored_text(person, form, found)
@@ -100,7 +100,7 @@ def _create(request: HttpRequest, form: NewRunForm, found: OnHub | None) -> Run:
 
 
 def _change_draft(request: HttpRequest, run: Run, form: DraftForm, found: OnHub | None) -> None:
-    """Apply the form's changes to the draft, either all or none. Raises Problem."""
+    """Apply all of the form's changes to the draft, or none of them if one raises Problem."""
     recipe, person = form.recipe(), person_in(request)
     dataset = stored_text(person, form, found)
     licence = form.cleaned_data["licence"] or (dataset or run.dataset).licence

@@ -45,14 +45,17 @@ MOST_PAGES = 1_000_000
 
 @require_safe
 def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
-    """Rank people, machines or teams, or people over a period. A reader who is not listed gets an extra line."""
+    """Show a ranking of people, machines or teams, or of people in a period.
+
+    Unless a period is chosen, readers who are not listed on the page see their place in an extra line.
+    """
     run = run_or_404(access_run, request, slug)
     of, period = _of(request), _period(request)
     page = _page_number(request)
     found = _rows(run, of, period, offset=(page - 1) * PAGE)
     rows, totals = found[:PAGE], standings.totals(run)
     trainers = training_in(run, presence.online(run))
-    is_whole = period == Period.ALL  # the page shows shares of all samples; the weekly board weights them by age
+    is_whole = period == Period.ALL  # a period has no shares of all samples: the weekly board weights them by age
     facts = {
         "run": run,
         "is_live": run.state in LIVE,
@@ -79,7 +82,7 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
 def _lines(
     request: HttpRequest, run: Run, rows: Sequence[Row], whole: int, trainers: Sequence[OnlinePeer]
 ) -> dict[str, Any]:
-    """Return the rows for the template. A person's row also has the heights of their bars for recent work."""
+    """Return the rows for the template. A person's row also has the heights of the bars that show their recent work."""
     here, own = _here(rows, trainers), _own(request, rows)
     names = [row.name for row in rows if isinstance(row, LeaderboardLine | PeriodLine)]
     recent = standings.recent(run, names) if names else standings.Recent(0, {})
@@ -105,7 +108,7 @@ def _key(row: Row) -> str:
 
 
 def _here(rows: Sequence[Row], trainers: Sequence[OnlinePeer]) -> set[str]:
-    """Return the keys of the people, machines or teams now training, in at most one query."""
+    """Return the keys (see `_key`) of the people, machines or teams that are training now, in at most one query."""
     people = {peer.name for peer in trainers}
     if not rows or not people or not isinstance(rows[0], MachineLine | TeamLine):
         return people
@@ -117,7 +120,7 @@ def _here(rows: Sequence[Row], trainers: Sequence[OnlinePeer]) -> set[str]:
 
 
 def _own(request: HttpRequest, rows: Sequence[Row]) -> str:
-    """Return the name of the reader or, on the team board, of the reader's team, or "" if there is none."""
+    """Return the reader's name or, on the team board, the name of their team. Return "" if they have none."""
     person = person_of(request.user)
     if person is None:
         return ""
@@ -150,7 +153,10 @@ def _shares(rows: Sequence[Row], whole: int) -> str:
 
 
 def _removal(request: HttpRequest, run: Run, of: str, names: Collection[str]) -> dict[str, Any]:
-    """Return whether the reader may remove people, which names are protected, and who was just removed."""
+    """Return facts about removing people from the run.
+
+    These say whether the reader may do so, which names they may not remove, and which member was just removed.
+    """
     role = role_of(run, request.user)
     if of != "people" or run.state == Run.State.FINISHED or role is None:
         return {"removes": False}

@@ -1,4 +1,7 @@
-"""The page for managing a run: visibility, length, people. Moderators see only part of it. Drafts are in `drafts`."""
+"""The page for managing a run: visibility, length, people. Moderators see only part of it.
+
+The pages for creating and editing a run are in `drafts`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -65,7 +68,10 @@ ACTIONS: dict[str, Callable[..., object]] = {
 @login_required
 @require_http_methods(["GET", "POST"])
 def manage_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the manage page. A POST opens, starts, pauses or resumes the run, makes it a draft, or changes trials."""
+    """Show the manage page. A POST carries out an action on the run.
+
+    It opens, starts, pauses or resumes the run, turns it back into a draft, or allows or forbids trials of its model.
+    """
     if request.method != "POST":
         return manage_page(request, run_or_404(access_moderated_run, request, slug))
     run = run_or_404(access_managed_run, request, slug)
@@ -103,7 +109,7 @@ def gather(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_http_methods(["GET", "POST"])
 def end_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """Ask for confirmation, then end the run at its current step."""
+    """Ask for confirmation. A POST ends the run at its current step."""
     run = run_or_404(access_managed_run, request, slug)
     answer = redirect("web:manage", slug=slug)
     person = person_in(request)
@@ -174,13 +180,16 @@ def let_back(request: HttpRequest, slug: str, member_id: int) -> HttpResponse:
 
 
 def _place(request: HttpRequest, run: Run, removed: Member | None = None) -> str:
-    """Return the address of the page on which a person was removed or restored, where a removal can be undone."""
+    """Return the address of the page that the request came from: the manage page or the leaderboard.
+
+    If `removed` is given, that page will offer to undo this removal.
+    """
     name = "web:standings" if request.POST.get("back") == "leaderboard" else "web:manage"
     return reverse(name, args=[run.slug]) + (f"?undo={removed.pk}" if removed is not None else "")
 
 
 def just_removed(request: HttpRequest, run: Run) -> Member | None:
-    """Return the member removed by the last request, or None. The page offers to undo the removal."""
+    """Return the removed member that `?undo=` names, or None. The page offers to undo their removal."""
     said = request.GET.get("undo", "")
     is_number = said.isascii() and said.isdigit() and len(said) < MOST_DIGITS
     return membership.removed_from(run).filter(pk=int(said)).first() if is_number else None
@@ -212,7 +221,7 @@ def revoke_invitation(request: HttpRequest, slug: str, invitation_id: int) -> Ht
 
 
 def managed(request: HttpRequest, run: Run, action: Callable[[], object]) -> HttpResponse:
-    """Carry out an action on the run. On failure, say why at the top of the manage page."""
+    """Carry out an action on the run. If it raises Problem, show the error at the top of the manage page."""
     try:
         action()
     except Problem as problem:
@@ -223,7 +232,10 @@ def managed(request: HttpRequest, run: Run, action: Callable[[], object]) -> Htt
 def submitted(
     request: HttpRequest, run: Run, name: str, form: forms.Form, action: Callable[..., object]
 ) -> HttpResponse:
-    """Carry out an action with a form's fields. If they are invalid, show the form as `name` on the manage page."""
+    """Carry out an action with a form's values. If they are invalid, show the form again on the manage page.
+
+    `name` is the form's name in the template.
+    """
     if not form.is_valid():
         return manage_page(request, run, wrong={name: form})
     return managed(request, run, lambda: action(**form.cleaned_data, by=person_in(request)))
@@ -232,7 +244,10 @@ def submitted(
 def named(
     request: HttpRequest, run: Run, form: MemberForm, action: Callable[..., Member], *, wrong: str
 ) -> HttpResponse:
-    """Carry out an action on the person named in a form. Show any failure next to the name, in the form `wrong`."""
+    """Carry out an action on the person named in a form. If it raises Problem, show the error next to the name.
+
+    `wrong` is the form's name in the template.
+    """
     if form.is_valid():
         try:
             member = action(run=run, name=form.cleaned_data["name"], by=person_in(request))
@@ -268,7 +283,10 @@ def manage_page(
     link: str = "",
     wrong: dict[str, forms.Form] | None = None,
 ) -> HttpResponse:
-    """Show the manage page, with any failure, forms to correct (`wrong`), or link that is shown only once."""
+    """Show the manage page, optionally with an error (`fault`), forms to correct (`wrong`), or a new invitation link.
+
+    The link is shown only in this response.
+    """
     facts, page = head_facts(request, run, head_of(run), Own(run, request.user)), reverse("web:manage", args=[run.slug])
     own = role_of(run, request.user)
     facts |= {
@@ -367,7 +385,7 @@ def source_facts(run: Run, lines: Sequence[SourceLine]) -> dict[str, Any]:
 
 
 def fetched(dataset: Dataset) -> tuple[int, int] | None:
-    """Return how many bytes have been fetched from the Hub, and of how many, or None if none are being fetched."""
+    """Return the bytes fetched from the Hub so far and the bytes in all, or None if nothing is being fetched."""
     coming = [each for each in dataset.parts() if each.origin]
     if dataset.state not in (Dataset.State.UPLOADED, Dataset.State.PREPARING) or all(e.is_fetched for e in coming):
         return None
@@ -396,16 +414,22 @@ def possible(run: Run) -> dict[str, Any]:
 
 
 def is_getting_ready(run: Run) -> bool:
-    """Return True if the page will soon change by itself. It then shows no form, because a reload would clear it."""
+    """Return True while the site prepares or finishes the run, so that the manage page will soon change by itself.
+
+    The page then omits the forms for data and start time, because a reload would clear what people have typed.
+    """
     is_prepared = run.dataset.state in (Dataset.State.READY, Dataset.State.FAILED) or lacks_base(run.dataset)
     return run.state in (Run.State.PREPARING, Run.State.FINISHING) or (run.state == Run.State.DRAFT and not is_prepared)
 
 
-MOST_FIELDS, MOST_CLASSES = 12, 40  # rows and tags shown on the card
+MOST_FIELDS, MOST_CLASSES = 12, 40  # most fields and classes shown with a verdict
 
 
 def verdict_facts(dataset: Dataset) -> dict[str, Any]:
-    """Return the verdict as shown on the page's card, with its mark. Empty until the data is prepared."""
+    """Return the verdict on a dataset, as the manage page shows it, and its mark.
+
+    The verdict is None until the data is prepared.
+    """
     is_failed = dataset.state == Dataset.State.FAILED and bool(dataset.field)  # another field can still be chosen
     if dataset.verdict is None or not (dataset.state == Dataset.State.READY or is_failed):
         return {"mark": dataset.mark, "verdict": None}

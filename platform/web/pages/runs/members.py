@@ -103,7 +103,7 @@ def _refused(request: HttpRequest, slug: str, problem: Problem, guess: tuple[str
 @rate_limits.limited("requests to join", rate_limits.person)
 @require_POST
 def own_request(request: HttpRequest, slug: str) -> HttpResponse:
-    """Ask to join the run, or withdraw the request. Show any failure at the top of the run's page."""
+    """Ask to join the run, or withdraw the request. If this fails, show the error on the run's page."""
     run, person = run_or_404(access_run, request, slug), person_in(request)
     form = RequestForm(request.POST)
     if "take_back" in request.POST:

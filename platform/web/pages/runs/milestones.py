@@ -1,4 +1,4 @@
-"""A run's milestones: events in its log that people will want to tell others about."""
+"""A run's milestones: events that people will want to tell others about, such as the first step or the best loss."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -42,7 +42,7 @@ def milestones_of(run: Run) -> list[Milestone]:
 
 
 def _parts_done(run: Run) -> dict[int, str]:
-    """Return texts, by step, about the first step and about a quarter, half, three quarters and all of the steps."""
+    """Return the texts about the first step and about each quarter of the run, by the step that completes it."""
     target = run.parsed_recipe.target_steps
     facts = {"target": f"{target:,}"}
     texts = {
@@ -56,7 +56,10 @@ def _parts_done(run: Run) -> dict[int, str]:
 
 
 def _beginners(run: Run) -> dict[int, list[str]]:
-    """Return the names of people whose first samples are in a step, by step, for at most `NEWEST` people."""
+    """Return, for each step, the names of the people whose first samples are in it.
+
+    Only the `NEWEST` people who joined last are included.
+    """
     first = LedgerEntry.objects.filter(run=run, person=OuterRef("person")).order_by("step").values("step")[:1]
     people = run.totals.order_by().values("person").annotate(begin=Min("pk"), first=Subquery(first))
     found: dict[int, list[str]] = {}
@@ -72,7 +75,7 @@ def _first_samples(step: int, at: datetime, names: list[str]) -> Milestone:
 
 
 def _losses(run: Run) -> Iterator[Milestone]:
-    """Yield milestones about the best held-out loss and about the first one below the baseline."""
+    """Yield milestones about the best held-out loss, and about the first held-out loss below the baseline."""
     measured, baseline = selectors.heldout_points(run), run.dataset.unigram_entropy
     if len(measured) > 1:
         best = min(measured, key=lambda point: point.loss)

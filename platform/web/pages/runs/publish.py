@@ -73,7 +73,10 @@ class PublishForm(forms.Form):
 @login_required
 @require_http_methods(["GET", "POST"])
 def publish_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the token and the model's state on the Hub. A POST changes them."""
+    """Show the user's Hub account and the state of the model on the Hub.
+
+    A POST saves or removes the user's token, or publishes the model.
+    """
     run = run_or_404(access_managed_run, request, slug)
     if request.method == "GET":
         return _page(request, run)

@@ -118,7 +118,10 @@ def own_facts(run: Run, own: Own, peers: Sequence[OnlinePeer]) -> dict[str, Any]
 def place_facts(
     run: Run, own: Own, links: Mapping[str, Any], outline: Outline | None, shown: Collection[str]
 ) -> dict[str, Any]:
-    """Return the reader's place, unless the page shows their name (`shown`), and the connections that they may see."""
+    """Return the reader's place in the ranking, and the machines' connections that they may see.
+
+    The place is left out if the reader is among the names that the page already shows (`shown`).
+    """
     limits = limiting(outline) if outline else ()
     return {
         "you": own_words(own, shown),
@@ -159,7 +162,10 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
 
 
 def stage_facts(picture: RunPicture, live: Picture) -> dict[str, Any]:
-    """Return the drawing of the whole run, the best text that its model wrote, and the reason for any failure."""
+    """Return a drawing of the whole run, a text that its released model wrote, and the reason for any failure.
+
+    While the run is live, return an empty dict, because the page then shows none of these.
+    """
     if live["stage"] == "live":
         return {}
     release = picture.release
@@ -172,7 +178,10 @@ def stage_facts(picture: RunPicture, live: Picture) -> dict[str, Any]:
 
 
 def _best_line(release: Release, snapshots: Sequence[Snapshot]) -> Line | None:
-    """Return a text written by the released model: after a prompt if its snapshot has one, or else that of its card."""
+    """Return the beginning of a text that the released model wrote.
+
+    This is its continuation of a prompt if its snapshot has one, otherwise the sample on the model card.
+    """
     written: list[list[str]] = next((each.written for each in snapshots if each.step == release.step), [])
     return first_line([*written, ["", release.sample]])
 
@@ -192,7 +201,7 @@ def _board_in(request: HttpRequest) -> str:
 
 
 def _chart_facts(request: HttpRequest, live: Picture, picture: RunPicture, drawn: dict[str, Any]) -> dict[str, Any]:
-    """Return the requested chart in two sizes, and its summary. Charts are safe HTML: only numbers and fixed words."""
+    """Return the requested chart in two sizes, as safe HTML. A chart contains only numbers and fixed words."""
     summaries = {each["key"]: each["summary"] for each in live["charts"]}
     chart = request.GET.get("chart", LOSS)
     if chart in summaries:
@@ -209,7 +218,7 @@ def _chart_facts(request: HttpRequest, live: Picture, picture: RunPicture, drawn
 
 
 def head_facts(request: HttpRequest, run: Run, seen: Seen, own: Own) -> dict[str, Any]:
-    """Return the facts common to all of a run's pages: the head, the dataset and the picture."""
+    """Return the template's values for the run page and the manage page: the head, the data and the picture."""
     live = picture_of(seen)
     return {
         "run": run,
@@ -225,7 +234,7 @@ def head_facts(request: HttpRequest, run: Run, seen: Seen, own: Own) -> dict[str
 
 
 def needs_words(recipe: Recipe) -> str:
-    """Return text about what a machine needs, for people to read before they download anything."""
+    """Return a sentence about the memory and traffic that a machine needs, for people who consider joining."""
     takes = estimate_of(recipe)
     return _("You need about %(memory)s of memory, a %(snapshot)s first download and %(sent)s of upload per step.") % {
         "memory": in_bytes(takes.on_cpu.memory),
@@ -235,7 +244,7 @@ def needs_words(recipe: Recipe) -> str:
 
 
 def room_words(run: Run, peers: Sequence[OnlinePeer]) -> str:
-    """Return text saying whether another machine would get work."""
+    """Return a sentence about whether another machine would get work in the run now."""
     if run.later_start() is not None:
         return _("A machine that joins now loads the model and waits for the start.")
     recipe, here = run.parsed_recipe, sum(peer.role == TRAINER for peer in peers)

@@ -44,11 +44,11 @@ BOARD = 5  # leaderboard rows in a frame
 LETTER = 6.6  # assumed width of a letter in pixels at size 11; `textLength` makes any font fit
 NAME = "manyhands"
 FRAMED = POLICY.replace("frame-ancestors 'none'", "frame-ancestors *")
-# Losses are in nats per token, times are UTC in ISO 8601 to the second, and other columns are as in the other charts.
+# Losses are in nats per token. Times are UTC, in ISO 8601 to the second. The other columns have the charts' units.
 COLUMNS = ("step", "loss", "heldout_loss", "at", "samples_per_s", "machines", "learning_rate", "bytes_averaged")
 KIND = "application/x-ipynb+json"
 MOST = 64  # most images kept, of about 20 kB each
-FRESH_S = 30.0  # how long an image is used before its run is read again
+FRESH_S = 30.0  # seconds for which an image is used before its run is read again
 SITE = "the site"
 Facts = TypeVar("Facts")
 
@@ -201,7 +201,7 @@ def notebook(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def document(*, title: str, address: str, requirement: str) -> dict[str, Any]:
-    """Return a notebook in format 4.5. The title is untrusted, so it must stay within its comment line."""
+    """Return a notebook (format 4.5) that joins a run. The untrusted title must stay within its comment line."""
     lines = [
         f"# Joins “{' '.join(title.split())}” at {address}",
         "# Open the link it prints, check the code, and approve. Stop the cell to leave.",
@@ -256,7 +256,7 @@ def _answered(request: HttpRequest, drawn: Drawn) -> HttpResponse:
 
 
 def _drawn(key: Hashable, look: Callable[[], Facts], draw: Callable[[Facts], bytes]) -> Drawn:
-    """Return the image with this key, drawing it first if it is missing or old.
+    """Return the image with this key. If it is missing or old, `look` gets its facts and `draw` draws it.
 
     Only one image is drawn at a time. While another is being drawn, return the old image, or wait if there is none.
     """
@@ -307,7 +307,10 @@ def shown_of(run: Run) -> Shown:
 
 
 def _people(run: Run, trainers: list[OnlinePeer]) -> str:
-    """Return text such as “12 people on 19 machines now”. If no one is training, count everyone who ever has."""
+    """Return text such as “12 people on 19 machines now”.
+
+    If no one is training, return text such as “30 people on 41 machines so far”, or "" if there are no contributions.
+    """
     if trainers:
         return f"{given_by(len({peer.name for peer in trainers}), len(trainers))} now"
     sums = totals(run)

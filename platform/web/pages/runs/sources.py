@@ -101,7 +101,7 @@ def set_base(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def bring(request: HttpRequest, run: Run, beside: Beside) -> HttpResponse:
-    """Show the form of a page for adding a file. On a valid POST, add the file to the draft."""
+    """Show the page with the form for adding a file. On a valid POST, add the file to the draft."""
     person = person_in(request)
     if (refusal := too_often(request)) is not None:
         return refusal
@@ -139,7 +139,7 @@ def remove_source(request: HttpRequest, slug: str, source: UUID) -> HttpResponse
 @login_required
 @require_POST
 def choose_field(request: HttpRequest, slug: str, source: UUID) -> HttpResponse:
-    """Choose another field of the rows in a draft's data."""
+    """Choose which field of the rows in a draft's data the model learns from."""
     run, person = run_or_404(access_managed_run, request, slug), person_in(request)
     field = request.POST.get("field", "")[:LONGEST_FIELD]
     return managed(request, run, lambda: drafts.choose_field(run=run, source=source, field=field, by=person))

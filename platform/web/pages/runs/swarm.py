@@ -40,7 +40,7 @@ from web.run_picture.own import in_words
 
 REFRESH_S = 15
 ROUNDS = 20  # steps whose durations are shown
-SINCE, MOST = timedelta(days=1), 1_000  # how far back, and in how many lines at most, reasons are counted
+SINCE, MOST = timedelta(days=1), 1_000  # reasons are counted over this period, in at most this many lines
 ROLES = {
     TRAINER: gettext_lazy("trains"),
     AUXILIARY: gettext_lazy("averages"),
@@ -138,7 +138,7 @@ class Asking(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The facts that a row shows about a machine. `is_public`: the leaderboard or the plan also names it."""
+    """Facts about a machine that decide what its row shows. `is_public`: the leaderboard or the plan also names it."""
 
     name: str
     is_relay: bool
@@ -179,7 +179,10 @@ def _link_words(link: Link | None) -> dict[str, str]:
 
 
 def _name(asking: Asking, machine: Known) -> str:
-    """Return the machine's name, or "" if hidden. A relay's may name a site computer, so only its owner sees it."""
+    """Return the machine's name, or "" if it is hidden from the reader.
+
+    A relay's name may be that of one of the site's computers, so only the relay's owner sees it.
+    """
     if machine.is_relay:
         return machine.name if machine.is_own else ""
     return machine.name if machine.is_own or asking.manages or machine.is_public else ""
@@ -200,7 +203,10 @@ def _known(asking: Asking, peers: Collection[str]) -> dict[str, Known]:
 
 
 def _averaged(run: Run) -> tuple[int, Mapping[PeerId, float]]:
-    """Return the last step and the fraction that each reducer averaged, or (0, {}) before the first step."""
+    """Return the last step, and the fraction of its gradient that each reducer averaged.
+
+    Return (0, {}) before the first step, or if the step's records cannot be read.
+    """
     try:
         head = last_head(run)
     except Problem:  # unreadable records are reported by the audit
@@ -209,7 +215,7 @@ def _averaged(run: Run) -> tuple[int, Mapping[PeerId, float]]:
 
 
 def _rest(peers: Sequence[OnlinePeer], parts: Mapping[PeerId, float]) -> str:
-    """Return, as text, the fraction of the last step averaged by machines that are no longer online."""
+    """Return the percentage of the last step that was averaged by machines that are no longer online, as text."""
     here = {peer.peer for peer in peers}
     return card_sentences.percent(sum(part for peer, part in parts.items() if peer not in here)) if peers else ""
 

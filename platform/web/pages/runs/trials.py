@@ -21,7 +21,7 @@ REFRESH_S = 2
 
 
 class PromptForm(forms.Form):
-    """A prompt for the model to continue. If it is empty, the model starts from nothing."""
+    """A form for the prompt that the model continues. Without a prompt, the model begins a text of its own."""
 
     prompt = forms.CharField(
         required=False,
@@ -75,7 +75,7 @@ def trial_page(request: HttpRequest, slug: str, trial_id: str) -> HttpResponse:
 
 
 def trial_facts(run: Run, release: Release | None) -> dict[str, Any]:
-    """Return the form for a trial, as shown on the run's page if visitors may try the model."""
+    """Return the form for a trial, for the run's page. Return an empty dict if visitors may not try the model."""
     is_ready = release is not None and release.state == Release.State.READY
     return {"trial_form": PromptForm()} if is_ready and trials.is_allowed(run) else {}
 

@@ -1,6 +1,6 @@
 """Uploads in pieces, using tus 1.0.0. POST announces an upload, HEAD returns its offset, PATCH appends a piece.
 
-After a dropped connection, a page reload or a site restart, the upload resumes at that offset.
+After a dropped connection, a page reload or a site restart, the browser resumes the upload at that offset.
 """
 
 import base64
@@ -87,7 +87,11 @@ def go_on(request: HttpRequest, upload_id: UUID) -> HttpResponse:
 
 
 def _take(upload: Upload, request: HttpRequest) -> Upload:
-    """Append a piece. Raises Problem E369, E319."""
+    """Append the request's piece to the upload.
+
+    Raises Problem E369 if the content type is wrong, E319 if the offset is missing or wrong or the piece is too long,
+    or E318 if the upload no longer exists.
+    """
     require_piece(request)
     offset = byte_count(request, OFFSET)
     if offset is None:
@@ -120,13 +124,16 @@ def require_piece(request: HttpRequest) -> None:
 
 
 def byte_count(request: HttpRequest, header: str) -> int | None:
-    """Return the number of bytes given by a header, or None if it is missing or not a number."""
+    """Return the number of bytes that a header gives, or None if the header is missing or not a number."""
     given = request.headers.get(header, "")
     return int(given) if given.isdecimal() and len(given) <= MOST_DIGITS else None
 
 
 def metadata(request: HttpRequest) -> dict[str, str]:
-    """Return an upload's metadata: names with base64 values, separated by commas. Raises Problem E375."""
+    """Parse an upload's metadata: pairs of a name and a base64 value, separated by commas.
+
+    Raises Problem E375 if the header is too long or malformed.
+    """
     given = request.headers.get(METADATA, "")
     if len(given) > MOST_METADATA:
         raise Problem.of("E375", reason=f"{METADATA} has more than {MOST_METADATA} letters")

@@ -65,7 +65,7 @@ THEMES = {
     "dark": pgettext_lazy("theme", "Dark"),
 }
 YEAR_S = 365 * 86_400
-READY_KEPT_S, READY_PATIENCE_S = 3.0, 0.8  # load balancers ask often and expect a response within a second
+READY_KEPT_S, READY_PATIENCE_S = 3.0, 0.8  # load balancers poll often and expect a response within a second
 
 
 class Topic(NamedTuple):
@@ -181,14 +181,17 @@ def _hero(stage: str) -> str:
 
 @require_safe
 def alive(request: HttpRequest) -> JsonResponse:
-    """Return 200, since this process is up. For a nonce, return proof that the response comes from this site."""
+    """Return status 200, which shows that this process is up.
+
+    If the request has a nonce, also return a code that proves that the response comes from this site.
+    """
     nonce = request.GET.get("nonce", "")
     return JsonResponse({"status": "alive", **({"proof": health.proof_of(nonce)} if nonce else {})})
 
 
 @require_safe
 def ready(_: HttpRequest) -> JsonResponse:
-    """Return 200 if the site can do its work, otherwise 503 with the names of the parts that cannot.
+    """Return status 200 if the site can do its work, otherwise 503 with the names of the parts that are down.
 
     `degraded` names the parts that need an operator's attention while the site carries on.
     """
@@ -202,7 +205,7 @@ def ready(_: HttpRequest) -> JsonResponse:
 @never_cache
 @require_safe
 def figures(request: HttpRequest) -> HttpResponse:
-    """Return figures for Prometheus. Raises Http404 for requesters that are not allowed to read them."""
+    """Return the site's metrics for Prometheus. Raises Http404 if the requester is not allowed to read them."""
     if not may_read(request.META.get("REMOTE_ADDR", ""), request.headers):
         raise Http404
     return HttpResponse(metrics.exposition(), content_type=CONTENT_TYPE_LATEST)
@@ -212,7 +215,7 @@ def figures(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_safe
 def checklist(request: HttpRequest) -> HttpResponse:
-    """Show an operator the results of all checks, with those that need attention first. Wait for slow checks."""
+    """Show an operator the results of all checks, beginning with those that need attention. Wait for slow checks."""
     person = person_in(request)
     if not person.is_superuser:
         raise PermissionDenied("This page is for the operators of this site.")
@@ -245,7 +248,10 @@ def download_page(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def wheel_file(request: HttpRequest, name: str) -> HttpResponseBase:
-    """Return the wheel or a bundle, but only under its current name. pip checks the digest in its command line."""
+    """Return the current wheel or bundle with this file name. Raises Http404 for any other name.
+
+    pip compares the wheel with the digest in the command line that it was given.
+    """
     wheel = current_wheel()
     if wheel is None:
         raise missing(Fault.of("E321"))

@@ -48,7 +48,7 @@ STATES = (
 
 
 class Card(NamedTuple):
-    """A run's row on the front page. `curve` is an SVG path of its losses; `loss_name` says what loss `loss` is.
+    """A run's row on the front page. `curve` is an SVG path of its losses; `loss_name` says which kind `loss` is.
 
     `loss_step` is the step at which the held-out loss was measured, or None if that is the current step.
     """
@@ -119,13 +119,16 @@ def _begin(request: HttpRequest) -> int:
 
 
 def _asked(search: selectors.Search) -> dict[str, str]:
-    """Return the search as query parameters for the next page."""
+    """Return the search as query parameters, for the link to the next page."""
     named = {"q": search.words, "recipe": search.recipe, "state": search.state}
     return {name: value for name, value in named.items() if value}
 
 
 def _totals(public: Sequence[Run], here: Mapping[UUID, Sequence[OnlinePeer]]) -> dict[str, Any]:
-    """Return sums over all runs that everyone may see, and who is online there. Relays are not counted."""
+    """Return totals over all runs that everyone may see, and how many people and machines are online in them.
+
+    Relays are not counted.
+    """
     members = [peer for run in public for peer in here.get(run.pk, ()) if peer.role != RELAY]
     given = selectors.public_totals()
     here_now = {"people": len({peer.name for peer in members}), "machines": len({peer.peer for peer in members})}
@@ -138,7 +141,7 @@ def _totals(public: Sequence[Run], here: Mapping[UUID, Sequence[OnlinePeer]]) ->
 
 
 def _checks() -> dict[str, Any]:
-    """Return the facts about the site's checks that the operators' card shows."""
+    """Return the results of the site's checks for the card that only operators see."""
     checked = health.look(health.CHECKS)
     return {
         "checked": checked,
@@ -193,7 +196,7 @@ def _groups(cards: Sequence[Card]) -> list[tuple[str, list[Card]]]:
 def small_curve(points: Sequence[Point], last_step: int) -> str:
     """Return an SVG path in a `WIDE` x `HIGH` box, scaled to the losses, or "" for fewer than two points.
 
-    The box's width stands for the whole run or, in its first half, for twice as many steps as it has made.
+    The box's width stands for the whole run. Until half of the run is done, it stands for twice the steps made so far.
     """
     finite = [point for point in points if math.isfinite(point.loss)]
     if len(finite) < 2:

@@ -48,9 +48,10 @@ class Shown(NamedTuple):
 
 
 def jobs_shown() -> list[Shown]:
-    """Return the jobs that operators should see first: given up, then failed, then those due longest.
+    """Return the jobs, most urgent first: those given up, those being retried after a failure, running and queued ones.
 
-    Leave out the job that runs every minute, unless it is failing.
+    Within each group, the job that has been due longest comes first. The job that runs every minute is left out, unless
+    it is failing.
     """
     rank = {Job.State.FAILED: 0, Job.State.RUNNING: 2, Job.State.QUEUED: 3}
     jobs = sorted(
@@ -68,7 +69,7 @@ def jobs_shown() -> list[Shown]:
 @login_required
 @require_POST
 def try_again(request: HttpRequest, number: int) -> HttpResponse:
-    """Queue a job to be retried at once. Do nothing if it has been done in the meantime."""
+    """Queue a job to be retried at once. Do nothing if it has already been done."""
     if not person_in(request).is_superuser:
         raise PermissionDenied("This is for the operators of this site.")
     job = Job.objects.filter(pk=number).first()

@@ -28,7 +28,7 @@ from web.words import in_bytes, loss_unit_of_page, tidied
 
 MADE = 3  # models shown
 CHIPS = 12  # people named
-SHARES = 48  # people with their own tint of stroke; a stroke is about a hundredth of the work
+SHARES = 48  # most people whose strokes have their own tint; a stroke is about a hundredth of the work
 LINE = 180  # most characters of a model's text
 ENDS = re.compile(r"[.!?।…][”\"'’»)]*(?=\s|$)")
 
@@ -36,7 +36,7 @@ Online = Mapping[UUID, Sequence[OnlinePeer]]
 
 
 class Line(NamedTuple):
-    """The beginning of a text: the prompt, and what the model wrote after it."""
+    """The beginning of a text that a model wrote: the prompt, and the model's continuation of it."""
 
     prompt: str
     text: str
@@ -51,7 +51,7 @@ class Chip(NamedTuple):
 class Hero(NamedTuple):
     """The run at the top of the front page.
 
-    `chips` has the people online or, if there are none, the largest contributors.
+    `chips` has the people who are training or, if there are none, the largest contributors.
     """
 
     run: Run
@@ -78,7 +78,10 @@ class Made(NamedTuple):
 
 
 def showcase(open_runs: Sequence[Run], here: Online) -> dict[str, Any]:
-    """Return the hero and the latest models, in a handful of queries. `open_runs` has the newest run first."""
+    """Return the run for the top of the page and the latest models, in a handful of queries.
+
+    `open_runs` has the newest run first.
+    """
     run, releases = _busiest(open_runs, here), selectors.newest_releases(most=MADE + 1)
     shown = [*([run] if run else []), *(release.run for release in releases[:MADE])]
     given = given_in(shown, most=SHARES) if shown else {}

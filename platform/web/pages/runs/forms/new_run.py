@@ -54,7 +54,7 @@ LICENCES = ("CC0-1.0", "CC BY 4.0", "CC BY-SA 4.0", "MIT", "public domain")  # d
 
 @dataclass(frozen=True)
 class OpenDataset:
-    """A well-known dataset on the Hub that anyone may use under its licence. The form suggests some of them."""
+    """A well-known dataset on the Hub, which the form suggests. Anyone may use it under its licence."""
 
     name: str  # as typed into the form's field
     language: str | Promise
@@ -233,7 +233,8 @@ class NewRunForm(forms.Form):
         brings_text = brings_one(self, values)
         if self.wants_text and not brings_text and "text" not in self.errors:
             self.add_error("text", NO_FILE if "hub" in self.fields else NO_UPLOAD)
-        may_be_on_hub = self.wants_text and not brings_text and "hub" in self.fields  # which would state the licence
+        # While the form has no data, the data may yet come from the Hub, which would state the licence.
+        may_be_on_hub = self.wants_text and not brings_text and "hub" in self.fields
         if not (values.get("licence") or values.get("hub") or may_be_on_hub) and "licence" not in self.errors:
             self.add_error("licence", NO_LICENCE)
         if (self.wants_text or brings_text) and not values.get("may_share"):
@@ -255,7 +256,7 @@ class NewRunForm(forms.Form):
 
     @property
     def groups(self) -> list[tuple[str, list[forms.BoundField]]]:
-        """The recipe's fields under their headings. The last group is for experts."""
+        """The recipe's fields, grouped under their headings. The last group has the advanced settings."""
         fields = self.recipe_fields
         titles = list(dict.fromkeys(field.group for field in fields))
         return [(title, [self[field.name] for field in fields if field.group == title]) for title in titles]
@@ -319,12 +320,12 @@ class NewRunForm(forms.Form):
 
     @property
     def has_recipe_faults(self) -> bool:
-        """True if a field for experts has an error. The page may have collapsed these fields."""
+        """True if a field in the page's collapsed “Expert” section has an error. The page then opens the section."""
         return any(name in self.errors for name in ("prompts", *(field.name for field in self.recipe_fields)))
 
     @property
     def automatic_steps(self) -> bool:
-        """True if a valid form leaves the number of steps to be derived from the data."""
+        """True if a valid form has no number of steps, so that the site derives it from the size of the data."""
         return self.cleaned_data["target_steps"] is None
 
     def recipe(self) -> Recipe:
@@ -370,7 +371,7 @@ def short_lines(text: str) -> str:
 
 
 def offer_hub(form: forms.Form, material: Material) -> None:
-    """Explain the field for a Hub repository, or remove it if this kind of data cannot come from the Hub."""
+    """Add help to the form's Hub field, or remove the field if this kind of data cannot come from the Hub."""
     if not material.hub:
         del form.fields["hub"]
         return
@@ -385,7 +386,7 @@ def offer_hub(form: forms.Form, material: Material) -> None:
 
 
 def brings_one(form: forms.Form, values: dict[str, Any]) -> bool:
-    """Return True if the form has a file or names a Hub repository. If it does both, add an error to it."""
+    """Return True if the form has a file or names a Hub repository. If it does both, add an error to the form."""
     brings_file = values.get("text") is not None or values.get("upload") is not None
     if brings_file and values.get("hub"):
         form.add_error("hub", _("Upload a file or name one on the Hub, not both."))
@@ -409,7 +410,7 @@ def usual_recipe(request: HttpRequest, otherwise: Recipe | None = None) -> Recip
 
 
 def form_field(field: RecipeField, initial: Any) -> forms.Field:
-    """Return the form field for one of a recipe's values. Values out of bounds get error E301, naming the bounds."""
+    """Return the form field for one of a recipe's values. For a value out of bounds, it shows E301 with the bounds."""
     words = {"label": _(field.label), "help_text": _(field.help) if field.help else ""}
     facts: dict[str, Any] = {**words, "initial": initial, "required": False}
     if field.choices:

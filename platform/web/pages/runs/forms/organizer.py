@@ -1,4 +1,4 @@
-"""The forms on an organizer's pages: descriptions, drafts and their files, members, roles, invitations."""
+"""The forms on an organizer's pages: for descriptions, drafts and their files, members, roles and invitations."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -228,7 +228,7 @@ class SourceForm(forms.Form):
     may_share = NewRunForm.base_fields["may_share"]
 
     def __init__(self, *args: Any, material: Material, releases: Sequence[Release] = (), **kwargs: Any) -> None:
-        """Create the form. Instead of a file, it may offer `releases` from other runs on this site."""
+        """Create the form. Instead of a file, people may choose one of `releases`, models from runs on this site."""
         super().__init__(*args, **kwargs)
         material = self.material = material_in_words_of_page(material)
         self.releases = {str(release.pk): release for release in releases}
@@ -289,7 +289,7 @@ def _told(release: Release) -> str:
 
 
 class WeightsForm(forms.Form):
-    """A form for the weights of a run's texts: one for each text, or none at all."""
+    """A form for the weights with which a run mixes its texts: one for each text, or none at all."""
 
     def __init__(self, *args: Any, lines: Sequence[SourceLine], mix: Sequence[float], **kwargs: Any) -> None:
         """Create the form. `mix` has the current weights, or is empty if the texts are mixed by size."""

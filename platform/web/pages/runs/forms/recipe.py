@@ -25,15 +25,15 @@ from peer_agent.recipes import KINDS, recipe_of
 from web.words import in_bytes
 
 UPLINKS = (10, 30, 100)  # homes' upload speeds in Mb/s; download speeds are assumed to be no lower
-CROWD = 20  # machines assumed unless a size states their number, with the middle one of these speeds …
-SPEEDS = {"laptops": 5e10, "gaming PCs": 5e12}  # … and this many operations a second, which is half of their peak
+CROWD = 20  # number of machines assumed unless a size states it; each has the middle speed in UPLINKS
+SPEEDS = {"laptops": 5e10, "gaming PCs": 5e12}  # operations per second assumed for each kind of machine: half its peak
 SHORT_S = 1.0
 NOT_COUNTED = (
     gettext_lazy("Not included"),
     gettext_lazy("the base model itself: 4 bytes of memory per parameter, plus its file size on disk"),
 )
 ROUND_S = 0.4  # seconds per step for messages between homes and the site and for applying the update
-LAPTOPS = {  # the machines that each recipe size is meant for
+LAPTOPS = {  # how many laptops each recipe size is meant for
     "Minutes on two laptops": 2,
     "An evening with ten laptops": 10,
     "A week with fifty laptops": 50,
@@ -171,7 +171,10 @@ def fields_of(kind: type[Recipe]) -> tuple[RecipeField, ...]:
 
 
 def recipe_from(kind: type[Recipe], values: Mapping[str, Any]) -> Recipe:
-    """Return the recipe described by a form's values, with defaults for empty fields. Raises Problem E301."""
+    """Return the recipe described by a form's values, with defaults for empty fields.
+
+    Raises Problem E301 if a value is invalid or two values do not fit together.
+    """
     tree: dict[str, Any] = {"objective": kind().objective}
     for field in fields_of(kind):
         *parents, leaf = field.path
@@ -249,7 +252,10 @@ def _bounds(kind: inspect.Type) -> tuple[float, float]:
 
 
 class Estimate(NamedTuple):
-    """An estimate of what a machine needs, with and without a GPU. `up` and `down` are in bytes per step."""
+    """An estimate of what a machine needs, with and without a GPU.
+
+    `up` and `down` are in bytes per step; `snapshot` is in bytes.
+    """
 
     parameters: int
     on_cpu: Needs
@@ -259,13 +265,16 @@ class Estimate(NamedTuple):
     snapshot: int
     seconds: dict[int, float]  # averaging time in seconds, by upload speed in Mb/s
     crowds: dict[str, float]  # seconds per step by kind of machine; empty if the operation count is unknown
-    lacks_base: bool = False  # the recipe adapts a model not yet known
+    lacks_base: bool = False  # the recipe adapts a model that has not been chosen yet
     writes: bool = False  # the model is trained from scratch to continue texts
     machines: int = CROWD  # number of machines assumed by `crowds`
 
 
 def estimate_of(recipe: Recipe, machines: int = 0) -> Estimate:
-    """Estimate what a recipe needs on this many machines. If the plan chooses codecs, slow links send less."""
+    """Estimate what a recipe needs on this many machines, or on `CROWD` machines if the number is 0.
+
+    If the recipe compresses more on slow connections, machines there send less than estimated.
+    """
     machines = machines or CROWD
     parameters = recipe.parameters()
     on_cpu, on_gpu = (needs_of(recipe, parameters, at_once=recipe.micro_batch, on_gpu=gpu) for gpu in (False, True))
@@ -278,7 +287,10 @@ def estimate_of(recipe: Recipe, machines: int = 0) -> Estimate:
 
 
 def _crowds(recipe: Recipe, averaging_s: float, machines: int) -> dict[str, float]:
-    """Return the seconds per step: `ROUND_S`, plus computing and averaging or, if these overlap, the longer one."""
+    """Return the seconds per step, by kind of machine.
+
+    A step takes `ROUND_S` plus the times for computing and averaging or, if these overlap, the longer of the two.
+    """
     operations = recipe.operations(recipe.target_batch)
     computing = {who: operations / (machines * speed) for who, speed in SPEEDS.items()} if operations else {}
     both = max if recipe.staleness else lambda *parts: sum(parts)
@@ -286,9 +298,10 @@ def _crowds(recipe: Recipe, averaging_s: float, machines: int) -> dict[str, floa
 
 
 def seconds(up: int, down: int, mbit: int) -> float:
-    """Return how many seconds a machine that averages for no one takes to send and receive a step, both at once.
+    """Return the seconds that a machine takes in each step to send `up` bytes and receive `down` bytes, both at once.
 
-    The share of upload speed reserved for the household is left unused. Download is assumed to be as fast as upload.
+    The machine averages nothing for others and leaves the household's share of the upload speed unused. Its download
+    is assumed to be as fast as its upload. `mbit` is the speed in Mb/s.
     """
     return 8 * max(up / (1 - RESERVE_PERCENT / 100), down) / (mbit * 1e6)
 
@@ -324,7 +337,7 @@ def rows_of(estimate: Estimate, steps: int | None = None) -> list[tuple[str, str
 
 
 def headline_of(estimate: Estimate, steps: int | None = None) -> str:
-    """Return how long training takes, as the headline of an estimate, or "" if it cannot be estimated."""
+    """Return text such as “About 3 hours with 20 laptops”, or "" if the training time cannot be estimated."""
     if "laptops" not in estimate.crowds:
         return ""
     facts = {"time": _long(estimate.crowds["laptops"] * (steps or PER_STEPS)), "number": estimate.machines}
@@ -333,7 +346,7 @@ def headline_of(estimate: Estimate, steps: int | None = None) -> str:
 
 
 def duration_of(estimate: Estimate, steps: int | None = None) -> str:
-    """Return how long training takes, in a few words, or "" if it cannot be estimated."""
+    """Return text such as “about 3 hours”, or "" if the training time cannot be estimated."""
     if "laptops" not in estimate.crowds:
         return ""
     time = _long(estimate.crowds["laptops"] * (steps or PER_STEPS))
@@ -353,7 +366,7 @@ def _who(crowd: str, machines: int) -> str:
 
 
 def _quality(parameters: int) -> str:
-    """Return text on the quality to expect from a model of this size, if it learns from enough text."""
+    """Return text on what a model of this size can be expected to write once it has learned from enough text."""
     for most, words in (
         (3e6, _("words and short phrases")),
         (4e7, _("simple sentences")),
@@ -411,7 +424,7 @@ def steps_in(values: Mapping[str, str], recipe: Recipe) -> int | None:
 
 
 def shown_estimate(recipe: Recipe | None, steps: int | None, size: str = "") -> dict[str, Any]:
-    """Return the estimate to show for a recipe, on the machines that its size is intended for."""
+    """Return the estimate to show for a recipe, based on the number of machines that its size is meant for."""
     if recipe is None:
         return {}
     estimate = estimate_of(recipe, LAPTOPS.get(size, 0))
