@@ -1,4 +1,4 @@
-"""The entry point of the bundled program, which needs no Python on the computer.
+"""The entry point of the bundled program, which runs without a Python installation.
 
 When double-clicked, it asks which run to join.
 """

@@ -159,7 +159,7 @@ def begun(swarm: Swarm) -> dict[str, str]:
 
 
 def limits_of(person: Visitor) -> str:
-    """Return the address of the page on which a person limits one of their machines."""
+    """Return the address of the page on which a person sets limits for one of their machines."""
     found = re.search(r"/machines/[-0-9a-f]+/limits/", person.read("/machines/"))
     assert found is not None
     return found[0]

@@ -322,7 +322,7 @@ def browser_commands(*, is_root: bool, is_debian: bool) -> list[list[str]]:
 
 
 def browser_remedy(*, is_debian: bool) -> str:
-    """Return the command by which a user with sudo can install Chromium. Playwright itself asks for sudo."""
+    """Return the command that installs Chromium for a user with sudo. Playwright asks for sudo itself."""
     if is_debian:
         return f"sudo apt-get update && sudo apt-get install -y {' '.join(DEBIANS)}"
     return f"{PYTHON} -m playwright install --with-deps chromium"
@@ -415,7 +415,7 @@ def ensure_npm() -> str:
 
 
 def node_version(program: str) -> tuple[int, ...]:
-    """Return the major and minor version of a Node program, or (0,) if it does not start."""
+    """Return the major and minor version of a Node executable, or (0,) if it does not start."""
     try:
         said = subprocess.run([program, "--version"], check=False, capture_output=True, text=True).stdout
     except OSError:

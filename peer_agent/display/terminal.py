@@ -123,7 +123,7 @@ def picture(now: Status, events: Sequence[Event], console: Console) -> Renderabl
 
 
 def _whole(words: str, width: int, style: str = "") -> Text:
-    """Return the words as text that wraps at `width`. If the terminal wrapped a line itself, the page would break."""
+    """Return the words as text that wraps at `width`. A line that the terminal wrapped itself would spoil the view."""
     return Text(textwrap.fill(words, width) if has_spacing_marks(words) else words, style=style)
 
 

@@ -87,7 +87,7 @@ def in_words(rest: Rest, translated: Callable[[str], str] = str) -> str:
 
 
 def reason_to_rest(wanted: Instructions, around: Surroundings) -> Rest:
-    """Return the first reason to pause that applies. The owner's own pause takes precedence over any observation."""
+    """Return the first reason to pause that applies. A pause requested by the owner precedes anything measured."""
     return next(_reasons(wanted, around), Rest())
 
 

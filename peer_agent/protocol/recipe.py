@@ -84,7 +84,7 @@ class Material(NamedTuple):
 
 
 class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """A file that a model is built from, besides the recipe's values: its SHA-256 in hexadecimal and size in bytes."""
+    """A file that a model is built from, in addition to the recipe: its SHA-256 (hexadecimal) and size in bytes."""
 
     digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     size: Annotated[int, Meta(ge=1, le=MOST_FILE_BYTES)]

@@ -105,7 +105,7 @@ class Forwarder:
         await carry(link, plain, asked.run, idle_s=self.limits.idle_s)
 
     def _replace(self, link: Connection, to: PeerId) -> None:
-        """Record that a link forwards to this listener, and abort the dialler's older links to it, which may be dead.
+        """Record that a link forwards to this listener. Abort older links from the same peer to it, which may be dead.
 
         Raises Problem E232 if too many links forward to the listener.
         """

@@ -203,10 +203,10 @@ def picture_of(state: RunState) -> tuple[Step, list[OnlinePeer]]:
 
 
 def way_of(member: Member, direct: frozenset[PeerId]) -> str:
-    """Return how the member's gradients reach the reducers in `direct`: “direct”, “partly” or “relayed”.
+    """Return how the member's gradients reach the listening members, whose ids are `direct`.
 
-    The result relies on the member's own report. It is empty for a relay, and for a member outside `direct` that has
-    sent no report.
+    “direct” means that the member reaches all of them, “partly” some, and “relayed” none. The answer relies on the
+    member's own report. It is empty for a relay, and for a member that does not listen and has sent no report.
     """
     if member.role is Role.RELAY or not (member.measures or member.peer in direct):
         return ""

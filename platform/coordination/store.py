@@ -451,7 +451,7 @@ def _marks_above(record: Record) -> dict[tuple[int, int], int]:
 
 
 def tell_branch(run: Run, entries: Sequence[Entry]) -> None:
-    """Report lost steps on the timeline: signed records that the log lacks, because it continued without them."""
+    """Add a line about lost steps to the timeline. The site signed their records, but its log went on without them."""
     lost = [record for sealed in entries if (record := _lost_record(run, sealed)) is not None]
     if lost:
         people = {part.person for record in lost for part in record.contributions}

@@ -44,7 +44,7 @@ DISK_FULL = "53100"  # PostgreSQL's SQLSTATE code for a full disk
 
 
 class ChildStopped(Exception):
-    """Raised if a child was killed because the site is shutting down. The next start repeats its job."""
+    """Raised if a child was killed because the site is shutting down. Its job runs again when the site next starts."""
 
 
 def run_child(

@@ -410,8 +410,8 @@ def hosted_runs(viewer: Viewer) -> list[Run]:
 def found_runs(viewer: Viewer, search: Search, *, busy: Collection[UUID] = ()) -> QuerySet[Run]:
     """Return listed runs that match a search, with their latest `heldout_loss` and its `heldout_step`.
 
-    Open runs without trainers come first, followed by `busy` ones, other runs under way, and finished runs. Each group
-    is ordered by age, newest first.
+    Open runs without trainers come first. The runs in `busy`, other runs under way and finished runs follow. Each
+    group is ordered by age, newest first.
     """
     known = Snapshot.objects.filter(run=OuterRef("pk"), is_undone=False)
     measured = known.filter(heldout_loss__isnull=False).order_by("-index")

@@ -1,4 +1,4 @@
-"""Drawings made of strokes, like the logo. A stroke is one share of the work, in its person's tint.
+"""Drawings made of strokes, like the logo. A stroke is one share of the work, in the tint of the person who did it.
 
 Pure functions that return `<svg>` elements. Counts and tints are exact. A stroke's length means something only if the
 function's docstring says so.

@@ -227,6 +227,6 @@ def budget_bps(
 
 
 def unknown(capacities: Mapping[Direction, Capacity], peers: Sequence[PeerId]) -> list[PeerId]:
-    """Return the peers with no estimate, or only a lower bound, for one direction of their link."""
+    """Return the peers whose bandwidth is unknown, or known only as a lower bound, in at least one direction."""
     known = {direction for direction, capacity in capacities.items() if not capacity.is_floor}
     return [peer for peer in peers if any((peer, way) not in known for way in WAYS)]

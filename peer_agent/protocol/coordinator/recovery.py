@@ -71,7 +71,7 @@ def take_records(state: RunState, member: Member, handed_in: m.Records) -> list[
 
 
 def _signed(state: RunState, handed_in: m.Records) -> RecordHead | None:
-    """Return the first record's head if the site signed it for this run."""
+    """Return the head of the first of these records if the site signed it for this run, or else None."""
     try:
         head = open_head(handed_in.records[0].head, state.site_key)
     except (IndexError, Problem):

@@ -245,9 +245,9 @@ def _snapshots(run: Run) -> list[dict[str, Any]]:
 
 
 def _file_faults(run: Run, step: int, name: str, known: dict[str, tuple[int, int]]) -> Iterator[str]:
-    """Yield a fault if a snapshot's file cannot be read, or if its SHA-256 is not its name.
+    """Yield a fault if a snapshot's file cannot be read, or if its name is not its SHA-256.
 
-    If the file is in `known` and has not changed since, it is not hashed again.
+    Do not hash a file again if it has the size and time that `known` has for it.
     """
     try:
         with storage.local(storage.snapshot_path(run, name)).open("rb") as file:

@@ -58,7 +58,7 @@ def polled_feed(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def recent_page(run: Run, language: str = ENGLISH) -> Kept:
-    """Return a live page that is at most a second old. After a new step, it is renewed sooner."""
+    """Return the cached live page. Build a new one if it is over a second old, or earlier after a new step."""
     now, index = time.monotonic(), run.head.index
     key = run.pk, language
     kept = _kept.get(key)

@@ -1,1 +1,1 @@
-"""Number formats for languages in which Django's own formats do not suit the pages."""
+"""Number formats for languages whose formats in Django are not those that the pages use."""

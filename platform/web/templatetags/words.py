@@ -40,4 +40,4 @@ def title_of(fault: Fault) -> str:
 @register.filter
 def with_code(text: str) -> SafeString:
     """Return the text as HTML, with what stands in backticks as code."""
-    return mark_safe(IN_BACKTICKS.sub(r"<code>\1</code>", escape(text)))  # noqa: S308: escaped
+    return mark_safe(IN_BACKTICKS.sub(r"<code>\1</code>", escape(text)))  # noqa: S308 (escaped)

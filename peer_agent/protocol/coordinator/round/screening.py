@@ -124,7 +124,10 @@ def _said(round_: Round) -> dict[str, tuple[float, int]]:
 
 
 def _typical_loss(state: RunState, said: Mapping[str, tuple[float, int]]) -> float:
-    """Return the median over people of the mean loss. With only two people, include the last update's loss."""
+    """Return the median of the mean losses of all people.
+
+    With only two people, the last update's loss counts as a third, so that neither of them decides alone.
+    """
     means = [loss / tokens for loss, tokens in said.values()]
     if len(means) == 2 and state.loss is not None:
         means.append(state.loss)
