@@ -91,7 +91,7 @@ def loaded(folder: Path, name: str, text: str) -> Any:
 def troubled(app: Any, trouble: Path) -> Any:
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         said = trouble.read_text() if trouble.exists() else ""
-        if said == "503" or said == "403" and environ["REQUEST_METHOD"] in WRITES:
+        if said == "503" or (said == "403" and environ["REQUEST_METHOD"] in WRITES):
             start_response(ANSWERS[said], [("Content-Length", "0")])
             return [b""]
         eventlet.sleep(0 if said == "403" else float(said or 0))

@@ -48,7 +48,7 @@ def change_password(*, person: Person, current: str, password: str) -> None:
 def reset_path(*, username: str) -> str:
     """Return the path of a password link that works once, within a day.
 
-    Raises Problem E331 if nobody has this name, or E332 if the account is closed.
+    Raises Problem E331 if no person has this name, or E332 if the account is closed.
     """
     person = Person.objects.filter(username__iexact=username).exclude(username=RELAY_KEEPER).first()
     if person is None:

@@ -144,7 +144,7 @@ def collect_machine(*, asked: Asked, proof: bytes, url: str, now: datetime) -> M
     `proof` is the machine's signature of the device code, for the purpose REQUEST. `url` is the page on which people
     approve machines.
 
-    Raises Problem E216 if the proof is wrong, E220 if nobody has answered yet, E221 if the request was declined, or
+    Raises Problem E216 if the proof is wrong, E220 if it is still unanswered, E221 if it was declined, or
     E222 if it has expired or was already used. Raises Problem E227 if the machine was revoked, or E228 if it belonged
     to an account that was closed.
     """
@@ -161,7 +161,7 @@ def collect_machine(*, asked: Asked, proof: bytes, url: str, now: datetime) -> M
 def _who_approved(request: DeviceRequest, url: str, now: datetime) -> Person:
     """Return the person who approved the request.
 
-    Raises Problem E220 if nobody has answered it yet, E221 if it was declined, or E222 if it has expired, was already
+    Raises Problem E220 if it is unanswered, E221 if it was declined, or E222 if it has expired, was already
     used, or was approved from an account that is now closed.
     """
     if request.state == State.DECLINED:

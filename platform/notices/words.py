@@ -154,7 +154,7 @@ def payload(service: str, words: Words, facts: Facts, *, secret: str, now: datet
 
 
 def for_discord(words: Words, address: str) -> dict[str, Any]:
-    """Return the message for Discord. `allowed_mentions` ensures that a name in the text notifies nobody."""
+    """Return the message for Discord. `allowed_mentions` ensures that a name in the text sends no notification."""
     headline, text = (MARKDOWN.sub(r"\\\1", part) for part in words)
     lines = [f"**{headline}**", text, f"<{address}>"]
     return {"content": "\n".join(lines)[:LONGEST_ON_DISCORD], "allowed_mentions": {"parse": []}, "flags": NO_PREVIEWS}

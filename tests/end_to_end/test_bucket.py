@@ -1,7 +1,7 @@
 """Two hosts that share no folder, only PostgreSQL, Redis and a bucket on a real S3 server.
 
-The bucket fails, then refuses to store anything, and then is slow. Each time the site says so and training goes on. Then
-the run's host is killed and its disk is lost. The other host makes the release.
+The bucket fails, then refuses to store anything, and then is slow. Each time the site says so and training goes on.
+Then the run's host is killed and its disk is lost. The other host makes the release.
 """
 
 import hashlib

@@ -216,12 +216,12 @@ def test_a_finished_run_shows_its_model_without_a_reload(tmp_path: Path, english
         amina = swarm.sign_up("Amina")
         swarm.open_run(amina, english, trainers=1, steps=4)
         live = open_page(swarm, browser, LIVE)
-        assert live.page.locator("text=Join with this line").count() == 1
+        assert live.page.locator("text=Run this command to join").count() == 1
         says_the_same_anew(swarm, live)
         swarm.start_agent("amina", token=swarm.token_of(amina))
         live.page.wait_for_selector('text="Download the model"', timeout=180_000)
         assert live.page.inner_text("#part-head .badge").startswith("Finished")
-        assert live.page.locator("text=Join with this line").count() == 0
+        assert live.page.locator("text=Run this command to join").count() == 0
         says_the_same_anew(swarm, live)
         reads_every_chart(live)
         assert live.page.evaluate("window.mark") == "still the same page"

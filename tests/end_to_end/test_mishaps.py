@@ -128,7 +128,7 @@ def test_a_wrong_an_expired_and_a_used_code(site: tuple[Swarm, Browser]) -> None
     amina.page.wait_for_selector("h1:has-text('is approved')")
     assert swarm.processes["desk"].wait(60) == 0
     said = types(teo, swarm, fresh)
-    assert f"(E226). Someone else has already answered the code {fresh}." in said
+    assert f"(E226). Someone else has already used the code {fresh}." in said
     assert nothing_to_approve(teo)
     assert "is approved" in types(amina, swarm, fresh)
     assert nothing_to_approve(amina)

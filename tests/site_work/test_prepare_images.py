@@ -425,7 +425,7 @@ def test_images_of_a_single_colour_are_asked_about(tmp_path: Path, colour: Colou
 def test_an_image_in_two_classes_is_told(tmp_path: Path) -> None:
     made = prepared(tmp_path, {**squares("red", 10), "blue/1.png": squares("red", 1)["red/0.png"]})
     (found,) = (found for found in made.verdict.findings if found.code == "E442")
-    assert "1 images are in more than one class, as in blue and red" in found.text
+    assert "1 images are in more than one class (for example blue and red)" in found.text
 
 
 def test_the_verdict_measures_each_class(tmp_path: Path) -> None:

@@ -345,13 +345,13 @@ class TestReaders:
         self, operator: Person, volunteer: Person, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         text = page(as_(operator).get("/"))
-        assert "6 of 13 checks of this site need you" in text
+        assert "6 of 13 site checks need your attention" in text
         assert "No backup is recorded." in text
         assert "checks of this site" not in page(as_(volunteer).get("/"))
         well = Check("well", "Well", lambda: Finding(State.OK, "All is well."))
         monkeypatch.setattr(health, "CHECKS", [well])
         text = page(as_(operator).get("/"))
-        assert '<a href="/operator/">Nothing about this site needs you</a>' in text
+        assert '<a href="/operator/">No site checks need your attention</a>' in text
         assert "All is well." not in text
 
     def test_a_terminal_shows_the_same_and_exits_with_1(

@@ -14,7 +14,7 @@ AGENT: dict[str, Entry] = {
         "Another agent is running",
         Severity.HIGH,
         "Another agent (process {pid}) is running in {home}.",
-        "Stop it, or set MANYHANDS_HOME to another folder.",
+        "Stop that agent, or set MANYHANDS_HOME to another folder.",
         means=NOTHING_LOST,
     ),
     "E103": Entry(
@@ -42,7 +42,7 @@ AGENT: dict[str, Entry] = {
         "Disk full or not writable",
         Severity.HIGH,
         "The disk that holds {path} is full or cannot be written to ({reason}).",
-        "Free some space and start again.",
+        "Free some space or fix the permissions, then start again.",
         means=STAYS,
     ),
     "E107": Entry(
@@ -55,7 +55,8 @@ AGENT: dict[str, Entry] = {
     "E108": Entry(
         "Gradient was not finite",
         Severity.LOW,
-        "A gradient computed here was not a finite number, so it was discarded (samples {samples} of shard {shard}).",
+        "A gradient computed here had values that are not finite numbers, so it was discarded "
+        "(samples {samples} of shard {shard}).",
         "If it happens again, check this machine's memory and drivers.",
         means="Nothing was lost: the samples return to the pool.",
     ),
@@ -63,7 +64,7 @@ AGENT: dict[str, Entry] = {
         "Copy of the model differs",
         Severity.MEDIUM,
         "This machine's copy of the model differed from everyone else's at step {step}.",
-        "Reloading it now. If it happens again, check this machine's memory.",
+        "The agent is reloading the model. If this happens again, check this machine's memory.",
         means=STAYS,
     ),
     "E110": Entry(
@@ -88,9 +89,9 @@ AGENT: dict[str, Entry] = {
         means=NOTHING_BEGUN,
     ),
     "E113": Entry(
-        "Unknown value in a file",
+        "Invalid value in a file",
         Severity.HIGH,
-        "Unknown value in {where}: {reason}.",
+        "Invalid value in {where}: {reason}.",
         "Fix the value or delete the file, then log in again.",
         means="Credit already earned is kept by the site.",
     ),
@@ -114,13 +115,13 @@ AGENT: dict[str, Entry] = {
         "No agent running",
         Severity.MEDIUM,
         "No agent is running in {home}.",
-        "Start one with `manyhands join RUN_URL`, or set MANYHANDS_HOME.",
+        "Start one with `manyhands join RUN_URL`, or set MANYHANDS_HOME to the agent's folder.",
         means=NOTHING_CHANGED,
     ),
     "E117": Entry(
         "Agent is still running",
         Severity.MEDIUM,
-        "The agent (process {pid}) is still running after {seconds} seconds.",
+        "The agent (process {pid}) did not stop within {seconds} seconds.",
         "Run `manyhands leave --now`, or end that process.",
         means=NOTHING_LOST,
     ),
@@ -128,7 +129,7 @@ AGENT: dict[str, Entry] = {
         "Nothing to forget",
         Severity.MEDIUM,
         "This machine is not known to {site}, so there is nothing to forget.",
-        "See `manyhands doctor`.",
+        "To see the sites it is known to, run `manyhands doctor`.",
         means=NOTHING_CHANGED,
     ),
     "E119": Entry(
@@ -137,7 +138,7 @@ AGENT: dict[str, Entry] = {
         "This machine has a GPU ({gpu}), but the installed PyTorch can't use it ({reason}).",
         "Install the PyTorch build for this GPU (on Windows, use the command from pytorch.org/get-started/locally):"
         "\n{line}",
-        means="Until then it trains on the CPU, which is slower.",
+        means="Until this is fixed, it trains on the CPU, which is slower.",
     ),
     "E120": Entry(
         "Too little memory free",
@@ -171,7 +172,7 @@ AGENT: dict[str, Entry] = {
         "Run needs more GPU memory",
         Severity.HIGH,
         "This run needs about {needed} of GPU memory; {free} is free.",
-        "Close other programs that use it, or join a smaller run.",
+        "Close other programs that use the GPU, or join a smaller run.",
         means=NOTHING_BEGUN,
     ),
     "E126": Entry(
@@ -185,7 +186,7 @@ AGENT: dict[str, Entry] = {
         "Relay needs an operator's approval",
         Severity.HIGH,
         "Only an operator of this site can approve a relay.",
-        "Ask an operator to approve it.",
+        "Ask an operator to approve this relay.",
         means="Nothing was approved.",
     ),
     "E128": Entry(
@@ -198,8 +199,8 @@ AGENT: dict[str, Entry] = {
     "E131": Entry(
         "Key used by two agents",
         Severity.HIGH,
-        "This machine's key is in use by another agent: two agents share a copied folder.",
-        "Stop one of them, or give it its own key: set MANYHANDS_HOME to an empty folder and join again.",
+        "Another agent is using this machine's key, because the agent's folder was copied.",
+        "Stop one of the two agents, or give it its own key: set MANYHANDS_HOME to an empty folder and join again.",
         means=STAYS,
     ),
     "E132": Entry(
@@ -270,7 +271,7 @@ AGENT: dict[str, Entry] = {
         "This run needs a newer agent",
         Severity.HIGH,
         "This run uses something that this agent does not support ({reason}).",
-        "Install the agent from the site; the run's page shows the command.",
+        "Install the site's current agent; the run's page shows the command.",
         means=NOTHING_BEGUN,
     ),
     "E141": Entry(
@@ -284,7 +285,7 @@ AGENT: dict[str, Entry] = {
         "Site restored from a backup",
         Severity.MEDIUM,
         "This machine is at step {step}, but the site's log continued without some of the steps this machine has.",
-        "Loading the site's model now. The run's page says which steps were lost.",
+        "The agent is loading the site's model. The run's page says which steps were lost.",
         means=STAYS,
     ),
     "E447": Entry(

@@ -24,7 +24,7 @@ INTAKE: dict[str, Entry] = {
     "E427": Entry(
         "Not readable as JSON",
         Severity.MEDIUM,
-        "{name} is named as JSON, but the site found no readable JSON object in it.",
+        "{name} is named like a JSON file, but the site found no readable JSON object in it.",
         "Write one object per line (JSON Lines) or one array of objects, and upload the new file.",
     ),
     "E428": Entry(
@@ -55,7 +55,7 @@ INTAKE: dict[str, Entry] = {
     "E432": Entry(
         "Damaged characters",
         Severity.LOW,
-        "The text has {count} characters {what}.",
+        "The text is damaged in {count} places: {what}.",
         "Look for an undamaged copy, or save the file again as UTF-8 from a program that still shows it correctly.",
     ),
     "E433": Entry(
@@ -109,14 +109,14 @@ INTAKE: dict[str, Entry] = {
     "E441": Entry(
         "Images scaled",
         Severity.LOW,
-        "{count} images have 16 bits or floats per pixel. Each was scaled to 8 bits, from its own darkest "
+        "{count} images have 16-bit or floating-point pixels. Each was scaled to 8 bits, from its own darkest "
         "pixel to its brightest.",
         "Check the examples. To keep absolute brightness, convert them to 8 bits yourself.",
     ),
     "E442": Entry(
         "Same image in two classes",
         Severity.LOW,
-        "{count} images are in more than one class, as in {classes}.",
+        "{count} images are in more than one class (for example {classes}).",
         "Check whether the folders are right: a model cannot tell such classes apart.",
     ),
     "E443": Entry(
@@ -215,6 +215,6 @@ INTAKE: dict[str, Entry] = {
         "Looks like a test set",
         Severity.LOW,
         "{name} looks like a part that was set aside for testing, but the run learns from it.",
-        "To hold it out, name it test and the training part train, and upload both, separately or in one zip.",
+        "To hold it out, name it “test”, name the training part “train”, and upload both, separately or in one zip.",
     ),
 }

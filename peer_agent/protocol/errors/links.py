@@ -28,14 +28,14 @@ LINKS: dict[str, Entry] = {
         "Clock is wrong",
         Severity.HIGH,
         "This computer's clock differs from the site's by {minutes} minutes.",
-        "Set it (turn on automatic time), then join again.",
+        "Set the clock (turn on automatic time), then join again.",
         means=STAYS,
     ),
     "E205": Entry(
         "Agent and site versions differ",
         Severity.HIGH,
         "This agent uses protocol {theirs}; the other side uses {ours}.",
-        "Install the agent from the site; its download page shows the command.",
+        "Install the site's version of the agent; the site's download page shows the command.",
         means=STAYS,
     ),
     "E206": Entry(
@@ -48,7 +48,7 @@ LINKS: dict[str, Entry] = {
     "E207": Entry(
         "Frame has the wrong size",
         Severity.MEDIUM,
-        "A frame has {size} bytes; the plan says {expected}.",
+        "A frame has {size} bytes; {expected} were expected.",
         "Update the agent; if it happens again, report it.",
         means=NOTHING_LOST,
     ),
@@ -76,7 +76,7 @@ LINKS: dict[str, Entry] = {
     "E211": Entry(
         "Gradient differs from the offer",
         Severity.MEDIUM,
-        "Chunk {chunk} differs from the offer's commitment.",
+        "Chunk {chunk} of the gradient differs from the one offered.",
         "Check this machine's memory and disk.",
         means="This work is left out of this step.",
     ),
@@ -118,7 +118,7 @@ LINKS: dict[str, Entry] = {
     "E217": Entry(
         "Identity not proved",
         Severity.HIGH,
-        "The other side is not the machine that it claims to be.",
+        "The machine at the other end is not the one it claims to be.",
         "Join again; if it happens again, tell the organizer.",
         means="Nothing was sent to it.",
     ),
@@ -132,7 +132,7 @@ LINKS: dict[str, Entry] = {
     "E219": Entry(
         "Offer exceeds the lease",
         Severity.MEDIUM,
-        "The offer claims more than was leased ({claimed} tokens of {leased}).",
+        "The offer claims more tokens ({claimed}) than were leased ({leased}).",
         "Update the agent.",
         means="This work is left out of this step.",
     ),
@@ -179,7 +179,7 @@ LINKS: dict[str, Entry] = {
     "E226": Entry(
         "Code was already used",
         Severity.MEDIUM,
-        "Someone else has already answered the code {shown}.",
+        "Someone else has already used the code {shown}.",
         "If the machine is yours, run the same command in the terminal again for a new code.",
     ),
     "E227": Entry(
@@ -193,14 +193,14 @@ LINKS: dict[str, Entry] = {
         "Key of a closed account",
         Severity.HIGH,
         "This machine belonged to an account that was closed.",
-        "Ask an operator of the site.",
+        "An operator can reopen the account.",
         means=NOTHING_BEGUN,
     ),
     "E229": Entry(
         "Removed from this run",
         Severity.HIGH,
         "This machine belonged to someone who was removed from this run.",
-        "Ask the run's organizer to let them back.",
+        "Ask the run's organizer to let them back in.",
         means=NOTHING_BEGUN,
     ),
     "E230": Entry(
@@ -213,9 +213,10 @@ LINKS: dict[str, Entry] = {
     "E231": Entry(
         "Connection too slow for this run",
         Severity.MEDIUM,
-        "The run makes a step every {step_s} seconds. This machine receives averages more slowly, so it falls behind.",
+        "The run makes a step every {step_s} seconds. This machine takes longer "
+        "to receive the averages, so it falls behind.",
         "Use a faster connection, or leave and help as an auxiliary: `manyhands join ADDRESS --auxiliary` "
-        "averages for the others as fast as its connection allows, and does no training.",
+        "makes this machine average for the others as fast as its connection allows, without training.",
         means="It catches up from the log when it can. Its work counts once it has caught up.",
     ),
     "E232": Entry(

@@ -46,7 +46,7 @@ MATERIAL: dict[str, Entry] = {
         "Merge small files into one, or remove one from the run first.",
     ),
     "E386": Entry(
-        "Weights do not fit",
+        "Wrong number of weights",
         Severity.LOW,
         "{weights} weights were given for {files} files.",
         "Give every file a weight, or none. The page shows the current files.",
@@ -132,7 +132,7 @@ MATERIAL: dict[str, Entry] = {
     "E399": Entry(
         "File on the Hub differs",
         Severity.MEDIUM,
-        "{name} in {repository} is not the file that the Hub listed.",
+        "{name} in {repository} differs from what the Hub listed.",
         "Choose “Try again” on the manage page to download it again. If that fails too, upload it yourself.",
         means=NOTHING_LOST,
     ),

@@ -69,7 +69,7 @@ OPERATING: dict[str, Entry] = {
         "Bucket cannot be used",
         Severity.HIGH,
         "The server that stores the site's files cannot be used now: {reason}.",
-        "Try again in a minute. If that does not help, an operator must check MANYHANDS_S3 and the rights of its key.",
+        "Try again in a minute. If that does not help, an operator must check MANYHANDS_S3 and its key's permissions.",
         means=NOTHING_LOST,
     ),
     "E407": Entry(
@@ -132,7 +132,7 @@ OPERATING: dict[str, Entry] = {
     "E423": Entry(
         "Loss jumped",
         Severity.MEDIUM,
-        "Since step {step} at {since}, training loss is {loss}; it was {usual} before.",
+        "Since step {step} at {since}, training loss has been {loss}; it was {usual} before.",
         "If it does not fall again within a few steps, pause the run and check its dataset and learning rate.",
         means="A few unusual samples can cause this; the run continues.",
     ),

@@ -4,9 +4,9 @@ from peer_agent.protocol.errors.entry import NOTHING_BEGUN, NOTHING_CHANGED, NOT
 
 SITE: dict[str, Entry] = {
     "E301": Entry(
-        "Recipe out of bounds",
+        "Recipe not valid",
         Severity.MEDIUM,
-        "The recipe is out of bounds: {reason}.",
+        "The recipe is not valid: {reason}.",
         "Change the value and save again.",
     ),
     "E302": Entry(
@@ -93,9 +93,9 @@ SITE: dict[str, Entry] = {
         means=NOTHING_CHANGED,
     ),
     "E316": Entry(
-        "Number of steps out of bounds",
+        "Number of steps out of range",
         Severity.MEDIUM,
-        "The run already has {steps} steps.",
+        "The run is already set to {steps} steps.",
         "Enter a larger number, up to {most}.",
         means=NOTHING_CHANGED,
     ),
@@ -103,7 +103,7 @@ SITE: dict[str, Entry] = {
         "Dataset too small",
         Severity.MEDIUM,
         "This dataset is too small: it has {size} {unit}, and one sample needs {least}.",
-        "Upload more: at least a few pages of text.",
+        "Upload more data (for text, at least a few pages).",
     ),
     "E318": Entry(
         "Upload not found",
@@ -147,7 +147,7 @@ SITE: dict[str, Entry] = {
         "Not a member of this run",
         Severity.HIGH,
         "You're no longer a member of this run: its organizer removed you or made it invitation-only.",
-        "Ask the organizer.",
+        "Ask the organizer to let you back in.",
         means="Your credit is kept.",
     ),
     "E325": Entry(
@@ -181,7 +181,7 @@ SITE: dict[str, Entry] = {
         "Site's disk is full",
         Severity.HIGH,
         "The disk of this site is full or cannot be written to.",
-        "The operator must free some space; then try again.",
+        "The operator must fix this; then try again.",
         means="Existing data are safe.",
     ),
     "E331": Entry(
@@ -218,10 +218,10 @@ SITE: dict[str, Entry] = {
         "Ask the operator why.",
     ),
     "E337": Entry(
-        "Login opens another account",
+        "Login belongs to another account",
         Severity.MEDIUM,
         "Your account at {name} is connected to another account here.",
-        "To move it, log in with {name} and disconnect it there first.",
+        "To move it, first log in with {name} and disconnect it from that account.",
         means=NOTHING_CHANGED,
     ),
     "E338": Entry(
@@ -248,7 +248,7 @@ SITE: dict[str, Entry] = {
         "Log cannot be replayed",
         Severity.HIGH,
         "The log cannot be replayed at step {step} ({reason}).",
-        "Run `manage.py audit RUN` and tell the operator.",
+        "Ask the operator to run `manage.py audit RUN`.",
         means="Nothing was released.",
     ),
     "E343": Entry(
@@ -455,9 +455,9 @@ SITE: dict[str, Entry] = {
         means="The run continued without this machine. Other machines repeat the work that it had not delivered.",
     ),
     "E373": Entry(
-        "Agent does not read messages",
+        "Agent cannot keep up",
         Severity.MEDIUM,
-        "This agent does not read what the site sends: {reason}.",
+        "This agent cannot keep up with what the site sends: {reason}.",
         "It reconnects automatically. If it happens again, check this computer's connection.",
         means=NOTHING_LOST,
         shown_after_s=3.0,
@@ -479,8 +479,8 @@ SITE: dict[str, Entry] = {
     "E376": Entry(
         "Nobody can connect to this machine",
         Severity.MEDIUM,
-        "The site will not send other machines to this one: {reason}.",
-        "Update the agent and join again. Behind a router, give the forwarded port with --advertise.",
+        "The site will not tell other machines to connect to this one: {reason}.",
+        "Update the agent and join again. If it is behind a router, give the forwarded port with --advertise.",
         means="Until this is fixed, this machine averages nothing.",
     ),
     "E329": Entry(

@@ -278,7 +278,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
     def _placed(self, hello: m.Hello, data: bytes) -> bytes:
         """Return the hello with the peer's address as the site sees it. A relay keeps the address that it gave.
 
-        If nobody could connect to the address, notify the peer and remove the address from the hello.
+        If the address cannot be reached, notify the peer and remove the address from the hello.
         """
         if self.credential is None or self.credential.role is Role.RELAY or not is_dialled(hello):
             return data

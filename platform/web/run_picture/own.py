@@ -34,7 +34,7 @@ NOT_YET = gettext_lazy("not measured yet")
 EVERYBODYS = gettext_lazy("Measured connections")
 OWN = gettext_lazy("Your connections, as measured")
 NOTE = gettext_lazy(
-    "Only the machine's owner and the organizers see this. “At least” means that more was never needed."
+    "Only the machine's owner and the organizers see this. “At least” means that the run has never needed more."
 )
 MORE = gettext_lazy("The API lists all machines.")
 

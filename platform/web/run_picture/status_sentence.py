@@ -66,7 +66,8 @@ def at_step(picture: RunPicture) -> dict[str, str]:
 
 def finishing_sentence(picture: RunPicture) -> str:
     if picture.release is not None and picture.release.state == Release.State.FAILED:
-        return _("%(step)s steps are done, but the model could not be made.") % at_step(picture)  # the page says why
+        # The page says why.
+        return _("%(step)s steps are done, but the model could not be prepared for download.") % at_step(picture)
     if picture.run.waiting_for:
         return reason_in_words_of_page(picture.run.waiting_for)
     if picture.step >= picture.target_steps:

@@ -238,7 +238,7 @@ class TestLonger:
 
     @pytest.mark.parametrize("steps", [99, 100, 10**8])
     def test_it_is_longer_and_within_bounds(self, run: Run, steps: int) -> None:
-        with pytest.raises(Problem, match="E316: The run already has 100 steps"):
+        with pytest.raises(Problem, match="E316: The run is already set to 100 steps"):
             services.extend_run(run=run, target_steps=steps)
         run.refresh_from_db()
         assert run.parsed_recipe.target_steps == 100

@@ -149,7 +149,7 @@ class TestALossThatJumped:
     def test_it_began_with_the_first_of_the_steps_that_jumped(self) -> None:
         (told,) = self.jumped(*STEADY, 8.0, 9.0, 8.5)
         assert "Since step 41 at" in told
-        assert "training loss is 8.50" in told
+        assert "training loss has been 8.50" in told
 
     def test_it_is_over_when_the_loss_has_fallen_again(self) -> None:
         assert self.jumped(*STEADY, 9.0, 3.0) == []

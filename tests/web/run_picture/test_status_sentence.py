@@ -78,7 +78,7 @@ def ending(shown: RunPicture) -> RunPicture:
         (
             picture("finishing", release=Release(state="failed")),
             [],
-            "12 steps are done, but the model could not be made.",
+            "12 steps are done, but the model could not be prepared for download.",
         ),
         (picture("finishing"), [], "being checked and packaged"),
         (picture("finishing", waiting_for="E312: No memory."), [], "E312: No memory."),

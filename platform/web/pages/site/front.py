@@ -31,7 +31,7 @@ ON_A_PAGE = 48  # runs per page
 # Titles of the groups of runs, in their order on the page, by the word for the run's state.
 OTHERS = gettext_lazy("Paused or being prepared")
 GROUPS = {
-    "waiting": gettext_lazy("Waiting for volunteers"),
+    "waiting": pgettext_lazy("states of runs", "Waiting"),
     "running": gettext_lazy("Training now"),
     "paused": OTHERS,
     "finished": pgettext_lazy("states of runs", "Finished"),
@@ -186,11 +186,11 @@ def _here(trainers: Sequence[OnlinePeer]) -> str:
 
 
 def _groups(cards: Sequence[Card]) -> list[tuple[str, list[Card]]]:
-    """Return the cards by state, with the group's title: first the runs that need volunteers. No group is empty."""
-    grouped: dict[str, list[Card]] = {title: [] for title in GROUPS.values()}
+    """Return the cards by state, under the group's title: first the runs that need volunteers. No group is empty."""
+    grouped: dict[str, list[Card]] = {str(title): [] for title in GROUPS.values()}
     for card in sorted(cards, key=lambda card: -card.machines):
-        grouped[GROUPS.get(card.word, OTHERS)].append(card)
-    return [(str(title), found) for title, found in grouped.items() if found]
+        grouped[str(GROUPS.get(card.word, OTHERS))].append(card)
+    return [(title, found) for title, found in grouped.items() if found]
 
 
 def small_curve(points: Sequence[Point], last_step: int) -> str:

@@ -26,7 +26,7 @@ TITLES: dict[Kind, Promise] = {
     Kind.MAKE_RELEASE: _("Make the release"),
     Kind.MEASURE_HELDOUT: _("Measure held-out loss"),
     Kind.PREPARE_DATASET: _("Prepare the data"),
-    Kind.PREPARE_RUN: _("Make the first parameters"),
+    Kind.PREPARE_RUN: _("Create the initial model"),
     Kind.PUBLISH_CHECKPOINT: _("Send a checkpoint to the Hub"),
     Kind.PUBLISH_RELEASE: _("Send the release to the Hub"),
     Kind.REMAKE_RELEASE: _("Make the release again"),
@@ -34,7 +34,7 @@ TITLES: dict[Kind, Promise] = {
     Kind.ARCHIVE_LOG: _("Archive the log"),
     Kind.VERIFY_SNAPSHOTS: _("Replay the log"),
     Kind.WATCH_CHECKS: _("Tell operators of failing checks"),
-    Kind.WRITE_TRIAL: _("Write a visitor's text"),
+    Kind.WRITE_TRIAL: _("Continue a visitor's text"),
 }
 
 

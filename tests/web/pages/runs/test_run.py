@@ -195,13 +195,13 @@ class TestNewRun:
                 "(E377). proverbs.txt does not fit this recipe, which needs a zip or tar of images",
             ),
             ("text", {"target_batch": "100000"}, "(E307). The dataset yields"),
-            ("layers", {"layers": "65"}, "(E301). The recipe is out of bounds: layers must be between 1 and 64."),
-            ("width", {"width": "65"}, "(E301). The recipe is out of bounds: width 65 is not a multiple of heads 4."),
-            ("micro_batch", {"micro_batch": "8"}, "(E301). The recipe is out of bounds: micro batch 8"),
+            ("layers", {"layers": "65"}, "(E301). The recipe is not valid: layers must be between 1 and 64."),
+            ("width", {"width": "65"}, "(E301). The recipe is not valid: width 65 is not a multiple of heads 4."),
+            ("micro_batch", {"micro_batch": "8"}, "(E301). The recipe is not valid: micro batch 8"),
             (
                 "warmup_steps",
                 {"warmup_steps": "5000", "target_steps": "1000"},
-                "(E301). The recipe is out of bounds: warm-up",
+                "(E301). The recipe is not valid: warm-up",
             ),
             ("may_share", {"may_share": None}, "Confirm that you may share it."),
             ("licence", {"licence": ""}, "Enter the licence."),
@@ -300,7 +300,7 @@ class TestRunPage:
     def test_one_that_stands_still_is_not_offered(self, client: Client, run: Run, state: str, is_offered: bool) -> None:
         Run.objects.filter(pk=run.pk).update(state=state)
         head, rest = client.get("/runs/proverbs/").content.decode().split('id="part-result"', 1)
-        assert ("Join with this line" in head) is is_offered
+        assert ("Run this command to join" in head) is is_offered
         assert 'id="join"' in rest, "how it is done stands below"
 
     def test_a_paused_run_says_why_and_its_organizer_can_resume_it(self, run: Run, laptop: Owned) -> None:

@@ -46,7 +46,7 @@ AIMS = {  # what each kind of recipe is for, in a few plain words
     "causal_lm": gettext_lazy("To write"),
     "finetune_lora": gettext_lazy("To write like you"),
     "image_classification": gettext_lazy("To sort pictures"),
-    "image_ssl": gettext_lazy("To see by itself"),
+    "image_ssl": gettext_lazy("To see without labels"),
     "masked_lm": gettext_lazy("To fill in blanks"),
 }
 LICENCES = ("CC0-1.0", "CC BY 4.0", "CC BY-SA 4.0", "MIT", "public domain")  # datasets suggested by the form
@@ -112,7 +112,9 @@ class NewRunForm(forms.Form):
         required=False,
         widget=forms.Textarea(attrs={"rows": 3}),
         label=gettext_lazy("Why are you doing this?"),
-        help_text=gettext_lazy("People join for this. It is shown under the title; two sentences are enough."),
+        help_text=gettext_lazy(
+            "This is what makes people join. It is shown under the title; two sentences are enough."
+        ),
     )
     prompts = forms.CharField(
         max_length=MOST_PROMPTS * (LONGEST_PROMPT + 2),

@@ -63,7 +63,7 @@ class DraftForm(NewRunForm):
     """The form for a draft, filled in with its current values. The draft keeps its data unless new data is given."""
 
     wants_text = False
-    began_with = gettext_lazy("As it is now")
+    began_with = gettext_lazy("Current size")
 
     def __init__(self, *args: Any, run: Run, **kwargs: Any) -> None:
         words = words_of(run)
@@ -115,7 +115,9 @@ class StartForm(forms.Form):
         required=False,
         input_formats=[MINUTES],
         label=gettext_lazy("Start time"),
-        help_text=gettext_lazy("People can join before. Leave empty to start as soon as enough machines are there."),
+        help_text=gettext_lazy(
+            "People can join before then. Leave empty to start as soon as enough machines have joined."
+        ),
         widget=forms.DateTimeInput(format=MINUTES, attrs={"type": "datetime-local", "data-local": ""}),
     )
 
@@ -131,8 +133,8 @@ class GatherForm(forms.Form):
         min_value=1,
         max_value=MOST_MACHINES,
         required=False,
-        label=gettext_lazy("People you hope for"),
-        help_text=gettext_lazy("The run's page shows how many are there and how many places are free."),
+        label=gettext_lazy("How many people you hope for"),
+        help_text=gettext_lazy("The run's page shows how many people are training and how many places are still free."),
     )
     chat = forms.CharField(
         max_length=LONGEST_CHAT_URL,
@@ -214,7 +216,7 @@ class InvitationForm(forms.Form):
         empty_value=None,
         required=False,
         initial=str(7 * DAY),
-        label=gettext_lazy("Expires after"),
+        label=gettext_lazy("Lifetime"),
     )
 
 
