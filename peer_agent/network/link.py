@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from random import Random
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,7 +15,14 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 from websockets.asyncio.client import connect
 from websockets.asyncio.connection import Connection as Socket
-from websockets.exceptions import ConnectionClosed, InvalidProxy, InvalidURI, ProxyError, WebSocketException
+from websockets.exceptions import (
+    ConnectionClosed,
+    InvalidProxy,
+    InvalidStatus,
+    InvalidURI,
+    ProxyError,
+    WebSocketException,
+)
 from websockets.frames import CloseCode
 from websockets.typing import Subprotocol
 
@@ -272,6 +280,8 @@ def _in_words(url: str, timeout_s: float) -> Iterator[None]:
     except (OSError, InvalidURI, InvalidProxy, ProxyError, LinkLost) as error:
         raise Problem.of("E104", url=url, reason=error) from error
     except WebSocketException as error:
+        if isinstance(error, InvalidStatus) and error.response.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise Problem.of("E104", url=url, reason="it has too many connections at the moment") from error
         raise Problem.of("E110", url=url, reason=error) from error
 
 

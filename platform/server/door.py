@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 RELAY = re.compile(rb"/relay(?:-([1-9][0-9]{0,3}))?/")
 CAN_PASS = hasattr(socket, "send_fds")  # False on Windows
+TRIES, AGAIN_S = 40, 0.05  # a relay's queue has room for 10 connections on many systems
 SHORT = 100  # bytes; the system limits a socket's path to 104 or 108
 
 
@@ -58,11 +59,15 @@ def close_door(place: Place) -> None:
     _door(place).unlink(missing_ok=True)
 
 
-def hand_over(place: Place, transport: asyncio.BaseTransport, head: bytes, visitor: str) -> None:
+def hand_over(place: Place, transport: asyncio.BaseTransport, head: bytes, visitor: str, tries: int = TRIES) -> None:
     """Pass a connection to this place's relay, and close this process's end of it.
 
-    If no relay is running or its queue is full, the connection is closed. The agent then retries.
+    While the relay's queue is full, try again for two seconds. If that fails or no relay is running, the connection is
+    closed, and the agent retries.
     """
+    assert isinstance(transport, asyncio.Transport)
+    if transport.is_closing():
+        return
     system: socket.socket = transport.get_extra_info("socket")
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ours, _name_of(place) as name:
@@ -71,9 +76,15 @@ def hand_over(place: Place, transport: asyncio.BaseTransport, head: bytes, visit
             socket.send_fds(ours, [f"{visitor}\n".encode() + head], [system.fileno()])
     except FileNotFoundError:
         pass  # strangers may try any path, which must not fill the log
+    except BlockingIOError:
+        if tries > 1:
+            transport.pause_reading()  # the bytes are for the relay
+            loop = asyncio.get_running_loop()
+            loop.call_later(AGAIN_S, hand_over, place, transport, head, visitor, tries - 1)
+            return
+        log.warning("relay %d is too busy to take a connection", place.number)
     except OSError as error:
         log.warning("relay %d takes no connection: %s", place.number, error)
-    assert isinstance(transport, asyncio.Transport)
     transport.abort()  # only closes this process's descriptor
 
 

@@ -39,9 +39,9 @@ from tests.benchmarks.rig.processes import leave_with_parent
 from tests.end_to_end.rig.swarm import Swarm
 
 UNIT_S, UNIT = 5.0, 2  # seconds and samples of a unit
-JOINS_A_S = 25  # machines that join in a second
+JOINS_A_S = 8  # machines that join in a second; more would keep the process of all agents busy
 ASKS_S, LOOKS_S = 0.25, 0.5  # seconds between two questions to the coordinator, and between two views of the page
-GATHERS = 1_000_000  # samples in a step that the machines never fill
+GATHERS = 50_000  # samples in a step that the machines do not fill while they are measured
 HERE_S = 300.0
 
 ENROL = """
@@ -109,7 +109,7 @@ def measure(machines: int, *, rounds: bool, seconds: float) -> Figures:
         folder = Path(temporary)
         swarm.start_site()
         batch = machines * UNIT if rounds else GATHERS
-        swarm.open_endless_run(swarm.sign_up("organizer"), python_text()[:150_000], target_batch=str(batch))
+        swarm.open_endless_run(swarm.sign_up("organizer"), python_text(), target_batch=str(batch), context="16")
         site_key = _enrol(swarm, folder, machines + 1)
         command = [sys.executable, "-m", __spec__.name, "--inside", temporary, swarm.url, swarm.slug, site_key]
         swarm.start("crowd", [*command, "--machines", str(machines)], dict(os.environ), ROOT)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import socket
@@ -37,6 +38,9 @@ from web.feed.live import prepare_looks
 from web.pages.accounts.login import operator_secret
 
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (how to reach ourselves when bound to every address)
+
+# Allocations until a collection of new objects, and of these until one of the second and third generation.
+COLLECTED_AFTER = 20_000, 20, 50
 
 
 class Command(BaseCommand):
@@ -91,6 +95,7 @@ class Command(BaseCommand):
             if is_alone:
                 forget_the_dead()
             prepare_looks()
+            collect_seldom()
             hint = hint_for_neighbours(options["host"], bound.getsockname()[1], public)
             self._greet(public, data, [line for line in (warning, hint) if line])
             relay = None if options["no_relay"] else relay_place(place, public, options["host"], options["relay_port"])
@@ -106,6 +111,12 @@ class Command(BaseCommand):
             self.stdout.write(f"The first operator takes charge at {public}/operator/{operator_secret()}/")
         self.stdout.write("Ctrl-C stops it.")
         self.stdout.flush()
+
+
+def collect_seldom() -> None:
+    """Make the pauses of Python's garbage collector rare. With 1,000 machines, a full collection takes 0.3 s."""
+    gc.freeze()  # a collection skips what was loaded until now
+    gc.set_threshold(*COLLECTED_AFTER)
 
 
 class Announcement:
