@@ -115,8 +115,9 @@ def stop(rig: Rig, what: str, seconds: float) -> None:
 
 
 def is_stopped(pid: int) -> bool:
+    """Return True if the process has stopped or ended. A stopped parent leaves an ended process as a zombie."""
     try:
-        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:  # a database connection that ended just before
         return True
 
