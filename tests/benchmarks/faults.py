@@ -196,7 +196,11 @@ class Page(threading.Thread):
             try:
                 async with (
                     asyncio.timeout(5.0) as opening,
-                    connect(f"{self.address.replace('http', 'ws', 1)}/ws/runs/{self.slug}/", max_size=None) as socket,
+                    connect(
+                        f"{self.address.replace('http', 'ws', 1)}/ws/runs/{self.slug}/",
+                        max_size=None,
+                        close_timeout=0.1,  # a browser does not wait for the other end to close, either
+                    ) as socket,
                 ):
                     opening.reschedule(None)
                     while not self.over.is_set():
