@@ -303,6 +303,34 @@ class TestRunPage:
         assert ("Run this command to join" in head) is is_offered
         assert 'id="join"' in rest, "how it is done stands below"
 
+    def test_who_trains_may_add_another_machine(self, run: Run, laptop: Owned, organizer: Person) -> None:
+        member = {"peer": laptop.machine.peer_id, "name": laptop.machine.person.username, "role": "trainer"}
+        member |= {"state": "ready", "done": 0, "samples_per_s": 1.0}
+        Presence.objects.create(run=run, phase="accumulate", done=0, target=4, members=[member])
+        folded = '<details><summary id="join-title">Add another machine</summary>'
+        for reader, is_there in ((laptop.machine.person, True), (organizer, False)):
+            text = page(as_(reader).get(f"/runs/{run.slug}/"))
+            assert (folded in text) is is_there
+            assert ('<h2 id="join-title">Join in</h2>' in text) is not is_there
+
+    def test_a_failed_run_says_what_happened_and_what_is_kept(self, run: Run, laptop: Owned) -> None:
+        committed(run, (laptop.machine, 4))
+        Run.objects.filter(pk=run.pk).update(state="finishing")
+        fault = "E312: The release could not be made. Run `make setup` <now>."
+        Release.objects.create(run=run, state=Release.State.FAILED, fault=fault)
+        for reader, may in ((run.organizer, True), (laptop.machine.person, False)):
+            text = page(as_(reader).get(f"/runs/{run.slug}/"))
+            assert "Run <code>make setup</code> &lt;now&gt;." in text
+            assert "The 1 step and everyone's credit." in text
+            assert ("ask the operator of this site" in text) is may
+
+    def test_a_run_that_finishes_says_what_comes_next(self, run: Run, laptop: Owned) -> None:
+        committed(run, (laptop.machine, 4))
+        Run.objects.filter(pk=run.pk).update(state="finishing")
+        text = page(as_(laptop.machine.person).get(f"/runs/{run.slug}/"))
+        assert "The site checks the final model and packages it." in text
+        assert "Run this command to join" not in text
+
     def test_a_paused_run_says_why_and_its_organizer_can_resume_it(self, run: Run, laptop: Owned) -> None:
         committed(run, (laptop.machine, 4))
         Run.objects.filter(pk=run.pk).update(state="paused", announcement="We go on at nine.")

@@ -49,6 +49,12 @@ class TestRuns:
         Run.objects.filter(slug="done").update(state=Run.State.FINISHED)
         text = page(client.get("/"))
         assert names(text) == ["alone", "many", "few", "paused", "done"]
+        assert re.findall("<h3>([^<]+)</h3>", text[text.index('id="runs"') :]) == [
+            "Waiting",
+            "Training now",
+            "Paused or being prepared",
+            "Finished",
+        ]
         assert (
             text.index("Waiting for volunteers")
             < text.index(">Teo and Ida<")
