@@ -281,7 +281,7 @@ class Socket:
     """A peer's link to the site and the channel layer behind it, which silently loses, repeats and delays messages.
 
     It simulates `coordination.sockets.consumer`. The socket learns which host has the run from announcements and from
-    the database, either of which may be stale. Messages stay in order, as in TCP and the real layer.
+    the database. Both may be stale. Messages stay in order, as in TCP and the real layer.
     """
 
     def __init__(self, world: Surroundings, peer: "Peer", number: int) -> None:

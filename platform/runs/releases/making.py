@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 def make_release(run_id: UUID, *, anew: bool = False) -> Release.State:
     """Make a run's release from the wanted snapshot, and finish the run. Return the release's state.
 
-    If that snapshot is not yet verified, do nothing and return PREPARING. With `anew`, replace a ready release once the
+    If that snapshot is not yet verified, do nothing and return PREPARING. If `anew`, replace a ready release once the
     new one is complete.
     """
     release = Release.objects.select_related("run__dataset", "run__organizer", "run__head").get(run=run_id)
