@@ -14,6 +14,7 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
 from tempfile import mkstemp
@@ -163,6 +164,12 @@ class StoredSpan(Struct, frozen=True, eq=False):
     payloads: tuple[memoryview, ...]
 
 
+def _page_of(found: list[Entry]) -> tuple[Entry, ...]:
+    """Return the first of these entries, up to PAGE_BYTES in all, or the first alone if it is larger."""
+    sizes = accumulate(len(entry.head.payload) + len(entry.contributions) for entry in found)
+    return tuple(entry for entry, size in zip(found, sizes, strict=True) if size <= PAGE_BYTES or entry is found[0])
+
+
 class UpdateLog:
     """The update logs of all runs under one folder. Only one process may open the folder, with one writer per run."""
 
@@ -198,19 +205,19 @@ class UpdateLog:
 
     # --- records ---
 
-    def append(self, sealed: Entry) -> tuple[Entry, ...]:
+    def append(self, sealed: Entry) -> bool:
         """Append the next record, and move its spans out of the tentative folder. A repeated record changes nothing.
 
-        A record on a newer branch replaces the record at its index and all later ones (rule 16). Return the replaced
-        records, at most a page of them. Raises Problem E218 if the signature is wrong, E402 if the record does not
-        continue the log, and E106 if the disk fails. Raises Forked if the record's branch began at an earlier index.
+        A record on a newer branch replaces the record at its index and all later ones (rule 16). Return True if it has
+        replaced any. Raises Problem E218 if the signature is wrong, E402 if the record does not continue the log, and
+        E106 if the disk fails. Raises Forked if the record's branch began at an earlier index.
         """
         record = open_record(sealed, self._site_key)
-        replaced: tuple[Entry, ...] = ()
-        if record.index <= self.last_index(record.run):
+        replaces = record.index <= self.last_index(record.run)
+        if replaces:
             if self._is_same(record, sealed):
-                return ()
-            replaced = self._take_back(record)
+                return False
+            self._take_back(record)
         head = self._head(record.run)
         if record.index != head.index + 1:
             raise Problem.of("E402", reason=f"record {record.index} came after record {head.index}")
@@ -221,7 +228,7 @@ class UpdateLog:
         write_durably(self._record_path(record.run, record.index), [to_lines(sealed)])
         self._heads[record.run] = Head(record.index, digest_of(sealed))
         self._settle(record)
-        return replaced
+        return replaces
 
     def records(self, run: RunId, first: int, limit: int) -> list[Entry]:
         """Return up to `limit` entries, starting at index `first`.
@@ -236,9 +243,15 @@ class UpdateLog:
 
         The first entry is returned even if it is larger. Raises Problem E402 if an entry is missing or damaged.
         """
-        found = self.records(run, first, PAGE)
-        sizes = accumulate(len(entry.head.payload) + len(entry.contributions) for entry in found)
-        return tuple(entry for entry, size in zip(found, sizes, strict=True) if size <= PAGE_BYTES or entry is found[0])
+        return _page_of(self.records(run, first, PAGE))
+
+    def lost_pages(self, run: RunId, first: int, stop: int) -> list[tuple[Entry, ...]]:
+        """Return the replaced records with these indexes in pages (see `page`). Leave out any that are damaged."""
+        pages, found = [], self._lost(run, first, stop)
+        while found:
+            pages.append(_page_of(found[:PAGE]))
+            found = found[len(pages[-1]) :]
+        return pages
 
     def record(self, run: RunId, index: int) -> RecordHead:
         """Return the head of one record. Raises Problem E402 if the record is missing or damaged."""
@@ -331,11 +344,19 @@ class UpdateLog:
     def _is_same(self, record: RecordHead, sealed: Entry) -> bool:
         return record.index >= 1 and digest_of(self._sealed(record.run, record.index)) == digest_of(sealed)
 
-    def _take_back(self, record: RecordHead) -> tuple[Entry, ...]:
+    def _lost(self, run: RunId, first: int, stop: int) -> list[Entry]:
+        found = []
+        for index in range(first, stop):
+            for path in sorted(self._at(run, "lost").glob(f"{index:08d}-*.json")):
+                with suppress(OSError, ValueError):
+                    found.append(from_lines(path.read_bytes()))
+        return found
+
+    def _take_back(self, record: RecordHead) -> None:
         """Move the records at and after the given record's index to the folder `lost`, and delete their spans.
 
-        Move the latest record first. Return a page of the moved records, oldest first. Raises Problem E402 if the given
-        record is not from a newer host. Raises Forked if its branch began at an earlier index.
+        Move the latest record first. Raises Problem E402 if the given record is not from a newer host. Raises Forked if
+        its branch began at an earlier index.
         """
         run, index = record.run, record.index
         if index < 1 or record.fence <= self.record(run, index).fence:
@@ -343,7 +364,6 @@ class UpdateLog:
         before = digest_of(self._sealed(run, index - 1)) if index > 1 else GENESIS
         if record.previous != before:
             raise Forked.of("E402", reason=f"another branch of the log began before record {index}")
-        replaced = self.page(run, index)
         self._at(run, "lost").mkdir(exist_ok=True)
         for gone in range(self.last_index(run), index - 1, -1):
             kept = self._at(run, "lost", f"{gone:08d}-{self.record(run, gone).fence}.json")
@@ -351,7 +371,6 @@ class UpdateLog:
             self._heads[run] = Head(gone - 1, before if gone == index else "")
             for span in self._at(run, "spans").glob(f"{gone:08d}-*.span"):
                 span.unlink(missing_ok=True)
-        return replaced
 
     def _settle(self, record: RecordHead) -> None:
         """Move the tentative spans that the record names to the spans folder. Delete those of earlier steps."""

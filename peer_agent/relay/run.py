@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from peer_agent.averaging.codecs import INLINE_BYTES
 from peer_agent.averaging.reducer import Reduction, Residuals, received_span
-from peer_agent.averaging.update_log import Forked, UpdateLog
+from peer_agent.averaging.update_log import PAGE, Forked, UpdateLog
 from peer_agent.network.link import Connection, LinkLost, Refused
 from peer_agent.network.probing import Prober
 from peer_agent.network.sending import Outbox, send_frames
@@ -282,7 +282,7 @@ class RelayedRun:
             case e.CopySpan():
                 self._beside(partial(self._copy, action))
             case e.HandIn():
-                self._beside(partial(self._hand_in, action.first))
+                self._beside(partial(self._hand_in, action.first, action.lost_up_to))
             case e.WriteReceived() | e.WriteSpan() | e.Append() | e.Discard() | e.Forget() | e.Scan():
                 self._beside(partial(self._write, action, self._taken(action)))
             case _:
@@ -418,11 +418,17 @@ class RelayedRun:
                 log.warning("run %s: %s", self.run, problem)
         return e.Scanned(action.stop, tuple(missing))
 
-    async def _hand_in(self, first: int) -> None:
-        """Send the site a page of the log's records that are missing from the site's database."""
-        page = await asyncio.to_thread(self.log.page, self.run, first)
-        if page:
-            self.around.say(m.Records(run=self.run, first=first, last=self.log.last_index(self.run), records=page))
+    async def _hand_in(self, first: int, lost_up_to: int) -> None:
+        """Send the site records that its database lacks: a page of the log, or all records of a replaced branch."""
+        if not lost_up_to:
+            page = await asyncio.to_thread(self.log.page, self.run, first)
+            if page:
+                self.around.say(m.Records(run=self.run, first=first, last=self.log.last_index(self.run), records=page))
+            return
+        for start in range(first, lost_up_to + 1, PAGE):
+            stop = min(start + PAGE, lost_up_to + 1)
+            for page in await asyncio.to_thread(self.log.lost_pages, self.run, start, stop):
+                self.around.say(m.Records(run=self.run, first=start, last=lost_up_to, records=page))
 
     async def _copy(self, action: e.CopySpan) -> None:
         """Copy a span from another relay and verify it. If that fails, the state machine asks another relay."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from django.db import DatabaseError, connection, transaction
 from django.db.models import Q, QuerySet
@@ -32,6 +32,7 @@ from runs import storage
 from runs.access import shut_out, trusted_in
 from runs.ledger.records import (
     add_committed,
+    entries_with,
     keep_sealed,
     leave_out,
     left_out_units,
@@ -44,7 +45,7 @@ from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Publication, Run
 from runs.snapshots.state_check import Restated, restate
 from runs.snapshots.verification import verified_up_to
 from runs.states import NOT_OPEN
-from runs.timeline import ROLLED_BACK, add_line, add_line_once
+from runs.timeline import ROLLED_BACK, add_line
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,9 @@ Outcome = Literal["committed", "stale", "failed", "refused"]
 KEPT = ("state", "state_digest", "created_at", "verified_at", "heldout_loss", "heldout_figures", "written")
 RECOVERED = "The database had lost steps {first:,} to {last:,}; they were read back from a relay's log."
 UNKNOWN = " Credit for {samples:,} samples is missing: the database does not know the machines."
-LOST = "Steps {first:,} to {last:,} were lost when the site was restored: {samples:,} samples by {people} people."
+LOST = (
+    "Steps {first:,} to {last:,} were lost when the site was restored: {samples:,} samples by {by}. Their credit stays."
+)
 DONE = "Rolled back to step {step:,}: {undone} undone. Credit stays."
 
 
@@ -148,23 +151,28 @@ def _write(run: Run, sealed: Entry, record: Record, duration_s: float, attempts:
 
 
 @transaction.atomic
-def _add_update(
-    run: Run, sealed: Entry, record: Record, fence: int, *, duration_s: float, attempts: int
-) -> list[LedgerEntry]:
+def _add_update(run: Run, sealed: Entry, record: Record, fence: int, **facts: Any) -> list[LedgerEntry]:
     """Move the head to an update and write its rows. Return the new ledger rows. Raises Stale if the head has moved."""
     _move_head(Head.objects.filter(run=run, step=record.step - 1), sealed, record, step=record.step, fence=fence)
+    rows = _add_entry(run, sealed, record, index=record.index, **facts)
+    add_committed(run, (unit for part in record.contributions for unit in part.units))
+    return rows
+
+
+def _add_entry(run: Run, sealed: Entry, record: Record, **facts: Any) -> list[LedgerEntry]:
+    """Write an update's entry, record and ledger rows, and add the rows to all totals. Return the rows.
+
+    `facts` are columns of the entry that do not follow from the record.
+    """
     averaged = averaged_bytes(record)
     entry = LogEntry.objects.create(
-        run=run,
-        index=record.index,
+        **{"run": run, "duration_s": 0.0, "attempts": record.attempt, **facts},
         step=record.step,
         digest=digest_of(sealed),
         loss=record.loss,
         tokens=record.tokens,
         samples=record.samples,
         peers=len(record.contributions),
-        duration_s=duration_s,
-        attempts=attempts,
         exact=record.exact,
         learning_rate=record.scalars.learning_rate,
         bytes_averaged=min(MOST, sum(averaged.values())),
@@ -172,10 +180,9 @@ def _add_update(
     keep_sealed(entry, sealed)
     rows = _ledger_rows(run, entry, record)
     LedgerEntry.objects.bulk_create(rows)
-    add_to_totals(run, rows)
+    add_to_totals(run, rows, is_lost=entry.kind == LogEntry.Kind.LOST)
     add_to_day(run, rows, entry.at)
     add_averaged(run, averaged)
-    add_committed(run, (unit for part in record.contributions for unit in part.units))
     return rows
 
 
@@ -420,7 +427,7 @@ def adopt(run: Run, fence: int, entries: Sequence[Entry]) -> int:
                     break
                 _add_rollback(run, sealed, record, target, _restate(run, sealed, record, target), fence=fence)
             else:
-                rows = _add_update(run, sealed, record, fence, duration_s=0.0, attempts=record.attempt)
+                rows = _add_update(run, sealed, record, fence)
                 unknown += record.samples - sum(row.samples for row in rows)
                 _raise_marks(run, _marks_above(record))
             added += 1
@@ -450,21 +457,34 @@ def _marks_above(record: Record) -> dict[tuple[int, int], int]:
     return marks
 
 
-def tell_branch(run: Run, entries: Sequence[Entry]) -> None:
-    """Add a line about lost steps to the timeline. The site signed their records, but its log went on without them."""
-    lost = [record for sealed in entries if (record := _lost_record(run, sealed)) is not None]
-    if lost:
-        people = {part.person for record in lost for part in record.contributions}
-        text = LOST.format(
-            first=lost[0].step, last=lost[-1].step, samples=sum(record.samples for record in lost), people=len(people)
-        )
-        add_line_once(run=run, kind="lost steps", text=text)
+def credit_branch(run: Run, fence: int, entries: Sequence[Entry]) -> None:
+    """Give credit for updates that the site signed and its database lost, and add a line about them to the timeline.
+
+    The run's log went on without these updates, so they stay out of the model and out of the coverage. Each gets an
+    entry of the kind "lost" with its record and ledger rows. Records that already have an entry are skipped. Raises
+    Stale if this host has lost the run.
+    """
+    with fenced(run, fence):
+        added = [pair for sealed in entries if (pair := _add_lost(run, sealed)) is not None]
+        if not added:
+            return
+        lost = [record for record, _ in added]
+        people = len({part.person for record in lost for part in record.contributions})
+        samples = sum(record.samples for record in lost)
+        unknown = samples - sum(row.samples for _, rows in added for row in rows)
+        by = f"{people} people" if people > 1 else "1 person"
+        text = LOST.format(first=lost[0].step, last=lost[-1].step, samples=samples, by=by)
+        add_line(run=run, kind="lost steps", text=text + (UNKNOWN.format(samples=unknown) if unknown else ""))
 
 
-def _lost_record(run: Run, sealed: Entry) -> Record | None:
+def _add_lost(run: Run, sealed: Entry) -> tuple[Record, list[LedgerEntry]] | None:
+    """Add an entry for a lost update. Return its record and ledger rows, or None if there is nothing to add."""
     try:
         record = open_record(sealed, public_bytes(site_key()))
     except Problem:
         return None
-    is_in_log = run.log.filter(index=record.index, digest=digest_of(sealed)).exists()
-    return None if is_in_log or record.run != run.run_id else record
+    is_update = (record.run, record.kind) == (run.run_id, "update")
+    if not is_update or entries_with(run, record.index, digest_of(sealed)).exists():
+        return None
+    lowest = run.log.order_by("index").values_list("index", flat=True).first() or 0
+    return record, _add_entry(run, sealed, record, index=min(lowest, 0) - 1, kind=LogEntry.Kind.LOST, is_undone=True)

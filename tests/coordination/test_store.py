@@ -29,7 +29,8 @@ from runs.ledger import audit as auditing
 from runs.ledger.audit import audit
 from runs.ledger.records import sealed_of, settled_units
 from runs.lifecycle.services import pause_run, resume_run
-from runs.models import ActivityLine, Head, LeaseMark, LedgerEntry, LogEntry, Run, SealedRecord, Snapshot
+from runs.models import ActivityLine, Head, LeaseMark, LedgerEntry, LogEntry, MachineTotal, Run, SealedRecord, Snapshot
+from runs.selectors import steps as steps_of
 from tests.coordination.engines import in_other_thread
 from tests.coordination.example_run import (
     ACCUMULATOR,
@@ -469,15 +470,45 @@ class TestAdopt:
         assert "2 samples is missing" in ActivityLine.objects.get(kind="recovered").text
         assert audit(example.run)["faults"] == []
 
-    def test_lost_branch_is_told_once(self, example: Example) -> None:
+    def test_lost_branch_keeps_its_credit(self, example: Example) -> None:
         branch = lost(example, (UNIT,), (SECOND,))
         steps(example, (SECOND,))
+        audit(example.run)  # the next audit continues from here
+        covered, fence = list(settled_units(example.run)), Head.objects.get().fence
         for _ in range(2):
-            store.tell_branch(example.run, branch)
+            store.credit_branch(example.run, fence, branch)
+        store.credit_branch(example.run, fence, [sealed_of(LogEntry.objects.get(index=1))])
         text = ActivityLine.objects.get(kind="lost steps").text
-        assert text == "Steps 1 to 2 were lost when the site was restored: 4 samples by 1 people."
-        store.tell_branch(example.run, [sealed_of(LogEntry.objects.get())])
-        assert ActivityLine.objects.filter(kind="lost steps").count() == 1
+        assert text == "Steps 1 to 2 were lost when the site was restored: 4 samples by 1 person. Their credit stays."
+        assert [(row.index, row.step, row.kind) for row in example.run.log.order_by("-index")] == [
+            *((1, 1, "update"), (-1, 1, "lost"), (-2, 2, "lost"))
+        ]
+        total = MachineTotal.objects.get()
+        assert (total.samples, total.rounds, total.last_step) == (6, 3, 1)
+        assert list(settled_units(example.run)) == covered, "lost samples may be leased again"
+        assert [row.step for row in steps_of(example.run)] == [1], "pages and the API show the log alone"
+        for is_full in (False, True):
+            found = audit(example.run, is_full=is_full)
+            assert (found["faults"], found["ledger_samples"], found["lost_samples"]) == ([], 6, 4)
+
+    def test_deposed_host_credits_no_branch(self, example: Example) -> None:
+        branch = lost(example, (UNIT,))
+        with pytest.raises(store.Stale):
+            store.credit_branch(example.run, Head.objects.get().fence - 1, branch)
+        assert not LedgerEntry.objects.exists()
+
+    def test_forged_branch_gets_no_credit(self, example: Example) -> None:
+        (record,) = lost(example, (UNIT,))
+        forged = Entry(replace(record.head, signature=bytes(64)), record.contributions)
+        store.credit_branch(example.run, Head.objects.get().fence, [forged])
+        assert not LogEntry.objects.exists()
+
+    def test_lost_credit_of_unknown_machines_is_told(self, example: Example) -> None:
+        branch = lost(example, (UNIT,))
+        Machine.objects.filter(pk=example.teo.machine.pk).delete()
+        store.credit_branch(example.run, Head.objects.get().fence, branch)
+        assert "2 samples is missing" in ActivityLine.objects.get(kind="lost steps").text
+        assert audit(example.run)["faults"] == []
 
 
 def careless(run: Run, seal: Entry, record: Record, *, duration_s: float, attempts: int) -> store.Outcome:

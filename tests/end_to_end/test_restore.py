@@ -49,10 +49,10 @@ def back_at_work(swarm: Swarm, step: int) -> None:
     swarm.wait_for_step(step, BACK_S)
 
 
-def whole(swarm: Swarm, *, has_lost_averages: bool = False) -> None:
+def whole(swarm: Swarm, *, has_lost_averages: bool = False, lost: int = 0) -> None:
     """Require that a newcomer can join, that the run finishes with one state, that it is released and audited."""
     swarm.start_agent("c", token=swarm.token_of(swarm.sign_up("newcomer")))
-    settled(swarm, ("a", "b", "c"))
+    settled(swarm, ("a", "b", "c"), lost=lost)
     assert (swarm.released(swarm.folder / "model") / "model.safetensors").exists()
     swarm.end("site")
     shutil.rmtree(swarm.data / "relay")
@@ -100,3 +100,30 @@ def test_a_relay_that_is_older_than_the_database_catches_up(tmp_path: Path, engl
         shutil.copytree(backup / "data" / "relay", swarm.data / "relay")
         back_at_work(swarm, before[0] + 1)
         whole(swarm, has_lost_averages=True)
+
+
+def test_lost_branch_keeps_its_credit(tmp_path: Path, english: str) -> None:
+    with Swarm(tmp_path) as swarm:
+        backup = backed_up(swarm, english)
+        (before,) = swarm.rows("select step from runs_head")
+        manage(swarm, "restore", str(backup), "--replace")
+        (restored,) = swarm.rows("select step from runs_head")
+
+        def told() -> list[str]:
+            return [line for line in swarm.timeline() if "Their credit stays." in line]
+
+        kept = tmp_path / "relay"
+        shutil.move(swarm.data / "relay", kept)
+        shutil.copytree(backup / "data" / "relay", swarm.data / "relay")
+        back_at_work(swarm, restored[0] + 2)  # on another branch, because the relay is as old as the database
+        swarm.end("site")
+        shutil.rmtree(swarm.data / "relay")
+        shutil.move(kept, swarm.data / "relay")
+        swarm.start_site()
+        swarm.wait(told, BACK_S, "the lost steps are credited")
+        lost = swarm.rows("select step, samples from runs_logentry where kind = 'lost' order by step")
+        assert [step for step, _ in lost] == list(range(restored[0] + 1, before[0] + 1))
+        samples = sum(samples for _, samples in lost)
+        assert f"{samples:,} samples by" in told()[0]
+        swarm.wait_for_step(before[0] + 1)
+        whole(swarm, has_lost_averages=True, lost=samples)

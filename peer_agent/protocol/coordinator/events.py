@@ -187,9 +187,9 @@ class Adopt(Struct, frozen=True):
 
 
 class Branch(Struct, frozen=True):
-    """Report on the timeline which signed records are lost (rule 16).
+    """Give credit for signed records that are lost, and report them on the timeline (rule 16).
 
-    A relay deleted these records from its disk, because the log had continued without them.
+    A relay moved these records out of its log, because the run's log had continued without them.
     """
 
     records: tuple[Entry, ...]

@@ -112,10 +112,10 @@ class SpanReceived(Struct, frozen=True):
 
 
 class Appended(Struct, frozen=True):
-    """The log on disk now extends to the record `index`. `replaced`: records of another branch removed from the log."""
+    """The log on disk now extends to the record `index`. `replaced`: True if it replaced another branch."""
 
     index: int
-    replaced: tuple[Entry, ...] = ()
+    replaced: bool = False
 
 
 class AppendFailed(Struct, frozen=True):
@@ -339,9 +339,13 @@ class GiveRecords(Struct, frozen=True):
 
 
 class HandIn(Struct, frozen=True):
-    """Send the site a page of records from the log, because its database lacks them (rule 16)."""
+    """Send the site records that its database lacks, from index `first` on (rule 16).
+
+    These are a page of the log. If `lost_up_to` is given, they are all records of a replaced branch up to that index.
+    """
 
     first: int
+    lost_up_to: int = 0
 
 
 class Follow(Struct, frozen=True):

@@ -115,7 +115,7 @@ class Writer:
                 added = await in_thread(store.adopt)(self.run, self.holding.fence, command.records)
                 self._answer(e.Adopted(command.peer, added))
             case e.Branch():
-                await in_thread(store.tell_branch)(self.run, command.records)
+                await in_thread(store.credit_branch)(self.run, self.holding.fence, command.records)
             case e.Reserve():
                 await in_thread(store.raise_marks)(self.run, self.holding.fence, command.marks)
                 self._answer(e.Reserved(command.marks))

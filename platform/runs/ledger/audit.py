@@ -27,14 +27,25 @@ from accounts.keys import site_key
 from accounts.models import Machine
 from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of, open_record
+from peer_agent.protocol.log.records import GENESIS, Record, Unit, digest_of, open_record
 from runs import storage
-from runs.ledger.records import AT_ONCE, Place, Ranges, add_units, overlaps, sealed_of, with_records
+from runs.ledger.records import (
+    AT_ONCE,
+    Place,
+    Ranges,
+    add_units,
+    entries_with,
+    lost_records,
+    overlaps,
+    sealed_of,
+    with_records,
+)
 from runs.ledger.totals import SUMS, count
 from runs.models import AuditMark, Head, LedgerEntry, LogEntry, MachineTotal, Run
 
 Line = tuple[str, int, int, int]  # machine, samples, tokens, credit
 REFUSED, BRIDGED = "refused", "not checked, because averages are lost"
+NOT_ITS_ROW = "entry {index} is not the record that its row describes"
 TOTAL = ("machine_id", "person_id", *SUMS)
 COLUMNS = ("entry_id", "pk", "machine_id", "person_id", "step", "samples", "tokens", "credit")
 
@@ -45,6 +56,8 @@ class Books(Struct, array_like=True):
     previous: str = GENESIS
     steps: int = 0
     committed: int = 0
+    lost: int = 0  # entries read that are on lost branches
+    lost_samples: int = 0
     unknown: int = 0  # samples from machines unknown to a restored database, which have no ledger row
     last_row: int = 0  # last ledger row read
     ranges: dict[Place, Ranges] = field(default_factory=dict)
@@ -62,6 +75,7 @@ def audit(run: Run, *, is_full: bool = False) -> dict[str, Any]:
         books = Books() if is_full else _audited(run)
         before, last_row = books.steps, books.last_row
         faults = [fault for entries in _in_parts(run, before) for fault in _read(run, books, entries)]
+        faults += _read_lost(run, books)
         faults += _strays(run, last_row)
         faults += _head_faults(run, books.steps, books.previous)
         faults += _coverage_faults(run, books.ranges)
@@ -69,7 +83,7 @@ def audit(run: Run, *, is_full: bool = False) -> dict[str, Any]:
         given = LedgerEntry.objects.filter(run=run).aggregate(given=Sum("samples", default=0))["given"]
         files = dict(run.snapshots.filter(is_stored=True).order_by("index").values_list("file", "step"))
         snapshots = _snapshots(run)
-    if before and (faults or given != books.committed - books.unknown):
+    if before and (faults or given != books.committed + books.lost_samples - books.unknown):
         return audit(run, is_full=True)
     books.files = {file: known for file, known in books.files.items() if file in files}
     faults += [fault for file, step in files.items() for fault in _file_faults(run, step, file, books.files)]
@@ -81,6 +95,7 @@ def audit(run: Run, *, is_full: bool = False) -> dict[str, Any]:
         "read": books.steps - before,
         "committed_samples": books.committed,
         "ledger_samples": given,
+        "lost_samples": books.lost_samples,
         "unknown_samples": books.unknown,
         "snapshots": snapshots,
         "faults": faults,
@@ -144,14 +159,44 @@ def _in_parts(run: Run, before: int) -> Iterator[list[LogEntry]]:
 
 
 def _read(run: Run, books: Books, entries: list[LogEntry]) -> Iterator[str]:
-    found: Any = LedgerEntry.objects.filter(entry__in=entries).order_by("entry", "pk")
-    rows = found.values_list(*COLUMNS, named=True)
-    ledger = {entry: list(group) for entry, group in groupby(rows, key=attrgetter("entry_id"))}
-    books.last_row = max([books.last_row, *(group[-1].pk for group in ledger.values())])
+    ledger = _rows_of(entries, books)
     for entry in entries:
         mine = ledger.get(entry.pk, [])
         count(run, books.totals, mine)
         yield from _read_entry(books, entry, Counter(map(_line, mine)))
+
+
+def _read_lost(run: Run, books: Books) -> Iterator[str]:
+    """Read entries on lost branches that the books do not have. Yield a fault for each that the site did not sign.
+
+    Such an entry follows no other, and its samples may be in the log as well.
+    """
+    while entries := list(lost_records(run, after=books.lost)[:AT_ONCE]):
+        ledger = _rows_of(entries, books)
+        for entry in entries:
+            mine = ledger.get(entry.pk, [])
+            books.lost = -entry.index
+            count(run, books.totals, mine, is_lost=True)
+            opened = _opened(entry)
+            if isinstance(opened, str):
+                yield opened
+                continue
+            record, digest = opened
+            books.lost_samples += record.samples
+            if (record.step, digest) != (entry.step, entry.digest):
+                yield NOT_ITS_ROW.format(index=entry.index)
+            if entries_with(run, record.index, digest).count() > 1:
+                yield f"entry {entry.index} is in the log twice"
+            yield from _row_faults(books, record, Counter(map(_line, mine)))
+
+
+def _rows_of(entries: list[LogEntry], books: Books) -> dict[int, list[Any]]:
+    """Return the ledger rows of each entry, by its key. Remember the highest key of a row in the books."""
+    found: Any = LedgerEntry.objects.filter(entry__in=entries).order_by("entry", "pk")
+    rows = found.values_list(*COLUMNS, named=True)
+    ledger = {entry: list(group) for entry, group in groupby(rows, key=attrgetter("entry_id"))}
+    books.last_row = max([books.last_row, *(group[-1].pk for group in ledger.values())])
+    return ledger
 
 
 def _line(row: Any) -> Line:
@@ -160,27 +205,38 @@ def _line(row: Any) -> Line:
 
 def _read_entry(books: Books, entry: LogEntry, rows: Counter[Line]) -> Iterator[str]:
     books.steps += 1
-    if not hasattr(entry, "sealed"):
-        yield f"entry {entry.index} has no record"
+    opened = _opened(entry)
+    if isinstance(opened, str):
+        yield opened
         return
-    sealed = sealed_of(entry)
-    try:
-        record = open_record(sealed, public_bytes(site_key()))
-    except Problem as problem:
-        yield f"entry {entry.index}: {problem}"
-        return
+    record, digest = opened
     units = [unit for part in record.contributions for unit in part.units]
     books.committed += sum(part.samples for part in record.contributions)
-    yield from _faults_of(books, entry, record, sealed, rows)
+    yield from _faults_of(books, entry, record, digest, rows)
     yield from _used_again(books.ranges, units)
-    books.previous = digest_of(sealed)
+    books.previous = digest
 
 
-def _faults_of(books: Books, entry: LogEntry, record: Record, sealed: Entry, rows: Counter[Line]) -> Iterator[str]:
+def _opened(entry: LogEntry) -> tuple[Record, str] | str:
+    """Return an entry's record and its digest. If the site did not sign it, return a fault instead."""
+    if not hasattr(entry, "sealed"):
+        return f"entry {entry.index} has no record"
+    sealed = sealed_of(entry)
+    try:
+        return open_record(sealed, public_bytes(site_key())), digest_of(sealed)
+    except Problem as problem:
+        return f"entry {entry.index}: {problem}"
+
+
+def _faults_of(books: Books, entry: LogEntry, record: Record, digest: str, rows: Counter[Line]) -> Iterator[str]:
     if record.previous != books.previous:
         yield f"entry {entry.index} does not follow the one before it"
-    if (record.index, record.step, digest_of(sealed)) != (entry.index, entry.step, entry.digest):
-        yield f"entry {entry.index} is not the record that its row describes"
+    if (record.index, record.step, digest) != (entry.index, entry.step, entry.digest):
+        yield NOT_ITS_ROW.format(index=entry.index)
+    yield from _row_faults(books, record, rows)
+
+
+def _row_faults(books: Books, record: Record, rows: Counter[Line]) -> Iterator[str]:
     expected: Counter[Line] = Counter(
         (part.peer, part.samples, part.tokens, part.credit) for part in record.contributions
     )

@@ -6,7 +6,7 @@ Records are written only by `keep_sealed` and read only by `sealed_of`.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.log.records import Entry, RecordHead, Unit, read_head
@@ -42,6 +42,16 @@ def last_head(run: Run) -> RecordHead | None:
 def with_records(run: Run, *, first: int = 0) -> QuerySet[LogEntry]:
     """Return entries from index `first` on with their records. Iterate in batches, because a record may take 54 kB."""
     return LogEntry.objects.filter(run=run, index__gte=first).select_related("sealed").order_by("index")
+
+
+def entries_with(run: Run, index: int, digest: str) -> QuerySet[LogEntry]:
+    """Return the entries, in the log and on lost branches, for a record with this index and digest: at most one."""
+    return LogEntry.objects.filter(Q(index=index) | Q(index__lt=0), run=run, digest=digest)
+
+
+def lost_records(run: Run, *, after: int = 0) -> QuerySet[LogEntry]:
+    """Return the entries on lost branches with their records, oldest first, except for the first `after` of them."""
+    return LogEntry.objects.filter(run=run, index__lt=-after).select_related("sealed").order_by("-index")
 
 
 # Samples in committed updates, as merged ranges per epoch and shard

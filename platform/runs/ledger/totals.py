@@ -17,11 +17,14 @@ MOST = 2**63 - 1  # a column's maximum, which the credit for 10^10 tokens exceed
 SUMS = ("samples", "tokens", "credit", "rounds", "person_rounds", "last_step")
 
 
-def add_to_totals(run: Run, rows: Sequence[LedgerEntry]) -> None:
-    """Add an entry's ledger rows to the totals. Call this in the commit's transaction, after the head has moved."""
+def add_to_totals(run: Run, rows: Sequence[LedgerEntry], *, is_lost: bool = False) -> None:
+    """Add an entry's ledger rows to the totals. Call this in the transaction that adds the rows, under the run's head.
+
+    `is_lost`: see `count`.
+    """
     known = MachineTotal.objects.filter(run=run, machine__in=[row.machine_id for row in rows])
     held = {total.machine_id: total for total in known}
-    count(run, held, rows)
+    count(run, held, rows, is_lost=is_lost)
     MachineTotal.objects.bulk_create(
         [held[row.machine_id] for row in rows],
         update_conflicts=True,
@@ -50,8 +53,11 @@ def add_to_day(run: Run, rows: Sequence[LedgerEntry], at: datetime) -> None:
     )
 
 
-def count(run: Run, held: dict[UUID, MachineTotal], rows: Iterable[LedgerEntry]) -> None:
-    """Add an entry's rows to totals in memory. A round counts once per person, for the first of their machines."""
+def count(run: Run, held: dict[UUID, MachineTotal], rows: Iterable[LedgerEntry], *, is_lost: bool = False) -> None:
+    """Add an entry's rows to totals in memory. A round counts once per person, for the first of their machines.
+
+    `is_lost`: the entry is on a lost branch. It may be added at any time, so it leaves `last_step` as it is.
+    """
     counted: set[int] = set()
     for row in rows:
         total = held.get(row.machine_id)
@@ -62,7 +68,7 @@ def count(run: Run, held: dict[UUID, MachineTotal], rows: Iterable[LedgerEntry])
         total.credit = min(MOST, total.credit + row.credit)
         total.rounds += 1
         total.person_rounds += row.person_id not in counted
-        total.last_step = row.step
+        total.last_step = total.last_step if is_lost else row.step
         counted.add(row.person_id)
 
 

@@ -36,18 +36,19 @@ class LogEntry(models.Model):
     """One committed log entry, with the facts that pages need.
 
     The row is small, because pages read hundreds at a time. Each step up to the head's step has exactly one entry in
-    the model (`IN_MODEL`). All other entries have been undone by rollbacks.
+    the model (`IN_MODEL`). All other entries have been undone by rollbacks, or are updates on a lost branch (rule 16).
     """
 
     class Kind(models.TextChoices):
         UPDATE = "update"
         ROLLBACK = "rollback"  # goes back to `step`; has no loss and no samples
+        LOST = "lost"  # an update that a restored database had lost when the log went on; index -1, -2, …
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="log")
     index = models.BigIntegerField()
     step = models.BigIntegerField()
     kind = models.CharField(max_length=8, choices=Kind.choices, default=Kind.UPDATE)
-    is_undone = models.BooleanField(default=False)  # undone by a later rollback
+    is_undone = models.BooleanField(default=False)  # undone by a later rollback, or lost
     at = models.DateTimeField(default=timezone.now)
     digest = models.CharField(max_length=64)
     loss = models.FloatField()  # mean over the round's loss tokens, in nats

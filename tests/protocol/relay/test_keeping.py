@@ -101,8 +101,7 @@ def test_branch_of_the_site_is_searched_for_further_and_further_back() -> None:
 
 def test_log_goes_on_from_where_the_branches_part() -> None:
     relay = Stage(index=9).join(step=20)
-    lost = (commit_of(8).sealed, commit_of(9).sealed)
-    assert m.Records(run=RUN, first=8, last=9, records=lost) in said(relay.handle(e.Appended(8, lost)))
+    assert e.HandIn(8, lost_up_to=9) in relay.handle(e.Appended(8, replaced=True))
     assert relay.keeper.index == 8
     assert appends(relay.hear(commit_of(9))) == [9]
     relay.handle(e.Appended(9))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 from django.db import connection
 
 from accounts.keys import site_key
@@ -97,6 +98,7 @@ def test_honest_books_have_no_fault(audited: Run) -> None:
         "read": 3,
         "committed_samples": 12,
         "ledger_samples": 12,
+        "lost_samples": 0,
         "unknown_samples": 0,
         "snapshots": [{"step": 0, "state": "verified", "file": audited.snapshots.get().file}],
         "faults": [],
@@ -158,6 +160,46 @@ def one_more(run: Run, laptop: Owned) -> None:
     assert store.commit(run, seal(site_key(), record), record, duration_s=1.0, attempts=1) == "committed"
 
 
+def with_lost_step(run: Run, laptop: Owned) -> None:
+    """Credit a step that a restored database had lost."""
+    lost = record_of(run, laptop, 3, GENESIS, start=40)
+    store.credit_branch(run, Head.objects.get(run=run).fence, [seal(site_key(), lost)])
+
+
+LOST_FAULTS = {
+    "a lost row that was changed": ("update runs_ledgerentry set samples = 9 where entry_id = {lost}", "has 9 samples"),
+    "a lost record of another step": (
+        "update runs_logentry set step = 9 where id = {lost}",
+        "not the record that its row",
+    ),
+    "a lost record that is gone": ("delete from runs_sealedrecord where entry_id = {lost}", "no record"),
+    "a lost record that was changed": (
+        "update runs_sealedrecord set payload = x'7b7d' where entry_id = {lost}",
+        "E218",
+    ),
+    "a step that is credited twice": (
+        ('update runs_logentry set digest = (select digest from runs_logentry where id = {lost}) where "index" = 3'),
+        "entry -1 is in the log twice",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", LOST_FAULTS)
+def test_fault_in_a_lost_step_is_found(audited: Run, laptop: Owned, fault: str) -> None:
+    with_lost_step(audited, laptop)
+    assert audit(audited)["faults"] == []
+    statement, expected = LOST_FAULTS[fault]
+    execute(statement.format(lost=audited.log.get(index=-1).pk))
+    assert any(re.search(expected, line) for line in audit(audited, is_full=True)["faults"])
+
+
+def test_command_names_lost_samples(audited: Run, laptop: Owned, capsys: pytest.CaptureFixture[str]) -> None:
+    with_lost_step(audited, laptop)
+    with pytest.raises(SystemExit):
+        call_command("audit", audited.slug)
+    assert "4 samples of steps that a restore lost" in capsys.readouterr().out
+
+
 class TestSecondAudit:
     def test_it_reads_only_what_is_new(self, audited: Run, laptop: Owned) -> None:
         assert audit(audited)["read"] == 3
@@ -206,7 +248,6 @@ class TestSecondAudit:
 
 
 def test_the_command_says_so_by_its_status(audited: Run, capsys: Any) -> None:
-    from django.core.management import call_command
 
     statuses: list[Callable[..., Any] | int | str | None] = []
     for statement in ("", "delete from runs_ledgerentry where step = 2"):

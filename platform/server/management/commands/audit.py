@@ -44,6 +44,8 @@ def _words(found: dict[str, Any]) -> str:
     before = f" ({known} of them audited earlier; --full reads them again)" if known else ""
     totals = "{steps} steps{before}, {committed_samples} samples committed, {ledger_samples} in the ledger"
     lines = [totals.format(**found, before=before)]
+    if found["lost_samples"]:
+        lines.append(f"{found['lost_samples']} samples of steps that a restore lost; they keep their credit")
     if found["unknown_samples"]:
         lines.append(f"{found['unknown_samples']} samples of machines that this database does not know")
     lines += [f"snapshot of step {row['step']}: {row['state']}" for row in found["snapshots"]]

@@ -304,8 +304,8 @@ class TestRunPage:
         assert 'id="join"' in rest, "how it is done stands below"
 
     def test_who_trains_may_add_another_machine(self, run: Run, laptop: Owned, organizer: Person) -> None:
-        member = {"peer": laptop.machine.peer_id, "name": laptop.machine.person.username, "role": "trainer"}
-        member |= {"state": "ready", "done": 0, "samples_per_s": 1.0}
+        member: dict[str, object] = {"peer": laptop.machine.peer_id, "name": laptop.machine.person.username}
+        member |= {"role": "trainer", "state": "ready", "done": 0, "samples_per_s": 1.0}
         Presence.objects.create(run=run, phase="accumulate", done=0, target=4, members=[member])
         folded = '<details><summary id="join-title">Add another machine</summary>'
         for reader, is_there in ((laptop.machine.person, True), (organizer, False)):
