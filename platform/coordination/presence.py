@@ -172,7 +172,7 @@ def shown_of(state: RunState) -> Shown:
 
 def _links_of(state: RunState) -> dict[PeerId, Link]:
     def carried(peer: PeerId, way: Way) -> Carried | None:
-        known = state.capacities.get((peer, way))
+        known = state.links.capacities.get((peer, way))
         return Carried(round(known.bps), known.is_floor) if known is not None else None
 
     return {

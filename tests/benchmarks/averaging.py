@@ -269,8 +269,10 @@ def figures_of(run: Made) -> Figures:
         "per_peer_down_bytes": {name: each.down.bytes / len(steps) for name, each in moved.items()},
         "relay_bytes": _relay_bytes(found, moved, len(steps)),
         "bytes": _bytes_beside_plans(run, steps, sent),
-        "learned_bandwidth_error": link_errors(coordinator.state.capacities, coordinator.shown_by, peers, run.rates),
-        "not_measured": _not_measured(coordinator.state.capacities, peers),
+        "learned_bandwidth_error": link_errors(
+            coordinator.state.links.capacities, coordinator.shown_by, peers, run.rates
+        ),
+        "not_measured": _not_measured(coordinator.state.links.capacities, peers),
         "notes": [note for note in coordinator.notes if not note.startswith("step")][-8:],
         **(freedom_of(run) if run.way.recipe.codecs == "plan" else {}),
     }

@@ -104,7 +104,7 @@ def state() -> RunState:
     state = store.load(example_run().run, 1)
     for peer, role in ((TEO, Role.TRAINER), (RELAY, Role.RELAY)):
         state.members[peer] = Member(peer, "Teo", "laptop", role, AccumulatorId("b" * 32), 0.0)
-    state.capacities = {
+    state.links.capacities = {
         (TEO, "up"): Capacity(2_125_000.4, is_floor=False, measured_at=1),
         (RELAY, "down"): Capacity(5_000_000, is_floor=True, measured_at=1),
         (PeerId("f" * 32), "up"): Capacity(1.0, is_floor=False, measured_at=1),

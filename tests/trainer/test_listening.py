@@ -55,7 +55,7 @@ async def running(
     control = await coordinator.listen("127.0.0.1")
     for peer in (*TRAINERS, RELAY) if known else ():
         for way in WAYS:
-            coordinator.state.capacities[peer, way] = Capacity(1.5e6, is_floor=False, measured_at=0)
+            coordinator.state.links.capacities[peer, way] = Capacity(1.5e6, is_floor=False, measured_at=0)
     relays = OwnAccess(folder / "relay", RELAY, keeper or Role.RELAY, control)
     certificate = own_certificate(relays.home) if keeper is Role.AUXILIARY else None
     relay = Relay(relays.home, relays, host="127.0.0.1", port=0, advertise="", certificate=certificate)
@@ -119,10 +119,10 @@ async def test_idle_links_are_measured_before_the_first_round(tmp_path: Path) ->
     async with running(tmp_path, listening=1, known=False) as coordinator, asyncio.timeout(PATIENCE_S):
         coordinator.state.goal = "paused"
         wanted = {(peer, way) for peer in (*TRAINERS, RELAY) for way in WAYS}
-        while not wanted <= coordinator.state.capacities.keys():  # noqa: ASYNC110 - nobody is told
+        while not wanted <= coordinator.state.links.capacities.keys():  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0.05)
         assert coordinator.state.step == 0
-        assert all(capacity.bps > 1e5 for capacity in coordinator.state.capacities.values())
+        assert all(capacity.bps > 1e5 for capacity in coordinator.state.links.capacities.values())
 
 
 @pytest.mark.check

@@ -10,6 +10,7 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.bandwidth.links import observe
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.agreement.digests import look_at_votes, take_digest, take_replayed
 from peer_agent.protocol.coordinator.agreement.snapshots import (
@@ -30,7 +31,6 @@ from peer_agent.protocol.coordinator.rollback import roll_back, take_rolled_back
 from peer_agent.protocol.coordinator.round.choosing import choose_anew, choose_at_cut
 from peer_agent.protocol.coordinator.round.committing import persist_again, take_persisted
 from peer_agent.protocol.coordinator.round.lateness import take_lateness
-from peer_agent.protocol.coordinator.round.measuring import take_arrivals
 from peer_agent.protocol.coordinator.round.offers import close_offers, cut, may_cut, repeat_cut, take_offer
 from peer_agent.protocol.coordinator.round.planning import plan
 from peer_agent.protocol.coordinator.round.reducing import (
@@ -158,7 +158,7 @@ def _receive(state: RunState, peer: PeerId, message: m.TO_SITE) -> list[e.Comman
             return take_progress(state, member, message)
         case m.Arrivals():
             take_lateness(state, member, message)
-            take_arrivals(state, member, message)
+            observe(state.links, peer, message, state.now)
             return take_gathered(state, member, message)
         case m.SlotRefused():
             return take_refusal(state, member, message)

@@ -7,9 +7,10 @@ from functools import partial
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.flows import FASTER, WAYS, Flow
 from peer_agent.protocol.bandwidth.learning import learn_probe
+from peer_agent.protocol.bandwidth.links import Probe, Probed
 from peer_agent.protocol.bandwidth.probing import EXPECTED_S, LEAST_S, PROBE_BPS
 from peer_agent.protocol.coordinator.events import Command, Send
-from peer_agent.protocol.coordinator.state import LinkProbe, Member, Phase, RunState
+from peer_agent.protocol.coordinator.state import Member, Phase, RunState
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 
@@ -19,8 +20,8 @@ IDLE_UNTIL = 0.7  # fraction of the batch beyond which the next round is too nea
 
 def probe(state: RunState) -> list[Command]:
     """Begin any link probes that are possible now. Called on clock ticks."""
-    for number in [number for number, each in state.probes.items() if state.now - each.begun_at >= EXPECTED_S]:
-        del state.probes[number]
+    for number in [number for number, each in state.links.probes.items() if state.now - each.begun_at >= EXPECTED_S]:
+        del state.links.probes[number]
     if state.phase is not Phase.ACCUMULATE or state.awake_samples >= IDLE_UNTIL * state.recipe.target_batch:
         return []
     return [command for member, listener in _pairs(state) for command in _begin(state, member, listener)]
@@ -28,12 +29,12 @@ def probe(state: RunState) -> list[Command]:
 
 def _pairs(state: RunState) -> Iterator[tuple[Member, Member]]:
     """Yield each member whose link needs a probe, along with a listener that is in no other probe."""
-    busy = {peer for each in state.probes.values() for peer in (each.member, each.listener)}
+    busy = {peer for each in state.links.probes.values() for peer in (each.member, each.listener)}
     listeners = [p for p in state.listening.values() if p.measures and p.peer not in busy]
     for member in state.ready():
         if not listeners:
             return
-        if member.peer in busy or member.conduct.probed >= MOST_PROBES or not _is_to_be_measured(state, member):
+        if member.peer in busy or _probed(state, member).begun >= MOST_PROBES or not _is_to_be_measured(state, member):
             continue
         able = [
             p for p in listeners if p.peer in member.reaches and p is not member and _may_show_more(state, member, p)
@@ -49,7 +50,7 @@ def _worth(state: RunState, member: Member, listener: Member) -> tuple[bool, int
     """Rank a listener for a probe: first those not yet measured with this member, then fast ones, then relays."""
     bps = _least_bps(state, listener)
     steps = math.floor(math.log(bps, FASTER)) if bps else 0
-    return listener.peer not in member.conduct.measured_with, steps, listener.role is Role.RELAY
+    return listener.peer not in _probed(state, member).partners, steps, listener.role is Role.RELAY
 
 
 def _may_show_more(state: RunState, member: Member, listener: Member) -> bool:
@@ -58,35 +59,35 @@ def _may_show_more(state: RunState, member: Member, listener: Member) -> bool:
     Two peers of similar speed are measured together only once.
     """
     mine, other = _least_bps(state, member), _least_bps(state, listener)
-    if not member.conduct.probed or other >= FASTER * mine:
+    if not _probed(state, member).begun or other >= FASTER * mine:
         return True
-    is_new = listener.peer not in member.conduct.measured_with
+    is_new = listener.peer not in _probed(state, member).partners
     return is_new and FASTER * other >= mine and _is_to_be_measured(state, listener)
 
 
 def _least_bps(state: RunState, member: Member) -> float:
-    known = (state.capacities.get((member.peer, way)) for way in WAYS)
+    known = (state.links.capacities.get((member.peer, way)) for way in WAYS)
     return min(capacity.bps if capacity is not None else 0.0 for capacity in known)
 
 
 def _is_to_be_measured(state: RunState, member: Member) -> bool:
-    known = (state.capacities.get((member.peer, way)) for way in WAYS)
+    known = (state.links.capacities.get((member.peer, way)) for way in WAYS)
     return any(capacity is None or capacity.is_floor for capacity in known)
 
 
 def _begin(state: RunState, member: Member, listener: Member) -> list[Command]:
-    state.probe_number += 1
-    member.conduct.probed += 1
-    state.probes[state.probe_number] = LinkProbe(member.peer, listener.peer, state.now, state.rounds)
+    state.links.probe_number += 1
+    state.links.probed.setdefault(member.peer, Probed()).begun += 1
+    state.links.probes[state.links.probe_number] = Probe(member.peer, listener.peer, state.now, state.rounds)
     return [
-        Send((mine.peer,), m.Probe(run=state.run, number=state.probe_number, partner=other.peer, begins=begins))
+        Send((mine.peer,), m.Probe(run=state.run, number=state.links.probe_number, partner=other.peer, begins=begins))
         for mine, other, begins in ((listener, member, False), (member, listener, True))
     ]
 
 
 def take_probed(state: RunState, member: Member, probed: m.Probed) -> list[Command]:
     """Process one end's probe result. Ignore repeated or implausible results, and probes interrupted by a round."""
-    found = state.probes.get(probed.number)
+    found = state.links.probes.get(probed.number)
     if found is None or member.peer not in (found.member, found.listener) or member.peer in found.told:
         return []
     found.told.add(member.peer)
@@ -96,13 +97,19 @@ def take_probed(state: RunState, member: Member, probed: m.Probed) -> list[Comma
         _remember(state, member.peer, other)
         _remember(state, other, member.peer)
         size = min(probed.size, int(PROBE_BPS * probed.seconds))  # no peer sends a probe faster than this
-        learn_probe(state.capacities, Flow(other, member.peer, size, 0.0, probed.seconds), state.rounds)
+        learn_probe(state.links.capacities, Flow(other, member.peer, size, 0.0, probed.seconds), state.rounds)
     if len(found.told) == 2:
-        del state.probes[probed.number]
+        del state.links.probes[probed.number]
     return []
 
 
 def _remember(state: RunState, peer: PeerId, partner: PeerId) -> None:
-    member = state.members.get(peer)
-    if member is not None and len(member.conduct.measured_with) < MOST_PROBES:
-        member.conduct.measured_with.add(partner)
+    if peer not in state.members:
+        return
+    partners = state.links.probed.setdefault(peer, Probed()).partners
+    if len(partners) < MOST_PROBES:
+        partners.add(partner)
+
+
+def _probed(state: RunState, member: Member) -> Probed:
+    return state.links.probed.get(member.peer) or Probed()

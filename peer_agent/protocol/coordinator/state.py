@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from peer_agent.protocol.bandwidth.flows import Capacity, Direction, Flow
+from peer_agent.protocol.bandwidth.links import Links
 from peer_agent.protocol.coordinator.events import Goal
 from peer_agent.protocol.coordinator.leases import LeaseBook
 from peer_agent.protocol.credentials import Role
@@ -13,7 +13,7 @@ from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
 from peer_agent.protocol.log.records import Entry, Record, Unit
 from peer_agent.protocol.messages import Listener, Offer, Plan, Shard, Slot, Snapshot, SpanDone, Void
-from peer_agent.protocol.plan import Limit, Outline, Pair
+from peer_agent.protocol.plan import Limit, Outline
 from peer_agent.protocol.recipe import Codec, Recipe
 
 DIVERGED = 4  # training has diverged if every trainer returns this many non-finite units at one step
@@ -51,8 +51,6 @@ class Conduct(Struct):
     left_out: int = 0  # updates in a row without it, because its link would have slowed the others
     proven: int = 0  # most samples in any of its contributions
     nudge_s: float = 0.0  # seconds of work without a delivery before asking for a hello; 0: not yet set
-    probed: int = 0  # number of probes begun by the machine
-    measured_with: set[PeerId] = field(default_factory=set)  # the last few peers at the other end of a probe
 
 
 class Member(Struct):
@@ -194,29 +192,6 @@ class Ballot(Struct):
     value: str = ""  # the decided value, or empty
 
 
-class Measured(Struct):
-    """An attempt whose transfers are being measured: its plan, and the peers' reports about it."""
-
-    plan: Plan
-    planned_at: float
-    hoped_s: float = 0.0  # seconds that the attempt would take if links were as fast as hoped
-    told: set[tuple[PeerId, bool]] = field(default_factory=set)  # peer, and True if it then had all averages
-    gradients: list[Flow] = field(default_factory=list)
-    averages: list[Flow] = field(default_factory=list)
-    full_s: dict[Pair, float] = field(default_factory=dict)  # seconds for which a gradient's link was full
-    held_s: dict[Pair, float] = field(default_factory=dict)  # the part of `full_s` in which the reducer paused reading
-
-
-class LinkProbe(Struct):
-    """A link probe: the two ends, when it began, and which ends have reported."""
-
-    member: PeerId
-    listener: PeerId
-    begun_at: float
-    rounds: int  # number of rounds when the probe began
-    told: set[PeerId] = field(default_factory=set)
-
-
 class Late(Struct):
     """Each contributor's lateness in an attempt, as a fraction of the plan's time: the largest that any reducer saw."""
 
@@ -305,14 +280,10 @@ class RunState(Struct, kw_only=True):
     applying_since: float = 0.0  # when the commit was made; 0 for a new host, which waits for these peers to return
     applying_until: float = 0.0
     applied: deque[float] = field(default_factory=lambda: deque(maxlen=ARRIVALS_KEPT))  # seconds from commit to report
-    measured: Measured | None = None  # the last planned attempt
+    links: Links = field(default_factory=Links)
     outline: Outline | None = None  # the last plan, as shown on pages
     latenesses: deque[Late] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
-    capacities: dict[Direction, Capacity] = field(default_factory=dict)
-    pairs: dict[Pair, Capacity] = field(default_factory=dict)  # estimates for pairs slower than their links
     chosen: Chosen | None = None  # None if nothing has been compared yet
-    probes: dict[int, LinkProbe] = field(default_factory=dict)
-    probe_number: int = 0
     voided: Void | None = None  # the last Void message; `voided_for`: the peers that may not have received it
     voided_for: set[PeerId] = field(default_factory=set)
     voided_again_at: float = 0.0

@@ -64,7 +64,7 @@ async def running(folder: Path, contributors: Literal["all", "fast"], staleness:
     for peer in (*TRAINERS, RELAY):
         for way in WAYS:
             bps = 0.1 * MBIT if peer == SLOW else 1000 * MBIT
-            coordinator.state.capacities[peer, way] = Capacity(bps, is_floor=False, measured_at=0)
+            coordinator.state.links.capacities[peer, way] = Capacity(bps, is_floor=False, measured_at=0)
     access = OwnAccess(folder / "relay", RELAY, Role.RELAY, control)
     relay = Relay(access.home, access, host="127.0.0.1", port=0, advertise="")
     tasks = [asyncio.create_task(relay.run())]

@@ -17,6 +17,7 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from peer_agent.network.link import SOCKET_OPTIONS, Connection, LinkLost, Refused
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.flows import Capacity, Direction
+from peer_agent.protocol.bandwidth.links import Probed
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.advance import TICK_S, advance
 from peer_agent.protocol.coordinator.facts import StoredFacts, restored
@@ -146,7 +147,7 @@ class Coordinator:
     def end_probes(self) -> None:
         """Stop probing idle links, as in an older run that has already probed all its members."""
         for member in self.state.members.values():
-            member.conduct.probed = MOST_PROBES
+            self.state.links.probed[member.peer] = Probed(begun=MOST_PROBES)
 
     def lose(self, peer: PeerId) -> None:
         """Disconnect a peer and reconnect it at once, which is quicker than restarting the peer's process."""
@@ -185,7 +186,7 @@ class Coordinator:
             self.handle(e.Joined(credential.peer, credential.person, credential.peer, credential.role, body))
             return
         self._note_held(credential.peer, body)
-        if isinstance(body, m.Probed) and (probe := self.state.probes.get(body.number)) is not None:
+        if isinstance(body, m.Probed) and (probe := self.state.links.probes.get(body.number)) is not None:
             other = probe.listener if credential.peer == probe.member else probe.member
             self.shown_by.setdefault((credential.peer, "down"), set()).add(other)
             self.shown_by.setdefault((other, "up"), set()).add(credential.peer)
@@ -261,7 +262,7 @@ class Coordinator:
             timed.codecs, timed.codec_down = {slot.peer: slot.codec for slot in plan.slots}, plan.codec_down
             timed.attempts += 1
             self._moved_on.set()
-        timed.told = _told(plan, self.state.capacities) + _told_of_pairs(self.state.pairs)
+        timed.told = _told(plan, self.state.links.capacities) + _told_of_pairs(self.state.links.pairs)
         sealed = seal_plan(SITE_KEY, plan)
         self._say(command.keepers, planned_whole(sealed))
         for peer in command.peers:

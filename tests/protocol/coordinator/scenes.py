@@ -46,7 +46,7 @@ def reducing(
     """
     stage = Stage(batch=8 * people)
     reducers = [stage.relay(f"relay{number}", **said) for number, said in enumerate(relays or ({},))]
-    stage.state.capacities |= capacities_of(zip(reducers, bps, strict=False))
+    stage.state.links.capacities |= capacities_of(zip(reducers, bps, strict=False))
     trainers = [stage.trainer(name) for name in NAMES[:people]]
     if any("role" in said for said in relays):  # members reduce only if other members can reach them
         for peer in (*reducers, *(trainer.peer for trainer in trainers)):
@@ -74,7 +74,7 @@ def linked(*bps: float, relay_bps: float = 1e9, batch: int = 48, **values: Any) 
     trainers = [stage.trainer(name) for name in NAMES[: len(bps)]]
     stage.commit()
     links = [(relay, relay_bps), *((trainer.peer, speed) for trainer, speed in zip(trainers, bps, strict=True))]
-    stage.state.capacities = capacities_of((peer, speed) for peer, speed in links if speed)
+    stage.state.links.capacities = capacities_of((peer, speed) for peer, speed in links if speed)
     return stage, trainers
 
 

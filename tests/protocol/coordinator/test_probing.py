@@ -7,6 +7,7 @@ import pytest
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.flows import WAYS, Capacity, Direction, Flow
 from peer_agent.protocol.bandwidth.learning import learn_probe
+from peer_agent.protocol.bandwidth.links import Probed
 from peer_agent.protocol.bandwidth.probing import EXPECTED_S, PROBE_BPS
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.events import Send
@@ -77,7 +78,7 @@ def test_what_both_ends_say_is_learned_and_nobody_elses_word() -> None:
     stage.say(peer, m.Probed(run=RUN, number=number, size=4_000_000, seconds=1.0))
     stage.say(peer, m.Probed(run=RUN, number=number, size=8_000_000, seconds=1.0))  # only the first report counts
     stage.say(RELAY, m.Probed(run=RUN, number=number, size=2_000_000, seconds=1.0))
-    known = {direction: capacity.bps for direction, capacity in stage.state.capacities.items()}
+    known = {direction: capacity.bps for direction, capacity in stage.state.links.capacities.items()}
     assert known == {(peer, "down"): 4e6, (RELAY, "up"): 4e6, (peer, "up"): 2e6, (RELAY, "down"): 2e6}
 
 
@@ -91,14 +92,14 @@ def test_a_probe_shows_no_more_than_its_sender_may_send() -> None:
     stage.say(peer_of("eve"), m.Reaches(run=RUN, listeners=(auxiliary,)))
     stage.wait(2)
     for _ in range(8):
-        for number, begun in list(stage.state.probes.items()):
+        for number, begun in list(stage.state.links.probes.items()):
             is_honest = auxiliary not in (begun.member, begun.listener)
             for each in (begun.member, begun.listener):
                 size, took_s = (100_000_000, 1.0) if is_honest else (2**53, 0.25)
                 stage.say(each, m.Probed(run=RUN, number=number, size=size, seconds=took_s))
         stage.wait(8)
-    assert stage.state.capacities[RELAY, "up"].bps == pytest.approx(1e8)
-    assert stage.state.capacities[auxiliary, "up"].bps == pytest.approx(PROBE_BPS)
+    assert stage.state.links.capacities[RELAY, "up"].bps == pytest.approx(1e8)
+    assert stage.state.links.capacities[auxiliary, "up"].bps == pytest.approx(PROBE_BPS)
     stage.accumulate()
     stage.offers(*stage.trainers.values())
     chunks = sum(span.stop - span.first for span in stage.spans() if span.reducer == auxiliary)
@@ -111,7 +112,7 @@ def test_more_seconds_than_passed_or_too_few_are_no_measure() -> None:
     ((peer, number),) = probes(stage)
     stage.say(peer, m.Probed(run=RUN, number=number, size=4_000_000, seconds=1000.0))
     stage.say(RELAY, m.Probed(run=RUN, number=number, size=4_000_000, seconds=0.0))
-    assert not stage.state.capacities
+    assert not stage.state.links.capacities
 
 
 def test_what_a_round_has_slowed_is_no_measure() -> None:
@@ -125,18 +126,18 @@ def test_what_a_round_has_slowed_is_no_measure() -> None:
     stage.state.phase = Phase.ACCUMULATE
     stage.state.rounds += 1
     take_probed(stage.state, stage.state.members[RELAY], said)
-    assert not stage.state.capacities
+    assert not stage.state.links.capacities
 
 
 def test_no_word_lowers_what_is_known() -> None:
     stage = speaking("ann")
     for peer, way in ((RELAY, "up"), (RELAY, "down"), (peer_of("ann"), "down")):
-        stage.state.capacities[peer, way] = Capacity(5e6, is_floor=False, measured_at=0)  # type: ignore[index]
+        stage.state.links.capacities[peer, way] = Capacity(5e6, is_floor=False, measured_at=0)  # type: ignore[index]
     stage.wait(2)
     ((peer, number),) = probes(stage)
     for each in (peer, RELAY):
         stage.say(each, m.Probed(run=RUN, number=number, size=1000, seconds=1.0))
-    assert {c.bps for direction, c in stage.state.capacities.items() if direction != (peer, "up")} == {5e6}
+    assert {c.bps for direction, c in stage.state.links.capacities.items() if direction != (peer, "up")} == {5e6}
 
 
 def test_peers_with_known_links_or_unsaid_reach_are_not_probed() -> None:
@@ -147,7 +148,7 @@ def test_peers_with_known_links_or_unsaid_reach_are_not_probed() -> None:
     assert not sent(stage.said, m.Probe), "it has not said whom it reaches"
     stage = speaking("ann")
     for way in ("up", "down"):
-        stage.state.capacities[peer_of("ann"), way] = Capacity(5e6, is_floor=False, measured_at=0)
+        stage.state.links.capacities[peer_of("ann"), way] = Capacity(5e6, is_floor=False, measured_at=0)
     stage.wait(3)
     assert not sent(stage.said, m.Probe)
 
@@ -182,39 +183,39 @@ def test_second_probe_is_with_the_fastest_of_the_faster_peers() -> None:
     for other in others:
         stage.say(other, m.Reaches(run=RUN, listeners=()))
     stage.say(ann, m.Reaches(run=RUN, listeners=(RELAY, *others)))
-    stage.state.members[ann].conduct.probed = 1
+    probed = stage.state.links.probed[ann] = Probed(begun=1)
     for way in WAYS:
-        stage.state.capacities[ann, way] = Capacity(1e6, is_floor=True, measured_at=0)
+        stage.state.links.capacities[ann, way] = Capacity(1e6, is_floor=True, measured_at=0)
         for other, bps in zip((RELAY, eve, fred), (1.1e6, 3e6, 5e6), strict=True):
-            stage.state.capacities[other, way] = Capacity(bps, is_floor=True, measured_at=0)
-    stage.state.members[ann].conduct.measured_with = {RELAY, *others}
+            stage.state.links.capacities[other, way] = Capacity(bps, is_floor=True, measured_at=0)
+    probed.partners = {RELAY, *others}
     assert partners(stage, ann) == [fred]
     for other in others:
-        stage.state.capacities[other, "up"].bps = 1.1e6
+        stage.state.links.capacities[other, "up"].bps = 1.1e6
     assert partners(stage, ann) == [], "an equal one shows nothing new"
 
 
 def test_peers_probed_with_slower_ones_probe_each_other_once() -> None:
     stage, ann, eve = two_relays()
-    stage.state.members[ann].conduct.probed = 1
-    stage.state.members[ann].conduct.measured_with = {RELAY}
+    probed = stage.state.links.probed[ann] = Probed(begun=1)
+    probed.partners = {RELAY}
     for way in WAYS:
-        stage.state.capacities[RELAY, way] = Capacity(5e6, is_floor=True, measured_at=0)
-        stage.state.capacities[ann, way] = Capacity(5e6, is_floor=True, measured_at=0)
-        stage.state.capacities[eve, way] = Capacity(4.9e6, is_floor=True, measured_at=0)
+        stage.state.links.capacities[RELAY, way] = Capacity(5e6, is_floor=True, measured_at=0)
+        stage.state.links.capacities[ann, way] = Capacity(5e6, is_floor=True, measured_at=0)
+        stage.state.links.capacities[eve, way] = Capacity(4.9e6, is_floor=True, measured_at=0)
     assert partners(stage, ann) == [eve]
-    stage.state.members[ann].conduct.measured_with = {RELAY, eve}
+    probed.partners = {RELAY, eve}
     assert partners(stage, ann) == [], "they have shown what they can to each other"
-    stage.state.members[ann].conduct.measured_with = {RELAY}
-    stage.state.capacities[eve, "up"].bps = 4e6
+    probed.partners = {RELAY}
+    stage.state.links.capacities[eve, "up"].bps = 4e6
     assert partners(stage, ann) == [], "one that is slower shows nothing"
     for way in WAYS:
-        stage.state.capacities[eve, way] = Capacity(4.9e6, is_floor=False, measured_at=0)
+        stage.state.links.capacities[eve, way] = Capacity(4.9e6, is_floor=False, measured_at=0)
     assert partners(stage, ann) == [], "nor does one whose end is known"
 
 
 def partners(stage: Stage, peer: PeerId) -> list[PeerId]:
-    stage.state.probes.clear()
+    stage.state.links.probes.clear()
     said = [each.message for each in probe(stage.state) if isinstance(each, Send) and each.peers == (peer,)]
     return [message.partner for message in said if isinstance(message, m.Probe)]
 
@@ -226,13 +227,13 @@ def two_relays() -> tuple[Stage, PeerId, PeerId]:
     stage.say(eve, m.Reaches(run=RUN, listeners=()))
     stage.say(peer_of("ann"), m.Reaches(run=RUN, listeners=(RELAY, eve)))
     for way in WAYS:
-        stage.state.capacities[RELAY, way] = Capacity(5e6, is_floor=True, measured_at=0)
-        stage.state.capacities[eve, way] = Capacity(9e6, is_floor=True, measured_at=0)
+        stage.state.links.capacities[RELAY, way] = Capacity(5e6, is_floor=True, measured_at=0)
+        stage.state.links.capacities[eve, way] = Capacity(9e6, is_floor=True, measured_at=0)
     return stage, peer_of("ann"), eve
 
 
 def answered(stage: Stage, bps: int) -> None:
-    number, found = max(stage.state.probes.items())
+    number, found = max(stage.state.links.probes.items())
     stage.wait(1)
     for peer in (found.member, found.listener):
         stage.say(peer, m.Probed(run=RUN, number=number, size=bps, seconds=1.0))
@@ -242,13 +243,13 @@ def test_probe_of_one_pair_does_not_limit_the_whole_link() -> None:
     """The path between two regions carries little, so the next probe uses another peer."""
     stage, ann, eve = two_relays()
     stage.wait(2)
-    assert next(iter(stage.state.probes.values())).listener == eve
+    assert next(iter(stage.state.links.probes.values())).listener == eve
     answered(stage, 100_000)
-    assert stage.state.capacities[ann, "up"] == Capacity(1e5, is_floor=True, measured_at=stage.state.rounds)
+    assert stage.state.links.capacities[ann, "up"] == Capacity(1e5, is_floor=True, measured_at=stage.state.rounds)
     stage.wait(1)
-    assert next(iter(stage.state.probes.values())).listener == RELAY
+    assert next(iter(stage.state.links.probes.values())).listener == RELAY
     answered(stage, 3_000_000)
-    known = stage.state.capacities[ann, "up"]
+    known = stage.state.links.capacities[ann, "up"]
     assert (known.bps, known.is_floor) == (3e6, True)
 
 
@@ -260,8 +261,8 @@ def test_relay_is_preferred_among_probe_partners_of_like_speed() -> None:
     stage.state.listening[bob.peer] = member
     stage.say(ann, m.Reaches(run=RUN, listeners=(bob.peer, RELAY, eve)))
     for way in WAYS:
-        stage.state.capacities[bob.peer, way] = Capacity(9.01e6, is_floor=False, measured_at=0)
+        stage.state.links.capacities[bob.peer, way] = Capacity(9.01e6, is_floor=False, measured_at=0)
     assert partners(stage, ann) == [eve]
-    stage.state.members[ann].conduct.probed = 0
-    stage.state.members[ann].conduct.measured_with = {RELAY, eve}
+    probed = stage.state.links.probed[ann] = Probed()
+    probed.partners = {RELAY, eve}
     assert partners(stage, ann) == [bob.peer], "somebody else"

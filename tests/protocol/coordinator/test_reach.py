@@ -92,7 +92,7 @@ def test_a_trainer_that_all_reach_reduces_beside_the_relay() -> None:
         reaches(stage, peer, ann.peer)
     for peer in (ann.peer, bob.peer, peer_of("relay")):
         for way in WAYS:
-            stage.state.capacities[peer, way] = Capacity(1e6, is_floor=False, measured_at=0)
+            stage.state.links.capacities[peer, way] = Capacity(1e6, is_floor=False, measured_at=0)
     stage.accumulate()
     stage.offers(ann, bob)
     assert {span.reducer for span in stage.spans()} == {ann.peer, peer_of("relay")}
@@ -107,7 +107,7 @@ def test_one_that_is_not_reached_has_no_part() -> None:
     reaches(stage, peer_of("relay"), ann.peer)
     for peer in (ann.peer, bob.peer, peer_of("relay")):
         for way in WAYS:
-            stage.state.capacities[peer, way] = Capacity(1e6, is_floor=False, measured_at=0)
+            stage.state.links.capacities[peer, way] = Capacity(1e6, is_floor=False, measured_at=0)
     stage.accumulate()
     stage.offers(ann, bob)
     assert {span.reducer for span in stage.spans()} == {peer_of("relay")}

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from peer_agent.protocol.codec_sizes import encoded_size
-from peer_agent.protocol.coordinator.round.measuring import learn_links
-from peer_agent.protocol.coordinator.round.planning import party_of
+from peer_agent.protocol.coordinator.round.planning import learn_links, party_of
 from peer_agent.protocol.coordinator.state import Chosen, Member, Round, RunState, stated
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import PATIENCE, Candidate, Choice, Party, choose

@@ -84,7 +84,7 @@ def take_lateness(state: RunState, member: Member, message: m.Arrivals) -> None:
 
     Skip plans whose links may be far faster than assumed. Such rounds end early and say nothing about later ones.
     """
-    measured = state.measured
+    measured = state.links.attempt
     if measured is None or message.holds or not measured.plan.sigma or (member.peer, False) in measured.told:
         return
     plan = measured.plan

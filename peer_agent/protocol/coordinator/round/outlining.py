@@ -14,7 +14,7 @@ def begin_outline(state: RunState, round_: Round) -> None:
         [slot.peer for slot in round_.slots],
         round_.limits,
         named=lambda peer: _participant(state, round_, peer),
-        measured=state.capacities,
+        measured=state.links.capacities,
         began_at=began_at,
     )
 

@@ -7,12 +7,12 @@ from msgspec.structs import replace
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.flows import WAYS
 from peer_agent.protocol.bandwidth.learning import budget_bps, hope_of, is_limit
+from peer_agent.protocol.bandwidth.links import begin, learn_attempt
 from peer_agent.protocol.bandwidth.pairs import limits_of
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator.events import Announce, Command, Send
 from peer_agent.protocol.coordinator.reach import look_at_reach
 from peer_agent.protocol.coordinator.round.lateness import sigma_of
-from peer_agent.protocol.coordinator.round.measuring import begin_measuring, learn_links
 from peer_agent.protocol.coordinator.round.outlining import begin_outline
 from peer_agent.protocol.coordinator.state import Member, Round, RunState
 from peer_agent.protocol.deadlines import AHEAD_OF_PLAN, FAR_AHEAD, MOST_SIGMA
@@ -40,7 +40,7 @@ def plan(state: RunState) -> list[Command]:
         return []
     learn_links(state)
     round_.plan = make_plan(state, round_, reducers)
-    begin_measuring(state, round_.plan, round_.hoped)
+    begin(state.links, round_.plan, state.now, round_.hoped)
     round_.planned_at = round_.moved_at = state.now
     round_.deadline = state.now + patience_s(state) + 4 * round_.plan.duration_s
     round_.progress, round_.reported, round_.repeat_at = {}, {}, 0.0
@@ -48,6 +48,12 @@ def plan(state: RunState) -> list[Command]:
     begin_outline(state, round_)
     drops = [drop_message(state, round_, slot) for slot in sorted(round_.dropped)]
     return [*tell_rates(state), announce(round_.plan, state.members.values()), *drops]
+
+
+def learn_links(state: RunState) -> None:
+    """Learn link speeds from the last attempt before a new plan or choice is made."""
+    told = {peer: member.uplink_told for peer, member in state.members.items() if member.uplink_told}
+    learn_attempt(state.links, told, state.rounds)
 
 
 def announce(plan: m.Plan, members: Iterable[Member]) -> Announce:
@@ -66,7 +72,7 @@ def patience_s(state: RunState) -> float:
 def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Plan:
     """Make the plan. Keep spans that a log keeper has, and divide the rest by the reducers' measured bandwidth."""
     parties, down_bytes = _parties(state, round_, members), encoded_size(round_.codec_down, state.elements)
-    limits, hoped_limits = (Limits(limits_of(state.pairs, hopes=hopes)) for hopes in (False, True))
+    limits, hoped_limits = (Limits(limits_of(state.links.pairs, hopes=hopes)) for hopes in (False, True))
     hoped = _parties(state, round_, members, hopes=True)
     dealt = shares = solve(hoped, down_bytes, hoped_limits)
     if (hoped, hoped_limits) != (parties, limits):
@@ -117,7 +123,7 @@ def _timing(state: RunState, least_s: float, limits: Iterable[Limit], *, has_str
     duration_s = least_s and START_S + FRAMING * least_s
     sigma = sigma_of(state, duration_s)
     limiting = ((limit.peers[0], way) for limit in limits for way in WAYS if way == limit.kind)
-    is_known = all(is_limit(state.capacities.get(direction)) for direction in limiting)
+    is_known = all(is_limit(state.links.capacities.get(direction)) for direction in limiting)
     if has_straggler:
         return {"duration_s": duration_s, "sigma": sigma, "pace": 0.0}
     if not sigma or is_known:
@@ -149,7 +155,7 @@ def party_of(state: RunState, member: Member, up_bytes: int = 0, *, hopes: bool 
         may_reduce=state.may_reduce(member),
         is_volunteer=member.trains,
         upload_bps=upload_bps(state, member, hope=hope),
-        download_bps=budget_bps(state.capacities, (member.peer, "down"), hope=hope),
+        download_bps=budget_bps(state.links.capacities, (member.peer, "down"), hope=hope),
     )
 
 
@@ -200,7 +206,7 @@ def drop_message(state: RunState, round_: Round, slot: int) -> Send:
 
 def upload_bps(state: RunState, member: Member, *, hope: float = 1.0) -> float:
     """Return the upload speed, in bytes per second, that a plan may use for a member. 0 means unknown."""
-    return budget_bps(state.capacities, (member.peer, "up"), member.reserve, hope=hope)
+    return budget_bps(state.links.capacities, (member.peer, "up"), member.reserve, hope=hope)
 
 
 def tell_rates(state: RunState) -> Iterator[Command]:
@@ -209,7 +215,7 @@ def tell_rates(state: RunState) -> Iterator[Command]:
     Do not send mere lower bounds. A link that is limited to such a speed could never prove to be faster.
     """
     for member in state.members.values():
-        known = state.capacities.get((member.peer, "up"))
+        known = state.links.capacities.get((member.peer, "up"))
         if not member.reserve or known is None or (known.is_floor and not known.is_tried):
             continue
         rate = upload_bps(state, member)

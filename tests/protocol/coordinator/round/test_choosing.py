@@ -39,7 +39,7 @@ def finish(stage: Stage, *trainers: Trainer) -> None:
 
 
 def set_link(stage: Stage, trainer: Trainer, bps: float) -> None:
-    stage.state.capacities |= capacities_of([(trainer.peer, bps)])
+    stage.state.links.capacities |= capacities_of([(trainer.peer, bps)])
 
 
 def test_as_stated_nothing_is_chosen_however_slow_a_link_is() -> None:
@@ -130,7 +130,7 @@ def test_more_bits_are_taken_back_where_they_cost_nothing() -> None:
 def test_attempts_of_a_round_share_the_codec_of_its_averages() -> None:
     stage, trainers = linked(QUICK, QUICK, QUICK, SLOW, codecs="plan")
     other = stage.relay("other")
-    stage.state.capacities |= capacities_of([(other, 1e9)])
+    stage.state.links.capacities |= capacities_of([(other, 1e9)])
     cut(stage)
     stage.offers(*trainers)
     for trainer in trainers:

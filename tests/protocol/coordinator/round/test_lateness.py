@@ -237,7 +237,7 @@ def test_dropped_sender_counts_as_later_than_the_chunk_deadline() -> None:
     assert late(stage, *trainers) == [0, 0, 0, 0.5]
     stage, trainers, relay = timed()
     stage.state.latenesses.append(Late((0, 0, 0), dict.fromkeys((t.peer for t in trainers), 0.0)))
-    stage.round.plan = stage.state.measured.plan = replace(stage.round.plan, sigma=0.05)  # type: ignore[union-attr,type-var]
+    stage.round.plan = stage.state.links.attempt.plan = replace(stage.round.plan, sigma=0.05)  # type: ignore[union-attr,type-var]
     tell(stage, relay, 10.0, 10.0, 10.0, 2.0, size=HALF // 2)
     assert late(stage, trainers[3]) == [0.0625], "its last chunk came early, as it was not its last"
 
@@ -245,7 +245,7 @@ def test_dropped_sender_counts_as_later_than_the_chunk_deadline() -> None:
 def test_one_chunk_that_was_waited_for_in_vain_counts_as_much() -> None:
     stage, trainers, relay = timed()
     stage.state.latenesses.append(Late((0, 0, 0), dict.fromkeys((t.peer for t in trainers), 0.0)))
-    stage.round.plan = stage.state.measured.plan = replace(stage.round.plan, sigma=0.08)  # type: ignore[union-attr,type-var]
+    stage.round.plan = stage.state.links.attempt.plan = replace(stage.round.plan, sigma=0.08)  # type: ignore[union-attr,type-var]
     size, waited = HALF + CHUNKS * 60, (0.0, 0.07, 0.08, 0.0)
     told = tuple(
         m.Arrival(trainer.peer, size, 1.0, 10.0, late=late) for trainer, late in zip(trainers, waited, strict=True)
@@ -279,7 +279,7 @@ def test_plan_that_may_end_far_earlier_teaches_no_lateness(pace: float, rounds: 
     """
     stage, _, relay = timed()
     assert stage.round.plan is not None
-    stage.round.plan = stage.state.measured.plan = replace(stage.round.plan, pace=pace)  # type: ignore[union-attr]
+    stage.round.plan = stage.state.links.attempt.plan = replace(stage.round.plan, pace=pace)  # type: ignore[union-attr]
     tell(stage, relay, 10.0, 10.0, 10.0, 10.0)
     assert len(stage.state.latenesses) == rounds
 
@@ -312,7 +312,9 @@ def test_a_plan_waits_as_long_as_chunks_usually_come_late() -> None:
     assert stage.round.plan is not None
     assert stage.round.plan.sigma == 0.5, "nothing is known yet"
     tell(stage, relay, 10.0, 10.0, 10.0, 10.0)
-    stage.state.capacities = {(relay, way): Capacity(400, is_floor=False, measured_at=0) for way in ("up", "down")}
+    stage.state.links.capacities = {
+        (relay, way): Capacity(400, is_floor=False, measured_at=0) for way in ("up", "down")
+    }
     assert next_round(stage, relay).sigma == 0.15
     for number in range(ROUNDS_KEPT):
         by = dict.fromkeys((trainer.peer for trainer in trainers), 0.2)
@@ -330,7 +332,9 @@ def test_senders_asked_most_are_awaited_until_their_usual_time() -> None:
         by = {PeerId(f"{index + 0xA0:032x}"): 0.0 for index in range(12)}
         by |= {trainer.peer: 0.22 + 0.01 * index for index, trainer in enumerate(trainers)}
         stage.state.latenesses.append(Late((0, 0, number), by))
-    stage.state.capacities = {(relay, way): Capacity(400, is_floor=False, measured_at=0) for way in ("up", "down")}
+    stage.state.links.capacities = {
+        (relay, way): Capacity(400, is_floor=False, measured_at=0) for way in ("up", "down")
+    }
     assert next_round(stage, relay).sigma == pytest.approx(0.24), "the latest is set aside"
 
 
@@ -346,7 +350,7 @@ def test_tokens_of_all_weigh_when_there_were_enough() -> None:
     heavy = replace(stage.round.slots[2], weights=(m.Weight(0, CHUNKS, 1000 * TOKENS),))
     assert stage.round.plan is not None
     plan = replace(stage.round.plan, slots=(*stage.round.slots[:2], heavy))
-    stage.state.measured.plan = plan  # type: ignore[union-attr]
+    stage.state.links.attempt.plan = plan  # type: ignore[union-attr]
     tell(stage, relay, 10.0, 10.0, 20.0)
     assert late(stage, *trainers) == [0, 0, 0]
 

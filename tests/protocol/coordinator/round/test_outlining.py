@@ -29,7 +29,7 @@ def test_a_plan_names_who_sends_who_averages_and_its_seconds() -> None:
 def test_what_the_plan_waits_for_is_named_where_it_is_measured() -> None:
     stage, trainers, _ = reducing({}, bps=(1_000_000_000,))
     assert [limit.who[0].role for limit in outline(stage).bottlenecks] == ["relay"] * len(outline(stage).bottlenecks)
-    stage.state.capacities |= capacities_of([(trainers[1].peer, 1000)])
+    stage.state.links.capacities |= capacities_of([(trainers[1].peer, 1000)])
     stage.reduce()
     stage.persist()
     stage.accumulate()

@@ -89,7 +89,7 @@ def test_reducer_with_triple_bandwidth_gets_a_triple_part() -> None:
 def test_trainer_that_stalled_or_failed_a_round_has_no_part(is_out: bool) -> None:
     """Such a trainer reduces nothing, but still sends and receives."""
     stage, trainers, (relay,) = reducing(bps=(1_000_000,))
-    stage.state.capacities |= capacities_of((trainer.peer, 1_000_000) for trainer in trainers)
+    stage.state.links.capacities |= capacities_of((trainer.peer, 1_000_000) for trainer in trainers)
     listening = stage.member(trainers[0])
     stage.hello(trainers[0], url="ws://me", reduces=True, keeps_log=True)
     for peer in (relay, *(trainer.peer for trainer in trainers)):
@@ -112,7 +112,7 @@ def test_plan_hopes_for_more_from_links_that_may_carry_more(is_tried: bool, part
     """Links that seem slow would otherwise carry little and never show what they can do."""
     stage, _, relays = reducing({}, {}, bps=(1_000_000, 1_000_000))
     for way in WAYS:
-        known = stage.state.capacities[relays[0], way]
+        known = stage.state.links.capacities[relays[0], way]
         known.is_floor, known.is_tried = True, is_tried
     new = make_plan(stage.state, stage.round, stage.state.reducers())
     assert tuple(sum(s.stop - s.first for s in new.spans if s.reducer == relay) for relay in relays) == parts
@@ -139,7 +139,7 @@ def test_a_plan_is_kept_to_where_it_is_known_what_limits_it(
     stage, trainers, (relay,) = reducing({}, bps=(1000,))
     stage.state.latenesses.append(Late((1, 0, 1), {trainer.peer: 0.0 for trainer in trainers}))
     for way in WAYS:
-        known = stage.state.capacities[relay, way]
+        known = stage.state.links.capacities[relay, way]
         known.is_floor, known.is_tried = is_floor, is_tried
     new = make_plan(stage.state, stage.round, stage.state.reducers())
     assert (new.pace, new.sigma) == (pace, sigma)
@@ -152,7 +152,9 @@ def test_direction_that_limits_no_plan_need_not_be_known(tried: Way | None, pace
     stage, trainers, (relay,) = reducing({}, bps=(1000,))
     stage.state.latenesses.append(Late((1, 0, 1), {trainer.peer: 0.0 for trainer in trainers}))
     for way in WAYS:
-        stage.state.capacities[relay, way] = Capacity(1000 if way == tried else 990, True, 0, is_tried=way == tried)
+        stage.state.links.capacities[relay, way] = Capacity(
+            1000 if way == tried else 990, True, 0, is_tried=way == tried
+        )
     new = make_plan(stage.state, stage.round, stage.state.reducers())
     assert new.pace == pace
 
@@ -162,7 +164,7 @@ def test_of_a_pair_that_carried_its_limit_in_time_more_is_hoped(is_floor: bool, 
     """Shares follow the hoped-for rate. The planned duration follows the measured rate."""
     stage, trainers, (relay,) = reducing(bps=(10_000_000,))
     pair = trainers[0].peer, relay
-    stage.state.pairs[pair] = Capacity(100_000, is_floor=is_floor, measured_at=0, is_tried=True)
+    stage.state.links.pairs[pair] = Capacity(100_000, is_floor=is_floor, measured_at=0, is_tried=True)
     new = make_plan(stage.state, stage.round, stage.state.reducers())
     assert stage.round.hoped == pytest.approx(hoped)
     took_s = encoded_size("fp16", stage.state.elements) / 100_000
@@ -175,9 +177,9 @@ def test_a_hope_that_makes_the_round_longer_is_put_to_the_test() -> None:
     """
     stage, trainers, relays = reducing({}, {}, bps=(1000, 1000))
     stage.state.latenesses.append(Late((1, 0, 1), {trainer.peer: 0.0 for trainer in trainers}))
-    for direction, known in stage.state.capacities.items():
+    for direction, known in stage.state.links.capacities.items():
         known.is_floor = known.is_tried = direction[0] != relays[1]
-    other = {way: stage.state.capacities[relays[1], way] for way in WAYS}
+    other = {way: stage.state.links.capacities[relays[1], way] for way in WAYS}
     for way in WAYS:
         other[way].is_floor, other[way].bps = True, 1000 / 3
     assert make_plan(stage.state, stage.round, stage.state.reducers()).pace == FAR_AHEAD
@@ -190,8 +192,8 @@ def test_a_hope_that_makes_the_round_longer_is_put_to_the_test() -> None:
 def test_plan_does_not_keep_step_with_a_far_slower_link(way: Way, factor: int, pace: float) -> None:
     """If senders kept step, one slow machine would make every peer's round as long as its own."""
     stage, trainers, _ = reducing({}, bps=(10_000_000,))
-    stage.state.capacities |= capacities_of([(trainer.peer, 70_000) for trainer in trainers])
-    stage.state.capacities[trainers[3].peer, way].bps /= factor
+    stage.state.links.capacities |= capacities_of([(trainer.peer, 70_000) for trainer in trainers])
+    stage.state.links.capacities[trainers[3].peer, way].bps /= factor
     assert make_plan(stage.state, stage.round, stage.state.reducers()).pace == pace
 
 

@@ -24,7 +24,7 @@ def reserved(percent: int = 20) -> Stage:
     """Return a run in which Ann's household reserves this percentage. Her uplink carries 1 MB/s."""
     stage, *_ = reducing()
     stage.hello(stage.trainers[ANN], reserve_percent=percent)
-    stage.state.capacities |= capacities_of([(ANN, 1_000_000)])
+    stage.state.links.capacities |= capacities_of([(ANN, 1_000_000)])
     return stage
 
 
@@ -39,9 +39,9 @@ def test_rate_is_sent_again_when_it_changes_or_after_a_hello() -> None:
     stage = reserved()
     assert told(stage)
     assert not told(stage)
-    stage.state.capacities[ANN, "up"].bps = 1_010_000
+    stage.state.links.capacities[ANN, "up"].bps = 1_010_000
     assert not told(stage), "by a hundredth"
-    stage.state.capacities[ANN, "up"].bps = 1_030_000
+    stage.state.links.capacities[ANN, "up"].bps = 1_030_000
     assert told(stage) == pytest.approx({ANN: 824_000}, abs=1)
     stage.hello(stage.trainers[ANN], reserve_percent=20)
     assert told(stage), "it may be another process"
@@ -53,7 +53,7 @@ def test_rate_is_sent_again_when_it_changes_or_after_a_hello() -> None:
 def test_the_least_that_a_link_carries_is_no_rate(is_floor: bool, is_tried: bool, is_told: bool) -> None:
     """A rate limit set to a mere lower bound would keep the link at that rate forever."""
     stage = reserved()
-    stage.state.capacities[ANN, "up"] = Capacity(1e6, is_floor, 0, is_tried)
+    stage.state.links.capacities[ANN, "up"] = Capacity(1e6, is_floor, 0, is_tried)
     assert bool(told(stage)) is is_told
 
 

@@ -32,7 +32,7 @@ def beside_a_trainer() -> tuple[Stage, PeerId, PeerId, int]:
     for peer in (relay, *(trainer.peer for trainer in trainers[1:])):
         reaches(stage, peer, ann.peer)
     bps = SLOTS * ELEMENTS / 4.0
-    stage.state.capacities = capacities_of((peer, bps) for peer in (relay, *(each.peer for each in trainers)))
+    stage.state.links.capacities = capacities_of((peer, bps) for peer in (relay, *(each.peer for each in trainers)))
     stage.accumulate()
     stage.offers(*trainers)
     assert {span.reducer for span in stage.spans()} == {relay, ann.peer}

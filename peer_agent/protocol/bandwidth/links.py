@@ -1,18 +1,24 @@
-"""Measure a round's transfers. The plan limits their sizes, so that receivers can misreport only times (rule 31)."""
+"""Keep estimates of a run's links, and measure a round's transfers (rule 31).
+
+The plan limits the sizes of transfers, so that receivers can misreport only times. Nothing here knows what a member or
+a phase is: the coordinator says when an attempt begins and when to learn from it.
+"""
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.flows import SHORTEST_S, Capacity, Direction, Flow
 from peer_agent.protocol.bandwidth.learning import learn
 from peer_agent.protocol.codec_sizes import encoded_size
-from peer_agent.protocol.coordinator.state import Measured, Member, RunState
 from peer_agent.protocol.deadlines import coming_s
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.plan import Pair
 from peer_agent.protocol.recipe import Codec
 from peer_agent.protocol.wire import HEADER
 
@@ -21,23 +27,64 @@ WHOLE = 0.95  # fraction of a gradient; if less arrived, its sender was dropped 
 MOST_KNOWN = 20_000  # maximum number of directions remembered; the first seen are forgotten first
 
 
-def take_arrivals(state: RunState, member: Member, message: m.Arrivals) -> None:
+class Attempt(Struct):
+    """An attempt whose transfers are being measured: its plan, and the peers' reports about it."""
+
+    plan: m.Plan
+    planned_at: float
+    hoped_s: float = 0.0  # seconds that the attempt would take if links were as fast as hoped
+    told: set[tuple[PeerId, bool]] = field(default_factory=set)  # peer, and True if it then had all averages
+    gradients: list[Flow] = field(default_factory=list)
+    averages: list[Flow] = field(default_factory=list)
+    full_s: dict[Pair, float] = field(default_factory=dict)  # seconds for which a gradient's link was full
+    held_s: dict[Pair, float] = field(default_factory=dict)  # the part of `full_s` in which the reducer paused reading
+
+
+class Probe(Struct):
+    """A link probe: the two ends, when it began, and which ends have reported."""
+
+    member: PeerId
+    listener: PeerId
+    begun_at: float
+    rounds: int  # number of rounds when the probe began
+    told: set[PeerId] = field(default_factory=set)
+
+
+class Probed(Struct):
+    """A machine's probes under this host, over all its sessions."""
+
+    begun: int = 0  # number of probes that the machine began
+    partners: set[PeerId] = field(default_factory=set)  # the first few peers at the other end
+
+
+class Links(Struct):
+    """Estimates of what a run's links carry in bytes per second, and the measurements in progress."""
+
+    capacities: dict[Direction, Capacity] = field(default_factory=dict)
+    pairs: dict[Pair, Capacity] = field(default_factory=dict)  # pairs slower than their links
+    attempt: Attempt | None = None  # the last planned attempt, until it has been learned from
+    probes: dict[int, Probe] = field(default_factory=dict)  # probes in progress, by number
+    probe_number: int = 0
+    probed: dict[PeerId, Probed] = field(default_factory=dict)
+
+
+def observe(links: Links, receiver: PeerId, message: m.Arrivals, now: float) -> None:
     """Use a receiver's first report about the latest attempt. Ignore senders that were not planned."""
-    measured = state.measured
-    said = (member.peer, bool(message.holds))  # a peer that reduces and receives averages sends one report about each
-    if measured is None or said in measured.told or not _is_of(measured.plan, message):
+    attempt = links.attempt
+    said = (receiver, bool(message.holds))  # a peer that reduces and receives averages sends one report about each
+    if attempt is None or said in attempt.told or not _is_of(attempt.plan, message):
         return
-    measured.told.add(said)
-    flows = _flows(measured.plan, member.peer, message.arrivals, state.now - measured.planned_at)
-    (measured.averages if message.holds else measured.gradients).extend(flows)
+    attempt.told.add(said)
+    flows = _flows(attempt.plan, receiver, message.arrivals, now - attempt.planned_at)
+    (attempt.averages if message.holds else attempt.gradients).extend(flows)
     if not message.holds:
-        senders = {slot.peer for slot in measured.plan.slots}
+        senders = {slot.peer for slot in attempt.plan.slots}
         held_s = ((each.sender, each.held_s) for each in message.arrivals if each.sender in senders)
-        measured.held_s |= {(sender, member.peer): seconds for sender, seconds in held_s}
+        attempt.held_s |= {(sender, receiver): seconds for sender, seconds in held_s}
     if message.holds:
-        reducers = {span.reducer for span in measured.plan.spans}
+        reducers = {span.reducer for span in attempt.plan.spans}
         told = ((to.receiver, to.full_s) for to in message.departures if to.receiver in reducers)
-        measured.full_s |= {(member.peer, reducer): full_s for reducer, full_s in told}
+        attempt.full_s |= {(receiver, reducer): full_s for reducer, full_s in told}
 
 
 def _is_of(plan: m.Plan, message: m.Arrivals) -> bool:
@@ -73,26 +120,28 @@ def _size(plan: m.Plan, codec: Codec, chunks: int) -> int:
     return chunks * (encoded_size(codec, plan.chunk_elements) + FRAME_BYTES)
 
 
-def begin_measuring(state: RunState, plan: m.Plan, hoped: float = 1.0) -> None:
+def begin(links: Links, plan: m.Plan, now: float, hoped: float = 1.0) -> None:
     """Begin to collect a plan's transfers.
 
     `hoped`: the fraction of the planned time that is enough if the links are as fast as hoped.
     """
-    state.measured = Measured(plan, state.now, hoped * coming_s(plan))
+    links.attempt = Attempt(plan, now, hoped * coming_s(plan))
 
 
-def learn_links(state: RunState) -> None:
-    """Learn link speeds from the last attempt before a new plan is made."""
-    if state.measured is None:
+def learn_attempt(links: Links, told: Mapping[PeerId, float], at: float) -> None:
+    """Learn link speeds from the last attempt, if that has not been done.
+
+    `told`: the senders' upload limits in bytes per second. `at`: the number of rounds so far.
+    """
+    attempt, links.attempt = links.attempt, None
+    if attempt is None:
         return
-    told = {peer: member.uplink_told for peer, member in state.members.items() if member.uplink_told}
-    measured = state.measured
-    learn(state.capacities, state.pairs, _as_asked(measured, told), state.rounds, measured.hoped_s)
-    state.measured = None
-    _forget_old(state.capacities)
+    learn(links.capacities, links.pairs, _as_asked(attempt, told), at, attempt.hoped_s)
+    for known in (links.capacities, links.probed):
+        _forget_old(known)
 
 
-def _as_asked(measured: Measured, told: Mapping[PeerId, float]) -> Iterator[Flow]:
+def _as_asked(attempt: Attempt, told: Mapping[PeerId, float]) -> Iterator[Flow]:
     """Yield an attempt's flows with their planned durations. `told`: the senders' upload limits in bytes per second.
 
     Gradients follow the plan's pace; a partial gradient gets a proportional share of the time. Averages are planned to
@@ -100,25 +149,25 @@ def _as_asked(measured: Measured, told: Mapping[PeerId, float]) -> Iterator[Flow
     as on time.
     """
     size = Counter[PeerId]()
-    for flow in (*measured.gradients, *measured.averages):
+    for flow in (*attempt.gradients, *attempt.averages):
         size[flow.sender] += flow.received
     least_s = {peer: size[peer] / rate for peer, rate in told.items()}
-    plan, full_s = measured.plan, measured.full_s
+    plan, full_s = attempt.plan, attempt.full_s
     slots, chunks = {slot.peer: slot for slot in plan.slots}, Counter[PeerId]()
     for span in plan.spans:
         chunks[span.reducer] += 0 if span.root else span.stop - span.first
     tells = {sender for sender, _ in full_s}
     asked_s = coming_s(plan) / plan.pace if plan.pace else 0.0
     closing: dict[PeerId, tuple[float, float]] = {}
-    for flow in measured.gradients:
+    for flow in attempt.gradients:
         first_s, last_s = closing.get(flow.receiver, (0.0, 0.0))
         closing[flow.receiver] = max(first_s, flow.first_s), max(last_s, flow.last_s)
         pair = flow.sender, flow.receiver
-        was_full_s = full_s.get(pair, 0.0) - measured.held_s.get(pair, 0.0) if flow.sender in tells else None
+        was_full_s = full_s.get(pair, 0.0) - attempt.held_s.get(pair, 0.0) if flow.sender in tells else None
         part = _came_part(plan, slots, chunks, flow)
         sent_s = max(asked_s if part > WHOLE else part * asked_s, least_s.get(flow.sender, 0.0))
         yield replace(flow, asked_s=sent_s, in_step=True, full_s=was_full_s)
-    for flow in measured.averages:
+    for flow in attempt.averages:
         first_s, last_s = closing.get(flow.sender, (0.0, math.inf))
         yield replace(flow, asked_s=max(last_s - first_s, SHORTEST_S, least_s.get(flow.sender, 0.0)))
 
@@ -133,6 +182,6 @@ def _came_part(plan: m.Plan, slots: Mapping[PeerId, m.Slot], chunks: Mapping[Pee
     return flow.received / max(weighty * _size(plan, slot.codec, chunks[flow.receiver]), 1)
 
 
-def _forget_old(capacities: dict[Direction, Capacity]) -> None:
-    for direction in list(capacities)[: max(0, len(capacities) - MOST_KNOWN)]:
-        del capacities[direction]
+def _forget_old(known: dict[Any, Any]) -> None:
+    for key in list(known)[: max(0, len(known) - MOST_KNOWN)]:
+        del known[key]

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.flows import WAYS, Flow
-from peer_agent.protocol.coordinator.round.measuring import MOST_KNOWN, _as_asked, planned_sizes
+from peer_agent.protocol.bandwidth.links import MOST_KNOWN, _as_asked, planned_sizes
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan.outline import parts_of
@@ -31,7 +31,7 @@ def next_plan(stage: Stage) -> None:
 
 
 def known(stage: Stage) -> dict[tuple[str, str], float]:
-    return {(peer, way): capacity.bps for (peer, way), capacity in stage.state.capacities.items()}
+    return {(peer, way): capacity.bps for (peer, way), capacity in stage.state.links.capacities.items()}
 
 
 def test_what_came_in_a_round_is_known_to_the_next_plan() -> None:
@@ -108,27 +108,27 @@ def test_averages_come_of_reducers_and_gradients_to_them() -> None:
 
 def test_links_that_were_measured_longest_ago_are_forgotten() -> None:
     stage, trainers, (relay,) = reducing()
-    stage.state.capacities |= capacities_of((PeerId(f"{number:032x}"), 1) for number in range(MOST_KNOWN))
+    stage.state.links.capacities |= capacities_of((PeerId(f"{number:032x}"), 1) for number in range(MOST_KNOWN))
     stage.wait(3)
     tell(stage, relay, m.Arrival(trainers[0].peer, HALF, 0.0, 2.0))
     next_plan(stage)
-    assert len(stage.state.capacities) == MOST_KNOWN
-    assert (trainers[0].peer, "up") in stage.state.capacities
+    assert len(stage.state.links.capacities) == MOST_KNOWN
+    assert (trainers[0].peer, "up") in stage.state.links.capacities
 
 
 def flows_of(stage: Stage, pace: float, duration_s: float, told: dict[PeerId, float] | None = None) -> list[Flow]:
     """Return a round's flows. Two trainers send to the relay, the second from 1 s to 5 s. The second also receives
     averages.
     """
-    assert stage.state.measured is not None
-    plan = stage.state.measured.plan
-    stage.state.measured.plan = replace(plan, pace=pace, duration_s=duration_s)
+    assert stage.state.links.attempt is not None
+    plan = stage.state.links.attempt.plan
+    stage.state.links.attempt.plan = replace(plan, pace=pace, duration_s=duration_s)
     first, second, relay = plan.slots[0].peer, plan.slots[1].peer, plan.spans[0].reducer
     stage.wait(9)
     arrivals = m.Arrival(second, HALF, 1.0, 5.0), m.Arrival(first, HALF, 0.5, 3.0)
     tell(stage, relay, *sorted(arrivals, key=lambda arrival: arrival.sender))
     tell(stage, second, m.Arrival(relay, HALF, 1.0, 9.0), holds="0" * 64)
-    return list(_as_asked(stage.state.measured, told or {}))
+    return list(_as_asked(stage.state.links.attempt, told or {}))
 
 
 def test_gradients_are_timed_by_pace_and_averages_by_gradients() -> None:
@@ -156,7 +156,7 @@ def test_sender_limited_for_its_household_is_not_asked_for_more() -> None:
 def test_a_rate_that_was_told_counts_for_what_is_learned() -> None:
     stage, trainers, (relay,) = reducing()
     ann = trainers[0].peer
-    stage.state.capacities |= capacities_of([(ann, HALF // 2), (relay, 100 * HALF)])
+    stage.state.links.capacities |= capacities_of([(ann, HALF // 2), (relay, 100 * HALF)])
     stage.member(trainers[0]).uplink_told = HALF / 2.5
     stage.wait(9)
     tell(stage, relay, m.Arrival(ann, HALF, 0.0, 2.5))
@@ -166,15 +166,15 @@ def test_a_rate_that_was_told_counts_for_what_is_learned() -> None:
 
 def test_departures_count_from_a_contributor_about_its_reducers() -> None:
     stage, trainers, relays = reducing({}, {})
-    assert stage.state.measured is not None
+    assert stage.state.links.attempt is not None
     ann, bob = trainers[0].peer, trainers[1].peer
     stage.wait(9)
     for relay in relays:
         tell(stage, relay, m.Arrival(ann, HALF, 0.0, 4.0), m.Arrival(bob, HALF, 0.0, 4.0))
     departures = m.Departure(relays[0], 3.5), m.Departure(bob, 9.0), m.Departure(peer_of("nobody"), 9.0)
     tell(stage, ann, m.Arrival(relays[0], HALF, 1.0, 9.0), holds="0" * 64, departures=departures)
-    assert stage.state.measured.full_s == {(ann, relays[0]): 3.5}
-    gradients = [flow for flow in _as_asked(stage.state.measured, {}) if flow.in_step]
+    assert stage.state.links.attempt.full_s == {(ann, relays[0]): 3.5}
+    gradients = [flow for flow in _as_asked(stage.state.links.attempt, {}) if flow.in_step]
     said = {(flow.sender, flow.receiver): flow.full_s for flow in gradients}
     assert said[ann, relays[0]] == 3.5
     assert said[ann, relays[1]] == 0.0, "it says so of its links, and of this one nothing"
@@ -188,29 +188,29 @@ def test_link_is_not_full_while_its_reducer_reads_nothing() -> None:
     arrivals = m.Arrival(ann, HALF, 0.0, 4.0, held_s=3.0), m.Arrival(peer_of("nobody"), 1, 0.0, 1.0, held_s=1.0)
     tell(stage, relay, *sorted((*arrivals, m.Arrival(bob, HALF, 0.0, 4.0)), key=str))
     tell(stage, ann, m.Arrival(relay, HALF, 1.0, 9.0), holds="0" * 64, departures=(m.Departure(relay, 3.5),))
-    assert stage.state.measured is not None
-    assert stage.state.measured.held_s == {(ann, relay): 3.0, (bob, relay): 0.0}
-    gradients = {flow.sender: flow.full_s for flow in _as_asked(stage.state.measured, {}) if flow.in_step}
+    assert stage.state.links.attempt is not None
+    assert stage.state.links.attempt.held_s == {(ann, relay): 3.0, (bob, relay): 0.0}
+    gradients = {flow.sender: flow.full_s for flow in _as_asked(stage.state.links.attempt, {}) if flow.in_step}
     assert gradients == {ann: 0.5, bob: None}
 
 
 def test_pair_limit_found_twice_is_kept_by_the_next_plan() -> None:
     stage, trainers, relays = reducing({}, {}, bps=(HALF, HALF))
     ann, bob = trainers[0].peer, trainers[1].peer
-    stage.state.capacities |= capacities_of((trainer.peer, HALF) for trainer in trainers)
+    stage.state.links.capacities |= capacities_of((trainer.peer, HALF) for trainer in trainers)
     next_plan(stage)
     before = stage.round.plan
     assert before is not None
     for _ in range(2):
-        assert stage.state.measured is not None
-        stage.state.measured.plan = replace(stage.state.measured.plan, pace=1.25)
+        assert stage.state.links.attempt is not None
+        stage.state.links.attempt.plan = replace(stage.state.links.attempt.plan, pace=1.25)
         stage.wait(15)
         for relay in relays:
             tell(stage, relay, *sorted((m.Arrival(ann, HALF, 0.0, 14.0), m.Arrival(bob, HALF, 0.0, 1.0)), key=str))
         departures = m.Departure(relays[0], 14.0), m.Departure(relays[1], 1.0)
         tell(stage, ann, holds="0" * 64, departures=departures)
         next_plan(stage)
-    assert stage.state.pairs.keys() == {(ann, relays[0])}
+    assert stage.state.links.pairs.keys() == {(ann, relays[0])}
     assert {known(stage)[peer, way] for peer in (ann, *relays) for way in WAYS} == {HALF}
     after = stage.round.plan
     assert after is not None
@@ -220,22 +220,22 @@ def test_pair_limit_found_twice_is_kept_by_the_next_plan() -> None:
 @pytest.mark.parametrize("is_first", [True, False])
 def test_averages_are_timed_from_last_first_chunk_to_last_chunk(is_first: bool) -> None:
     stage, trainers, (relay,) = reducing()
-    assert stage.state.measured is not None
+    assert stage.state.links.attempt is not None
     one, other = sorted(trainer.peer for trainer in trainers)[:2]
     stage.wait(9)
     slow, quick = (one, other) if is_first else (other, one)
     arrivals = m.Arrival(slow, HALF, 1.0, 5.0), m.Arrival(quick, HALF, 0.5, 3.0)
     tell(stage, relay, *sorted(arrivals, key=lambda arrival: arrival.sender))
     tell(stage, quick, m.Arrival(relay, HALF, 1.0, 9.0), holds="0" * 64)
-    assert [flow.asked_s for flow in _as_asked(stage.state.measured, {})][-1] == 4.0
+    assert [flow.asked_s for flow in _as_asked(stage.state.links.attempt, {})][-1] == 4.0
 
 
 def test_averages_of_one_that_told_nothing_came_in_time() -> None:
     stage, trainers, (relay,) = reducing()
-    assert stage.state.measured is not None
+    assert stage.state.links.attempt is not None
     stage.wait(9)
     tell(stage, trainers[0].peer, m.Arrival(relay, HALF, 1.0, 9.0), holds="0" * 64)
-    (average,) = _as_asked(stage.state.measured, {})
+    (average,) = _as_asked(stage.state.links.attempt, {})
     assert not average.is_held_up
 
 
@@ -245,39 +245,41 @@ def test_unmet_hope_of_a_link_ends_with_its_round(in_parts: float, is_tried: boo
     time.
     """
     stage, trainers, (relay,) = reducing(bps=(HALF, HALF))
-    stage.state.capacities[relay, "down"].is_floor = stage.state.capacities[relay, "up"].is_floor = True
+    stage.state.links.capacities[relay, "down"].is_floor = stage.state.links.capacities[relay, "up"].is_floor = True
     next_plan(stage)
-    assert stage.state.measured is not None
-    plan = stage.state.measured.plan = replace(stage.state.measured.plan, pace=1.0)  # as planned, so no flow is held up
+    assert stage.state.links.attempt is not None
+    plan = stage.state.links.attempt.plan = replace(
+        stage.state.links.attempt.plan, pace=1.0
+    )  # as planned, so no flow is held up
     stage.wait(plan.duration_s + 1)
     last_s = in_parts * plan.duration_s
     senders = sorted(trainer.peer for trainer in trainers)
     tell(stage, relay, *(m.Arrival(sender, HALF, 0.0, last_s) for sender in senders))
     next_plan(stage)
-    assert stage.state.capacities[relay, "down"].is_tried is is_tried
+    assert stage.state.links.capacities[relay, "down"].is_tried is is_tried
 
 
 @pytest.mark.parametrize(("part", "is_held_up"), [(1.0, False), (0.5, True), (0.99, False)])
 def test_cut_short_gradient_is_asked_only_for_what_came(part: float, is_held_up: bool) -> None:
     """The round drops a slow sender that sent only some of its bytes in the planned time."""
     stage, trainers, (relay,) = reducing()
-    assert stage.state.measured is not None
-    stage.state.measured.plan = replace(stage.state.measured.plan, pace=1.0, duration_s=4.0)
+    assert stage.state.links.attempt is not None
+    stage.state.links.attempt.plan = replace(stage.state.links.attempt.plan, pace=1.0, duration_s=4.0)
     stage.wait(9)
     slow = trainers[0].peer
     tell(stage, relay, m.Arrival(slow, int(part * HALF), 0.0, 3.9))
-    (flow,) = _as_asked(stage.state.measured, {})
+    (flow,) = _as_asked(stage.state.links.attempt, {})
     assert flow.is_held_up is is_held_up
 
 
 def test_gradient_is_whole_without_its_weightless_chunks() -> None:
     stage, _, (relay,) = reducing()
-    assert stage.state.measured is not None
-    plan = stage.state.measured.plan
+    assert stage.state.links.attempt is not None
+    plan = stage.state.links.attempt.plan
     first, *others = plan.slots
     light = replace(first, weights=(m.Weight(0, CHUNKS // 2, 0), m.Weight(CHUNKS // 2, CHUNKS, 5)))
-    stage.state.measured.plan = replace(plan, pace=1.0, duration_s=4.0, slots=(light, *others))
+    stage.state.links.attempt.plan = replace(plan, pace=1.0, duration_s=4.0, slots=(light, *others))
     stage.wait(9)
     tell(stage, relay, m.Arrival(first.peer, HALF // 2, 0.0, 3.9))
-    (flow,) = _as_asked(stage.state.measured, {})
+    (flow,) = _as_asked(stage.state.links.attempt, {})
     assert not flow.is_held_up
