@@ -204,8 +204,10 @@ COORDINATOR: tuple[Mutation, ...] = (
         "    if state.leases.orphans:",
         "workers/settlement",
     ),
-    fault("nobody is ever silent", "workers/conduct", "    conduct.silent = True\n", "", "workers/conduct"),
-    fault("quotas are never lifted", "workers/conduct", "    state.is_lifted = is_late\n", "", "workers/conduct"),
+    fault(
+        "nobody is ever silent", "workers/counts", "record.is_silent, record.proven = True, 0", "pass", "reliability"
+    ),
+    fault("quotas are never raised", "workers/batch", "    state.quotas_raised = is_late\n", "", "reliability"),
     fault(
         "a full disk is asked again at once",
         "round/committing",
@@ -214,7 +216,7 @@ COORDINATOR: tuple[Mutation, ...] = (
         "round/committing",
     ),
     fault("nobody is evicted", "advance", "if state.now - member.heard_at > LOST_S", "if False", "advance"),
-    fault("short rounds are soon sat out", "state", "or self.now < conduct.out_to", "", "state"),
+    fault("short rounds end a quarantine", "reliability", " or now < self.until_s", "", "state"),
     fault(
         "whom too few are left without is waited for no longer than anybody",
         "round/watching",
@@ -231,8 +233,8 @@ COORDINATOR: tuple[Mutation, ...] = (
     ),
     fault(
         "whom the others cannot do without is dropped",
-        "workers/conduct",
-        "if not others or _takes_too_long(state, others, sum(paces.values())):",
+        "workers/batch",
+        "if not others or _takes_too_long(state, others, sum(rates.values())):",
         "if not others:",
         "round/watching",
     ),
@@ -281,9 +283,9 @@ COORDINATOR: tuple[Mutation, ...] = (
     ),
     fault(
         "a machine's share stays what it was, however late it is",
-        "workers/conduct",
-        "    return min(conduct.pace, state.recipe.micro_batch / idle) if is_late else conduct.pace",
-        "    return conduct.pace",
+        "workers/counts",
+        "    return min(record.rate, unit / idle_s) if is_late else record.rate",
+        "    return record.rate",
         "workers/leasing",
     ),
     fault(

@@ -64,14 +64,17 @@ OVERLAPPING: tuple[Mutation, ...] = (
     coordinator("it waits for ever", "round/waiting", " and state.now < state.applying_until", ""),
     coordinator("it waits for who is gone", "membership", "    state.applying.discard(member.peer)\n", ""),
     coordinator(
-        "it waits for who was left out", "round/waiting", "member.conduct.pace} - left_out", "member.conduct.pace}"
+        "it waits for who was left out",
+        "round/waiting",
+        "member.reliability.rate} - left_out",
+        "member.reliability.rate}",
     ),
     coordinator("it waits less than the plan takes", "round/waiting", "round_.planned_at + planned_s)", "state.now)"),
     coordinator("a new host waits for nobody", "advance", "        await_return(state)\n", ""),
     coordinator("work during a round is not heard of", "reports", " and not state.recipe.staleness:", ":"),
     coordinator(
         "work during a round is counted twice",
-        "workers/conduct",
+        "workers/counts",
         "max(0, member.done_samples - sum(done.unit.samples for done in offer.units))",
         "member.done_samples",
     ),
@@ -83,13 +86,13 @@ OVERLAPPING: tuple[Mutation, ...] = (
     ),
     coordinator(
         "a round that stands still is not seen",
-        "workers/conduct",
+        "workers/counts",
         "    if state.round is None or not state.recipe.staleness:\n",
         "    if True:\n",
     ),
     coordinator(
         "the clock stands during a round",
-        "workers/conduct",
+        "workers/counts",
         "    if not state.recipe.staleness:\n        return state.phase",
         "    if True:\n        return state.phase",
     ),

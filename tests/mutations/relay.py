@@ -81,8 +81,8 @@ RELAY: tuple[Mutation, ...] = (
     log("a branch that began earlier is joined", "        if record.previous != before:", "        if False:"),
     log(
         "averages of a lost branch stay",
-        "                span.unlink(missing_ok=True)\n        return",
-        "                pass\n        return",
+        "                span.unlink(missing_ok=True)\n\n    def _settle",
+        "                pass\n\n    def _settle",
     ),
     fault(
         "a log that is ahead is kept to itself",

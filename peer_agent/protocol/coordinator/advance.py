@@ -48,7 +48,8 @@ from peer_agent.protocol.coordinator.round.waiting import await_return
 from peer_agent.protocol.coordinator.round.watching import take_progress, watch
 from peer_agent.protocol.coordinator.standing import explain, standing
 from peer_agent.protocol.coordinator.state import Phase, RunState
-from peer_agent.protocol.coordinator.workers.conduct import hush, lift, recount_all, weigh_absence
+from peer_agent.protocol.coordinator.workers.batch import look_at_quarantines, look_at_quotas
+from peer_agent.protocol.coordinator.workers.counts import recount_all, suspend
 from peer_agent.protocol.coordinator.workers.leasing import deal, top_up, top_up_all
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import encode_recipe
@@ -241,7 +242,7 @@ def _tick(state: RunState, seed: int) -> list[e.Command]:
 
 
 def _sweep(state: RunState) -> list[e.Command]:
-    """Visit every member: evict lost members, mark silent ones, and divide the batch among the rest."""
+    """Visit every member: evict lost members, suspend silent ones, and divide the batch among the rest."""
     state.sweep_at = state.now + SWEEP_S
     commands = reappoint(state)
     for member in list(state.members.values()):
@@ -249,9 +250,9 @@ def _sweep(state: RunState) -> list[e.Command]:
             text = f"nothing was heard of {member.name} for {LOST_S:.0f} seconds"
             commands += [e.Note("evicted", text, (member.person,)), *_lose(state, member.peer, final=False)]
         elif member.trains:
-            commands += hush(state, member) + nudge(state, member)
-    lift(state)
-    weigh_absence(state)
+            commands += suspend(state, member) + nudge(state, member)
+    look_at_quotas(state)
+    look_at_quarantines(state)
     recount_all(state)
     look_at_reach(state)
     if state.recipe.contributors == "fast" and state.phase is Phase.ACCUMULATE:

@@ -6,6 +6,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Joined, Note, Send
 from peer_agent.protocol.coordinator.facts import carried_of
 from peer_agent.protocol.coordinator.recovery import awaits_relay, tell_of_loss
+from peer_agent.protocol.coordinator.reliability import Reliability
 from peer_agent.protocol.coordinator.reports import resend
 from peer_agent.protocol.coordinator.round.offers import revoke, revoked
 from peer_agent.protocol.coordinator.round.reducing import withdraw
@@ -14,12 +15,11 @@ from peer_agent.protocol.coordinator.state import (
     KEEPING_ROLES,
     NO_ACCUMULATOR,
     STAND_INS,
-    Conduct,
     Departed,
     Member,
     RunState,
 )
-from peer_agent.protocol.coordinator.workers.conduct import discount, keep_conduct, look_soon, recount
+from peer_agent.protocol.coordinator.workers.counts import discount, keep_record, look_soon, recount
 from peer_agent.protocol.coordinator.workers.leasing import HELLO_S
 from peer_agent.protocol.coordinator.workers.settlement import depart, end_leases
 from peer_agent.protocol.credentials import Role
@@ -48,9 +48,16 @@ def join(state: RunState, event: Joined) -> list[Command]:
 
 
 def _arrive(state: RunState, event: Joined) -> Member:
-    conduct = state.conducts.pop(event.peer, None) or Conduct()
+    reliability = state.reliabilities.pop(event.peer, None) or Reliability()
     member = Member(
-        event.peer, event.person, event.machine, event.role, NO_ACCUMULATOR, state.now, state.now, conduct=conduct
+        event.peer,
+        event.person,
+        event.machine,
+        event.role,
+        NO_ACCUMULATOR,
+        state.now,
+        state.now,
+        reliability=reliability,
     )
     state.members[event.peer] = member
     look_soon(state)
@@ -206,7 +213,7 @@ def _greeting(state: RunState, *, reconciled: bool) -> m.Greeting:
 def lose(state: RunState, member: Member, *, final: bool) -> list[Command]:
     """End a member's session. The member's leases last a few more rounds, unless it left the run or was banned."""
     discount(state, member)
-    keep_conduct(state, member)
+    keep_record(state, member)
     del state.members[member.peer]
     state.applying.discard(member.peer)
     look_soon(state)

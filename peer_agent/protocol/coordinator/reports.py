@@ -6,7 +6,7 @@ from peer_agent.protocol.coordinator.round.offers import revoke
 from peer_agent.protocol.coordinator.round.voiding import REPEAT_S, ask_for_hello
 from peer_agent.protocol.coordinator.round.waiting import take_replica
 from peer_agent.protocol.coordinator.state import Member, Phase, RunState
-from peer_agent.protocol.coordinator.workers.conduct import delivered, idle_s, recount, unit_s
+from peer_agent.protocol.coordinator.workers.counts import delivered, recount
 from peer_agent.protocol.coordinator.workers.leasing import HELLO_S, top_up
 from peer_agent.protocol.coordinator.workers.settlement import end_leases, fail_leases
 
@@ -112,16 +112,16 @@ def nudge(state: RunState, member: Member) -> list[Command]:
 
     The wait doubles with each request.
     """
-    conduct = member.conduct
     if not member.counted[0]:
         since = max(member.joined_at, member.hello_asked_at or 0.0)
         is_stuck = not 0 <= member.log_index < state.index and state.now - since >= LOADING_S
         return _ask(state, member) if is_stuck else []
-    usual = unit_s(state, conduct)
-    conduct.nudge_s = conduct.nudge_s or (max(REPEAT_S, 2 * usual) if usual else NUDGE_S)
-    if idle_s(state, conduct) < conduct.nudge_s:
+    reliability = member.reliability
+    usual = reliability.unit_s(state.recipe.micro_batch)
+    reliability.ask_after_s = reliability.ask_after_s or (max(REPEAT_S, 2 * usual) if usual else NUDGE_S)
+    if reliability.unit.read(state.now) < reliability.ask_after_s:
         return []
-    conduct.nudge_s *= 2
+    reliability.ask_after_s *= 2
     return _ask(state, member)
 
 

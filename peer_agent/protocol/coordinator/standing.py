@@ -6,7 +6,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol import reasons
 from peer_agent.protocol.coordinator.events import Command, Send, Waiting
 from peer_agent.protocol.coordinator.state import KEEPING_ROLES, Member, Phase, Round, RunState
-from peer_agent.protocol.coordinator.workers.conduct import is_asked
+from peer_agent.protocol.coordinator.workers.counts import is_asked
 from peer_agent.protocol.identifiers import PeerId
 
 STILL_S = 10.0  # seconds without a delivery, offer, average or commit before a reason is shown
@@ -91,13 +91,13 @@ def _still(state: RunState) -> str:
 
 
 def _of_the_batch(state: RunState) -> str:
-    working = [p for p in state.trainers() if p.conduct.working_since is not None]
+    working = [p for p in state.trainers() if p.reliability.unit.is_running]
     behind = [p for p in state.trainers() if not p.counted[0]]
     if working:
         return reasons.COMPUTING.format(names=name_all(working))
     if behind:
         return reasons.LOADING_BEHIND.format(names=name_all(behind))
-    resting = [p for p in state.trainers() if is_asked(state, p.conduct)] or state.trainers()
+    resting = [p for p in state.trainers() if is_asked(state, p.reliability)] or state.trainers()
     return reasons.NOTHING_LEASED.format(names=name_all(resting))
 
 

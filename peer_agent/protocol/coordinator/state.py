@@ -8,6 +8,7 @@ from msgspec import Struct, field
 from peer_agent.protocol.bandwidth.links import Links
 from peer_agent.protocol.coordinator.events import Goal
 from peer_agent.protocol.coordinator.leases import LeaseBook
+from peer_agent.protocol.coordinator.reliability import Reliability
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
@@ -31,26 +32,6 @@ class Phase(StrEnum):
     OFFER = "offer"
     REDUCE = "reduce"
     COMMIT = "commit"
-
-
-class Conduct(Struct):
-    """A machine's track record in this run, kept after its session ends. Times are on the coordinator's clock."""
-
-    seconds: list[float] = field(default_factory=list)  # seconds per sample in each recent delivery
-    pace: float = 0.0  # samples per second, from the median of `seconds`; 0 until the first delivery
-    working_since: float | None = None  # since when the machine may have been working without a delivery
-    worked_s: float = 0.0  # earlier working seconds since the last delivery, across rounds
-    silent: bool = False  # the machine has delivered nothing for too long
-    owes: bool = False  # the machine was dropped or made no offer; it counts again once it delivers a unit
-    strikes: int = 0  # how often its work was refused, reduced by good work since then
-    misses: int = 0  # rounds that the machine has failed since an update last included its work
-    is_slow: bool = False  # in the machine's last round, its gradient was arriving, but too late
-    out_until: int = 0  # number of the last round of the machine's quarantine
-    out_to: float = 0.0  # earliest time at which the quarantine ends
-    out_since: float = 0.0
-    left_out: int = 0  # updates in a row without it, because its link would have slowed the others
-    proven: int = 0  # most samples in any of its contributions
-    nudge_s: float = 0.0  # seconds of work without a delivery before asking for a hello; 0: not yet set
 
 
 class Member(Struct):
@@ -88,7 +69,7 @@ class Member(Struct):
     granted: tuple[Unit, ...] = ()
     short_since: float | None = None  # since when it has reported fewer leased units than the lease book
     hello_asked_at: float | None = None
-    conduct: Conduct = field(default_factory=Conduct)
+    reliability: Reliability = field(default_factory=Reliability)
     counted: tuple[bool, bool, int] = (False, False, 0)  # its part in the run's totals: ready, awake, samples
 
     @property
@@ -112,7 +93,7 @@ class Member(Struct):
     @property
     def samples_per_s(self) -> float:
         """Samples per second, measured from the member's deliveries, or 0 until the first one."""
-        return self.conduct.pace
+        return self.reliability.rate
 
     @property
     def name(self) -> str:
@@ -293,14 +274,14 @@ class RunState(Struct, kw_only=True):
     reached: set[PeerId] = field(default_factory=set)  # listeners, besides relays, that may reduce
     departed: dict[PeerId, Departed] = field(default_factory=dict)
     holders: dict[AccumulatorId, PeerId] = field(default_factory=dict)  # accumulators of members and departed peers
-    conducts: dict[PeerId, Conduct] = field(default_factory=dict)  # conduct of machines that are away
+    reliabilities: dict[PeerId, Reliability] = field(default_factory=dict)  # of machines that are away
     ready_count: int = 0  # number of trainers that have applied all entries
     awake_count: int = 0  # number of trainers that a round can count on
     awake_samples: int = 0  # samples done by trainers that a round can count on
-    is_lifted: bool = False  # quotas are suspended, because the batch is taking too long
-    has_amnesty: bool = False  # quarantines are suspended, because the batch would take too long otherwise
-    amnesties: int = 0  # void rounds with suspended quarantines since the last update
-    amnesty_from: float = 0.0
+    quotas_raised: bool = False  # because the batch is taking too long
+    overridden: bool = False  # quarantines do not count, because the batch would take too long otherwise
+    overrides: int = 0  # void rounds with overridden quarantines since the last update
+    override_from: float = 0.0
     is_dirty: bool = False  # check all leases and shares at the next tick
     # votes
     recent: dict[str, int] = field(default_factory=dict)  # person -> index of the last entry with their work
@@ -373,12 +354,13 @@ class RunState(Struct, kw_only=True):
     def reducers(self) -> list[Member]:
         """Return the members that may average parts of a plan, by id. Exclude quarantined members if others remain.
 
-        While quarantines are suspended, exclude only members whose work was refused or that blocked a round. Otherwise,
-        after a round that all trainers missed, one auxiliary would have to average the whole vector.
+        While quarantines are overridden, exclude only members whose work was refused or that blocked a round.
+        Otherwise, after a round that all trainers missed, one auxiliary would have to average the whole vector.
         """
         able = sorted((p for p in self.listening.values() if self.may_reduce(p)), key=lambda p: p.peer)
         moving = [p for p in able if self.round is None or p.peer not in self.round.hung] or able
-        is_out = {p.peer for p in moving if self.sits_out(p.conduct) and (p.conduct.strikes or not self.has_amnesty)}
+        quarantined = (p for p in moving if self.in_quarantine(p.reliability))
+        is_out = {p.peer for p in quarantined if p.reliability.refusals.level or not self.overridden}
         return [p for p in moving if p.peer not in is_out] or moving
 
     def can_reduce(self) -> bool:
@@ -388,11 +370,9 @@ class RunState(Struct, kw_only=True):
         """Return True if the member averages spans and the contributors can reach it."""
         return member.reduces and (member.role is Role.RELAY or member.peer in self.reached)
 
-    def sits_out(self, conduct: Conduct) -> bool:
+    def in_quarantine(self, record: Reliability) -> bool:
         """Return True if earlier failures put the machine in quarantine for the open or next round."""
-        number = self.rounds + (self.round is None)
-        is_out = number <= conduct.out_until or self.now < conduct.out_to
-        return is_out and self.now - conduct.out_since < LONGEST_OUT_S
+        return record.in_quarantine(self.rounds + (self.round is None), self.now)
 
     def listeners(self) -> tuple[Listener, ...]:
         """Return the members that peers can dial, sorted by id: all relays, and a limited number of other members."""
@@ -404,9 +384,6 @@ class RunState(Struct, kw_only=True):
 
     def everyone(self) -> tuple[PeerId, ...]:
         return tuple(self.members)
-
-
-LONGEST_OUT_S = 3600.0
 
 
 def stated(recipe: Recipe) -> Chosen:

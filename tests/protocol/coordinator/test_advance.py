@@ -5,7 +5,7 @@ import pytest
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.advance import TICK_S
-from peer_agent.protocol.coordinator.workers.conduct import usual_s
+from peer_agent.protocol.coordinator.workers.batch import usual_s
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.recipes import parse_recipe
 from tests.protocol.coordinator.scenes import pair, reducing

@@ -5,6 +5,7 @@ from typing import Any
 from peer_agent.protocol import messages as m
 from peer_agent.protocol import reasons
 from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.reliability import Quarantine
 from peer_agent.protocol.coordinator.standing import STILL_S, name_all
 from peer_agent.protocol.coordinator.state import Phase
 from tests.protocol.coordinator.stage import Stage, Trainer
@@ -89,9 +90,9 @@ def test_reason_is_given_even_where_none_is_known() -> None:
     stage, _ = two()
     for member in stage.state.members.values():
         member.quota = 0
-        member.conduct.out_until, member.conduct.out_since = 10**6, stage.state.now
-        member.conduct.nudge_s = 1e9
-    stage.state.has_amnesty = False
+        member.reliability.misses = Quarantine(until_round=10**6, since_s=stage.state.now)
+        member.reliability.ask_after_s = 1e9
+    stage.state.overridden = False
     assert "ann (laptop)" in still(stage)
 
 

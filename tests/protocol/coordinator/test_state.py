@@ -1,11 +1,12 @@
-"""Facts derived from a coordinator's state: its reducers, the peers that sit out, and whether the run can continue."""
+"""Facts derived from a coordinator's state: its reducers, the quarantined peers, and whether the run can continue."""
 
 import pytest
 from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.protocol.coordinator.state import DIVERGED, Conduct
+from peer_agent.protocol.coordinator.reliability import Quarantine, Reliability
+from peer_agent.protocol.coordinator.state import DIVERGED
 from tests.protocol.coordinator.scenes import four, pair, reducing
 from tests.protocol.coordinator.stage import Stage
 
@@ -30,19 +31,19 @@ def test_a_trainer_that_nobody_reaches_reduces_nothing() -> None:
 def test_reducers_that_failed_a_round_reduce_only_as_last_resort() -> None:
     stage, _, relays = reducing({}, {})
     first, second = (stage.state.members[relay] for relay in relays)
-    first.conduct.out_until, first.conduct.out_since = stage.state.rounds, stage.state.now
+    first.reliability.misses = Quarantine(until_round=stage.state.rounds, since_s=stage.state.now)
     assert stage.state.reducers() == [second]
-    second.conduct = first.conduct
+    second.reliability = first.reliability
     assert stage.state.reducers() == [first, second]
 
 
-@pytest.mark.parametrize(("has_amnesty", "strikes", "is_in"), [(True, 0, True), (True, 1, False), (False, 0, False)])
-def test_reducer_with_strikes_has_no_part_even_in_an_amnesty(has_amnesty: bool, strikes: int, is_in: bool) -> None:
+@pytest.mark.parametrize(("overridden", "level", "is_in"), [(True, 0, True), (True, 1, False), (False, 0, False)])
+def test_reducer_that_failed_has_no_part_despite_an_override(overridden: bool, level: int, is_in: bool) -> None:
     """A regression: after a round that all the trainers had missed, an auxiliary got the whole vector to reduce."""
     stage, _, relays = reducing({}, {})
-    first = stage.state.members[relays[0]].conduct
-    first.out_until, first.out_since, first.strikes = stage.state.rounds, stage.state.now, strikes
-    stage.state.has_amnesty = has_amnesty
+    first = stage.state.members[relays[0]].reliability
+    first.refusals = Quarantine(level=level, until_round=stage.state.rounds, since_s=stage.state.now)
+    stage.state.overridden = overridden
     assert (relays[0] in {member.peer for member in stage.state.reducers()}) is is_in
 
 
@@ -60,39 +61,42 @@ def test_those_who_can_be_dialled_are_named_by_id() -> None:
     assert [listener.peer for listener in stage.state.listeners()] == sorted(relays)
 
 
-# --- who sits out
+# --- quarantine
 
 
-def test_whoever_sits_out_is_back_when_its_rounds_are_over() -> None:
+def in_quarantine(stage: Stage, **until: float) -> Reliability:
+    return Reliability(misses=Quarantine(since_s=stage.state.now, **until))  # type: ignore[arg-type]
+
+
+def test_quarantine_ends_when_its_rounds_are_over() -> None:
     stage, *_ = reducing()
-    this, last = (Conduct(out_until=number, out_since=stage.state.now) for number in (1, 0))
-    assert stage.state.sits_out(this)
-    assert not stage.state.sits_out(last)
+    this, last = (in_quarantine(stage, until_round=number) for number in (1, 0))
+    assert stage.state.in_quarantine(this)
+    assert not stage.state.in_quarantine(last)
     stage.reduce()
     stage.persist()
-    assert not stage.state.sits_out(this), "the next round is another"
+    assert not stage.state.in_quarantine(this), "the next round is another"
 
 
-def test_peer_sits_out_until_its_time_is_over() -> None:
+def test_quarantine_lasts_until_its_time_is_over() -> None:
     stage = Stage()
     stage.tick()
-    conduct = Conduct(out_to=stage.state.now + 16, out_since=stage.state.now)
+    reliability = in_quarantine(stage, until_s=stage.state.now + 16)
     stage.wait(15)
-    assert stage.state.sits_out(conduct)
+    assert stage.state.in_quarantine(reliability)
     stage.wait(2)
-    assert not stage.state.sits_out(conduct)
+    assert not stage.state.in_quarantine(reliability)
 
 
 def test_an_hour_is_the_longest() -> None:
     stage, honest, culprit = four(same_person=False)
     for _ in range(3):
         stage.commit(*honest, culprit)
-    conduct = stage.member(culprit).conduct
-    conduct.out_until, conduct.out_since = stage.state.rounds + 16, stage.state.now
+    reliability = stage.member(culprit).reliability = in_quarantine(stage, until_round=stage.state.rounds + 16)
     stage.wait(3590)
-    assert stage.state.sits_out(conduct)
+    assert stage.state.in_quarantine(reliability)
     stage.wait(20)
-    assert not stage.state.sits_out(conduct)
+    assert not stage.state.in_quarantine(reliability)
 
 
 # --- whether the run goes on

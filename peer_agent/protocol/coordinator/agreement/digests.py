@@ -11,7 +11,7 @@ from peer_agent.protocol import reasons
 from peer_agent.protocol.coordinator.events import Agreed, Command, Note, Replay, Replayed, Send
 from peer_agent.protocol.coordinator.facts import LATELY
 from peer_agent.protocol.coordinator.state import Ballot, Member, RunState
-from peer_agent.protocol.coordinator.workers.conduct import recount
+from peer_agent.protocol.coordinator.workers.counts import recount
 from peer_agent.protocol.identifiers import PeerId
 
 DIGESTS_KEPT = 16
@@ -83,7 +83,7 @@ def may_vote(state: RunState, person: str) -> bool:
 def call_voters(state: RunState) -> None:
     """Count the voters: people with work in the last ten commits and at least one trainer that is not silent."""
     state.recent = {person: index for person, index in state.recent.items() if index > state.index - LATELY}
-    present = (member.person for member in state.members.values() if member.trains and not member.conduct.silent)
+    present = (member.person for member in state.members.values() if member.trains and not member.reliability.is_silent)
     state.voters = len(state.recent.keys() & set(present))
 
 

@@ -23,7 +23,7 @@ Ladders = Mapping[PeerId, tuple[Codec, ...]]  # possible codecs for each possibl
 
 def may_offer(member: Member) -> bool:
     """Return True if a member may have work to offer, which gets a step older if a round starts without the member."""
-    return bool(member.done or member.carried or member.conduct.pace)
+    return bool(member.done or member.carried or member.reliability.rate)
 
 
 def choose_at_cut(state: RunState) -> bool:
@@ -71,10 +71,10 @@ def settle_choice(state: RunState, round_: Round) -> None:
         return
     for slot in round_.slots:
         if slot.peer in state.members:
-            state.members[slot.peer].conduct.left_out = 0
+            state.members[slot.peer].reliability.skipped_updates = 0
     for peer in round_.left_out:
         if peer in state.members:
-            state.members[peer].conduct.left_out += 1
+            state.members[peer].reliability.skipped_updates += 1
     if state.chosen is not None:
         state.chosen = replace(state.chosen, left_out={}, cannot_follow=frozenset())
 
@@ -120,7 +120,7 @@ def _with(state: RunState, ladders: Ladders, down: Codec) -> Chosen:
 def _candidate(state: RunState, member: Member, ladder: tuple[Codec, ...]) -> Candidate:
     sizes = tuple(float(encoded_size(codec, state.elements)) for codec in ladder)
     may_be_left_out = state.recipe.contributors == "fast" and not member.stands_in
-    rounds = member.conduct.left_out if may_be_left_out else PATIENCE
+    rounds = member.reliability.skipped_updates if may_be_left_out else PATIENCE
     return Candidate(party_of(state, member), member.samples_per_s, sizes, rounds)
 
 

@@ -12,7 +12,7 @@ from peer_agent.protocol.coordinator.round.recording import record_of
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.round.waiting import await_replicas
 from peer_agent.protocol.coordinator.state import Phase, RunState
-from peer_agent.protocol.coordinator.workers.conduct import look_soon, recount_all
+from peer_agent.protocol.coordinator.workers.counts import look_soon, recount_all
 from peer_agent.protocol.coordinator.workers.settlement import close_round, grace, settle_leases
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Record, digest_of
@@ -76,7 +76,7 @@ def _committed(state: RunState, event: e.Persisted, seed: int) -> list[e.Command
     settle_choice(state, round_)
     state.index, state.step = record.index, record.step
     state.digest = digest_of(event.sealed)
-    state.sealed, state.late_rounds, state.slow_rounds, state.amnesties = event.sealed, 0, 0, 0
+    state.sealed, state.late_rounds, state.slow_rounds, state.overrides = event.sealed, 0, 0, 0
     state.loss = record.loss
     enter(state, Why.WRITTEN)
     state.accumulated.append(round_.cut_at - state.batch_since)  # void rounds do not count: their work was only claimed

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Note, Send
 from peer_agent.protocol.coordinator.phases import Why, enter
+from peer_agent.protocol.coordinator.reliability import Failure
 from peer_agent.protocol.coordinator.round.attempt import norm_limit
 from peer_agent.protocol.coordinator.round.choosing import contributed, may_offer
 from peer_agent.protocol.coordinator.round.planning import patience_s, plan
@@ -13,7 +14,8 @@ from peer_agent.protocol.coordinator.round.screening import doubt_losses, slots_
 from peer_agent.protocol.coordinator.round.voiding import is_current, void
 from peer_agent.protocol.coordinator.round.waiting import awaits_replicas, leave_behind, usual_wait_s
 from peer_agent.protocol.coordinator.state import NO_ACCUMULATOR, Chosen, Member, Phase, Round, RunState, stated
-from peer_agent.protocol.coordinator.workers.conduct import is_asked, missed, recount, recount_all, struck, usual_s
+from peer_agent.protocol.coordinator.workers.batch import usual_s
+from peer_agent.protocol.coordinator.workers.counts import blame, is_asked, recount, recount_all
 from peer_agent.protocol.coordinator.workers.settlement import end_leases
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
@@ -38,7 +40,7 @@ def may_cut(state: RunState) -> bool:
 def cut(state: RunState) -> list[Command]:
     """Begin a round. Ask the trainers that take part to offer their work up to the last finished micro-batch."""
     chosen = state.chosen or stated(state.recipe)
-    able = [member for member in state.ready() if is_asked(state, member.conduct)]
+    able = [member for member in state.ready() if is_asked(state, member.reliability)]
     asked = [member for member in able if member.peer not in chosen.left_out]
     waited_for = {member.peer for member in asked if member.counted[1] and may_offer(member)}
     state.rounds += 1
@@ -59,7 +61,7 @@ def cut(state: RunState) -> list[Command]:
     )
     enter(state, Why.FULL)
     leave_behind(state)
-    state.started, state.is_lifted, state.moved_at = True, False, state.now
+    state.started, state.quotas_raised, state.moved_at = True, False, state.now
     recount_all(state)
     return [*_cuts(state, state.round, state.round.codecs), *_leave_out(state, state.round, chosen)]
 
@@ -125,7 +127,7 @@ def take_offer(state: RunState, member: Member, offer: m.Offer) -> list[Command]
     if fault is not None:
         round_.waiting.discard(member.peer)
         notice = m.Notice(run=state.run, code=fault.code, text=fault.text)
-        struck(state, member.conduct)
+        blame(state, member.reliability, Failure.REFUSED)
         return [Send((member.peer,), notice), *revoke(state, member, fault.text)]
     round_.offers[member.peer] = offer
     round_.waiting.discard(member.peer)
@@ -181,7 +183,7 @@ def close_offers(state: RunState) -> list[Command]:
     if state.now < round_.deadline and round_.waiting:
         return []
     for peer in sorted(round_.waiting.intersection(state.members)):
-        missed(state, state.members[peer].conduct)
+        blame(state, state.members[peer].reliability, Failure.MISSED)
     returned = _return_of_slow(state, round_)
     offers = [offer for offer in round_.offers.values() if offer.loss_tokens]
     if not offers or not _is_enough(state, offers):
@@ -208,7 +210,7 @@ def _return_of_slow(state: RunState, round_: Round) -> list[Command]:
     Do so only if the other peers' offers amount to a quorum of the batch.
     """
     commands: list[Command] = []
-    slow = [peer for peer in sorted(round_.offers.keys() & state.members) if state.members[peer].conduct.is_slow]
+    slow = [peer for peer in sorted(round_.offers.keys() & state.members) if state.members[peer].reliability.was_late]
     for peer in slow:
         member, offer = state.members[peer], round_.offers[peer]
         others = [other for of, other in round_.offers.items() if of != peer]
@@ -217,7 +219,7 @@ def _return_of_slow(state: RunState, round_: Round) -> list[Command]:
         is_needed = 100 * (whole - most) < QUORUM_PERCENT * whole
         if is_needed and _is_enough(state, others):
             del round_.offers[peer]
-            member.conduct.is_slow = False
+            member.reliability.was_late = False
             commands += revoke(state, member, "it was too slow before, and holds more than the others can do without")
     return commands
 
@@ -228,7 +230,7 @@ def _miss_less(state: RunState, round_: Round) -> None:
         offer, member = round_.offers.get(peer), state.members[peer]
         offered = sum(done.unit.samples for done in offer.units) if offer is not None else 0
         if offered < round_.held[peer] and member.accumulator:
-            missed(state, member.conduct)
+            blame(state, member.reliability, Failure.MISSED)
 
 
 def revoke(state: RunState, member: Member, reason: str) -> list[Command]:

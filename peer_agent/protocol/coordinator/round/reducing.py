@@ -7,6 +7,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import ERROR
 from peer_agent.protocol.coordinator.events import Command, Note
 from peer_agent.protocol.coordinator.phases import Why, enter
+from peer_agent.protocol.coordinator.reliability import Failure
 from peer_agent.protocol.coordinator.round.attempt import (
     chunks_of,
     has_delivered,
@@ -22,7 +23,7 @@ from peer_agent.protocol.coordinator.round.planning import drop_message, holders
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.standing import name_all
 from peer_agent.protocol.coordinator.state import KEEPING_ROLES, Member, Phase, Round, RunState
-from peer_agent.protocol.coordinator.workers.conduct import lied, missed, struck, was_late
+from peer_agent.protocol.coordinator.workers.counts import blame
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import SUM_TOLERANCE, Leaf, root_of
 
@@ -205,7 +206,7 @@ def _distrust(state: RunState, round_: Round, reducer: PeerId, why: str) -> list
             round_.kept.pop(span.span, None)
     member = state.members.get(reducer)
     if member is not None:
-        lied(state, member.conduct)
+        blame(state, member.reliability, Failure.FALSE)
     name, persons = (member.name, (member.person,)) if member is not None else ("a lost machine", ())
     note = Note("refused", f"{name} {why}; its part is averaged again without it", persons)
     if _has_another(state, reducer):
@@ -274,9 +275,9 @@ def withdraw(state: RunState, peer: PeerId, why: str) -> list[Command]:
     if slots and has_delivered(round_, slots[0]):
         return []
     member = state.members.get(peer)
-    conduct = member.conduct if member is not None else state.conducts.get(peer)
-    if is_counted_on and conduct is not None and state.phase in {Phase.OFFER, Phase.REDUCE}:
-        missed(state, conduct)
+    record = member.reliability if member is not None else state.reliabilities.get(peer)
+    if is_counted_on and record is not None and state.phase in {Phase.OFFER, Phase.REDUCE}:
+        blame(state, record, Failure.MISSED)
     return drop(state, slots[:1], why) if slots and state.phase is Phase.REDUCE else []
 
 
@@ -293,7 +294,7 @@ def take_refusal(state: RunState, member: Member, refused: m.SlotRefused) -> lis
             return replan(state)
         commands += drop(state, [refused.slot], "sent a damaged gradient")
     if sender is not None and sender.accumulator == offer.accumulator:
-        struck(state, sender.conduct)
+        blame(state, sender.reliability, Failure.REFUSED)
         commands += revoke(state, sender, f"chunk {refused.chunk} was refused ({refused.code})")
     return commands
 
@@ -303,7 +304,7 @@ def _asks_another(state: RunState, accuser: Member) -> bool:
 
     Return True if another reducer can take over.
     """
-    struck(state, accuser.conduct)
+    blame(state, accuser.reliability, Failure.REFUSED)
     assert state.round is not None
     state.round.hung.add(accuser.peer)
     return _has_another(state, accuser.peer)
@@ -311,13 +312,13 @@ def _asks_another(state: RunState, accuser: Member) -> bool:
 
 def _has_another(state: RunState, peer: PeerId) -> bool:
     """Return True if some reducer other than `peer` is not quarantined."""
-    return any(other.peer != peer and not state.sits_out(other.conduct) for other in state.reducers())
+    return any(other.peer != peer and not state.in_quarantine(other.reliability) for other in state.reducers())
 
 
 def strike(state: RunState, peers: Iterable[PeerId]) -> None:
     """Quarantine reducers that delayed the round, so that they reduce nothing for the next few rounds."""
     for peer in sorted(set(peers).intersection(state.members)):
-        struck(state, state.members[peer].conduct)
+        blame(state, state.members[peer].reliability, Failure.FAILED)
 
 
 def _leave_behind(state: RunState, round_: Round, done: m.SpanDone) -> list[Command]:
@@ -330,7 +331,7 @@ def _leave_behind(state: RunState, round_: Round, done: m.SpanDone) -> list[Comm
     for slot in behind:
         sender = state.members.get(round_.slots[slot].peer)
         if sender is not None:
-            was_late(state, sender.conduct, is_coming=_is_coming(state, round_, slot))
+            blame(state, sender.reliability, Failure.LATE, is_coming=_is_coming(state, round_, slot))
     return [*notes, *(drop(state, sorted(behind), "was late") if behind else [])]
 
 
@@ -352,7 +353,7 @@ def drop(state: RunState, slots: Sequence[int], why: str, *, is_own_doing: bool 
     senders = [state.members.get(round_.slots[slot].peer) for slot in slots]
     for sender in senders:
         if sender is not None and is_own_doing:
-            missed(state, sender.conduct)
+            blame(state, sender.reliability, Failure.MISSED)
     if not has_quorum_without(state, round_, ()):
         known = [sender for sender in senders if sender is not None]
         text = f"{name_all(known)} {why}, and too few machines were left"

@@ -5,7 +5,8 @@ from peer_agent.protocol.coordinator.events import Command, Note, Send
 from peer_agent.protocol.coordinator.phases import Why, enter
 from peer_agent.protocol.coordinator.round.outlining import end_outline
 from peer_agent.protocol.coordinator.state import RunState
-from peer_agent.protocol.coordinator.workers.conduct import recount_all, spend_amnesty
+from peer_agent.protocol.coordinator.workers.batch import end_override
+from peer_agent.protocol.coordinator.workers.counts import recount_all
 from peer_agent.protocol.coordinator.workers.settlement import close_round
 from peer_agent.protocol.identifiers import PeerId
 
@@ -39,7 +40,7 @@ def void(state: RunState, why: Why, text: str, names: tuple[str, ...] = ()) -> l
     state.round = None
     close_round(state, round_)
     state.void_rounds += 1
-    spend_amnesty(state)
+    end_override(state)
     state.accumulating_since = state.now
     state.voided, state.voided_for = message, set(round_.persons)
     state.voided_again_at = state.now + REPEAT_S

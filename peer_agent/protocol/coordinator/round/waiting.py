@@ -34,7 +34,7 @@ def await_replicas(state: RunState, round_: Round) -> None:
         return
     kept = {slot.peer for number, slot in enumerate(round_.slots) if number not in round_.dropped}
     left_out = {peer for peer, offer in round_.offers.items() if offer.loss_tokens} - kept
-    state.applying = {member.peer for member in state.awake() if member.done or member.conduct.pace} - left_out
+    state.applying = {member.peer for member in state.awake() if member.done or member.reliability.rate} - left_out
     planned_s = PLANNED * round_.plan.duration_s if round_.plan is not None else 0.0
     wait_s = usual_wait_s(state.applied, LEAST_S)
     state.applying_since, state.applying_until = state.now, max(state.now + wait_s, round_.planned_at + planned_s)

@@ -11,7 +11,7 @@ from peer_agent.protocol.coordinator.round.planning import SLOW_ROUNDS, announce
 from peer_agent.protocol.coordinator.round.reducing import drop, move_on, replan, strike
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.state import Member, Moved, Phase, Round, RunState
-from peer_agent.protocol.coordinator.workers.conduct import remake_s, usual_s
+from peer_agent.protocol.coordinator.workers.batch import remake_s, usual_s
 from peer_agent.protocol.deadlines import batch_chunks, coming_s, waiting_s
 from peer_agent.protocol.identifiers import PeerId
 
@@ -261,6 +261,8 @@ def _drop_late(state: RunState, slots: Sequence[int]) -> list[Command]:
     commands = drop(state, slots, "stopped sending", is_own_doing=True)
     for peer in (round_.slots[slot].peer for slot in slots):
         sender = state.members.get(peer)
-        if sender is not None and sender.conduct.misses > 1 and sender.accumulator == round_.offers[peer].accumulator:
+        if sender is None or sender.accumulator != round_.offers[peer].accumulator:
+            continue
+        if sender.reliability.misses.level > 1:
             commands += revoke(state, sender, "it was too slow again")
     return commands

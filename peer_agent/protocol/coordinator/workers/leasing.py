@@ -1,4 +1,4 @@
-"""Leasing: quotas, batch shares proportional to each machine's pace, and units leased two rounds ahead (rule 22)."""
+"""Leasing: quotas, batch shares proportional to each machine's rate, and units leased two rounds ahead (rule 22)."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Reserve, Send
 from peer_agent.protocol.coordinator.state import Member, RunState
-from peer_agent.protocol.coordinator.workers.conduct import for_later, is_asked, is_close, is_counted, pace_now, recount
+from peer_agent.protocol.coordinator.workers.counts import for_later, is_asked, is_close, is_counted, rate_now, recount
 from peer_agent.protocol.log.records import Unit
 
 HEADROOM = 1.25  # a trainer pauses once its accumulator contains this many times its share
@@ -20,39 +20,39 @@ HELLO_S = 5.0  # seconds without leases for a peer after a hello request
 def deal(state: RunState) -> None:
     """Divide the batch among the working machines. A machine that has not delivered anything yet gets one unit.
 
-    A machine left out of the next round gets a share matching its pace, for the round after that.
+    A machine left out of the next round gets a share matching its rate, for the round after that.
     """
     unit, batch = state.recipe.micro_batch, state.recipe.target_batch
-    here = [p for p in state.members.values() if p.trains and is_close(state, p) and is_counted(state, p.conduct)]
+    here = [p for p in state.members.values() if p.trains and is_close(state, p) and is_counted(state, p.reliability)]
     left_out = state.chosen.left_out if state.chosen is not None else {}
     present = [member for member in here if member.peer not in left_out]
-    paced = [member for member in present if member.conduct.pace]
+    rated = [member for member in present if member.reliability.rate]
     for member in state.members.values():
         member.share = unit
-    rest = float(max(batch - unit * (len(present) - len(paced)), unit))
-    for member, share in _limited(state, paced, rest, GROWTH * batch / max(len(present), 1)):
+    rest = float(max(batch - unit * (len(present) - len(rated)), unit))
+    for member, share in _limited(state, rated, rest, GROWTH * batch / max(len(present), 1)):
         member.share = max(unit, math.ceil(share / unit) * unit)
-    spared = [member for member in here if member.peer in left_out and member.conduct.pace]
-    together = sum(member.conduct.pace for member in paced)
+    spared = [member for member in here if member.peer in left_out and member.reliability.rate]
+    together = sum(member.reliability.rate for member in rated)
     for member in spared:
-        share = min(batch * member.conduct.pace / together if together else batch, batch)
+        share = min(batch * member.reliability.rate / together if together else batch, batch)
         member.share = max(unit, math.ceil(share / unit) * unit)
 
 
-def _limited(state: RunState, paced: Sequence[Member], batch: float, equal: float) -> list[tuple[Member, float]]:
-    """Return shares proportional to pace. Other machines take what exceeds a machine's limit.
+def _limited(state: RunState, rated: Sequence[Member], batch: float, equal: float) -> list[tuple[Member, float]]:
+    """Return shares proportional to rate. Other machines take what exceeds a machine's limit.
 
     The limit is `GROWTH` times the most that the machine has contributed to an update, or `equal` if that is more.
     """
-    limits = {member.peer: max(equal, GROWTH * member.conduct.proven) for member in paced}
-    paces = {member.peer: pace_now(state, member.conduct) for member in paced}
-    order = sorted(paced, key=lambda member: (limits[member.peer] / paces[member.peer], member.peer))
-    together = sum(paces.values())
+    limits = {member.peer: max(equal, GROWTH * member.reliability.proven) for member in rated}
+    rates = {member.peer: rate_now(state, member.reliability) for member in rated}
+    order = sorted(rated, key=lambda member: (limits[member.peer] / rates[member.peer], member.peer))
+    together = sum(rates.values())
     shares = []
     for member in order:
-        share = min(limits[member.peer], batch * paces[member.peer] / together)
+        share = min(limits[member.peer], batch * rates[member.peer] / together)
         shares.append((member, share))
-        batch, together = batch - share, together - paces[member.peer]
+        batch, together = batch - share, together - rates[member.peer]
     return shares
 
 
@@ -80,12 +80,12 @@ def top_up(state: RunState, member: Member) -> list[Command]:
     """Lease one trainer enough units to continue, and send it its quota."""
     if not member.counted[0] or not member.accumulator or not _may_lease(state):
         return []
-    if not is_asked(state, member.conduct):
+    if not is_asked(state, member.reliability):
         return []
     if member.hello_asked_at is not None and state.now - member.hello_asked_at < HELLO_S:
         return []  # otherwise, the hello might or might not include a lease made after the request
-    unit, conduct = state.recipe.micro_batch, member.conduct
-    is_known = conduct.pace and is_counted(state, conduct)
+    unit, reliability = state.recipe.micro_batch, member.reliability
+    is_known = reliability.rate and is_counted(state, reliability)
     share = member.share if is_known else unit
     quota = _quota(state, member, share, is_known=bool(is_known))
     # A machine that claims more work than its quota earns no further leases by doing so.
@@ -106,13 +106,14 @@ def _may_lease(state: RunState) -> bool:
 
 
 def _quota(state: RunState, member: Member, share: int, *, is_known: bool) -> int:
-    """Return a trainer's quota. While quotas are suspended, a machine may fill the whole batch but no more."""
+    """Return a trainer's quota. While quotas are raised, a machine may fill the whole batch but no more."""
     unit, batch = state.recipe.micro_batch, state.recipe.target_batch
     if not is_known:
         return min(for_later(state, member) + unit, max(batch, unit))
-    rounds = 1 + member.conduct.left_out  # the accumulator also contains work from rounds that left the machine out
+    # The accumulator also contains work from rounds that left the machine out.
+    rounds = 1 + member.reliability.skipped_updates
     quota = math.ceil(HEADROOM * share * rounds / unit) * unit
-    return max(quota, batch) if state.is_lifted else quota
+    return max(quota, batch) if state.quotas_raised else quota
 
 
 def _tell(state: RunState, member: Member, units: tuple[Unit, ...], quota: int) -> list[Command]:

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from peer_agent.protocol.coordinator.events import Command, LeftOut, Note
 from peer_agent.protocol.coordinator.facts import GRACE_ROUNDS, inclusions_of
 from peer_agent.protocol.coordinator.state import Departed, Member, Phase, Round, RunState
-from peer_agent.protocol.coordinator.workers.conduct import did_well
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
 from peer_agent.protocol.log.records import Contribution, Record, Unit
 from peer_agent.protocol.messages import Offer
@@ -79,7 +78,7 @@ def _settle_holder(state: RunState, peer: PeerId, entry: Contribution, offer: Of
             member.done.pop(unit, None)
         member.done_samples = sum(unit.samples for unit in member.done)
         if state.round is None or entry.slot not in state.round.dropped:
-            did_well(member.conduct, entry.samples)
+            member.reliability.included(entry.samples)
 
 
 def grace(state: RunState) -> list[Command]:

@@ -211,7 +211,7 @@ def test_it_goes_first_in_the_next_round_with_work_a_step_old() -> None:
     assert carried
     finish(stage, *quick)
     assert stage.records[-1].exact
-    assert stage.member(slow).conduct.left_out == 1
+    assert stage.member(slow).reliability.skipped_updates == 1
     assert "dan" in cut(stage)
     assert stage.round.left_out == {}
     assert set(carried) < set(slow.done)
@@ -222,7 +222,7 @@ def test_it_goes_first_in_the_next_round_with_work_a_step_old() -> None:
     own = next(entry for entry in record.contributions if entry.peer == slow.peer)
     assert set(carried) <= set(own.units)
     assert not record.exact, "units of the step before are in it"
-    assert stage.member(slow).conduct.left_out == 0
+    assert stage.member(slow).reliability.skipped_updates == 0
     assert "dan" not in cut(stage), "and then it is left out again"
 
 
@@ -231,7 +231,7 @@ def test_a_void_round_is_no_round_that_it_was_left_out_of() -> None:
     cut(stage)
     stage.close()  # no trainer offers
     assert stage.state.round is None or stage.round.number > 2
-    assert stage.member(slow).conduct.left_out == 0
+    assert stage.member(slow).reliability.skipped_updates == 0
 
 
 def test_a_round_does_not_wait_for_who_is_left_out() -> None:

@@ -60,7 +60,7 @@ def test_missed_chunk_is_left_out_and_the_step_is_not_exact() -> None:
     said = averaged(stage, (3, EVERYBODY), (4, OTHERS), (CHUNKS, EVERYBODY))
     assert texts(said, "late") == ["a part of dan's gradient came too late; it counts in the next step"]
     assert "dropped" not in notes(said)
-    assert not stage.member(trainers[3]).conduct.owes
+    assert not stage.member(trainers[3]).reliability.probation
     record = stage.persist()
     assert not record.exact
     late = record.contributions[3]
@@ -80,7 +80,7 @@ def test_who_misses_two_chunks_in_a_row_is_dropped_for_the_round() -> None:
     assert [drop.slot for drop in sent(said, m.Drop, relay)] == [3]  # type: ignore[attr-defined]
     assert texts(said, "dropped") == ["dan was late during a step; the others finish it"]
     assert texts(said, "late") == [], "one word for each machine"
-    assert stage.member(trainers[3]).conduct.owes, "it sits out a round"
+    assert stage.member(trainers[3]).reliability.probation, "it sits out a round"
 
 
 def test_a_batch_that_comes_late_is_one_miss(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_no_more_are_dropped_than_the_others_can_do_without() -> None:
     assert notes(said).count("dropped") == 1
     assert notes(said).count("late") == 1
     assert stage.round.dropped == {3}
-    assert [stage.member(trainer).conduct.owes for trainer in trainers] == [False, False, False, True, False]
+    assert [stage.member(trainer).reliability.probation for trainer in trainers] == [False, False, False, True, False]
     assert stage.state.phase is Phase.COMMIT
 
 
@@ -152,14 +152,14 @@ def test_where_the_plan_has_no_deadlines_nobody_is_late() -> None:
     assert not {"late", "dropped"} & set(notes(said))
 
 
-def test_often_late_sender_sits_out_rounds_and_loses_nothing() -> None:
+def test_often_late_sender_is_quarantined_and_loses_nothing() -> None:
     stage, trainers, _ = timed()
     dan = trainers[3]
     before = dan.accumulator
     for _ in range(3):
         averaged(stage, (2, EVERYBODY), (CHUNKS, OTHERS))
-        conduct = stage.member(dan).conduct
-        assert (conduct.out_until, conduct.misses) == (stage.state.rounds + 1, 0)
+        misses = stage.member(dan).reliability.misses
+        assert (misses.until_round, misses.level) == (stage.state.rounds + 1, 0)
         stage.persist()
         stage.commit(*trainers[:3])
         stage.accumulate()
@@ -176,13 +176,13 @@ def test_late_sender_is_slow_until_an_update_has_all_of_it(still_s: float, is_sl
     progress(stage, relay, 3, 3, 3, 2)
     stage.wait(still_s)
     averaged(stage, (2, EVERYBODY), (CHUNKS, OTHERS))
-    conduct = stage.member(trainers[3]).conduct
-    assert conduct.is_slow is is_slow
+    reliability = stage.member(trainers[3]).reliability
+    assert reliability.was_late is is_slow
     stage.persist()
-    assert conduct.is_slow is is_slow, "a part of it is in that update"
+    assert reliability.was_late is is_slow, "a part of it is in that update"
     stage.commit(*trainers[:3])
     stage.commit(*trainers)
-    assert not conduct.is_slow
+    assert not reliability.was_late
 
 
 # How late

@@ -92,8 +92,8 @@ def test_who_takes_back_what_it_reported_lets_the_round_down(swarm: Swarm, culpr
     stage.offers(*fickle, *honest)
     stage.close()
     assert notes(stage.said).count("void") == 1
-    assert all(stage.state.sits_out(stage.member(trainer).conduct) for trainer in fickle)
-    assert not any(stage.state.sits_out(stage.member(trainer).conduct) for trainer in honest)
+    assert all(stage.state.in_quarantine(stage.member(trainer).reliability) for trainer in fickle)
+    assert not any(stage.state.in_quarantine(stage.member(trainer).reliability) for trainer in honest)
     assert stage.state.late_rounds == 0
 
 
@@ -103,7 +103,7 @@ def test_who_has_nothing_to_offer_is_not_waited_for(swarm: Swarm) -> None:
     assert idle.peer in stage.round.persons
     stage.offers(*four)
     assert stage.state.phase is Phase.REDUCE
-    assert not stage.member(idle).conduct.owes
+    assert not stage.member(idle).reliability.probation
 
 
 def test_past_worker_is_awaited_though_it_has_reported_nothing(swarm: Swarm) -> None:
@@ -265,8 +265,8 @@ def test_slow_sender_may_not_hold_what_others_cannot_do_without(
     stage.accumulate()
     samples = [trainer.samples for trainer in (*others, slow)]
     stage.member(slow).carried = slow.carried = carried * TOKENS
-    stage.member(slow).conduct.is_slow = is_slow
+    stage.member(slow).reliability.was_late = is_slow
     *_, said = [stage.offer(trainer) for trainer in (*others, slow)]
     assert (slow.peer in {slot.peer for slot in stage.round.slots}) is is_in, samples
     assert ("returned" in notes(said)) is not is_in
-    assert is_in or not stage.member(slow).conduct.is_slow, "with what it does next it has its chance"
+    assert is_in or not stage.member(slow).reliability.was_late, "with what it does next it has its chance"

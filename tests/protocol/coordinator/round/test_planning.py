@@ -8,6 +8,7 @@ from peer_agent.protocol.bandwidth.pairs import HOPE
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.reach import look_at_reach
+from peer_agent.protocol.coordinator.reliability import Quarantine
 from peer_agent.protocol.coordinator.round.planning import (
     FRAMING,
     REDUCE_S,
@@ -97,7 +98,7 @@ def test_trainer_that_stalled_or_failed_a_round_has_no_part(is_out: bool) -> Non
     look_at_reach(stage.state)
     assert {span.reducer for span in dealt(stage).spans} == {relay, trainers[0].peer}
     if is_out:
-        listening.conduct.out_until, listening.conduct.out_since = stage.state.rounds, stage.state.now
+        listening.reliability.misses = Quarantine(until_round=stage.state.rounds, since_s=stage.state.now)
     else:
         stage.round.hung = {trainers[0].peer}
     assert {span.reducer for span in dealt(stage).spans} == {relay}

@@ -9,7 +9,8 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.round.waiting import FIRST_S, LEAST_S, LONGEST_S, await_replicas, usual_wait_s
 from peer_agent.protocol.coordinator.state import Phase
-from peer_agent.protocol.coordinator.workers.conduct import for_later, usual_s
+from peer_agent.protocol.coordinator.workers.batch import usual_s
+from peer_agent.protocol.coordinator.workers.counts import for_later
 from tests.protocol.coordinator.scenes import NAMES, come_back, restarted
 from tests.protocol.coordinator.stage import UNIT, Stage, Trainer, notes, sent
 
@@ -180,11 +181,11 @@ def test_units_are_leased_in_the_round_for_the_one_after() -> None:
     stage.offers(*trainers)
     ann = trainers[0]
     member = stage.member(ann)
-    assert member.conduct.working_since is not None
+    assert member.reliability.unit.is_running
     while for_later(stage.state, member) < member.quota:
         go_on(stage, ann)
     assert ann.undone, "and for some time beyond its quota"
-    assert member.conduct.working_since is None, "it rests there"
+    assert member.reliability.unit.is_running is False, "it rests there"
 
 
 def test_trainer_claiming_work_beyond_its_quota_gets_no_more() -> None:
@@ -225,7 +226,7 @@ def test_pace_is_measured_across_rounds_for_a_long_unit() -> None:
     stage.accumulate(*trainers)
     stage.offers(*trainers)
     ann = trainers[0]
-    stage.member(ann).conduct.seconds.clear()
+    stage.member(ann).reliability.seconds.clear()
     stage.gathers = False
     stage.wait(3.0)
     stage.reduce()
@@ -233,7 +234,7 @@ def test_pace_is_measured_across_rounds_for_a_long_unit() -> None:
     stage.wait(3.0)
     ann.done[ann.undone.pop(0)] = ann.step
     applies(stage, ann)
-    (seconds,) = stage.member(ann).conduct.seconds
+    (seconds,) = stage.member(ann).reliability.seconds
     assert seconds * UNIT == pytest.approx(6.0, abs=1.5)
 
 

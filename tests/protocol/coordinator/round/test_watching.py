@@ -38,7 +38,7 @@ def test_a_slot_that_stops_is_dropped_when_the_others_go_on() -> None:
     chunks_arrive(stage, relay, STALL_S + 2, 2, 2, 2, 0)
     assert stage.round.dropped == {3}
     assert sent(stage.said, m.Drop, relay)
-    assert stage.member(trainers[3]).conduct.owes, "it sits out a round"
+    assert stage.member(trainers[3]).reliability.probation, "it sits out a round"
 
 
 @pytest.mark.parametrize(("unit_s", "at_least", "at_most"), [(0.25, 1, 3), (4, 4, 5)])
@@ -89,7 +89,7 @@ def test_a_frozen_relay_accuses_nobody() -> None:
     stage, trainers, (relay,) = reducing()
     chunks_arrive(stage, relay, REDUCE_S - 1, 0, 0, 0, 0)
     assert "dropped" not in notes(stage.said)
-    assert not any(stage.member(trainer).conduct.owes for trainer in trainers)
+    assert not any(stage.member(trainer).reliability.probation for trainer in trainers)
 
 
 def test_who_is_ahead_may_wait_for_the_others_and_is_not_accused() -> None:
@@ -118,9 +118,9 @@ def test_needed_sender_is_awaited_as_long_as_redoing_it_takes() -> None:
     stage, trainers, (relay,) = reducing(people=3, unit_s=20)
     assert 21 <= chunks_arrive(stage, relay, 60, 4, 4, 0.26) <= 25
     assert "void" in notes(stage.said)
-    slow = stage.member(trainers[2]).conduct
-    assert slow.owes
-    assert stage.state.sits_out(slow)
+    slow = stage.member(trainers[2]).reliability
+    assert slow.probation
+    assert stage.state.in_quarantine(slow)
 
 
 def test_whom_the_others_cannot_do_without_is_waited_for() -> None:
@@ -136,7 +136,7 @@ def test_all_that_are_too_slow_sit_out_the_same_round() -> None:
     stage, trainers, (relay,) = reducing(people=5)
     chunks_arrive(stage, relay, 12, 4, 4, 4, 0.3, 0.3)
     assert stage.state.void_rounds == 1
-    assert [stage.member(trainer).conduct.misses for trainer in trainers] == [0, 0, 0, 1, 1]
+    assert [stage.member(trainer).reliability.misses.level for trainer in trainers] == [0, 0, 0, 1, 1]
 
 
 # --- deadlines
@@ -188,7 +188,7 @@ def test_reducer_where_nothing_moved_loses_its_part() -> None:
     assert "void" not in notes(stage.said)
     assert {span.reducer for span in stage.spans()} == {works}
     assert any(span.root for span in stage.spans()), "what is held is kept"
-    assert stage.state.members[stuck].conduct.strikes == 1
+    assert stage.state.members[stuck].reliability.refusals.level == 1
 
 
 def done_and_still(stage: Stage, relays: list[PeerId], seconds: float, *, moving: bool = False) -> None:
@@ -212,7 +212,7 @@ def test_stalled_relay_beside_a_finished_one_is_replaced() -> None:
     done_and_still(stage, relays, 1)
     assert stage.round.attempt == 2
     assert {(span.reducer, bool(span.root)) for span in stage.spans()} == {(relays[0], True), (relays[0], False)}
-    assert stage.state.members[relays[1]].conduct.strikes == 1
+    assert stage.state.members[relays[1]].reliability.refusals.level == 1
     stage.reduce()
     assert stage.state.phase is Phase.COMMIT
     assert "void" not in notes(stage.said)
@@ -243,7 +243,7 @@ def test_new_relay_takes_over_from_the_only_one_that_stalled() -> None:
     assert {span.reducer for span in stage.spans()} == {new}
 
 
-def test_relay_that_sits_out_is_preferred_to_a_stalled_one() -> None:
+def test_quarantined_relay_is_preferred_to_a_stalled_one() -> None:
     stage, trainers, relays = reducing({}, {})
     done_and_still(stage, relays, HANG_S + 1)
     stage.reduce()
@@ -361,7 +361,7 @@ def test_stalled_reducer_is_replaced_while_its_senders_go_on(still: int) -> None
     goes_on(stage, relays, 2.0, begun=begun, still=still)
     assert stage.round.attempt == 2
     assert {span.reducer for span in stage.spans()} == {relays[0]}
-    assert stage.state.members[relays[1]].conduct.strikes == 1
+    assert stage.state.members[relays[1]].reliability.refusals.level == 1
     assert "void" not in notes(stage.said)
 
 

@@ -51,7 +51,7 @@ def test_unchecked_reports_at_most_double_an_equal_share() -> None:
         stage.wait(1)
         stage.compute(liar, 10)
     stage.wait(2)
-    assert stage.member(liar).conduct.pace > 0
+    assert stage.member(liar).reliability.rate > 0
     assert stage.member(liar).share <= 24, "twice an equal share"
     assert all(stage.member(trainer).share >= UNIT for trainer in honest)
 
@@ -89,7 +89,7 @@ def test_shares_split_the_batch_among_machines_that_deliver() -> None:
     stage, ann, bob = pair()
     deal(stage.state)
     assert {stage.member(trainer).share for trainer in (ann, bob)} == {12}
-    stage.member(bob).conduct.silent = True
+    stage.member(bob).reliability.is_silent = True
     deal(stage.state)
     assert (stage.member(ann).share, stage.member(bob).share) == (24, UNIT)
 

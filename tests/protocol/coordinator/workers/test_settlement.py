@@ -52,11 +52,11 @@ def test_work_in_an_update_is_no_longer_done() -> None:
 def test_included_work_removes_a_strike_unless_it_was_dropped() -> None:
     stage, trainers, _ = reducing()
     for trainer in trainers:
-        stage.member(trainer).conduct.strikes = 2
+        stage.member(trainer).reliability.refusals.level = 2
     stage.round.dropped = {0}
     stage.reduce()
     stage.persist()
-    assert [stage.member(trainer).conduct.strikes for trainer in trainers] == [2, 1, 1, 1]
+    assert [stage.member(trainer).reliability.refusals.level for trainer in trainers] == [2, 1, 1, 1]
 
 
 # --- given back

@@ -6,8 +6,9 @@ import pytest
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.reliability import QUARANTINES
 from peer_agent.protocol.coordinator.state import Phase
-from peer_agent.protocol.coordinator.workers.conduct import NEWCOMER_S, OUT, OUT_S, SILENT_S
+from peer_agent.protocol.coordinator.workers.counts import NEWCOMER_S, SILENT_S
 from tests.protocol.coordinator.scenes import four
 from tests.protocol.coordinator.stage import UNIT, Stage, Trainer, notes, sent
 
@@ -34,10 +35,10 @@ def test_who_is_silent_is_back_with_its_first_delivered_unit() -> None:
     for _ in range(12):
         stage.commit(*honest)
     member = stage.member(hung)
-    assert member.conduct.silent
+    assert member.reliability.is_silent
     assert not member.counted[1]
     stage.compute(hung)
-    assert not member.conduct.silent
+    assert not member.reliability.is_silent
     assert member.counted[1]
 
 
@@ -49,9 +50,9 @@ def test_a_newcomer_gets_one_unit_and_ten_minutes() -> None:
     stage.wait(2)
     assert (len(newcomer.undone), newcomer.quota) == (1, UNIT)
     stage.wait(NEWCOMER_S - 60)
-    assert not stage.member(newcomer).conduct.silent
+    assert not stage.member(newcomer).reliability.is_silent
     stage.wait(90)
-    assert stage.member(newcomer).conduct.silent
+    assert stage.member(newcomer).reliability.is_silent
     stage.compute(newcomer)
     stage.wait(2)
     assert len(newcomer.undone) > 1
@@ -78,7 +79,7 @@ def test_one_slow_unit_does_not_change_a_pace() -> None:
     for seconds in (1, 1, 1, 1, 10):
         stage.wait(seconds)
         stage.compute(ann)
-    assert stage.member(ann).conduct.pace == pytest.approx(UNIT, rel=0.3)
+    assert stage.member(ann).reliability.rate == pytest.approx(UNIT, rel=0.3)
 
 
 def test_quotas_end_when_a_batch_takes_three_times_as_long() -> None:
@@ -99,21 +100,21 @@ def test_quotas_end_when_a_batch_takes_three_times_as_long() -> None:
 def test_work_clock_stops_in_a_round_and_at_the_quota() -> None:
     stage, honest, _ = four(same_person=False)
     stage.accumulate(*honest)
-    conduct = stage.member(honest[0]).conduct
-    worked = conduct.worked_s
-    assert conduct.working_since is None
+    reliability = stage.member(honest[0]).reliability
+    worked = reliability.unit.elapsed_s
+    assert not reliability.unit.is_running
     stage.wait(3)
-    assert conduct.worked_s == worked
+    assert reliability.unit.elapsed_s == worked
     stage.reduce() if stage.state.phase is Phase.REDUCE else stage.offers(*honest)
     stage.reduce()
     stage.persist()
     resting = honest[1]
     stage.compute(resting, 100)
     assert resting.samples >= resting.quota
-    assert stage.member(resting).conduct.working_since is None
+    assert stage.member(resting).reliability.unit.is_running is False
 
 
-# --- sitting out
+# --- quarantine
 
 
 def damaged(stage: Stage, trainers: list[Trainer], culprit: Trainer, unit_s: float = 16.0) -> None:
@@ -129,18 +130,18 @@ def damaged(stage: Stage, trainers: list[Trainer], culprit: Trainer, unit_s: flo
     stage.persist()
 
 
-def test_refused_work_sits_out_one_four_and_sixteen_rounds() -> None:
+def test_refused_work_costs_one_four_and_sixteen_rounds() -> None:
     stage, honest, culprit = four(same_person=False)
     for _ in range(3):
         stage.commit(*honest, culprit)
     refused_in = []
     for number in range(60):
-        before = stage.member(culprit).conduct.strikes
+        before = stage.member(culprit).reliability.refusals.level
         damaged(stage, [*honest, culprit], culprit)
-        if stage.member(culprit).conduct.strikes > before:
+        if stage.member(culprit).reliability.refusals.level > before:
             refused_in.append(number)
     gaps = [later - early - 1 for early, later in pairwise(refused_in)]
-    assert gaps[:3] == list(OUT)
+    assert gaps[:3] == [rounds for rounds, _ in QUARANTINES]
     assert gaps[3:] == [16] * len(gaps[3:])
 
 
@@ -151,15 +152,16 @@ def test_repeated_refusals_cost_a_minute_even_with_short_rounds() -> None:
         stage.commit(*honest, culprit)
     refused_at = []
     while stage.now < 1400:
-        before = stage.member(culprit).conduct.strikes
+        before = stage.member(culprit).reliability.refusals.level
         damaged(stage, [*honest, culprit], culprit, unit_s=0.25)
-        if stage.member(culprit).conduct.strikes > before:
+        if stage.member(culprit).reliability.refusals.level > before:
             refused_at.append(stage.now)
     gaps = [later - early for early, later in pairwise(refused_at)]
     assert gaps[0] < 5
-    assert OUT_S[1] <= gaps[1] < OUT_S[1] + 5
+    (_, _), (_, second_s), (_, third_s) = QUARANTINES
+    assert second_s <= gaps[1] < second_s + 5
     assert gaps[2:]
-    assert all(OUT_S[2] <= gap < OUT_S[2] + 5 for gap in gaps[2:])
+    assert all(third_s <= gap < third_s + 5 for gap in gaps[2:])
 
 
 def test_refused_offer_counts_as_refused_work_and_pauses_leases() -> None:
@@ -168,7 +170,7 @@ def test_refused_offer_counts_as_refused_work_and_pauses_leases() -> None:
         stage.commit(*honest, liar)
     stage.accumulate(*honest, liar)
     stage.offer(liar, loss_tokens=10**9)
-    assert stage.member(liar).conduct.strikes == 1
+    assert stage.member(liar).reliability.refusals.level == 1
     stage.offers(*honest)
     stage.reduce()
     stage.persist()
@@ -179,7 +181,7 @@ def test_refused_offer_counts_as_refused_work_and_pauses_leases() -> None:
     assert liar.undone != [], "after one round it is leased again"
 
 
-def test_trainer_without_an_offer_sits_out_until_its_first_unit() -> None:
+def test_trainer_without_an_offer_is_on_probation() -> None:
     stage, honest, mute = four(same_person=False)
     for _ in range(3):
         stage.commit(*honest, mute)
@@ -200,7 +202,7 @@ def test_trainer_without_an_offer_sits_out_until_its_first_unit() -> None:
     assert stage.member(mute).counted[1]
 
 
-def test_nobody_sits_out_where_the_others_cannot_fill_the_batch() -> None:
+def test_quarantine_is_overridden_where_a_batch_needs_it() -> None:
     stage = Stage(batch=24)
     stage.relay()
     alone = stage.trainer("ann")
@@ -256,17 +258,17 @@ def test_a_session_does_not_wash_off_what_its_machine_did() -> None:
     stage.offer(liar, loss_tokens=10**9)
     stage.handle(e.Lost(liar.peer))
     stage.trainer("zoe")
-    assert stage.member(liar).conduct.strikes == 1
-    assert stage.state.sits_out(stage.member(liar).conduct)
+    assert stage.member(liar).reliability.refusals.level == 1
+    assert stage.state.in_quarantine(stage.member(liar).reliability)
 
 
 def test_good_work_makes_up_for_what_was_refused() -> None:
     stage, honest, culprit = four(same_person=False)
     for _ in range(3):
         stage.commit(*honest, culprit)
-    stage.member(culprit).conduct.strikes = 2
+    stage.member(culprit).reliability.refusals.level = 2
     stage.commit(*honest, culprit)
-    assert stage.member(culprit).conduct.strikes == 1
+    assert stage.member(culprit).reliability.refusals.level == 1
 
 
 # --- sums

@@ -1,0 +1,134 @@
+"""Judge a machine's reliability in a run by what it delivers, never by what it claims.
+
+The record of a machine outlives its session. It says how fast the machine is and whether a round can count on it: a
+machine on probation is not counted on until it delivers a unit, and a machine in quarantine takes part in no round.
+Times are seconds on the coordinator's clock.
+"""
+
+from enum import StrEnum
+from statistics import median
+
+from msgspec import Struct, field
+
+DELIVERIES = 9  # the rate is the median of this many recent deliveries
+FASTEST_S = 1e-3  # minimum seconds counted for a delivery
+# Rounds and minimum seconds after the first, second and any further failure.
+QUARANTINES = ((1, 0.0), (4, 16.0), (16, 64.0))
+LONGEST_QUARANTINE_S = 3600.0
+
+
+class Stopwatch(Struct):
+    """Seconds in which a machine could have delivered something, with pauses."""
+
+    elapsed_s: float = 0.0  # before `since_s`
+    since_s: float | None = None  # when it was started; None while it is paused
+
+    @property
+    def is_running(self) -> bool:
+        return self.since_s is not None
+
+    def start(self, now: float) -> None:
+        if self.since_s is None:
+            self.since_s = now
+
+    def pause(self, now: float) -> None:
+        self.elapsed_s, self.since_s = self.read(now), None
+
+    def reset(self, now: float) -> None:
+        """Set the seconds to 0. A running stopwatch goes on."""
+        self.elapsed_s, self.since_s = 0.0, now if self.is_running else None
+
+    def read(self, now: float) -> float:
+        return self.elapsed_s + (now - self.since_s if self.since_s is not None else 0.0)
+
+
+class Quarantine(Struct):
+    """A circuit breaker: while it is open, the machine takes part in no round. Further failures keep it open longer.
+
+    It is open up to the round `until_round` and until the time `until_s`, but for at most an hour from `since_s`.
+    """
+
+    level: int = 0  # failures, less good work since then
+    until_round: int = 0
+    until_s: float = 0.0
+    since_s: float = 0.0
+
+    def open(self, rounds: int, now: float, *, level: int) -> None:
+        """Open the quarantine for as long as this many failures require. `rounds`: the number of the last round."""
+        more_rounds, seconds = QUARANTINES[min(level, len(QUARANTINES)) - 1]
+        self.until_round = max(self.until_round, rounds + more_rounds)
+        self.until_s = max(self.until_s, now + seconds)
+        self.since_s = now
+
+    def is_open(self, number: int, now: float) -> bool:
+        """Return True if the machine takes no part in the round with this number."""
+        return (number <= self.until_round or now < self.until_s) and now - self.since_s < LONGEST_QUARANTINE_S
+
+
+class Failure(StrEnum):
+    """A way in which a machine let a round down."""
+
+    LATE = "late"  # its gradient came too late
+    MISSED = "missed"  # it made no offer, or stopped sending
+    REFUSED = "refused"  # its work was refused
+    FAILED = "failed"  # it kept a round from ending
+    FALSE = "false"  # what it said about averages has been proven false
+
+
+class Reliability(Struct):
+    """A machine's record in this run."""
+
+    unit: Stopwatch = field(default_factory=Stopwatch)  # time for work since the last delivery
+    seconds: list[float] = field(default_factory=list)  # seconds per sample in each recent delivery
+    rate: float = 0.0  # samples per second, from the median of `seconds`; 0 until the first delivery
+    is_silent: bool = False  # the machine has delivered nothing for too long
+    probation: bool = False  # the machine is not counted on until it delivers a unit
+    ask_after_s: float = 0.0  # seconds without a delivery after which to ask for a hello; 0: not yet set
+    misses: Quarantine = field(default_factory=Quarantine)  # for late and missing gradients
+    refusals: Quarantine = field(default_factory=Quarantine)  # for refused work and failed rounds
+    was_late: bool = False  # in its last round, its gradient was arriving, but too late
+    proven: int = 0  # most samples in any of its contributions, less a tenth per contribution since then
+    skipped_updates: int = 0  # updates in a row without it, because its link would have slowed the others
+
+    def deliver(self, samples: int, now: float) -> None:
+        """Record a delivered unit. It counts towards the rate only if the stopwatch was running."""
+        if self.unit.since_s is not None:
+            self.seconds = [*self.seconds[1 - DELIVERIES :], max(now - self.unit.since_s, FASTEST_S) / samples]
+            self.rate = 1 / median(self.seconds)
+        self.unit.reset(now)
+        self.ask_after_s, self.is_silent, self.probation = 0.0, False, False
+
+    def fail(self, kind: Failure, rounds: int, now: float, *, is_coming: bool = False) -> None:
+        """Record a failure, and open a quarantine. `is_coming`: the gradient was still arriving.
+
+        A delivery after a failure is only a claim. If the machine fails again before an update includes its work, the
+        quarantine is longer.
+        """
+        match kind:
+            case Failure.LATE:
+                self.probation, self.was_late = True, is_coming
+                self.misses.open(rounds, now, level=1)
+                return
+            case Failure.MISSED:
+                self.probation = True
+                open_ = self.misses
+            case Failure.REFUSED | Failure.FAILED:
+                open_ = self.refusals
+            case Failure.FALSE:
+                open_ = self.refusals
+                open_.level = max(open_.level, len(QUARANTINES) - 1)
+        open_.level, self.proven = open_.level + 1, 0
+        open_.open(rounds, now, level=open_.level)
+
+    def included(self, samples: int) -> None:
+        """Record that an update includes `samples` of the machine's samples."""
+        self.refusals.level, self.misses.level, self.was_late = max(0, self.refusals.level - 1), 0, False
+        self.proven = max(samples, self.proven * 9 // 10)
+
+    def in_quarantine(self, number: int, now: float) -> bool:
+        """Return True if the machine takes no part in the round with this number, unless quarantines are overridden."""
+        return self.misses.is_open(number, now) or self.refusals.is_open(number, now)
+
+    def unit_s(self, micro_batch: int) -> float:
+        """Return how many seconds the machine usually takes per unit, or 0 before its first delivery."""
+        return micro_batch / self.rate if self.rate else 0.0

@@ -1,0 +1,79 @@
+"""Judge whether the working machines will fill the batch in time, and what to do if they will not."""
+
+import math
+from collections.abc import Collection
+from statistics import median
+
+from peer_agent.protocol.coordinator.reliability import Reliability
+from peer_agent.protocol.coordinator.state import Phase, Round, RunState
+from peer_agent.protocol.coordinator.workers.counts import NEWCOMER_S, PATIENCE, is_close, is_doubted, look_soon
+from peer_agent.protocol.identifiers import PeerId
+
+OVERRIDE_S = 2.0  # seconds after a void round before quarantines may be overridden again, doubling each time
+FIRST_BATCH_S = 30.0  # seconds before quotas are raised if no usual time is known
+
+
+def usual_s(state: RunState) -> float:
+    """Return how many seconds a batch usually takes, or 0 before the first one."""
+    return median(state.accumulated) if state.accumulated else 0.0
+
+
+def look_at_quarantines(state: RunState) -> None:
+    """Override quarantines if the other machines cannot fill the batch within three times the usual time.
+
+    After each void round with overridden quarantines, wait longer before the next time. A new machine reveals its rate
+    only with its first unit, and a cut makes it lose that unit.
+    """
+    working = _working(state).values()
+    rates = [record.rate for record in working if not is_doubted(state, record)]
+    others, fastest = sum(rates), max(rates, default=0.0)
+    out = sum(min(record.rate, fastest) for record in working if is_doubted(state, record))  # rate may be only a claim
+    is_too_soon = bool(rates) and state.now < state.override_from
+    state.overridden = _takes_too_long(state, others, out + others) and not is_too_soon
+
+
+def end_override(state: RunState) -> None:
+    """End an override of quarantines that led to no update, and delay the next one."""
+    if state.overridden:
+        state.overrides += 1
+        state.override_from = state.now + min(OVERRIDE_S * 2.0**state.overrides, NEWCOMER_S)
+        state.overridden = False
+
+
+def look_at_quotas(state: RunState) -> None:
+    """Raise quotas while a batch is taking more than three times the usual time."""
+    usual = usual_s(state)
+    limit = PATIENCE * usual if usual else FIRST_BATCH_S
+    is_late = state.phase is Phase.ACCUMULATE and state.now - state.accumulating_since > max(limit, 1.0)
+    look_soon(state, when=is_late and not state.quotas_raised)
+    state.quotas_raised = is_late
+
+
+def remake_s(state: RunState, round_: Round, slots: Collection[int]) -> float:
+    """Return how many seconds the other machines need to fill a batch without these slots' machines.
+
+    Return infinity if that takes too long, so that the round has to wait for these slots.
+    """
+    slow = {round_.slots[slot].peer for slot in slots}
+    rates = {peer: record.rate for peer, record in _working(state).items() if not is_doubted(state, record)}
+    others = sum(rate for peer, rate in rates.items() if peer not in slow)
+    if not others or _takes_too_long(state, others, sum(rates.values())):
+        return math.inf
+    held = sum(done.unit.samples for peer, offer in round_.offers.items() if peer not in slow for done in offer.units)
+    return max(0.0, state.recipe.target_batch - held) / others
+
+
+def _working(state: RunState) -> dict[PeerId, Reliability]:
+    """Return the machines that deliver work and whose replicas are at most one step behind."""
+    near = (member for member in state.members.values() if member.trains and is_close(state, member))
+    return {member.peer: member.reliability for member in near if not member.reliability.is_silent}
+
+
+def _takes_too_long(state: RunState, rate: float, whole: float) -> bool:
+    """Return True if a batch at this rate takes over three times the usual time.
+
+    Before the first batch, the usual time is the time at the rate `whole`.
+    """
+    batch = state.recipe.target_batch
+    usual = usual_s(state) or (batch / whole if whole else 0.0)
+    return batch > rate * PATIENCE * usual
