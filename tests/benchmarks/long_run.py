@@ -10,12 +10,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.rig.figures import Figures, median, publish, say
 
 LOOKS = 9
+STEPS = 20  # steps measured before another relay joins
 LIMIT_S = 900
 PEAK = [0.0, 0.0]  # [MB before a relay joins, peak MB since then]
 
@@ -83,8 +85,9 @@ def looks(slug: str) -> Figures:
 
 
 def join(slug: str) -> Figures:
-    """Measure how a relay without a log joins over a real WebSocket while a trainer works. This process is also the
-    host.
+    """Measure how relays without a log join over real WebSockets while a trainer works, and what they cost its steps.
+
+    This process is also the host.
     """
     return asyncio.run(_join(slug))
 
@@ -98,9 +101,13 @@ async def _join(slug: str) -> Figures:
     from tests.coordination.peers import Contributor, taking_part
     from tests.coordination.running import hosts, until
 
-    run, relays, trains = await in_thread(_participants)(slug)
-    name, last = run.run_id, (await in_thread(Head.objects.get)(run=run)).index
-    identity = identity_of(credential_of(relays, None, Role.RELAY), relays.key)
+    run, relays, trains, later = await in_thread(_participants)(slug)
+
+    async def index() -> int:
+        return (await in_thread(Head.objects.get)(run=run)).index
+
+    name, last = run.run_id, await index()
+    identity, other = (identity_of(credential_of(one, None, Role.RELAY), one.key) for one in (relays, later))
     trainer = identity_of(credential_of(trains, run), trains.key)
     with watched(setattr) as seen:
         async with served() as url, hosts(), taking_part(Contributor, trainer, name):
@@ -108,6 +115,12 @@ async def _join(slug: str) -> Figures:
             peak = asyncio.create_task(_peak_mb())
             async with new_relay(url, identity, name) as relay, asyncio.timeout(LIMIT_S):
                 joined = await joins(relay, last)
+                before = await index()
+                await relay.until(before + STEPS)
+                alone = await index()
+                async with new_relay(url, other, name) as second:
+                    await joins(second, alone)
+                beside = await index()
             peak.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await peak
@@ -121,7 +134,16 @@ async def _join(slug: str) -> Figures:
         "most_waiting": seen.most_waiting,
         "most_waiting_mb": seen.most_bytes / 1e6,
         "more_mb": PEAK[1] - PEAK[0],
+        "step_s_alone": await in_thread(_step_s)(run, before, alone),
+        "step_s_beside": await in_thread(_step_s)(run, alone, beside),
+        "steps_beside": beside - alone,
     }
+
+
+def _step_s(run: Any, first: int, last: int) -> float:
+    """Return the median seconds between two entries of the log."""
+    at = list(run.log.filter(index__gte=first, index__lte=last).order_by("index").values_list("at", flat=True))
+    return median([(later - earlier).total_seconds() for earlier, later in pairwise(at)])
 
 
 def _participants(slug: str) -> Any:
@@ -131,7 +153,7 @@ def _participants(slug: str) -> Any:
     run = Run.objects.select_related("organizer").get(slug=slug)
     newest = run.snapshots.order_by("-index").values_list("pk", flat=True)[:1]
     Snapshot.objects.filter(pk__in=list(newest)).update(is_stored=True, state=Snapshot.State.VERIFIED)
-    return run, owned(run.organizer, "relay"), owned(run.organizer, "laptop")
+    return run, owned(run.organizer, "relay"), owned(run.organizer, "laptop"), owned(run.organizer, "later")
 
 
 async def _peak_mb() -> None:
