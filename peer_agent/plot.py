@@ -193,17 +193,18 @@ def lay_out(
     levels, curve = ticks(y.low, y.high), [(x(step), y(loss)) for step, loss in shown]
     texts = _texts(levels, amount, as_perplexity=as_perplexity)
     level, value = None if unigram is None else y(unigram), unigram or 0.0
-    note = f"{note} {perplexity_text(value) if as_perplexity else f'{value:.2f}'}"
+    text = f"{note} {perplexity_text(value) if as_perplexity else f'{value:.2f}'}"
+    label = None if level is None else _note(text, level, curve, frame)
     return Layout(
         frame=frame,
         points=shown,
         levels=[y(value) for value in levels],
         labels=[*_level_labels(levels, texts, y, frame), *_step_labels(x, frame)],
         unigram=level,
-        note=None if level is None else _note(note, level, curve, frame),
+        note=label,
         curve=curve,
         heldout=[(x(step), y(loss)) for step, loss in held],
-        legend=_legend(level, frame) if held else None,
+        legend=_legend(level, label, frame) if held else None,
     )
 
 
@@ -263,13 +264,24 @@ def _note(text: str, level: float, curve: Sequence[Place], frame: Frame) -> Word
     return Words(text, end, level + (4 / 3 if side == "below" else -1 / 2) * frame.letter, "end")
 
 
-def _legend(level: float | None, frame: Frame) -> tuple[Place, Words]:
-    """Place the legend below the start of the curve, where there is space if the loss falls. Avoid the unigram line."""
-    space = 5 / 6 * frame.letter
-    x, y = frame.left + space, frame.foot - float(frame.letter)
-    if level is not None and level > y - 2 * space:
-        y = level - space
-    return (x, y - frame.letter / 3), Words("held-out", x + space, y, "start")
+def legend_height(level: float | None, note: float | None, foot: float, letter: float) -> float:
+    """Return the baseline of the legend: at the plot's lower edge `foot`, or above the unigram line and its label.
+
+    `level` is the line's y position. `note` is the baseline of its label, or None if the label is beside the legend.
+    """
+    y = foot - letter
+    if level is not None and level > y - 5 / 3 * letter:
+        y = level - 5 / 6 * letter
+    return note - 2 * letter if note is not None and abs(note - y) < 4 / 3 * letter else y
+
+
+def _legend(level: float | None, note: Words | None, frame: Frame) -> tuple[Place, Words]:
+    """Place the legend below the start of the curve, where there is space if the loss falls."""
+    space, text = 5 / 6 * frame.letter, "held-out"
+    x, end = frame.left + space, frame.left + 2 * space + width_of(text, frame)
+    is_near = note is not None and note.x - width_of(note.text, frame) < end
+    y = legend_height(level, note.y if note and is_near else None, frame.foot, frame.letter)
+    return (x, y - frame.letter / 3), Words(text, x + space, y, "start")
 
 
 # The SVG contains only numbers and fixed words, so any page may include it. Its class names are for a style sheet; a

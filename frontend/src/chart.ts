@@ -4,7 +4,7 @@ import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 
 import { type ChartKey, amountText, chartKey, said as amount, zeroBounds } from "./charts";
-import { type Axis, type Measured, type Point, bounds, circles, columns, levelTexts, notePlace, perplexityText } from "./curve";
+import { type Axis, type Measured, type Point, bounds, circles, columns, legendHeight, levelTexts, notePlace, perplexityText } from "./curve";
 import { choice } from "./parts";
 import { clock, grouped, label, say } from "./words";
 
@@ -273,16 +273,18 @@ function hollow(ctx: CanvasRenderingContext2D, x: number, y: number): void {
   ctx.stroke();
 }
 
-/** What the circles are: below the curve's beginning, where there is room as long as the loss falls; above a dotted line down there. */
+/** What the circles are: below the curve's beginning, where there is room as long as the loss falls. */
 function legend(plot: uPlot, entropy: number | null, ink: Inks): void {
   const { ctx, bbox } = plot;
   const ratio = dots();
-  const lowest = bbox.top + bbox.height - 12 * ratio;
-  const level = entropy === null ? -Infinity : plot.valToPos(entropy, "y", true);
-  const [x, y] = [bbox.left + 10 * ratio, level > lowest - 20 * ratio ? level - 10 * ratio : lowest];
+  const label = entropy === null ? null : labelOf(plot, entropy);
   ctx.font = letters();
+  const x = bbox.left + 10 * ratio;
+  const width = ctx.measureText(say("held-out")).width + 24 * ratio;
+  const note = label && label.end - label.width < x - 8 * ratio + width ? label.y : null;
+  const y = legendHeight(label?.level ?? null, note, bbox.top + bbox.height, 12 * ratio);
   ctx.fillStyle = ink.paper;
-  ctx.fillRect(x - 8 * ratio, y - 12 * ratio, ctx.measureText(say("held-out")).width + 24 * ratio, 16 * ratio);
+  ctx.fillRect(x - 8 * ratio, y - 12 * ratio, width, 16 * ratio);
   hollow(ctx, x, y - 4 * ratio);
   ctx.fillStyle = ink.soft;
   ctx.textAlign = "left";
@@ -293,16 +295,10 @@ function legend(plot: uPlot, entropy: number | null, ink: Inks): void {
 /** What the dotted line is: at its end, on a piece of paper so that no line runs through the words. */
 function note(plot: uPlot, entropy: number | null, ink: Inks): void {
   if (entropy === null) return;
-  const { ctx, bbox } = plot;
+  const { ctx } = plot;
   const ratio = dots();
-  const text = say("unigram {loss}", { loss: said(entropy, 2) });
-  const level = plot.valToPos(entropy, "y", true);
   ctx.save();
-  ctx.font = letters();
-  const width = ctx.measureText(text).width + 6 * ratio;
-  const edges = [bbox.left, bbox.left + bbox.width, bbox.top + bbox.height] as const;
-  const { end, side } = notePlace(drawnCurve(plot), level, width, 12 * ratio, edges);
-  const y = side === "above" ? level - 6 * ratio : level + 16 * ratio;
+  const { text, width, end, y } = labelOf(plot, entropy);
   ctx.fillStyle = ink.paper;
   ctx.fillRect(end - width, y - 12 * ratio, width, 16 * ratio);
   ctx.fillStyle = ink.soft;
@@ -310,6 +306,19 @@ function note(plot: uPlot, entropy: number | null, ink: Inks): void {
   ctx.textBaseline = "alphabetic";
   ctx.fillText(text, end, y);
   ctx.restore();
+}
+
+/** The label of the dotted line, and its place. */
+function labelOf(plot: uPlot, entropy: number): { text: string; level: number; width: number; end: number; y: number } {
+  const { ctx, bbox } = plot;
+  const ratio = dots();
+  const text = say("unigram {loss}", { loss: said(entropy, 2) });
+  const level = plot.valToPos(entropy, "y", true);
+  ctx.font = letters();
+  const width = ctx.measureText(text).width + 6 * ratio;
+  const edges = [bbox.left, bbox.left + bbox.width, bbox.top + bbox.height] as const;
+  const { end, side } = notePlace(drawnCurve(plot), level, width, 12 * ratio, edges);
+  return { text, level, width, end, y: side === "above" ? level - 6 * ratio : level + 16 * ratio };
 }
 
 /** How large the page's text is: 1 as usual, about 2 on a wall. */

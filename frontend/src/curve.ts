@@ -55,6 +55,13 @@ export function notePlace(
   return places[hidden.indexOf(Math.min(...hidden))] ?? { end: right, side: "above" };
 }
 
+/** The baseline of the legend: at the plot's foot, or above the dotted line and its label. See `legend_height` in plot.py. */
+export function legendHeight(level: number | null, note: number | null, foot: number, letter: number): number {
+  const lowest = foot - letter;
+  const y = level !== null && level > lowest - (5 / 3) * letter ? level - (5 / 6) * letter : lowest;
+  return note !== null && Math.abs(note - y) < (4 / 3) * letter ? note - 2 * letter : y;
+}
+
 /** The labels of the vertical axis: all with as many decimals as their step needs. */
 export function levelTexts(levels: readonly number[]): string[] {
   const step = levels.length > 1 ? (levels[1] ?? 0) - (levels[0] ?? 0) : 1;

@@ -3,7 +3,7 @@
 import { expect, it } from "vitest";
 
 import golden from "../../tests/golden/curve.json";
-import { type Measured, type Point, bounds, circles, columns, levelTexts, notePlace, perplexityText, smoothed } from "../src/curve";
+import { type Measured, type Point, bounds, circles, columns, legendHeight, levelTexts, notePlace, perplexityText, smoothed } from "../src/curve";
 
 function point(step: number, loss: number, at: number, speed: number | null = null): Point {
   return [step, loss, at, speed, null, null, null];
@@ -65,4 +65,8 @@ it.each(golden.heldout.map((one) => [one.why, one] as const))("circles: %s", (_,
 it.each(golden.note_place.map((one) => [one.why, one] as const))("label of the dotted line: %s", (_, { curve, level, end, side }) => {
   const places = curve.map(([x = 0, y = 0]) => [x, y] as const);
   expect(notePlace(places, level, 80, 12, [36, 332, 126])).toEqual({ end, side });
+});
+
+it.each(golden.legend_height.map((one) => [one.why, one] as const))("legend: %s", (_, { level, note, y }) => {
+  expect(legendHeight(level, note, 126, 12)).toBe(y);
 });

@@ -20,6 +20,7 @@ from peer_agent.plot import (
     bounds,
     chart_svg,
     lay_out,
+    legend_height,
     level_texts,
     note_place,
     perplexity_text,
@@ -160,6 +161,21 @@ def test_the_legend_gives_way_to_a_dotted_line_down_there() -> None:
     assert free is not None
     assert shared is not None
     assert shared[1].y < free[1].y
+
+
+@pytest.mark.parametrize("case", CASES["legend_height"], ids=lambda case: case["why"])
+def test_the_legend_keeps_clear_of_the_line_and_its_label(case: dict[str, Any]) -> None:
+    assert legend_height(case["level"], case["note"], 126, 12) == case["y"]
+
+
+@given(CURVES, LOSSES, FRAMES)
+def test_the_legend_and_the_label_never_overlap(points: list[Loss], unigram: float, frame: Frame) -> None:
+    layout = placed(points, unigram, frame, heldout=points[:1])
+    assert layout.legend is not None
+    assert layout.note is not None
+    legend, note, height = layout.legend[1], layout.note, frame.letter + 4
+    is_beside = note.x - width_of(note.text, frame) >= legend.x + width_of(legend.text, frame)
+    assert is_beside or abs(note.y - legend.y) >= height
 
 
 def test_a_label_of_the_last_step_ends_with_the_plot() -> None:
