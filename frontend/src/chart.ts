@@ -191,7 +191,7 @@ function optionsOf(curve: Curve, { clientWidth: width, clientHeight: height }: E
     },
     axes: [
       { ...quiet, size: 28 * by, ...(axis === "step" ? { incrs: WHOLE, values: steps } : { values: times }) },
-      { ...quiet, size: (isLoss ? 40 : 60) * by, incrs: isLoss ? FINE : ANY, grid: { stroke: ink.line, width: 1 }, values: (_, levels) => (texts ? levels.map(texts) : levelTexts(levels)), filter: (_, levels) => levels },
+      { ...quiet, size: (isLoss ? 40 : 60) * by, space: (_, _axis, _low, _high, room) => Math.max(30 * by, room / 8), incrs: isLoss ? FINE : ANY, grid: { stroke: ink.line, width: 1 }, values: (_, levels) => (texts ? levels.map(texts) : levelTexts(levels)), filter: (_, levels) => levels },
     ],
     series: [
       {},
