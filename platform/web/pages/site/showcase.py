@@ -23,7 +23,7 @@ from web import strokes
 from web.run_picture import counts
 from web.run_picture.curves import summary
 from web.run_picture.picture import tint_of
-from web.run_picture.status_sentence import run_sentence, training_in, word_of
+from web.run_picture.status_sentence import RUNNING, run_sentence, training_in, word_of
 from web.words import in_bytes, loss_unit_of_page, tidied
 
 MADE = 3  # models shown
@@ -102,6 +102,7 @@ def _busiest(open_runs: Sequence[Run], here: Online) -> Run | None:
 
 def _hero(run: Run, peers: Sequence[OnlinePeer], given: Given | None) -> Hero:
     picture, trainers = selectors.run_head(run), training_in(run, peers)
+    word = word_of(run, run.dataset, trainers)
     points = [point for point in picture.points if math.isfinite(point.loss)]
     unit = loss_unit_of_page(run.parsed_recipe)[0]
     newest = selectors.newest_written(run) if run.parsed_recipe.writes else None
@@ -109,7 +110,7 @@ def _hero(run: Run, peers: Sequence[OnlinePeer], given: Given | None) -> Hero:
     with_page = names_with_page(set(names[:CHIPS]))
     return Hero(
         run=run,
-        word=word_of(run, run.dataset, trainers),
+        word=word,
         sentence=run_sentence(picture, peers),
         drawing=strokes.hero(
             [(point.step, point.loss) for point in points],
@@ -122,7 +123,7 @@ def _hero(run: Run, peers: Sequence[OnlinePeer], given: Given | None) -> Hero:
         line_step=newest.step if newest else 0,
         chips=[Chip(name, tint_of(name), name in with_page) for name in names[:CHIPS]],
         more=max(0, (len(names) if trainers else picture.people) - CHIPS),
-        is_live=bool(trainers),
+        is_live=word == RUNNING,
     )
 
 

@@ -230,6 +230,13 @@ class TestHero:
         assert "Waiting for volunteers" in shown
         assert 'class="yours"' in shown, "a stroke for the reader"
 
+    def test_a_run_whose_people_wait_for_its_start_is_not_learning(self, organizer: Person, client: Client) -> None:
+        run = opened(organizer, starts_at=timezone.now() + timedelta(days=1), waiting_for="its start")
+        here(run, "Teo", "Ida")
+        shown = stage(page(client.get("/")))
+        assert "2 people are ready." in shown
+        assert "Learning now" not in shown
+
     def test_its_people_curve_and_newest_sentence_are_real(self, run: Run, laptop: Owned, client: Client) -> None:
         for loss in (6.0, 5.0, 4.0):
             committed(run, (laptop.machine, 4), loss=loss)
