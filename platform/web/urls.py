@@ -93,6 +93,7 @@ urlpatterns = [
     path("runs/<slug:slug>/embed/", share.embed, name="embed"),
     path("runs/<slug:slug>/poster/", share.poster, name="poster"),
     path("runs/<slug:slug>/qr.svg", share.qr_code, name="qr"),
+    path("runs/<slug:slug>/start.ics", share.start_event, name="start_event"),
     path("runs/<slug:slug>/projector/", share.projector, name="projector"),
     path("machines/", machines.machine_list, name="machines"),
     path("machines/<uuid:machine_id>/", machines.change_machine, name="machine"),

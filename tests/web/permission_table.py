@@ -123,6 +123,8 @@ GET   /runs/<slug>/poster/                           public    200    200      2
 GET   /runs/<slug>/poster/                           private   404    404      200    200       404      404
 GET   /runs/<slug>/qr.svg                            public    200    200      200    200       200      200
 GET   /runs/<slug>/qr.svg                            private   404    404      200    200       404      404
+GET   /runs/<slug>/start.ics                         public    404    404      404    404       404      404
+GET   /runs/<slug>/start.ics                         private   404    404      404    404       404      404
 GET   /runs/<slug>/projector/                        public    200    200      200    200       200      200
 GET   /runs/<slug>/projector/                        private   404    404      200    200       404      404
 GET   /runs/<slug>/own/                              public    200    200      200    200       200      200

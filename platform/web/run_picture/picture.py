@@ -66,7 +66,6 @@ def picture_of(seen: Seen) -> Picture:
 def _words(seen: Seen) -> Picture:
     run, word = seen.run.run, status_sentence.state_word(seen.run, _trainers(seen))
     to_go = status_sentence.to_go(seen.run) if word == status_sentence.RUNNING else ""
-    start = status_sentence.start_of(run, _trainers(seen), seen.now)
     return {
         "slug": run.slug,
         "state": str(run.state),
@@ -76,7 +75,7 @@ def _words(seen: Seen) -> Picture:
         "visibility": str(run.get_visibility_display()).lower(),
         "waiting_for": run.waiting_for,
         "sentence": status_sentence.run_sentence(seen.run, seen.peers, seen.now),
-        "start": status_sentence.start_html(start) if start else "",
+        "start": status_sentence.start_of(run, _trainers(seen), seen.now),
         "goal": _goal(seen),
         "to_go": to_go,
         "progress": card_sentences.progress(seen.run, to_go),

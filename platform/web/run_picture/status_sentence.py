@@ -6,8 +6,6 @@ from typing import NamedTuple, assert_never
 
 from django.utils import timezone
 from django.utils.formats import date_format
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, pgettext, pgettext_lazy
 
@@ -141,13 +139,6 @@ def start_label(run: Run, now: datetime | None = None) -> str:
     now = now or timezone.now()
     at = run.later_start(now) if run.state == Run.State.OPEN else None
     return _("Starts %(when)s") % {"when": start_words(at, now)} if at else ""
-
-
-def start_html(start: Start) -> SafeString:
-    """Return the sentence about a run's start as HTML. A script adds a countdown and uses the reader's time zone."""
-    when = format_html('<time datetime="{}" data-start>{}</time>', f"{start.at:%Y-%m-%dT%H:%MZ}", start.when)
-    left = format_html("<span data-left>{}</span>", start.left)
-    return format_html(str(STARTS), when=when, left=left, ready=start.ready)
 
 
 def empty_sentence(picture: RunPicture) -> str:

@@ -28,7 +28,7 @@ from runs.releases.card_facts import how_checked
 from runs.releases.making import better_snapshot, is_stale
 from runs.selectors import RunPicture
 from runs.states import LIVE, MOVING
-from web import strokes
+from web import qr, strokes
 from web.agent_package import install_lines, is_near
 from web.http import rate_limits
 from web.http.requester import address_of, run_or_404, site_of
@@ -158,22 +158,21 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "is_near": is_near(request),
         "needs": needs_words(run.parsed_recipe),
         "room": room_words(run, seen.peers),
+        "qr": qr.drawn(facts["address"], is_framed=True) if live["start"] else "",
     }
 
 
 def stage_facts(picture: RunPicture, live: Picture) -> dict[str, Any]:
-    """Return a drawing of the whole run, a text that its released model wrote, and the reason for any failure.
+    """Return what the run's page shows at its stage only.
 
-    While the run is live, return an empty dict, because the page then shows none of these.
+    This is a drawing of the whole run while it is waiting or once it is finished, a text that the released model wrote,
+    or the reason for a failure.
     """
-    if live["stage"] == "live":
-        return {}
-    release = picture.release
-    fault = release.fault if release else ""
+    stage, release = live["stage"], picture.release
     return {
-        "hero": whole_run(picture, live),
-        "best": _best_line(release, picture.written) if release else None,
-        "failed": fault or None,
+        "hero": whole_run(picture, live) if stage in ("waiting", "finished") else "",
+        "best": _best_line(release, picture.written) if release and stage == "finished" else None,
+        "failed": release.fault if release and stage == "failed" else "",
     }
 
 

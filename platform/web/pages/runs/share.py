@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from hashlib import sha256
@@ -10,8 +11,9 @@ from threading import Lock
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils import timezone
 from django.utils.cache import patch_cache_control
 from django.utils.safestring import mark_safe
 from django.utils.translation import override
@@ -47,6 +49,7 @@ FRAMED = POLICY.replace("frame-ancestors 'none'", "frame-ancestors *")
 # Losses are in nats per token. Times are UTC, in ISO 8601 to the second. The other columns have the charts' units.
 COLUMNS = ("step", "loss", "heldout_loss", "at", "samples_per_s", "machines", "learning_rate", "bytes_averaged")
 KIND = "application/x-ipynb+json"
+MOMENT = "%Y%m%dT%H%M%SZ"  # a time in a calendar entry, in UTC
 MOST = 64  # most images kept, of about 20 kB each
 FRESH_S = 30.0  # seconds for which an image is used before its run is read again
 SITE = "the site"
@@ -131,6 +134,35 @@ def poster(request: HttpRequest, slug: str) -> HttpResponse:
         "qr": qr.drawn(address),
     }
     return render(request, "web/runs/poster.html", facts)
+
+
+@require_safe
+def start_event(request: HttpRequest, slug: str) -> HttpResponse:
+    """Return the start of a run as a calendar entry with a reminder, or status 404 if it has no start time to come."""
+    run = run_or_404(access_run, request, slug)
+    at, title = run.later_start(), re.sub(r"[\\;,]", r"\\\g<0>", " ".join(run.title.split()))
+    if at is None:
+        raise Http404
+    lines = (
+        "BEGIN:VCALENDAR",
+        "VERSION:2.0",
+        "PRODID:-//Manyhands//EN",
+        "BEGIN:VEVENT",
+        f"UID:{run.id.hex}@manyhands",
+        f"DTSTAMP:{timezone.now():{MOMENT}}",
+        f"DTSTART:{at:{MOMENT}}",
+        f"SUMMARY:{title}",
+        f"URL:{run_address(request, run)}",
+        "BEGIN:VALARM",
+        "ACTION:DISPLAY",
+        f"DESCRIPTION:{title}",
+        "TRIGGER:-PT10M",
+        "END:VALARM",
+        "END:VEVENT",
+        "END:VCALENDAR",
+    )
+    headers = {"Content-Disposition": f'attachment; filename="{run.slug}.ics"', "Cache-Control": "no-cache"}
+    return HttpResponse("".join(f"{line}\r\n" for line in lines), content_type="text/calendar", headers=headers)
 
 
 @require_safe

@@ -15,7 +15,7 @@ from runs import storage
 from runs.datasets.uploads import begin_upload, take_piece
 from runs.lifecycle import membership
 from runs.lifecycle.services import ask_rollback
-from runs.models import Dataset, Invitation, Member, Run, Upload
+from runs.models import Dataset, Invitation, Member, Release, Run, Upload
 from tests.runs.factories import PASSWORD, Owned, committed, draft
 from tests.runs.lifecycle.test_services import kept
 from tests.web.browsing import as_, page
@@ -329,8 +329,11 @@ class TestStart:
         assert Run.objects.get().starts_at == at
         text = page(client.get(MANAGE))
         assert f'value="{at:%Y-%m-%dT%H:%M}"' in text
-        assert f'<time datetime="{at:%Y-%m-%dT%H:%MZ}" data-start>' in text
-        assert "in 3 days</span>. Nobody is ready yet." in page(Client().get("/runs/proverbs/"))
+        assert f'<time datetime="{at.isoformat()}" data-start>' in text
+        shown = page(Client().get("/runs/proverbs/"))
+        assert "Starts <span data-left>in 3 days</span>" in shown
+        assert "Nobody is ready yet." in shown
+        assert 'href="/runs/proverbs/start.ics"' in shown
         assert f"Starts {at:%A} {at.day} {at:%B}" in page(Client().get("/"))
         client.post(MANAGE, {"action": "start_now"})
         assert Run.objects.get().starts_at is None
@@ -459,6 +462,13 @@ class TestAccess:
         text = page(as_(organizer).get(MANAGE))
         assert "Teo" in text, "its members can still be seen, and removed"
         assert "Invite with a link" not in text
+
+    def test_a_finished_run_has_one_filled_button(self, run: Run, organizer: Person) -> None:
+        Run.objects.filter(pk=run.pk).update(state=Run.State.FINISHED)
+        Release.objects.create(run=run, state=Release.State.READY)
+        text = page(as_(organizer).get(MANAGE))
+        assert "Publish to the Hub" in text
+        assert len(re.findall(r'class="(?:button )?main"', text)) == 1
 
     def test_members_who_are_here_are_marked(self, run: Run, organizer: Person, volunteer: Person) -> None:
         Run.objects.filter(pk=run.pk).update(visibility=Run.Visibility.PRIVATE)

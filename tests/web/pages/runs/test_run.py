@@ -24,6 +24,7 @@ from peer_agent.recipes.masked_lm import MaskedLM
 from runs.models import Dataset, LogEntry, Release, Run, Snapshot
 from tests.runs.factories import PASSWORD, Owned, committed, draft, opened, owned, understood
 from tests.web.browsing import as_, page
+from web import strokes
 from web.pages.accounts.login import operator_secret
 
 TEXT = b"Many hands make light work. " * 200
@@ -331,8 +332,11 @@ class TestRunPage:
         assert "The site checks the final model and packages it." in text
         assert "Run this command to join" not in text
 
-    def test_a_paused_run_says_why_and_its_organizer_can_resume_it(self, run: Run, laptop: Owned) -> None:
+    def test_a_paused_run_says_why_and_its_organizer_can_resume_it(
+        self, run: Run, laptop: Owned, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         committed(run, (laptop.machine, 4))
+        monkeypatch.setattr(strokes, "hero", None)  # nothing draws what the page does not show
         Run.objects.filter(pk=run.pk).update(state="paused", announcement="We go on at nine.")
         resume = '<button class="main" name="action" value="resume">Resume</button>'
         for reader, may in ((run.organizer, True), (laptop.machine.person, False)):

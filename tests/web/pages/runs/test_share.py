@@ -355,6 +355,18 @@ def test_a_poster_leads_to_the_run(run: Run, client: Client) -> None:
     assert segno.make_qr("http://testserver/runs/proverbs/", error="m").svg_inline(border=0, omitsize=True) in text
 
 
+def test_a_start_is_an_entry_for_a_calendar(run: Run, client: Client) -> None:
+    path = "/runs/proverbs/start.ics"
+    assert client.get(path).status_code == 404
+    Run.objects.update(title="Proverbs,\r\nBEGIN:VTODO; all", starts_at=datetime(2050, 12, 5, 18, tzinfo=UTC))
+    answer = client.get(path)
+    assert answer["Content-Type"] == "text/calendar"
+    lines = answer.content.decode().split("\r\n")
+    assert "DTSTART:20501205T180000Z" in lines
+    assert "SUMMARY:Proverbs\\, BEGIN:VTODO\\; all" in lines
+    assert "URL:http://testserver/runs/proverbs/" in lines
+
+
 def test_a_qr_code_is_an_svg_with_a_light_edge(run: Run, client: Client) -> None:
     answer = client.get("/runs/proverbs/qr.svg")
     assert answer["Content-Type"] == "image/svg+xml"
