@@ -18,7 +18,7 @@ from contextlib import suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
 from tempfile import mkstemp
-from typing import Self
+from typing import NamedTuple, Self
 
 from msgspec import Struct
 from msgspec.structs import astuple
@@ -164,6 +164,13 @@ class StoredSpan(Struct, frozen=True, eq=False):
     payloads: tuple[memoryview, ...]
 
 
+class LostPage(NamedTuple):
+    """Records of replaced branches, oldest first, and their files."""
+
+    paths: tuple[Path, ...]
+    records: tuple[Entry, ...]
+
+
 def _page_of(found: list[Entry]) -> tuple[Entry, ...]:
     """Return the first of these entries, up to PAGE_BYTES in all, or the first alone if it is larger."""
     sizes = accumulate(len(entry.head.payload) + len(entry.contributions) for entry in found)
@@ -245,13 +252,23 @@ class UpdateLog:
         """
         return _page_of(self.records(run, first, PAGE))
 
-    def lost_pages(self, run: RunId, first: int, stop: int) -> list[tuple[Entry, ...]]:
-        """Return the replaced records with these indexes in pages (see `page`). Leave out any that are damaged."""
-        pages, found = [], self._lost(run, first, stop)
-        while found:
-            pages.append(_page_of(found[:PAGE]))
-            found = found[len(pages[-1]) :]
-        return pages
+    def lost_page(self, run: RunId) -> LostPage:
+        """Return the first records of replaced branches that the site has not been given, limited as a page is."""
+        paths = sorted(self._at(run, "lost").glob("*.json"))[:PAGE]
+        found: list[Entry] = []
+        for place, path in enumerate(paths):
+            with suppress(OSError, ValueError):  # a damaged record is left out
+                found.append(from_lines(path.read_bytes()))
+            if len(_page_of(found)) < len(found):
+                return LostPage(tuple(paths[:place]), tuple(found[:-1]))
+        return LostPage(tuple(paths), tuple(found))
+
+    def put_aside(self, run: RunId, page: LostPage) -> None:
+        """Move records that the site has been given to the folder `told`."""
+        told = self._at(run, "told")
+        told.mkdir(exist_ok=True)
+        for path in page.paths:
+            path.replace(told / path.name)
 
     def record(self, run: RunId, index: int) -> RecordHead:
         """Return the head of one record. Raises Problem E402 if the record is missing or damaged."""
@@ -343,14 +360,6 @@ class UpdateLog:
 
     def _is_same(self, record: RecordHead, sealed: Entry) -> bool:
         return record.index >= 1 and digest_of(self._sealed(record.run, record.index)) == digest_of(sealed)
-
-    def _lost(self, run: RunId, first: int, stop: int) -> list[Entry]:
-        found = []
-        for index in range(first, stop):
-            for path in sorted(self._at(run, "lost").glob(f"{index:08d}-*.json")):
-                with suppress(OSError, ValueError):
-                    found.append(from_lines(path.read_bytes()))
-        return found
 
     def _take_back(self, record: RecordHead) -> None:
         """Move the records at and after the given record's index to the folder `lost`, and delete their spans.

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from peer_agent.averaging.codecs import INLINE_BYTES
 from peer_agent.averaging.reducer import Reduction, Residuals, received_span
-from peer_agent.averaging.update_log import PAGE, Forked, UpdateLog
+from peer_agent.averaging.update_log import Forked, UpdateLog
 from peer_agent.network.link import Connection, LinkLost, Refused
 from peer_agent.network.probing import Prober
 from peer_agent.network.sending import Outbox, send_frames
@@ -35,6 +35,7 @@ from peer_agent.protocol.wire import HEADER, LOGGED, Frame, Kind
 log = logging.getLogger(__name__)
 
 RECORDS_AT_ONCE = 64
+HAND_IN_S = 1.0  # seconds between pages of records of replaced branches
 LOOK_AGAIN_S = 0.02  # seconds between checks on whether other slots have caught up
 EARLY_BYTES = 64 * 1024 * 1024  # Limit on averages that arrive before their plan. Others are copied after the commit.
 RECEIVERS = frozenset({Role.TRAINER, Role.RELAY, Role.AUXILIARY})  # roles that receive a round's averages
@@ -95,6 +96,7 @@ class RelayedRun:
         self._limit = 0  # the longest message, in bytes, that the plan lets a contributor send
         self._turn = asyncio.Lock()
         self._disk = asyncio.Lock()  # ensures that writes happen in the order requested
+        self._is_handing_in = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._openers: dict[PeerId, asyncio.Task[None]] = {}
         self._followers: dict[PeerId, asyncio.Task[None]] = {}
@@ -282,7 +284,7 @@ class RelayedRun:
             case e.CopySpan():
                 self._beside(partial(self._copy, action))
             case e.HandIn():
-                self._beside(partial(self._hand_in, action.first, action.lost_up_to))
+                self._beside(partial(self._hand_in, action.first))
             case e.WriteReceived() | e.WriteSpan() | e.Append() | e.Discard() | e.Forget() | e.Scan():
                 self._beside(partial(self._write, action, self._taken(action)))
             case _:
@@ -418,17 +420,31 @@ class RelayedRun:
                 log.warning("run %s: %s", self.run, problem)
         return e.Scanned(action.stop, tuple(missing))
 
-    async def _hand_in(self, first: int, lost_up_to: int) -> None:
-        """Send the site records that its database lacks: a page of the log, or all records of a replaced branch."""
-        if not lost_up_to:
-            page = await asyncio.to_thread(self.log.page, self.run, first)
-            if page:
-                self.around.say(m.Records(run=self.run, first=first, last=self.log.last_index(self.run), records=page))
+    async def _hand_in(self, first: int) -> None:
+        """Send the site records that its database lacks: a page of the log, or those of replaced branches."""
+        if first == 0:
+            await self._hand_in_lost()
+        elif page := await asyncio.to_thread(self.log.page, self.run, first):
+            self.around.say(m.Records(run=self.run, first=first, last=self.log.last_index(self.run), records=page))
+
+    async def _hand_in_lost(self) -> None:
+        """Send the site the records of replaced branches, one page a second, so that they never fill its mailbox.
+
+        A page counts as given if the site is still connected a second later. The next greeting continues.
+        """
+        if self._is_handing_in:
             return
-        for start in range(first, lost_up_to + 1, PAGE):
-            stop = min(start + PAGE, lost_up_to + 1)
-            for page in await asyncio.to_thread(self.log.lost_pages, self.run, start, stop):
-                self.around.say(m.Records(run=self.run, first=start, last=lost_up_to, records=page))
+        self._is_handing_in = True
+        try:
+            while (lost := await asyncio.to_thread(self.log.lost_page, self.run)).paths:
+                last = self.log.last_index(self.run)
+                self.around.say(m.Records(run=self.run, first=0, last=last, records=lost.records))
+                await asyncio.sleep(HAND_IN_S)
+                if not self.state.joined:
+                    return
+                await asyncio.to_thread(self.log.put_aside, self.run, lost)
+        finally:
+            self._is_handing_in = False
 
     async def _copy(self, action: e.CopySpan) -> None:
         """Copy a span from another relay and verify it. If that fails, the state machine asks another relay."""

@@ -461,30 +461,39 @@ def credit_branch(run: Run, fence: int, entries: Sequence[Entry]) -> None:
     """Give credit for updates that the site signed and its database lost, and add a line about them to the timeline.
 
     The run's log went on without these updates, so they stay out of the model and out of the coverage. Each gets an
-    entry of the kind "lost" with its record and ledger rows. Records that already have an entry are skipped. Raises
-    Stale if this host has lost the run.
+    entry of the kind "lost" with its record and ledger rows. Raises Stale if this host has lost the run.
     """
     with fenced(run, fence):
         added = [pair for sealed in entries if (pair := _add_lost(run, sealed)) is not None]
-        if not added:
+        lost = [record for record, _ in added if record.kind == "update"]
+        if not lost:
             return
-        lost = [record for record, _ in added]
         people = len({part.person for record in lost for part in record.contributions})
-        samples = sum(record.samples for record in lost)
+        samples, steps = sum(record.samples for record in lost), [record.step for record in lost]
         unknown = samples - sum(row.samples for _, rows in added for row in rows)
         by = f"{people} people" if people > 1 else "1 person"
-        text = LOST.format(first=lost[0].step, last=lost[-1].step, samples=samples, by=by)
+        text = LOST.format(first=min(steps), last=max(steps), samples=samples, by=by)
         add_line(run=run, kind="lost steps", text=text + (UNKNOWN.format(samples=unknown) if unknown else ""))
 
 
 def _add_lost(run: Run, sealed: Entry) -> tuple[Record, list[LedgerEntry]] | None:
-    """Add an entry for a lost update. Return its record and ledger rows, or None if there is nothing to add."""
+    """Add an entry for a record on a lost branch. Return the record and its ledger rows, or None if it is not lost."""
     try:
         record = open_record(sealed, public_bytes(site_key()))
     except Problem:
         return None
-    is_update = (record.run, record.kind) == (run.run_id, "update")
-    if not is_update or entries_with(run, record.index, digest_of(sealed)).exists():
+    if record.run != run.run_id or not _is_lost(run, record, digest_of(sealed)):
         return None
     lowest = run.log.order_by("index").values_list("index", flat=True).first() or 0
     return record, _add_entry(run, sealed, record, index=min(lowest, 0) - 1, kind=LogEntry.Kind.LOST, is_undone=True)
+
+
+def _is_lost(run: Run, record: Record, digest: str) -> bool:
+    """Return True if a record has no entry yet, and either takes the place of a different one or follows a lost one.
+
+    Records that the database may still get back are not lost. Otherwise, they would be credited twice.
+    """
+    if entries_with(run, record.index, digest).exists():
+        return False
+    lost = run.log.filter(index__lt=0, digest=record.previous)
+    return run.log.filter(index=record.index).exists() or lost.exists()

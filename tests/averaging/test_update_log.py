@@ -130,7 +130,7 @@ def test_a_newer_branch_replaces_the_records_here(log: UpdateLog, tmp_path: Path
     newer = branch(start, 6)
     assert log.append(newer[start])
     assert not any(log.append(record) for record in newer)
-    assert log.lost_pages(RUN, start + 1, 5) == [tuple(CHAIN[start:])]
+    assert log.lost_page(RUN).records == tuple(CHAIN[start:])
     again = UpdateLog(tmp_path, SITE_KEY)
     for opened in (log, again):
         assert opened.records(RUN, 1, 10) == newer
@@ -161,16 +161,29 @@ def test_an_older_branch_replaces_nothing(log: UpdateLog) -> None:
     assert log.records(RUN, 1, 10) == CHAIN
 
 
-def test_a_page_for_the_site_is_limited(log: UpdateLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_for_the_site_is_limited(log: UpdateLog, monkeypatch: pytest.MonkeyPatch) -> None:
     for record in CHAIN:
         log.append(record)
     assert log.page(RUN, 2) == tuple(CHAIN[1:])
     monkeypatch.setattr(update_log, "PAGE_BYTES", 1)
     assert log.page(RUN, 2) == (CHAIN[1],)
     log.append(branch(1, 2)[1])
-    assert log.lost_pages(RUN, 2, 9) == [(record,) for record in CHAIN[1:]]
+    given = []
+    while (lost := log.lost_page(RUN)).paths:
+        given.append(lost.records)
+        log.put_aside(RUN, lost)
+    assert given == [(record,) for record in CHAIN[1:]]
+
+
+def test_damaged_lost_record_is_left_out(log: UpdateLog, tmp_path: Path) -> None:
+    for record in CHAIN:
+        log.append(record)
+    log.append(branch(1, 2)[1])
     next(tmp_path.rglob("lost/00000003-*.json")).write_bytes(b"damaged")
-    assert log.lost_pages(RUN, 2, 9) == [(CHAIN[1],), (CHAIN[3],)]
+    lost = log.lost_page(RUN)
+    assert lost.records == (CHAIN[1], CHAIN[3])
+    log.put_aside(RUN, lost)
+    assert not log.lost_page(RUN).paths
 
 
 def test_a_record_that_the_site_did_not_sign_is_refused(log: UpdateLog) -> None:

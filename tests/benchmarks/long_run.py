@@ -115,13 +115,14 @@ async def _join(slug: str) -> Figures:
             peak = asyncio.create_task(_peak_mb())
             async with new_relay(url, identity, name) as relay, asyncio.timeout(LIMIT_S):
                 joined = await joins(relay, last)
+                peak.cancel()
+                waited = seen.most_waiting, seen.most_bytes
                 before = await index()
                 await relay.until(before + STEPS)
                 alone = await index()
                 async with new_relay(url, other, name) as second:
                     await joins(second, alone)
                 beside = await index()
-            peak.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await peak
     pages = seen.of(relays.machine.peer_id)
@@ -131,8 +132,8 @@ async def _join(slug: str) -> Figures:
         "records": sum(page.records for page in pages),
         "mb": relay.bytes / 1e6,
         "longest_page_mb": max(page.bytes for page in pages) / 1e6,
-        "most_waiting": seen.most_waiting,
-        "most_waiting_mb": seen.most_bytes / 1e6,
+        "most_waiting": waited[0],
+        "most_waiting_mb": waited[1] / 1e6,
         "more_mb": PEAK[1] - PEAK[0],
         "step_s_alone": await in_thread(_step_s)(run, before, alone),
         "step_s_beside": await in_thread(_step_s)(run, alone, beside),

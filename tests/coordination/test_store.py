@@ -499,16 +499,39 @@ class TestAdopt:
 
     def test_forged_branch_gets_no_credit(self, example: Example) -> None:
         (record,) = lost(example, (UNIT,))
+        steps(example, (SECOND,))
         forged = Entry(replace(record.head, signature=bytes(64)), record.contributions)
         store.credit_branch(example.run, Head.objects.get().fence, [forged])
-        assert not LogEntry.objects.exists()
+        assert LogEntry.objects.get().index == 1
 
-    def test_lost_credit_of_unknown_machines_is_told(self, example: Example) -> None:
+    def test_records_that_may_still_come_back_are_not_lost(self, example: Example) -> None:
+        steps(example, (UNIT,))
+        with transaction.atomic():
+            later = [sealed(record) for record in steps(example, (SECOND,), (Unit(0, 0, 4, 6),))]
+            transaction.set_rollback(True)
+        fence = Head.objects.get().fence
+        store.credit_branch(example.run, fence, [sealed_of(LogEntry.objects.get()), *later])
+        assert not LogEntry.objects.filter(index__lt=0).exists()
+        assert store.adopt(example.run, fence, later) == 2
+        store.credit_branch(example.run, fence, later)
+        assert (LedgerEntry.objects.count(), audit(example.run, is_full=True)["faults"]) == (3, [])
+
+    def test_pages_of_a_branch_that_is_longer_than_the_log_are_credited(self, example: Example) -> None:
+        branch = lost(example, (UNIT,), (SECOND,), (Unit(0, 0, 4, 6),))
+        steps(example, (SECOND,))
+        fence = Head.objects.get().fence
+        store.credit_branch(example.run, fence, branch[2:])
+        assert not LogEntry.objects.filter(index__lt=0).exists(), "it is not known yet that it is lost"
+        for page in (branch[:1], branch[1:2], branch[2:]):
+            store.credit_branch(example.run, fence, page)
+        assert list(example.run.log.filter(index__lt=0).order_by("-index").values_list("step", flat=True)) == [1, 2, 3]
+
+    def test_lost_credit_of_unknown_machines_is_told(self, example: Example, monkeypatch: pytest.MonkeyPatch) -> None:
         branch = lost(example, (UNIT,))
-        Machine.objects.filter(pk=example.teo.machine.pk).delete()
+        steps(example, (SECOND,))
+        monkeypatch.setattr(store, "_ledger_rows", lambda *_: [])
         store.credit_branch(example.run, Head.objects.get().fence, branch)
         assert "2 samples is missing" in ActivityLine.objects.get(kind="lost steps").text
-        assert audit(example.run)["faults"] == []
 
 
 def careless(run: Run, seal: Entry, record: Record, *, duration_s: float, attempts: int) -> store.Outcome:

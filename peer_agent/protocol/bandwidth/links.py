@@ -24,7 +24,7 @@ from peer_agent.protocol.wire import HEADER
 
 FRAME_BYTES = HEADER.size + 16  # maximum number of bytes in a frame besides the chunk's values
 WHOLE = 0.95  # fraction of a gradient; if less arrived, its sender was dropped or lost
-MOST_KNOWN = 20_000  # maximum number of directions remembered; the first seen are forgotten first
+MOST_KNOWN = 20_000  # maximum number of directions and of machines remembered; the first seen are forgotten first
 
 
 class Attempt(Struct):
@@ -41,7 +41,7 @@ class Attempt(Struct):
 
 
 class Probe(Struct):
-    """A link probe: the two ends, when it began, and which ends have reported."""
+    """A link probe: the two ends, when it began, and which ends have reported. `member` is the end that began it."""
 
     member: PeerId
     listener: PeerId

@@ -187,9 +187,9 @@ class Adopt(Struct, frozen=True):
 
 
 class Branch(Struct, frozen=True):
-    """Give credit for signed records that are lost, and report them on the timeline (rule 16).
+    """Give credit for those of these signed records that are on a lost branch, and report them (rule 16).
 
-    A relay moved these records out of its log, because the run's log had continued without them.
+    A relay moved them out of its log, because the run's log had continued without them.
     """
 
     records: tuple[Entry, ...]

@@ -3,8 +3,8 @@
 A database that was restored from a backup, or that lost its last commits in a power failure, is behind the machines.
 Relays keep all signed records. A relay that is ahead of the database hands in the records that follow the database's
 head, and the host appends them again. No round begins in the meantime, because its update would start a second branch
-of the log. If every relay is away, such a branch does arise. A relay that returns later deletes the older branch from
-its disk and hands in those records, so that the site can report what was lost.
+of the log. If every relay is away, such a branch does arise. A relay that returns later moves the older branch out of
+its log and hands in those records, so that the site gives credit for them.
 """
 
 from peer_agent.protocol import messages as m
@@ -53,17 +53,16 @@ def tell_of_loss(state: RunState, member: Member, hello: m.Hello) -> list[Comman
 
 
 def take_records(state: RunState, member: Member, handed_in: m.Records) -> list[Command]:
-    """Append the records of a relay that is ahead, or report the branch that a relay has deleted.
+    """Append the records of a relay that is ahead. Records that do not follow the log may belong to a lost branch.
 
     Only the site can have signed a record that follows the database's last one, so peers cannot void rounds at will.
     """
     head = _signed(state, handed_in)
     if member.trains or head is None:
         return []
-    if head.index <= state.index:
+    if (head.index, head.previous) != (state.index + 1, state.digest):
         return [Branch(handed_in.records)]
-    is_next = (head.index, head.previous) == (state.index + 1, state.digest)
-    if not is_next or state.phase is Phase.COMMIT or state.rolling is not None:
+    if state.phase is Phase.COMMIT or state.rolling is not None:
         return []
     voided = void(state, Why.BEHIND, WHY) if state.round is not None else []
     state.ahead[member.peer] = state.now + HAND_IN_S

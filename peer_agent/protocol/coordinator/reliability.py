@@ -45,7 +45,8 @@ class Stopwatch(Struct):
 class Quarantine(Struct):
     """A circuit breaker: while it is open, the machine takes part in no round. Further failures keep it open longer.
 
-    It is open up to the round `until_round` and until the time `until_s`, but for at most an hour from `since_s`.
+    It is open up to the round `until_round` and until the time `until_s`, but for at most an hour from `since_s`, which
+    is when the machine last failed.
     """
 
     level: int = 0  # failures, less good work since then
@@ -108,6 +109,7 @@ class Reliability(Struct):
             case Failure.LATE:
                 self.probation, self.was_late = True, is_coming
                 self.misses.open(rounds, now, level=1)
+                self.refusals.since_s = now
                 return
             case Failure.MISSED:
                 self.probation = True
@@ -119,6 +121,7 @@ class Reliability(Struct):
                 open_.level = max(open_.level, len(QUARANTINES) - 1)
         open_.level, self.proven = open_.level + 1, 0
         open_.open(rounds, now, level=open_.level)
+        self.misses.since_s = self.refusals.since_s = now
 
     def included(self, samples: int) -> None:
         """Record that an update includes `samples` of the machine's samples."""

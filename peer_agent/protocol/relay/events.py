@@ -339,13 +339,12 @@ class GiveRecords(Struct, frozen=True):
 
 
 class HandIn(Struct, frozen=True):
-    """Send the site records that its database lacks, from index `first` on (rule 16).
+    """Send the site a page of records from the log, from index `first` on, because its database lacks them (rule 16).
 
-    These are a page of the log. If `lost_up_to` is given, they are all records of a replaced branch up to that index.
+    If `first` is 0, send it the records of replaced branches that it has not been given, so that it gives credit.
     """
 
-    first: int
-    lost_up_to: int = 0
+    first: int = 0
 
 
 class Follow(Struct, frozen=True):

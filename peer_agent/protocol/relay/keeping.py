@@ -37,7 +37,7 @@ def commit(state: RelayState, keeper: Keeper, event: OpenCommit, now: float) -> 
 
 def appended(state: RelayState, keeper: Keeper, event: e.Appended, now: float) -> list[e.Action]:
     """Record that the log on disk has grown, and look for spans that only other peers have."""
-    replaced = _replace(keeper, event) if event.replaced else []
+    replaced = _replace(keeper, event.index) if event.replaced else []
     keeper.index = max(keeper.index, event.index)
     keeper.appending = max(keeper.appending, keeper.index)
     if keeper.scanned is None:  # the greeting, which says where to begin, may be lost or late
@@ -45,13 +45,13 @@ def appended(state: RelayState, keeper: Keeper, event: e.Appended, now: float) -
     return [*replaced, *scan(state, keeper, now)]
 
 
-def _replace(keeper: Keeper, event: e.Appended) -> list[e.Action]:
-    """Continue on the branch that the site follows. Send the site the records that were removed from the log."""
-    last, keeper.step_back = keeper.index, 0
-    keeper.index = keeper.appending = event.index
-    keeper.copies = {place: copy for place, copy in keeper.copies.items() if place[0] < event.index}
-    keeper.scanned = min(keeper.scanned or 0, event.index - 1)
-    return [e.HandIn(event.index, lost_up_to=last)]
+def _replace(keeper: Keeper, index: int) -> list[e.Action]:
+    """Continue on the branch that the site follows. Send the site the records that were moved out of the log."""
+    keeper.step_back = 0
+    keeper.index = keeper.appending = index
+    keeper.copies = {place: copy for place, copy in keeper.copies.items() if place[0] < index}
+    keeper.scanned = min(keeper.scanned or 0, index - 1)
+    return [e.HandIn()]
 
 
 def append_failed(state: RelayState, keeper: Keeper, event: e.AppendFailed, now: float) -> list[e.Action]:
@@ -84,7 +84,7 @@ def greeted(state: RelayState, keeper: Keeper, greeting: m.Greeting, now: float)
     keeper.scanned = max(keeper.covered, greeting.snapshot.index)
     is_ahead = greeting.index < keeper.index
     return [
-        *([e.HandIn(greeting.index + 1)] if is_ahead else []),
+        e.HandIn(greeting.index + 1 if is_ahead else 0),
         *cover(state, keeper, greeting.snapshot.index, now),
     ]
 

@@ -134,10 +134,11 @@ def test_records_of_no_use_end_the_wait() -> None:
 
 def test_records_that_do_not_follow_the_log_are_not_appended() -> None:
     stage, relay = restored()
-    assert not stage.say(relay, replace(RECORDS, first=9, records=RECORDS.records[1:]))
+    gap = replace(RECORDS, first=9, records=RECORDS.records[1:])
+    assert stage.say(relay, gap) == [e.Branch(gap.records)]
     other, relay = Stage(index=7, step=7, digest="ab" * 32), peer_of("relay")
     other.relay(log_index=9)
-    assert not other.say(relay, RECORDS), "it follows another entry 7"
+    assert other.say(relay, RECORDS) == [e.Branch(RECORDS.records)], "it follows another entry 7"
 
 
 @pytest.mark.parametrize("forgery", ["signature", "none"])
@@ -183,7 +184,7 @@ def test_nobody_but_a_log_keeper_hands_records_in() -> None:
     assert not adopted(stage.say(stage.trainer("ada").peer, RECORDS))
 
 
-def test_a_branch_that_a_relay_has_deleted_is_told() -> None:
+def test_branch_that_a_relay_has_replaced_may_be_credited() -> None:
     stage = Stage(index=20, step=20)
     relay = stage.relay()
     assert stage.say(relay, RECORDS) == [e.Branch(RECORDS.records)]

@@ -86,7 +86,7 @@ def test_log_that_is_ahead_is_handed_in() -> None:
     relay = Stage(index=9)
     relay.hear(m.Rehello(run=RUN, fence=3))
     assert e.HandIn(8) in relay.hear(greeting(step=7))
-    assert not [a for a in relay.hear(greeting(step=9)) if isinstance(a, e.HandIn)]
+    assert [a for a in relay.hear(greeting(step=9)) if isinstance(a, e.HandIn)] == [e.HandIn()], "lost branches"
 
 
 def test_branch_of_the_site_is_searched_for_further_and_further_back() -> None:
@@ -101,7 +101,7 @@ def test_branch_of_the_site_is_searched_for_further_and_further_back() -> None:
 
 def test_log_goes_on_from_where_the_branches_part() -> None:
     relay = Stage(index=9).join(step=20)
-    assert e.HandIn(8, lost_up_to=9) in relay.handle(e.Appended(8, replaced=True))
+    assert e.HandIn() in relay.handle(e.Appended(8, replaced=True))
     assert relay.keeper.index == 8
     assert appends(relay.hear(commit_of(9))) == [9]
     relay.handle(e.Appended(9))
