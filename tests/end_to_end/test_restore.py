@@ -49,10 +49,10 @@ def back_at_work(swarm: Swarm, step: int) -> None:
     swarm.wait_for_step(step, BACK_S)
 
 
-def whole(swarm: Swarm, *, has_lost_averages: bool = False, lost: int = 0) -> None:
+def whole(swarm: Swarm, *, has_lost_averages: bool = False, lost: int = 0, since: int = 1) -> None:
     """Require that a newcomer can join, that the run finishes with one state, that it is released and audited."""
     swarm.start_agent("c", token=swarm.token_of(swarm.sign_up("newcomer")))
-    settled(swarm, ("a", "b", "c"), lost=lost)
+    settled(swarm, ("a", "b", "c"), lost=lost, since=since)
     assert (swarm.released(swarm.folder / "model") / "model.safetensors").exists()
     swarm.end("site")
     shutil.rmtree(swarm.data / "relay")
@@ -126,4 +126,4 @@ def test_lost_branch_keeps_its_credit(tmp_path: Path, english: str) -> None:
         samples = sum(samples for _, samples in lost)
         assert f"{samples:,} samples by" in told()[0]
         swarm.wait_for_step(before[0] + 1)
-        whole(swarm, has_lost_averages=True, lost=samples)
+        whole(swarm, has_lost_averages=True, lost=samples, since=before[0] + 1)

@@ -71,15 +71,17 @@ def stands_still(pid: int) -> None:
         time.sleep(0.0005)
 
 
-def settled(swarm: Swarm, survivors: tuple[str, ...], relay: Path | None = None, *, lost: int = 0) -> None:
+def settled(
+    swarm: Swarm, survivors: tuple[str, ...], relay: Path | None = None, *, lost: int = 0, since: int = 1
+) -> None:
     """Require that the run has finished, that the survivors' digests are equal at the steps they share, and that both
-    books agree. `lost`: samples on a lost branch, which only the ledger has.
+    books agree. `lost`: samples on a lost branch, which only the ledger has. `since`: the first step to compare.
     """
     swarm.wait_finished()
     steps = swarm.items("steps")
     assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
     digests = [swarm.digests(name) for name in survivors]
-    for step in range(1, STEPS + 1):
+    for step in range(since, STEPS + 1):
         assert len({of[step] for of in digests if step in of}) == 1, f"step {step}"
     ledger, committed = swarm.books(relay)
     assert ledger - lost == committed == sum(step["samples"] for step in steps)

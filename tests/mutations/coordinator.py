@@ -38,8 +38,8 @@ COORDINATOR: tuple[Mutation, ...] = (
     fault(
         "another branch's records void a round",
         "recovery",
-        "(head.index, head.previous) == (state.index + 1, state.digest)",
-        "head.index == state.index + 1",
+        "(head.index, head.previous) != (state.index + 1, state.digest)",
+        "head.index != state.index + 1",
         "recovery",
     ),
     fault(
