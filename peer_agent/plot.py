@@ -14,6 +14,7 @@ TICKS = 5
 # Margins as fractions of the range of losses: around the curve, and below the unigram line if it is the lowest value
 MARGIN, MARGIN_FOR_NOTE = 0.05, 0.15
 LEAST_MARGIN = 0.05  # in nats per token
+GRID_GAP = 5 / 6  # letters between the unigram line and the nearest gridline
 MOST_NATS = 20.0  # above this loss, a perplexity is meaningless
 
 UNITS = ("", "k", "M", "G", "T", "P", "E")  # prefixes for powers of a thousand
@@ -52,14 +53,24 @@ def _mean(group: Sequence[Loss]) -> Loss:
 
 
 def bounds(losses: Sequence[float], unigram: float | None) -> tuple[float, float]:
-    """Return the range of the vertical axis, which contains all losses and the unigram line, with a margin."""
-    values = [*losses, *([] if unigram is None else [unigram])]
+    """Return the range of the vertical axis, which contains all losses, with a margin.
+
+    It also contains the unigram line, unless this line is out of reach.
+    """
+    shown = unigram if is_within_reach(losses, unigram) else None
+    values = [*losses, *([] if shown is None else [shown])]
     low, high = min(values), max(values)
-    below = MARGIN_FOR_NOTE if unigram == low else MARGIN
+    below = MARGIN_FOR_NOTE if shown == low else MARGIN
     return (
         max(0.0, low - max(below * (high - low), LEAST_MARGIN)),
         high + max(MARGIN * (high - low), LEAST_MARGIN),
     )
+
+
+def is_within_reach(losses: Sequence[float], unigram: float | None) -> bool:
+    """Return True if the unigram line is so near the losses that the chart can show both without flattening them."""
+    low, high = min(losses), max(losses)
+    return unigram is not None and max(low - unigram, unigram - high) <= max(high - low, LEAST_MARGIN)
 
 
 def zero_bounds(values: Sequence[float]) -> tuple[float, float]:
@@ -118,6 +129,7 @@ def perplexity_text(loss: float) -> str:
     return f"{part:.{1 if part < 10 else 0}f}{unit}"
 
 
+CURVE = "training"  # the curve's name
 LETTER_WIDTH = 0.58  # an estimate, as a fraction of a letter's height
 
 Place = tuple[float, float]
@@ -163,7 +175,8 @@ class Layout(NamedTuple):
     levels: list[float]
     labels: list[Words]
     unigram: float | None
-    note: Words | None  # label of the unigram line, on a background that hides other lines
+    note: Words | None  # label of the unigram line, on a background that hides other lines; at an edge if out of reach
+    end: Words | None  # name of the curve, at its last point
     curve: list[Place]
     heldout: list[Place]  # circles at held-out losses
     legend: tuple[Place, Words] | None  # a circle, and the label that explains it
@@ -175,7 +188,7 @@ def lay_out(
     frame: Frame,
     *,
     heldout: Sequence[Loss] = (),
-    note: str = "unigram",
+    note: str = "guessing by frequency",
     as_perplexity: bool = False,
     amount: str | None = None,
 ) -> Layout | None:
@@ -192,16 +205,20 @@ def lay_out(
     y = Scale(*(bounds(values, unigram) if amount is None else zero_bounds(values)), frame.foot, frame.top)
     levels, curve = ticks(y.low, y.high), [(x(step), y(loss)) for step, loss in shown]
     texts = _texts(levels, amount, as_perplexity=as_perplexity)
-    level, value = None if unigram is None else y(unigram), unigram or 0.0
-    text = f"{note} {perplexity_text(value) if as_perplexity else f'{value:.2f}'}"
-    label = None if level is None else _note(text, level, curve, frame)
+    is_near = is_within_reach(values, unigram)
+    level = y(unigram) if unigram is not None and is_near else None
+    text = "" if unigram is None else f"{note} {_loss_text(unigram, as_perplexity=as_perplexity)}"
+    label = _note(text, level, curve, frame) if level is not None else None
+    if unigram is not None and not is_near:
+        label = _edge_note(text, frame, is_below=unigram < y.low)
     return Layout(
         frame=frame,
         points=shown,
-        levels=[y(value) for value in levels],
+        levels=[y(value) for value in levels if level is None or abs(y(value) - level) >= GRID_GAP * frame.letter],
         labels=[*_level_labels(levels, texts, y, frame), *_step_labels(x, frame)],
         unigram=level,
         note=label,
+        end=_end(curve, label, frame) if amount is None else None,
         curve=curve,
         heldout=[(x(step), y(loss)) for step, loss in held],
         legend=_legend(level, label, frame) if held else None,
@@ -255,6 +272,42 @@ def note_place(
         )
 
     return min(places, key=hidden)
+
+
+def _loss_text(loss: float, *, as_perplexity: bool) -> str:
+    return perplexity_text(loss) if as_perplexity else f"{loss:.2f}"
+
+
+def _edge_note(text: str, frame: Frame, *, is_below: bool) -> Words:
+    """Place the label of a unigram line that is out of reach at the plot's edge, with an arrow towards the line."""
+    y = frame.foot - frame.letter / 2 if is_below else frame.top + frame.letter
+    return Words(f"{'↓' if is_below else '↑'} {text}", frame.end, y, "end")
+
+
+def end_height(
+    curve: Sequence[Place], width: float, note: float | None, edges: tuple[float, float], letter: float
+) -> float | None:
+    """Return the baseline of the curve's name at its last point: below it, above it, or None if neither is free.
+
+    `width` is the name's width, `note` the baseline of another label near it; `edges` are the plot's right and lower
+    edge.
+    """
+    right, foot = edges
+    y = curve[-1][1]
+    near = [height for x, height in curve[:-1] if x >= right - width]
+
+    def is_free(line: float) -> bool:
+        crosses = any(line - letter <= height <= line + letter / 4 for height in near)
+        return not crosses and line <= foot and (note is None or abs(note - line) >= 4 / 3 * letter)
+
+    return next(filter(is_free, (y + 4 / 3 * letter, y - 5 / 6 * letter)), None)
+
+
+def _end(curve: Sequence[Place], note: Words | None, frame: Frame) -> Words | None:
+    width = width_of(CURVE, frame)
+    is_near = note is not None and note.x > frame.end - width
+    y = end_height(curve, width, note.y if note and is_near else None, (frame.end, frame.foot), frame.letter)
+    return None if y is None or y < frame.letter else Words(CURVE, frame.end, y, "end")
 
 
 def _note(text: str, level: float, curve: Sequence[Place], frame: Frame) -> Words:
@@ -346,6 +399,7 @@ def _drawn(layout: Layout) -> str:
         *(_words("tick", label) for label in layout.labels),
         "" if layout.unigram is None else _across("unigram", layout.unigram, layout),
         _under(layout.note, layout) + _words("note", layout.note) if layout.note else "",
+        _words("note", layout.end) if layout.end else "",
         _line(layout.curve),
         _circle("now", layout.curve[-1]),
         *(_circle("held", place) for place in layout.heldout),

@@ -4,7 +4,7 @@ import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 
 import { type ChartKey, amountText, chartKey, said as amount, zeroBounds } from "./charts";
-import { type Axis, type Measured, type Point, bounds, circles, columns, legendHeight, levelTexts, notePlace, perplexityText } from "./curve";
+import { type Axis, type Measured, type Point, bounds, circles, columns, endHeight, isWithinReach, legendHeight, levelTexts, notePlace, perplexityText } from "./curve";
 import { choice } from "./parts";
 import { clock, grouped, label, say } from "./words";
 
@@ -144,7 +144,7 @@ function show(plot: uPlot, data: uPlot.AlignedData, part: typeof zoom): void {
 
 function dataOf(curve: Curve): uPlot.AlignedData {
   const { x, values, smooth } = columns(curve.points, axis, SMOOTHING[smoothing] ?? 0, drawn());
-  const level = drawn() === "loss" ? curve.unigram : null;
+  const level = isNear(curve) ? curve.unigram : null;
   return [x, values, smooth, x.map(() => level)];
 }
 
@@ -152,6 +152,11 @@ function dataOf(curve: Curve): uPlot.AlignedData {
 function range(plot: uPlot): [number, number] {
   const isLoss = drawn() === "loss";
   return isLoss ? bounds(lossesOf(latest), latest?.unigram ?? null, isLog) : zeroBounds(plot.data[1] as (number | null)[]);
+}
+
+/** Whether the line to beat is drawn: near enough to the losses. Otherwise, a label at the edge tells where it is. */
+function isNear(curve: Curve): boolean {
+  return drawn() === "loss" && isWithinReach(lossesOf(curve), curve.unigram);
 }
 
 function lossesOf(curve: Curve | null): number[] {
@@ -190,8 +195,8 @@ function optionsOf(curve: Curve, { clientWidth: width, clientHeight: height }: E
       y: { range, ...(isLog && isLoss ? LOGARITHMIC : {}) },
     },
     axes: [
-      { ...quiet, size: 28 * by, ...(axis === "step" ? { incrs: WHOLE, values: steps } : { values: times }) },
-      { ...quiet, size: (isLoss ? 40 : 60) * by, space: (_, _axis, _low, _high, room) => Math.max(30 * by, room / 8), incrs: isLoss ? FINE : ANY, grid: { stroke: ink.line, width: 1 }, values: (_, levels) => (texts ? levels.map(texts) : levelTexts(levels)), filter: (_, levels) => levels },
+      { ...quiet, size: 28 * by, space: (_, _axis, _low, _high, room) => Math.max(50 * by, room / 7), ...(axis === "step" ? { incrs: WHOLE, values: steps } : { values: times }) },
+      { ...quiet, size: (isLoss ? 40 : 60) * by, space: (_, _axis, _low, _high, room) => Math.max(30 * by, room / 8), incrs: isLoss ? FINE : ANY, grid: { stroke: ink.line, width: 1, filter: apart }, values: (_, levels) => (texts ? levels.map(texts) : levelTexts(levels)), filter: (_, levels) => levels },
     ],
     series: [
       {},
@@ -201,6 +206,12 @@ function optionsOf(curve: Curve, { clientWidth: width, clientHeight: height }: E
     ],
     hooks: { drawAxes: [(plot) => note(plot, isLoss ? curve.unigram : null, ink)], draw: [(plot) => mark(plot, ink)], setCursor: [read], setScale: [noteZoom] },
   };
+}
+
+/** The gridlines that keep clear of the dotted line. */
+function apart(plot: uPlot, levels: number[]): (number | null)[] {
+  const dotted = latest && isNear(latest) ? plot.valToPos(latest.unigram ?? 0, "y") : Infinity;
+  return levels.map((level) => (Math.abs(plot.valToPos(level, "y") - dotted) < 10 * scale() ? null : level));
 }
 
 /** uPlot's own figures are those of the browser's language, not of the page's. */
@@ -234,8 +245,25 @@ function mark(plot: uPlot, ink: Inks): void {
   ctx.lineWidth = 1.5 * dots();
   ctx.setLineDash([]); // uPlot leaves that of the dotted line
   for (const { x, loss } of held) hollow(ctx, plot.valToPos(x, "x", true), plot.valToPos(loss, "y", true));
+  if (end && drawn() === "loss") named(plot, ink);
   if (held.length) legend(plot, latest?.unigram ?? null, ink);
   ctx.restore();
+}
+
+/** What the curve is: at its newest point, where there is room. */
+function named(plot: uPlot, ink: Inks): void {
+  const { ctx, bbox } = plot;
+  const right = bbox.left + bbox.width;
+  const text = say("training");
+  const note = latest?.unigram == null ? null : labelOf(plot, latest.unigram);
+  ctx.font = letters();
+  const width = ctx.measureText(text).width;
+  const y = endHeight(drawnCurve(plot), width, note && note.end > right - width ? note.y : null, [right, bbox.top + bbox.height], 12 * dots());
+  ctx.fillStyle = ink.soft;
+  ctx.textAlign = "right";
+  ctx.textBaseline = "alphabetic";
+  if (y !== null) ctx.fillText(text, right, y);
+  ctx.fillStyle = ink.paper;
 }
 
 /** Where the newest point is drawn; null where it is a gap. */
@@ -309,13 +337,19 @@ function note(plot: uPlot, entropy: number | null, ink: Inks): void {
 }
 
 /** The label of the dotted line, and its place. */
-function labelOf(plot: uPlot, entropy: number): { text: string; level: number; width: number; end: number; y: number } {
+function labelOf(plot: uPlot, entropy: number): { text: string; level: number | null; width: number; end: number; y: number } {
   const { ctx, bbox } = plot;
   const ratio = dots();
-  const text = say("unigram {loss}", { loss: said(entropy, 2) });
+  const isBelow = entropy < (plot.scales["y"]?.min ?? 0);
+  const words = say("guessing by frequency {loss}", { loss: said(entropy, 2) });
+  const text = !latest || isNear(latest) ? words : `${isBelow ? "↓" : "↑"} ${words}`;
   const level = plot.valToPos(entropy, "y", true);
   ctx.font = letters();
   const width = ctx.measureText(text).width + 6 * ratio;
+  if (text !== words) {
+    const y = isBelow ? bbox.top + bbox.height - 6 * ratio : bbox.top + 12 * ratio;
+    return { text, level: null, width, end: bbox.left + bbox.width, y };
+  }
   const edges = [bbox.left, bbox.left + bbox.width, bbox.top + bbox.height] as const;
   const { end, side } = notePlace(drawnCurve(plot), level, width, 12 * ratio, edges);
   return { text, level, width, end, y: side === "above" ? level - 6 * ratio : level + 16 * ratio };

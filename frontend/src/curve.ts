@@ -13,6 +13,7 @@ export type Measured = readonly [step: number, at: number, loss: number];
 
 /** Of the range of losses: beyond them, and below the dotted line where it is lowest. */
 const [MARGIN, MARGIN_FOR_NOTE] = [0.05, 0.15];
+const LEAST_MARGIN = 0.05; // nats per token
 
 const LEAST = 1e-3; // nats per token, of a logarithmic axis
 const MOST_NATS = 20; // of a loss whose perplexity is told
@@ -90,19 +91,37 @@ export function smoothed(values: readonly (number | null)[], weight: number): (n
 }
 
 /**
- * The range of the vertical axis: all values and the line to beat, with a margin; as the standing chart has it.
+ * The range of the vertical axis: all values and the line to beat if it is near, with a margin; as the standing chart has it.
  * A logarithmic one does not reach down to zero.
  */
 export function bounds(values: readonly number[], entropy: number | null, isLog = false): [number, number] {
-  const all = entropy === null ? values : [...values, entropy];
-  let low = Infinity;
-  let high = -Infinity;
-  for (const value of all) {
-    low = Math.min(low, value);
-    high = Math.max(high, value);
-  }
+  let [low, high] = ends(values);
+  if (entropy !== null && isWithinReach(values, entropy)) [low, high] = [Math.min(low, entropy), Math.max(high, entropy)];
   const below = entropy === low ? MARGIN_FOR_NOTE : MARGIN;
   const spread = high - low;
-  const foot = Math.max(0, low - Math.max(below * spread, 0.05));
-  return [isLog ? Math.max(foot, low / 2, LEAST) : foot, high + Math.max(MARGIN * spread, 0.05)];
+  const foot = Math.max(0, low - Math.max(below * spread, LEAST_MARGIN));
+  return [isLog ? Math.max(foot, low / 2, LEAST) : foot, high + Math.max(MARGIN * spread, LEAST_MARGIN)];
+}
+
+function ends(values: readonly number[]): [number, number] {
+  return values.reduce<[number, number]>(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
+}
+
+/** Whether the line to beat is so near the values that the chart can show both without flattening them. */
+export function isWithinReach(values: readonly number[], entropy: number | null): boolean {
+  const [low, high] = ends(values);
+  return entropy !== null && Math.max(low - entropy, entropy - high) <= Math.max(high - low, LEAST_MARGIN);
+}
+
+/** The baseline of the curve's name at its last point: below or above it; null if neither is free. See `end_height` in plot.py. */
+export function endHeight(
+  curve: readonly (readonly [number, number])[], width: number, note: number | null, [right, foot]: readonly [number, number], letter: number,
+): number | null {
+  const y = curve.at(-1)?.[1] ?? 0;
+  const near = curve.slice(0, -1).filter(([x]) => x >= right - width);
+  const isFree = (line: number) => {
+    const crosses = near.some(([, height]) => line - letter <= height && height <= line + letter / 4);
+    return !crosses && line <= foot && (note === null || Math.abs(note - line) >= (4 / 3) * letter);
+  };
+  return [y + (4 / 3) * letter, y - (5 / 6) * letter].find(isFree) ?? null;
 }

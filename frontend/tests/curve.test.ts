@@ -3,7 +3,7 @@
 import { expect, it } from "vitest";
 
 import golden from "../../tests/golden/curve.json";
-import { type Measured, type Point, bounds, circles, columns, legendHeight, levelTexts, notePlace, perplexityText, smoothed } from "../src/curve";
+import { type Measured, type Point, bounds, circles, columns, endHeight, legendHeight, levelTexts, notePlace, perplexityText, smoothed } from "../src/curve";
 
 function point(step: number, loss: number, at: number, speed: number | null = null): Point {
   return [step, loss, at, speed, null, null, null];
@@ -29,6 +29,10 @@ it("a further chart has its values at the same steps, and gaps where one is not 
 
 it.each(golden.bounds.map((one) => [one.why, one] as const))("the axis: %s", (_, { losses, unigram, range }) => {
   expect(bounds(losses, unigram)).toEqual(range.map((end) => expect.closeTo(end, 9)));
+});
+
+it.each(golden.end_height.map((one) => [one.why, one] as const))("the curve's label: %s", (_, { curve, note, label }) => {
+  expect(endHeight(curve as [number, number][], 60, note, [332, 126], 12)).toBe(label);
 });
 
 it("labels of one axis have equally many decimals", () => {

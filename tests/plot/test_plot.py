@@ -19,6 +19,7 @@ from peer_agent.plot import (
     Loss,
     bounds,
     chart_svg,
+    end_height,
     lay_out,
     legend_height,
     level_texts,
@@ -116,7 +117,7 @@ def test_everything_stands_inside_the_frame(points: list[Loss], unigram: float |
     circles = [*layout.curve, *layout.heldout, *([layout.legend[0]] if layout.legend else [])]
     assert all(frame.left - 1e-6 <= x <= frame.end + 1e-6 for x, _ in circles)
     assert all(frame.top - 1e-6 <= y <= frame.foot + 1e-6 for y in [*heights, *(y for _, y in circles)])
-    words = [*layout.labels, *([layout.note] if layout.note else [])]
+    words = [*layout.labels, *filter(None, (layout.note, layout.end))]
     assert all(frame.letter / 2 <= text.y <= frame.height for text in words)
 
 
@@ -138,15 +139,40 @@ def test_held_out_losses_stand_on_the_curves_steps(case: dict[str, Any]) -> None
     assert (layout.legend is not None) == bool(case["drawn"])
 
 
-@pytest.mark.parametrize(("last", "is_above"), [(400, True), (60, True), (188, False)])
+@pytest.mark.parametrize(("last", "is_above"), [(400, True), (130, True), (188, False)])
 @pytest.mark.parametrize("frame", [WIDE, NARROW, CARD])
 def test_what_the_dotted_line_is_keeps_clear_of_the_curve(frame: Frame, last: int, is_above: bool) -> None:
     layout = placed(CURVE[:last], 6.1, frame)
     assert layout.note is not None
     assert layout.unigram is not None
-    assert (layout.note.text, layout.note.anchor, layout.note.x) == ("unigram 6.10", "end", frame.end)
+    assert (layout.note.text, layout.note.anchor, layout.note.x) == ("guessing by frequency 6.10", "end", frame.end)
     assert (layout.note.y < layout.unigram) == is_above
     assert not layout.note.y - frame.letter <= layout.curve[-1][1] <= layout.note.y
+
+
+def test_a_dotted_line_far_below_is_named_at_the_edge() -> None:
+    for unigram, text in ((4.0, "↓ guessing by frequency 4.00"), (12.0, "↑ guessing by frequency 12.00")):
+        layout = placed([(1, 8.0), (9, 7.5)], unigram)
+        assert layout.note is not None
+        assert (layout.unigram, layout.note.text) == (None, text)
+
+
+@pytest.mark.parametrize("case", CASES["end_height"], ids=lambda case: case["why"])
+def test_the_curves_label_keeps_clear(case: dict[str, Any]) -> None:
+    assert end_height(case["curve"], 60, case["note"], (332, 126), 12) == case["label"]
+
+
+def test_the_curve_has_a_name_where_there_is_room() -> None:
+    for high, text in ((400, "training"), (280, None)):
+        end = placed(CURVE, 6.1, Frame(720, high)).end
+        assert (end.text if end else None) == text
+
+
+def test_no_gridline_doubles_the_dotted_line() -> None:
+    free, shared = placed(CURVE, None), placed(CURVE, 6.02)
+    assert shared.unigram is not None
+    assert len(shared.levels) == len(free.levels) - 1
+    assert all(abs(level - shared.unigram) >= 10 for level in shared.levels)
 
 
 def test_without_room_below_it_stands_above() -> None:
@@ -257,7 +283,7 @@ def test_both_draw_the_same() -> None:
 def test_held_out_losses_are_open_circles_with_a_word() -> None:
     drawing = ET.fromstring(PAGE)
     assert len([part for part in drawing if part.get("class") == "held"]) == 3, "two losses, one beside the word"
-    assert [part.text for part in drawing if part.get("class") == "note"] == ["unigram 6.10", "held-out"]
+    assert [part.text for part in drawing if part.get("class") == "note"] == ["guessing by frequency 6.10", "held-out"]
 
 
 def test_the_paper_lies_under_the_words() -> None:

@@ -238,8 +238,8 @@ def _curve(pen: Pen, layout: Layout) -> None:
     if layout.unigram is not None:
         for start in range(CARD.left, CARD.end, GAP):
             pen.line([(start, layout.unigram), (min(CARD.end, start + DOT), layout.unigram)], SOFT, 3)
-    if layout.note:
-        _words(pen, layout.note)
+    for words in filter(None, (layout.note, layout.end)):
+        _words(pen, words)
     if len(layout.curve) > 1:
         pen.line(layout.curve, ACCENT, 5)
     for place in layout.heldout:

@@ -59,7 +59,7 @@ def test_the_summary_says_what_the_curve_says() -> None:
 def test_a_chart_of_perplexities_is_the_same_with_other_words() -> None:
     loss, perplexity = (loss_chart(CURVE, 6.1, as_perplexity=as_perplexity) for as_perplexity in (False, True))
     assert polyline_of(loss) == polyline_of(perplexity)
-    assert (">unigram 6.10<" in loss, ">unigram 446<" in perplexity) == (True, True)
+    assert (">guessing by frequency 6.10<" in loss, ">guessing by frequency 446<" in perplexity) == (True, True)
     assert (">5<" in loss, ">148<" in perplexity, ">5<" in perplexity) == (True, True, False)
 
 
