@@ -1,11 +1,10 @@
 """Alerts for a run's managers, as numbered errors: a stall, too few machines, a jump in the loss. Pure functions."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import takewhile
 from statistics import median
-from typing import NamedTuple
 
 from django.utils.translation import override
 from msgspec.structs import replace
@@ -19,31 +18,21 @@ from runs.releases.publishing import LONG
 from runs.selectors import Point
 from runs.states import LIVE
 from web.run_picture.counts import duration, machines
-from web.run_picture.picture import Seen
+from web.run_picture.picture import Seen, since_change, stuck_since
 
-STALLED_TIMES = 5  # a step is late after this many times its usual duration …
-STALLED_S = 600.0  # … and at least this many seconds
-FIRST_S = 1800.0  # the limit for the first step, which has no usual duration
 FEW_S = 60.0  # seconds in which machines may reconnect before an alert
 BEFORE, LEAST_BEFORE = 30, 8  # how many earlier steps a loss is compared with, and how many are needed
 SPREADS = 8  # a jump is a loss this many median deviations above the median …
 RISE = 0.25  # … and also at least this fraction of the median above it
 
 
-class Watch(NamedTuple):
-    """Facts that alerts need but `Seen` lacks: changes in the number of trainers, and when the run was last resumed."""
-
-    crowd: Sequence[Crowd] = ()
-    resumed_at: Callable[[], datetime | None] = lambda: None
-
-
-def run_alerts(seen: Seen, watch: Watch) -> Iterator[Fault]:
+def run_alerts(seen: Seen) -> Iterator[Fault]:
     """Yield all current alerts. A run that is not open, or that is being ended, has none."""
     run = seen.run.run
     if run.state != Run.State.OPEN or run.wanted == Run.Wanted.FINISHED:
         return
-    yield from _stalled(seen, watch)
-    yield from _few(seen, watch.crowd)
+    yield from _stalled(seen)
+    yield from _few(seen, seen.crowd)
     yield from _jumped(seen.run.points)
 
 
@@ -52,24 +41,12 @@ def since_words(at: datetime) -> str:
     return f"{at:%H:%M} on {at.day} {at:%b} (UTC)"
 
 
-def _stalled(seen: Seen, watch: Watch) -> Iterator[Fault]:
-    """Yield E421 if the current step is taking far too long.
-
-    Its time counts from the last step, the run's opening, the last resumption or the arrival of trainers, whichever is
-    latest.
-    """
-    pace_s, last = seen.run.pace_s, seen.run.points[-1] if seen.run.points else None
-    manned = _since(watch.crowd, lambda trainers: trainers > 0)
-    if manned is None or seen.run.step >= seen.run.target_steps:
-        return
-    marks = (last.at if last else None, seen.run.run.opened_at, manned)
-    since = max(mark for mark in marks if mark is not None)
-    bound = timedelta(seconds=FIRST_S if pace_s is None else max(STALLED_S, STALLED_TIMES * pace_s))
-    if seen.now - since > bound:
-        since = max(since, watch.resumed_at() or since)  # called only when needed, because it costs a query
-    if seen.now - since > bound:
+def _stalled(seen: Seen) -> Iterator[Fault]:
+    """Yield E421 if the current step is taking far too long."""
+    pace_s, since = seen.run.pace_s, stuck_since(seen)
+    if since is not None:
         usual = f"A step usually takes about {duration(pace_s)}. " if pace_s is not None else ""
-        yield Fault.of("E421", since=since_words(since), machines=machines(watch.crowd[-1].trainers), usual=usual)
+        yield Fault.of("E421", since=since_words(since), machines=machines(seen.crowd[-1].trainers), usual=usual)
 
 
 def _few(seen: Seen, crowd: Sequence[Crowd]) -> Iterator[Fault]:
@@ -78,22 +55,12 @@ def _few(seen: Seen, crowd: Sequence[Crowd]) -> Iterator[Fault]:
     The error says when the number of machines last changed.
     """
     least = seen.run.run.least_machines or 0
-    since = _since(crowd, lambda trainers: trainers < least)
+    since = since_change(crowd, lambda trainers: trainers < least)
     if since is not None and seen.now - since > timedelta(seconds=FEW_S):
         now = crowd[-1]
         few = f"Only {machines(now.trainers)}" if now.trainers else "No machine"
         few += " has" if now.trainers < 2 else " have"
         yield Fault.of("E422", few=few, since=since_words(now.since), least=f"{least:,}")
-
-
-def _since(crowd: Sequence[Crowd], holds: Callable[[int], bool]) -> datetime | None:
-    """Return when a condition on the number of trainers began to hold, or None if it does not hold now."""
-    since = None
-    for each in reversed(crowd):
-        if not holds(each.trainers):
-            break
-        since = each.since
-    return since
 
 
 def _jumped(points: Sequence[Point]) -> Iterator[Fault]:
@@ -113,12 +80,10 @@ def _jumped(points: Sequence[Point]) -> Iterator[Fault]:
         yield Fault.of("E423", step=f"{first.step:,}", since=since, loss=shown, usual=f"about {middle:.2f}")
 
 
-def run_troubles(
-    seen: Seen, verification: Verification | None, publication: Publication | None, watch: Watch | None = None
-) -> Sequence[Fault]:
+def run_troubles(seen: Seen, verification: Verification | None, publication: Publication | None) -> Sequence[Fault]:
     """Return the errors to show a run's managers, leaving out any that another of them explains."""
     with override("en"):  # numbered errors are only in English so far, and a mixed sentence would not help
-        return first_causes((*_all(seen, verification, publication), *run_alerts(seen, watch or Watch())))
+        return first_causes((*_all(seen, verification, publication), *run_alerts(seen)))
 
 
 def _all(seen: Seen, verification: Verification | None, publication: Publication | None) -> Iterator[Fault]:

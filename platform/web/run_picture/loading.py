@@ -15,7 +15,7 @@ from runs import selectors
 from runs.ledger.standings import Period, PeriodLine, period_board
 from runs.models import Run
 from runs.timeline import resumed_at
-from web.run_picture.alerts import Watch, run_troubles
+from web.run_picture.alerts import run_troubles
 from web.run_picture.picture import LEADERBOARD_LINES, PERIODS, Seen
 
 ENGLISH = "en"
@@ -48,6 +48,7 @@ def _seen(
         outline=here.plan,
         links=here.links,
         crowd=here.crowd,
+        resumed_at=partial(resumed_at, run),
         by_period=by_period or {},
     )
 
@@ -65,8 +66,7 @@ def period_boards(run: Run) -> PeriodBoards:
 def troubles_of(seen: Seen) -> Sequence[Fault]:
     run = seen.run.run
     verification, publication = getattr(run, "verification", None), getattr(run, "publication", None)
-    watch = Watch(seen.crowd, partial(resumed_at, run))
-    return run_troubles(seen, verification, publication, watch)
+    return run_troubles(seen, verification, publication)
 
 
 def known_language(asked: str) -> str:

@@ -3,12 +3,12 @@
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy, ngettext, pgettext
 
 from coordination.presence import AUXILIARY, RELAY, TRAINER, Crowd, OnlinePeer
 from peer_agent.protocol.plan import Outline
@@ -31,6 +31,9 @@ LEADERBOARD_LINES = 10  # most rows; `web.pages.runs.leaderboard` shows all
 PERIODS = (Period.WEEK, Period.DAY)  # periods with a board of their own
 TALLEST = 16  # height of the tallest bar in the chart of recent work
 CHIPS = 12  # most people whose samples in the step are shown; `web.pages.runs.swarm` has all
+STALLED_TIMES = 5  # a step is late after this many times its usual duration …
+STALLED_S = 600.0  # … and at least this many seconds
+FIRST_S = 1800.0  # the limit for the first step, which has no usual duration
 STANDING_ON = ("stage", "state", "release", "released_step", "text", "waiting_for")
 OWN_BARS = 5  # most bars for the reader's own machines
 TINTS = 8  # style sheet classes tint-0 … tint-7, each with a light and a dark shade
@@ -54,6 +57,7 @@ class Seen(NamedTuple):
     links: Mapping[str, Any] = {}  # each machine's links; the picture omits them (see `web.run_picture.own`)
     by_period: Mapping[Period, Sequence[PeriodLine]] = {}  # top rows of this week's and today's leaderboards
     crowd: Sequence[Crowd] = ()  # recent changes in the number of trainers
+    resumed_at: Callable[[], datetime | None] = lambda: None  # when the run was last resumed
 
 
 def picture_of(seen: Seen) -> Picture:
@@ -65,21 +69,26 @@ def picture_of(seen: Seen) -> Picture:
 
 def _words(seen: Seen) -> Picture:
     run, word = seen.run.run, status_sentence.state_word(seen.run, _trainers(seen))
-    to_go = status_sentence.to_go(seen.run) if word == status_sentence.RUNNING else ""
+    since = None if run.waiting_for else stuck_since(seen)
+    to_go = status_sentence.to_go(seen.run) if word == status_sentence.RUNNING and not since else ""
     return {
         "slug": run.slug,
         "state": str(run.state),
         "stage": stage_of(seen.run, word),
         "word": word,
-        "label": status_sentence.state_label(word, _trainers(seen)),
+        "label": pgettext("state of a run", "Stuck") if since else status_sentence.state_label(word, _trainers(seen)),
+        "is_stuck": since is not None,
         "visibility": str(run.get_visibility_display()).lower(),
         "waiting_for": run.waiting_for,
-        "sentence": status_sentence.run_sentence(seen.run, seen.peers, seen.now),
+        "sentence": status_sentence.stuck_sentence(seen.run, since, seen.now)
+        if since
+        else status_sentence.run_sentence(seen.run, seen.peers, seen.now),
         "start": status_sentence.start_of(run, _trainers(seen), seen.now),
         "goal": _goal(seen),
         "to_go": to_go,
         "progress": card_sentences.progress(seen.run, to_go),
         "can_join": run.state in LIVE,
+        "is_joinable": run.state == Run.State.OPEN and run.visibility != Run.Visibility.REQUEST,
         "text": str(seen.run.dataset.state),
         "release": str(seen.run.release.state) if seen.run.release else "",
         "released_step": _released_step(seen.run),
@@ -87,14 +96,24 @@ def _words(seen: Seen) -> Picture:
 
 
 def _goal(seen: Seen) -> Picture | None:
-    """Return a drawing and text showing how many of the people hoped for are training.
+    """Return a drawing and text showing how many machines a run has of those that its start needs.
 
-    Return None if that number is reached or no one can join.
+    If it needs only one, or has started, count the people hoped for. Return None if that number is reached or no one
+    can join.
     """
-    run, goal = seen.run.run, seen.run.run.people_goal
-    if not goal or run.state not in (Run.State.PREPARING, Run.State.OPEN) or run.wanted == Run.Wanted.FINISHED:
+    run, goal, least = seen.run.run, seen.run.run.people_goal, seen.run.minimum_trainers
+    if run.state != Run.State.OPEN or run.wanted == Run.Wanted.FINISHED:
         return None
-    names = sorted({peer.name for peer in _trainers(seen)})
+    trainers = _trainers(seen)
+    if not seen.run.step and len(trainers) < least and least > 1:
+        said = ngettext("%(here)s of %(goal)s machine", "%(here)s of %(goal)s machines", least)
+        return {
+            "strokes": strokes.places([tint_of(peer.name) for peer in trainers], least),
+            "words": said % {"here": f"{len(trainers):,}", "goal": f"{least:,}"},
+        }
+    if not goal:
+        return None
+    names = sorted({peer.name for peer in trainers})
     if len(names) >= goal:
         return None
     said = ngettext("%(here)s of the %(goal)s person hoped for", "%(here)s of the %(goal)s people hoped for", goal)
@@ -102,6 +121,35 @@ def _goal(seen: Seen) -> Picture | None:
         "strokes": strokes.places([tint_of(name) for name in names], goal),
         "words": said % {"here": f"{len(names):,}", "goal": f"{goal:,}"},
     }
+
+
+def stuck_since(seen: Seen) -> datetime | None:
+    """Return since when an open run has made no step although machines are training, or None if it is not stuck.
+
+    The time counts from the last step, the run's opening, the last resumption or the arrival of trainers, whichever is
+    latest.
+    """
+    run, pace_s, last = seen.run.run, seen.run.pace_s, seen.run.points[-1] if seen.run.points else None
+    manned = since_change(seen.crowd, lambda trainers: trainers > 0)
+    is_moving = run.state == Run.State.OPEN and run.wanted != Run.Wanted.FINISHED
+    if not is_moving or manned is None or seen.run.step >= seen.run.target_steps or run.later_start(seen.now):
+        return None
+    marks = (last.at if last else None, run.opened_at, manned)
+    since = max(mark for mark in marks if mark is not None)
+    bound = timedelta(seconds=FIRST_S if pace_s is None else max(STALLED_S, STALLED_TIMES * pace_s))
+    if seen.now - since > bound:
+        since = max(since, seen.resumed_at() or since)  # called only when needed, because it costs a query
+    return since if seen.now - since > bound else None
+
+
+def since_change(crowd: Sequence[Crowd], holds: Callable[[int], bool]) -> datetime | None:
+    """Return when a condition on the number of trainers began to hold, or None if it does not hold now."""
+    since = None
+    for each in reversed(crowd):
+        if not holds(each.trainers):
+            break
+        since = each.since
+    return since
 
 
 def stage_of(run: RunPicture, word: str) -> str:
@@ -324,6 +372,7 @@ def bars_of(trainers: Iterable[OnlinePeer], *, target: int, most: int) -> list[d
             "tint": tint_of(peer.name),
             "state": peer.state,
             "done": peer.done,
+            "target": target,
             "share": round(min(100.0, 100 * peer.done / target), 1),
         }
         for peer in sorted(trainers, key=lambda peer: (peer.name, peer.peer))[:most]

@@ -48,6 +48,8 @@ def run_sentence(picture: RunPicture, peers: Sequence[OnlinePeer], now: datetime
         case Run.State.OPEN:
             return open_sentence(picture, [peer for peer in peers if peer.role == TRAINER], now)
         case Run.State.PAUSED:
+            if not picture.step:
+                return _("Paused before the first step.")
             return _("Paused at step %(step)s. Nothing is lost.") % at_step(picture)
         case Run.State.FINISHING:
             return finishing_sentence(picture)
@@ -56,6 +58,12 @@ def run_sentence(picture: RunPicture, peers: Sequence[OnlinePeer], now: datetime
             return _("Finished: %(step)s steps by %(people)s. The model is ready to download.") % given
         case _:
             assert_never(state)
+
+
+def stuck_sentence(picture: RunPicture, since: datetime, now: datetime) -> str:
+    """Return text such as “Stuck at step 132 since 01:23 UTC.”, with the day if `since` was not today."""
+    at = date_format(since, "H:i" if since.date() == now.date() else "j F, H:i")
+    return _("Stuck at step %(step)s since %(at)s UTC.") % {"step": f"{picture.step + 1:,}", "at": at}
 
 
 def at_step(picture: RunPicture) -> dict[str, str]:
@@ -84,7 +92,7 @@ def draft_sentence(picture: RunPicture) -> str:
         return _("Draft: the model to adapt is still missing.")
     if picture.dataset.state != Dataset.State.READY:
         return _("Draft: the dataset is being prepared. This takes up to a few minutes.")
-    return _("Draft: ready to publish.")
+    return _("Draft: nobody can join until %(organizer)s publishes it.") % {"organizer": picture.run.organizer}
 
 
 def preparing_sentence(picture: RunPicture) -> str:
@@ -248,8 +256,13 @@ def standing(place: Place) -> str:
 
 
 def training_in(run: Run, peers: Iterable[OnlinePeer]) -> list[OnlinePeer]:
-    """Return the machines that are training now. In a paused run there are none, although trainers stay connected."""
-    return [] if run.state == Run.State.PAUSED else [peer for peer in peers if peer.role == TRAINER]
+    """Return the machines that are training now.
+
+    In a paused or finishing run there are none, although trainers may stay connected.
+    """
+    return (
+        [] if run.state in (Run.State.PAUSED, Run.State.FINISHING) else [peer for peer in peers if peer.role == TRAINER]
+    )
 
 
 def state_word(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:

@@ -1,8 +1,9 @@
 """Alerts for those who manage a run: the condition, exceptions and starting time of each alert."""
 
 import math
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -10,9 +11,10 @@ from coordination.presence import Crowd, OnlinePeer
 from peer_agent.protocol.errors import Fault
 from runs.models import Publication, Release, Verification
 from runs.selectors import Point
+from tests.web.run_picture.test_picture import with_recipe
 from tests.web.run_picture.test_status_sentence import AUXILIARY, RELAY, TEO, ending, picture
-from web.run_picture.alerts import BEFORE, FEW_S, FIRST_S, STALLED_S, STALLED_TIMES, Watch, run_alerts, run_troubles
-from web.run_picture.picture import Seen
+from web.run_picture.alerts import BEFORE, FEW_S, run_alerts, run_troubles
+from web.run_picture.picture import FIRST_S, STALLED_S, STALLED_TIMES, Seen, picture_of
 
 NOON = datetime(2026, 12, 3, 12, 4, tzinfo=UTC)
 LONG_AGO = NOON - timedelta(days=1)
@@ -30,8 +32,16 @@ def seen(now: datetime, state: str = "open", **changes: Any) -> Seen:
     return Seen(shown, (TEO, RELAY), "accumulate", 0, now)
 
 
+class Watch(NamedTuple):
+    crowd: Sequence[Crowd] = ()
+    resumed_at: Callable[[], datetime | None] = lambda: None
+
+    def over(self, of: Seen) -> Seen:
+        return of._replace(**self._asdict())
+
+
 def codes(of: Seen, watch: Watch) -> list[str]:
-    return [fault.code for fault in run_alerts(of, watch)]
+    return [fault.code for fault in run_alerts(watch.over(of))]
 
 
 HERE = Watch((Crowd(LONG_AGO, 1),))
@@ -42,7 +52,7 @@ class TestAStepThatTakesTooLong:
     def test_is_told_after_several_usual_ones_and_never_at_once(self, pace_s: float | None, bound_s: float) -> None:
         at_most = NOON + timedelta(seconds=bound_s)
         assert codes(seen(at_most, pace_s=pace_s), HERE) == []
-        (told,) = run_alerts(seen(at_most + timedelta(seconds=1), pace_s=pace_s), HERE)
+        (told,) = run_alerts(HERE.over(seen(at_most + timedelta(seconds=1), pace_s=pace_s)))
         assert told.code == "E421"
         assert "since 12:04 on 3 Dec (UTC), with 1 machine training." in told.text
         assert ("A step usually takes about" in told.text) is (pace_s is not None)
@@ -67,7 +77,7 @@ class TestAStepThatTakesTooLong:
 
     def test_changing_machines_are_no_pause_while_one_is_there(self) -> None:
         watch = Watch((Crowd(LONG_AGO, 1), Crowd(NOON + timedelta(minutes=10), 3), Crowd(NOON + timedelta(hours=1), 2)))
-        (told,) = run_alerts(seen(NOON + timedelta(hours=1)), watch)
+        (told,) = run_alerts(watch.over(seen(NOON + timedelta(hours=1))))
         assert "with 2 machines training" in told.text
 
     @pytest.mark.parametrize(
@@ -88,11 +98,19 @@ class TestAStepThatTakesTooLong:
         assert codes(of._replace(run=ending(of.run)), HERE) == []
 
 
+def test_the_status_says_that_a_run_is_stuck() -> None:
+    for late, at in ((timedelta(hours=1), "12:04"), (timedelta(days=1), "3 December, 12:04")):
+        of = HERE.over(seen(NOON + late))
+        shown = picture_of(of._replace(run=with_recipe(of.run)))
+        assert (shown["sentence"], shown["to_go"]) == (f"Stuck at step 13 since {at} UTC.", "")
+        assert shown["is_stuck"]
+
+
 def test_a_stalled_step_follows_from_a_missing_relay() -> None:
     of = seen(NOON + timedelta(days=1))
-    assert [fault.code for fault in run_troubles(of, None, None, HERE)] == ["E421"]
+    assert [fault.code for fault in run_troubles(HERE.over(of), None, None)] == ["E421"]
     without = of._replace(peers=(TEO,))
-    assert [fault.code for fault in run_troubles(without, None, None, HERE)] == ["E409"]
+    assert [fault.code for fault in run_troubles(HERE.over(without), None, None)] == ["E409"]
 
 
 class TestFewMachines:
@@ -100,7 +118,7 @@ class TestFewMachines:
         begun = NOON + timedelta(minutes=3)
         watch = Watch((Crowd(LONG_AGO, 5), Crowd(begun, 2), Crowd(begun + timedelta(minutes=1), 1)))
         late = begun + timedelta(seconds=FEW_S + 61)
-        (told,) = run_alerts(seen(late, least=5), watch)
+        (told,) = run_alerts(watch.over(seen(late, least=5)))
         assert told.code == "E422"
         assert "Only 1 machine has been training since 12:08 on 3 Dec (UTC), fewer than the 5 wanted." in told.text
 
@@ -116,7 +134,7 @@ class TestFewMachines:
     def test_no_machine_is_told_since_the_last_one_left(self) -> None:
         watch = Watch((Crowd(LONG_AGO, 2), Crowd(NOON, 0), Crowd(NOON + timedelta(minutes=5), 1)))
         gone = Crowd(NOON + timedelta(minutes=9), 0)
-        (told,) = run_alerts(seen(NOON + timedelta(hours=9), least=2), watch._replace(crowd=(*watch.crowd, gone)))
+        (told,) = run_alerts(Watch((*watch.crowd, gone)).over(seen(NOON + timedelta(hours=9), least=2)))
         assert "No machine has been training since 12:13 on 3 Dec (UTC), fewer than the 2 wanted." in told.text
 
     @pytest.mark.parametrize("state", ["paused", "finishing", "preparing"])
@@ -133,7 +151,7 @@ STEADY = [3.0 + 0.02 * (-1) ** step for step in range(40)]
 
 class TestALossThatJumped:
     def jumped(self, *losses: float) -> list[str]:
-        return [fault.text for fault in run_alerts(seen(NOON, points=curve(*losses)), Watch())]
+        return [fault.text for fault in run_alerts(seen(NOON, points=curve(*losses)))]
 
     @pytest.mark.parametrize("last", [3.8, 9.0, math.inf, math.nan])
     def test_the_last_step_far_above_the_median(self, last: float) -> None:

@@ -214,7 +214,7 @@ def own(text: str) -> list[int]:
     """Return the samples on the bars that only the reader sees."""
     part = re.search(r'<div id="part-mine".*?</div>', text)
     assert part is not None
-    return [int(done) for done in re.findall(r'<span class="figure">(\d+) samples?</span>', part[0])]
+    return [int(done) for done in re.findall(r'<span class="figure">(\d+) of [\d,]+ samples?</span>', part[0])]
 
 
 def test_everybody_sees_who_gives_most(run: Run, client: Client) -> None:
