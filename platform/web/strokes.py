@@ -17,6 +17,7 @@ Point = tuple[float, float]
 
 GHOST = "ghost"  # class of the strokes for work still to be done
 STRIP, HERO, BAND, PLACES = 96, 150, 100, 60  # strokes in a drawing
+READY = 20  # most people shown as ready in the drawing of a waiting run
 FIRST_DAYS = 30  # a history of fewer days also has places for the coming days
 LOWEST = 0.55  # how far a loss curve falls, as a fraction of the drawing's height
 
@@ -58,13 +59,22 @@ def history(stretches: Sequence[Sequence[Part]], label: str) -> SafeString:
 
 
 def hero(
-    points: Sequence[Point], last: int, parts: Sequence[Part], label: str, *, state: str = "running"
+    points: Sequence[Point],
+    last: int,
+    parts: Sequence[Part],
+    label: str,
+    *,
+    state: str = "running",
+    ready: Sequence[int] = (),
+    can_join: bool = True,
 ) -> SafeString:
     """Draw a run as strokes below its loss curve. `points` has steps and losses; `last` is the run's last step.
 
     If less than half of the run is done, the drawing ends at twice the current step. Phones show only every other
-    stroke. `state` is `running`, `waiting`, `paused`, `failed` or `finished`. In a waiting run, an extra stroke stands
-    for the reader.
+    stroke. `state` is `running`, `waiting`, `paused`, `failed` or `finished`.
+
+    In a waiting run, the people who are `ready` have a stroke each, in these tints, and readers who `can_join` have a
+    dashed one. For readers who cannot join, the drawing is low.
     """
     width, height = 1184, 200
     y = _below(points, height, last)
@@ -84,11 +94,15 @@ def hero(
         if state == "failed" and place > filled - 12:
             top = height - 6 - 8 * noise(place)
         strokes.append((x, height - 3, round(top, 1), tints[place]))
+    for place, tint in enumerate(ready[:READY]):  # on every other place, so that phones show all of them
+        strokes[2 * place] = (strokes[2 * place][0], height - 3, round(36 + 60 * noise(place), 1), tint)
     strokes[1::2] = [(x, a, b, f"lesser {_class(name)}") for x, a, b, name in strokes[1::2]]
     drawn = paths(strokes) + _curves(points, last, width, height, state)
-    if state == "waiting":
-        drawn += f'<path class="yours" d="M4 {height - 3}V36"/>'
-    return _svg("strokes hero-curve fine", width, height, drawn, label)
+    is_low = state == "waiting" and not can_join
+    if state == "waiting" and can_join:
+        x = strokes[2 * min(len(ready), READY)][0]
+        drawn += f'<path class="yours" d="M{x:g} {height - 3}V36"/>'
+    return _svg(f"strokes hero-curve fine{' low' if is_low else ''}", width, height, drawn, label)
 
 
 def _curves(points: Sequence[Point], last: int, width: int, height: int, state: str) -> str:
@@ -177,8 +191,8 @@ def days(given: Sequence[float], tint: int, label: str) -> SafeString:
 
 
 def bars(heights: Sequence[int], width: int) -> SafeString:
-    """Return the SVG path of a small bar chart standing on y = 0, with a third of a bar's width between bars."""
-    pitch = width * 4 // 3
+    """Return the SVG path of a small bar chart standing on y = 0, with a gap of 2 between bars."""
+    pitch = width + 2
     drawn = (f"M{place * pitch} 0v-{high}h{width}v{high}z" for place, high in enumerate(heights) if high)
     return SafeString("".join(drawn))
 
@@ -252,10 +266,13 @@ def places(tints: Sequence[int], goal: int) -> SafeString:
     names = spread([(tint, 1) for tint in tints], people - len(tints), count) if count < people else [*tints]
     names += [GHOST] * (count - len(names))
     strokes = [
-        (4 + 12 * place, 29, *((8, "wanted") if name == GHOST else (round(9 - 6 * noise(place), 1), name)))
-        for place, name in enumerate(names)
+        (4 + 12 * place, 29, round(9 - 6 * noise(place), 1), name) for place, name in enumerate(names) if name != GHOST
     ]
-    return _svg("strokes places fine", 12 * count - 4, 32, paths(strokes), stretch=False)
+    hollow = (
+        f"M{2.5 + 12 * place} 27V9a1.5 1.5 0 0 1 3 0V27a1.5 1.5 0 0 1-3 0z" for place in range(len(strokes), count)
+    )
+    wanted = f'<path class="wanted" d="{"".join(hollow)}"/>' if len(strokes) < count else ""
+    return _svg("strokes places fine", 12 * count - 4, 32, paths(strokes) + wanted, stretch=False)
 
 
 def sketch(objective: str) -> SafeString:
