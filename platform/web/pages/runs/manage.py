@@ -316,6 +316,9 @@ def manage_page(
         **verdict_facts(run.dataset),
         **switch_facts(run),
         **possible(run),
+        "is_gathering": run.state == Run.State.OPEN
+        and run.wanted != Run.Wanted.FINISHED
+        and (run.later_start() is not None or not facts["picture"].machines),
         "headline": headline_for(run),
         **(rollback_facts(run) if own in MANAGING else {}),
         **(wrong or {}),
@@ -340,7 +343,7 @@ def groups_of(run: Run, own: Run.Role | None, facts: Mapping[str, Any]) -> list[
         (is_over, "details"),
         (not facts["is_asked"], "verdict"),
         (True, "text"),
-        (not is_over, "publish"),
+        (not is_over and run.dataset.state != Dataset.State.FAILED, "publish"),
     ]
     groups = [
         ("training", _("Training"), [(not is_over, "details"), (not is_over, "training")]),
