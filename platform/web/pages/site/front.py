@@ -28,6 +28,7 @@ from web.run_picture.image import CARD as PREVIEW
 from web.run_picture.status_sentence import start_label, state_label, training_in, word_of
 
 ON_A_PAGE = 48  # runs per page
+FEW = 10  # with fewer runs, the page needs no search
 # Titles of the groups of runs, in their order on the page, by the word for the run's state.
 OTHERS = gettext_lazy("Paused or being prepared")
 GROUPS = {
@@ -80,8 +81,10 @@ def front_page(request: HttpRequest) -> HttpResponse:
     cards = [_card(run, curves.get(run.pk, []), here.get(run.pk, [])) for run in shown]
     is_first = not begin and search == selectors.Search()
     facts = {
-        "groups": _groups(cards),
+        "groups": (groups := _groups(cards)),
+        "has_titles": 1 < len(groups) < len(cards),
         "is_first": is_first,
+        "has_search": not is_first or len(found) >= min(FEW, ON_A_PAGE),
         "is_new": is_first and not request.user.is_authenticated,
         "search": search,
         "is_searched": search != selectors.Search(),

@@ -63,6 +63,13 @@ class Hero(NamedTuple):
     chips: list[Chip]
     more: int  # number of people not among the chips
     is_live: bool
+    step: int
+    target_steps: int
+
+    @property
+    def is_half_shown(self) -> bool:
+        """True if the drawing ends at twice the current step, so that this step is in its middle."""
+        return 2 * self.step < self.target_steps
 
 
 class Made(NamedTuple):
@@ -124,6 +131,8 @@ def _hero(run: Run, peers: Sequence[OnlinePeer], given: Given | None) -> Hero:
         chips=[Chip(name, tint_of(name), name in with_page) for name in names[:CHIPS]],
         more=max(0, (len(names) if trainers else picture.people) - CHIPS),
         is_live=word == RUNNING,
+        step=picture.step,
+        target_steps=picture.target_steps,
     )
 
 
