@@ -140,8 +140,8 @@ function addCopyButtons(root: ParentNode): void {
   for (const code of root.querySelectorAll<HTMLElement>("pre:not(.copyrow > pre)")) {
     const button = document.createElement("button");
     button.type = "button";
-    button.className = code.matches(".stage .mine-card pre, [aria-labelledby=uv] > pre, pre.first") ? "main copy" : "second copy";
-    button.textContent = say("Copy");
+    button.className = code.matches(".stage .mine-card > pre, [aria-labelledby=uv] > pre, pre.first") ? "main copy" : "second copy";
+    button.textContent = code.dataset["copy"] ?? (button.classList.contains("main") ? say("Copy command") : say("Copy"));
     const row = document.createElement("div");
     row.className = "copyrow";
     breakAddresses(code);
@@ -172,8 +172,9 @@ export function followCopyButtons(): void {
 
 async function copied(code: HTMLElement, button: HTMLElement): Promise<void> {
   const works = await write(code);
+  const name = button.dataset["name"] ??= button.textContent;
   button.textContent = works ? say("Copied") : say("Select and copy it yourself");
-  setTimeout(() => (button.textContent = say("Copy")), 2000);
+  setTimeout(() => (button.textContent = name), 2000);
 }
 
 async function write(code: HTMLElement): Promise<boolean> {

@@ -154,7 +154,8 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "site": site_of(request),
         **home_facts(request, run, own, picture.samples),
         **trial_facts(run, picture.release),
-        "install": install_lines(request),
+        "install": (install := install_lines(request)),
+        "is_new": install is not None and not request.user.is_authenticated,
         "is_near": is_near(request),
         "needs": needs_words(run.parsed_recipe),
         "room": room_words(run, seen.peers),
@@ -170,7 +171,7 @@ def stage_facts(picture: RunPicture, live: Picture) -> dict[str, Any]:
     """
     stage, release = live["stage"], picture.release
     return {
-        "hero": whole_run(picture, live) if stage in ("waiting", "finished") else "",
+        "hero": whole_run(picture, live) if stage in ("waiting", "finished") or not live["step"] else "",
         "best": _best_line(release, picture.written) if release and stage == "finished" else None,
         "failed": release.fault if release and stage == "failed" else "",
     }
@@ -189,8 +190,11 @@ def whole_run(picture: RunPicture, live: Picture) -> str:
     given = [(line["tint"], line["samples"]) for line in live["leaderboard"]]
     rest = picture.samples - sum(samples for _, samples in given)
     points = [(point.step, point.loss) for point in picture.points if math.isfinite(point.loss)]
+    state = "waiting" if live["stage"] == "paused" else live["stage"]
+    parts, ready = [*given, ("rest", max(0, rest))], [chip["tint"] for chip in live["chips"]]
+    can_join = live["is_joinable"]
     return strokes.hero(
-        points, live["target_steps"], [*given, ("rest", max(0, rest))], live["summary"], state=live["stage"]
+        points, live["target_steps"], parts, live["summary"], state=state, ready=ready, can_join=can_join
     )
 
 

@@ -273,8 +273,7 @@ class TestRunPage:
     def test_a_draft_says_what_it_waits_for(self, client: Client, organizer: Person) -> None:
         run = draft(organizer)
         text = page(client.get(f"/runs/{run.slug}/"))
-        assert "ready to publish" in text
-        assert "The curve will start with the first step" in text
+        assert "nobody can join until Amina publishes it" in text
         assert "Join in" not in text
         assert "refresh" not in text
 
@@ -322,7 +321,7 @@ class TestRunPage:
         for reader, may in ((run.organizer, True), (laptop.machine.person, False)):
             text = page(as_(reader).get(f"/runs/{run.slug}/"))
             assert "Run <code>make setup</code> &lt;now&gt;." in text
-            assert "The 1 step and everyone's credit." in text
+            assert "The 1 step and everyone's credit are kept." in text
             assert ("ask the operator of this site" in text) is may
 
     def test_a_run_that_finishes_says_what_comes_next(self, run: Run, laptop: Owned) -> None:
@@ -338,10 +337,10 @@ class TestRunPage:
         committed(run, (laptop.machine, 4))
         monkeypatch.setattr(strokes, "hero", None)  # nothing draws what the page does not show
         Run.objects.filter(pk=run.pk).update(state="paused", announcement="We go on at nine.")
-        resume = '<button class="main" name="action" value="resume">Resume</button>'
+        resume = '<button class="main" name="action" value="resume">Resume the run</button>'
         for reader, may in ((run.organizer, True), (laptop.machine.person, False)):
             text = page(as_(reader).get(f"/runs/{run.slug}/"))
-            assert '<blockquote class="said" dir="auto">We go on at nine.</blockquote>' in text
+            assert '<p class="words" dir="auto">We go on at nine.</p>' in text
             assert "hero-curve" not in text
             assert text.count('id="part-loss"') == 1, "the loss is drawn once"
             assert text.index('id="part-loss"') < text.index('id="part-result"'), "on the stage"
@@ -365,7 +364,7 @@ class TestRunPage:
         assert "1 person on 1 machine is working on step 3." in text
         assert '<eased-number class="big figure" digits="2" value="6.8750">6.88</eased-number>' in text
         assert "Training loss fell from 7.25 to 6.50 nats per token." in text
-        assert "unigram 6.10" in text
+        assert "guessing by frequency 6.10" in text
         assert 'Teo <span class="now">● now</span>' in text
         assert ">2</eased-number> / 4</span> samples · gathering samples" in text
         assert "Step 2 of 100" in text
