@@ -104,7 +104,7 @@ def _drawing(run: Run, steps: Collection[int]) -> str:
         return ""
     names: list[int | str] = ["rest"] * strokes.BAND
     for step in steps:
-        names[min(strokes.BAND - 1, strokes.BAND * max(0, step - 1) // last)] = 0
+        names[min(strokes.BAND - 1, strokes.BAND * max(0, step - 1) // last)] = "marked"
     return strokes.band(names, points, _("The run so far; its milestones are marked"))
 
 

@@ -189,6 +189,7 @@ def projector(request: HttpRequest, slug: str) -> HttpResponse:
         "picture": seen.run,
         "chart_wide": mark_safe(chart),  # noqa: S308 (only numbers and fixed words)
         "address": address,
+        "address_parts": address.partition("://")[2].rstrip("/").replace("/", "/ ").split(),
         "qr": qr.drawn(address, is_framed=True),
         "refresh_s": REFRESH_S,
     }

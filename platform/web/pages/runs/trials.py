@@ -77,7 +77,8 @@ def trial_page(request: HttpRequest, slug: str, trial_id: str) -> HttpResponse:
 def trial_facts(run: Run, release: Release | None) -> dict[str, Any]:
     """Return the form for a trial, for the run's page. Return an empty dict if visitors may not try the model."""
     is_ready = release is not None and release.state == Release.State.READY
-    return {"trial_form": PromptForm()} if is_ready and trials.is_allowed(run) else {}
+    prompt = next(iter(run.prompt_lines), "")
+    return {"trial_form": PromptForm(initial={"prompt": prompt})} if is_ready and trials.is_allowed(run) else {}
 
 
 def switch_facts(run: Run) -> dict[str, Any]:
