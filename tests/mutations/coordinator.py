@@ -207,7 +207,7 @@ COORDINATOR: tuple[Mutation, ...] = (
     fault(
         "nobody is ever silent", "workers/counts", "record.is_silent, record.proven = True, 0", "pass", "reliability"
     ),
-    fault("quotas are never raised", "workers/batch", "    state.quotas_raised = is_late\n", "", "reliability"),
+    fault("quotas are never raised", "workers/batch", "    state.quotas_raised = is_late\n", "", "workers/batch"),
     fault(
         "a full disk is asked again at once",
         "round/committing",

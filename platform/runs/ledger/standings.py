@@ -217,9 +217,9 @@ def recent(run: Run, names: Collection[str]) -> Recent:
     given = {name: [0] * (newest - oldest + 1) for name in names}
     people = Person.objects.filter(username__in=names)
     recent = run.ledger.filter(person__in=people, step__gt=oldest * stretch, step__lte=last).order_by()
-    # After a rollback or a restore, undone or lost steps may have the numbers of newer ones.
-    if run.head.index != last or run.log.filter(index__lt=0).exists():
+    if run.head.index != last:  # after a rollback, undone steps and new ones may share numbers
         recent = recent.filter(entry__is_undone=False)
+    recent = recent.exclude(entry__in=run.log.filter(index__lt=0))  # and so may lost ones
     parts = recent.annotate(part=(F("step") - 1) / stretch).values_list("person__username", "part")
     for name, part, samples in parts.annotate(given=Sum("samples")):
         given[name][part - oldest] = samples

@@ -50,7 +50,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('index', models.BigIntegerField()),
                 ('step', models.BigIntegerField()),
-                ('kind', models.CharField(choices=[('update', 'Update'), ('rollback', 'Rollback')], default='update', max_length=8)),
+                ('kind', models.CharField(choices=[('update', 'Update'), ('rollback', 'Rollback'), ('lost', 'Lost')], default='update', max_length=8)),
                 ('is_undone', models.BooleanField(default=False)),
                 ('at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('digest', models.CharField(max_length=64)),
