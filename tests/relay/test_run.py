@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from peer_agent.averaging import update_log
 from peer_agent.averaging.codecs import INLINE_BYTES
 from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.network.link import LinkLost
@@ -19,8 +20,9 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import pack_leaves
-from peer_agent.protocol.log.records import RecordHead, SpanEntry
+from peer_agent.protocol.log.records import Entry, RecordHead, SpanEntry, to_lines
 from peer_agent.protocol.wire import Frame, Kind
+from peer_agent.relay import run as relay_run
 from peer_agent.relay.run import _compute
 from tests.agent.scripted_site import (
     OTHER_RELAY,
@@ -87,6 +89,42 @@ async def test_slow_trainer_is_given_averages_after_the_commit(tmp_path: Path) -
     assert run.reduction is None
     assert run.outbox is not None
     await run.close()
+
+
+async def test_lost_branch_is_handed_in_by_pages_while_connected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page counts as given only if the site is still connected afterwards."""
+    monkeypatch.setattr(relay_run, "HAND_IN_S", 0.01)
+    monkeypatch.setattr(update_log, "PAGE", 2)
+    said: list[m.Message] = []
+    run = run_of_a_relay(tmp_path, said)
+    attempt, sendings = plan(offers()), offers()
+    records = [entry_of(record_of(attempt, averaged(attempt, sendings)[0], index=index)) for index in (1, 2, 3)]
+    for index, record in enumerate(records, 1):
+        write(tmp_path, f"{index:08d}-3.json", record)
+    await run.handle(heard(greeting(fence=4, step=0)))
+    run.state.joined = False  # the link is lost while the first page is on its way
+    await settled(run)
+    assert handed_in(said) == [tuple(records[:2])]
+    await run.handle(heard(greeting(fence=4, step=0)))
+    await settled(run)
+    assert handed_in(said) == [tuple(records[:2]), tuple(records[:2]), tuple(records[2:])]
+    await run.handle(heard(greeting(fence=4, step=0)))
+    await settled(run)
+    assert len(handed_in(said)) == 3, "once"
+    await run.close()
+
+
+def write(folder: Path, name: str, record: Entry) -> None:
+    """Write a record of a replaced branch, as the log keeps it."""
+    lost = UpdateLog(folder, SITE_PUBLIC)._at(RUN, "lost")
+    lost.mkdir(parents=True, exist_ok=True)
+    (lost / name).write_bytes(to_lines(record))
+
+
+def handed_in(said: list[m.Message]) -> list[tuple[Entry, ...]]:
+    return [message.records for message in said if isinstance(message, m.Records)]
 
 
 async def test_spans_replanned_to_another_relay_are_given_out_no_more(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ DELIVERIES = 9  # the rate is the median of this many recent deliveries
 FASTEST_S = 1e-3  # minimum seconds counted for a delivery
 # Rounds and minimum seconds after the first, second and any further failure.
 QUARANTINES = ((1, 0.0), (4, 16.0), (16, 64.0))
-LONGEST_QUARANTINE_S = 3600.0
+LONGEST_QUARANTINE_S = 3600.0  # counted from a machine's last failure
 
 
 class Stopwatch(Struct):
@@ -45,25 +45,22 @@ class Stopwatch(Struct):
 class Quarantine(Struct):
     """A circuit breaker: while it is open, the machine takes part in no round. Further failures keep it open longer.
 
-    It is open up to the round `until_round` and until the time `until_s`, but for at most an hour from `since_s`, which
-    is when the machine last failed.
+    It is open up to the round `until_round` and until the time `until_s`.
     """
 
     level: int = 0  # failures, less good work since then
     until_round: int = 0
     until_s: float = 0.0
-    since_s: float = 0.0
 
     def open(self, rounds: int, now: float, *, level: int) -> None:
         """Open the quarantine for as long as this many failures require. `rounds`: the number of the last round."""
         more_rounds, seconds = QUARANTINES[min(level, len(QUARANTINES)) - 1]
         self.until_round = max(self.until_round, rounds + more_rounds)
         self.until_s = max(self.until_s, now + seconds)
-        self.since_s = now
 
     def is_open(self, number: int, now: float) -> bool:
         """Return True if the machine takes no part in the round with this number."""
-        return (number <= self.until_round or now < self.until_s) and now - self.since_s < LONGEST_QUARANTINE_S
+        return number <= self.until_round or now < self.until_s
 
 
 class Failure(StrEnum):
@@ -87,6 +84,7 @@ class Reliability(Struct):
     ask_after_s: float = 0.0  # seconds without a delivery after which to ask for a hello; 0: not yet set
     misses: Quarantine = field(default_factory=Quarantine)  # for late and missing gradients
     refusals: Quarantine = field(default_factory=Quarantine)  # for refused work and failed rounds
+    failed_at: float = 0.0  # time of the last failure
     was_late: bool = False  # in its last round, its gradient was arriving, but too late
     proven: int = 0  # most samples in any of its contributions, less a tenth per contribution since then
     skipped_updates: int = 0  # updates in a row without it, because its link would have slowed the others
@@ -105,11 +103,11 @@ class Reliability(Struct):
         A delivery after a failure is only a claim. If the machine fails again before an update includes its work, the
         quarantine is longer.
         """
+        self.failed_at = now
         match kind:
             case Failure.LATE:
                 self.probation, self.was_late = True, is_coming
                 self.misses.open(rounds, now, level=1)
-                self.refusals.since_s = now
                 return
             case Failure.MISSED:
                 self.probation = True
@@ -121,7 +119,6 @@ class Reliability(Struct):
                 open_.level = max(open_.level, len(QUARANTINES) - 1)
         open_.level, self.proven = open_.level + 1, 0
         open_.open(rounds, now, level=open_.level)
-        self.misses.since_s = self.refusals.since_s = now
 
     def included(self, samples: int) -> None:
         """Record that an update includes `samples` of the machine's samples."""
@@ -130,7 +127,8 @@ class Reliability(Struct):
 
     def in_quarantine(self, number: int, now: float) -> bool:
         """Return True if the machine takes no part in the round with this number, unless quarantines are overridden."""
-        return self.misses.is_open(number, now) or self.refusals.is_open(number, now)
+        is_open = self.misses.is_open(number, now) or self.refusals.is_open(number, now)
+        return is_open and now - self.failed_at < LONGEST_QUARANTINE_S
 
     def unit_s(self, micro_batch: int) -> float:
         """Return how many seconds the machine usually takes per unit, or 0 before its first delivery."""

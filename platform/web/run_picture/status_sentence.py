@@ -92,7 +92,7 @@ def draft_sentence(picture: RunPicture) -> str:
         return _("Draft: the model to adapt is still missing.")
     if picture.dataset.state != Dataset.State.READY:
         return _("Draft: the dataset is being prepared. This takes up to a few minutes.")
-    return _("Draft: nobody can join until %(organizer)s publishes it.") % {"organizer": picture.run.organizer}
+    return _("Draft: volunteers can join once %(organizer)s publishes it.") % {"organizer": picture.run.organizer}
 
 
 def preparing_sentence(picture: RunPicture) -> str:

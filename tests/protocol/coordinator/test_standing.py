@@ -90,7 +90,8 @@ def test_reason_is_given_even_where_none_is_known() -> None:
     stage, _ = two()
     for member in stage.state.members.values():
         member.quota = 0
-        member.reliability.misses = Quarantine(until_round=10**6, since_s=stage.state.now)
+        member.reliability.misses = Quarantine(until_round=10**6)
+        member.reliability.failed_at = stage.state.now
         member.reliability.ask_after_s = 1e9
     stage.state.overridden = False
     assert "ann (laptop)" in still(stage)

@@ -31,7 +31,7 @@ def test_a_trainer_that_nobody_reaches_reduces_nothing() -> None:
 def test_reducers_that_failed_a_round_reduce_only_as_last_resort() -> None:
     stage, _, relays = reducing({}, {})
     first, second = (stage.state.members[relay] for relay in relays)
-    first.reliability.misses = Quarantine(until_round=stage.state.rounds, since_s=stage.state.now)
+    first.reliability = in_quarantine(stage, until_round=stage.state.rounds)
     assert stage.state.reducers() == [second]
     second.reliability = first.reliability
     assert stage.state.reducers() == [first, second]
@@ -41,8 +41,9 @@ def test_reducers_that_failed_a_round_reduce_only_as_last_resort() -> None:
 def test_reducer_that_failed_has_no_part_despite_an_override(overridden: bool, level: int, is_in: bool) -> None:
     """A regression: after a round that all the trainers had missed, an auxiliary got the whole vector to reduce."""
     stage, _, relays = reducing({}, {})
-    first = stage.state.members[relays[0]].reliability
-    first.refusals = Quarantine(level=level, until_round=stage.state.rounds, since_s=stage.state.now)
+    quarantine = Quarantine(level=level, until_round=stage.state.rounds)
+    first = Reliability(refusals=quarantine, failed_at=stage.state.now)
+    stage.state.members[relays[0]].reliability = first
     stage.state.overridden = overridden
     assert (relays[0] in {member.peer for member in stage.state.reducers()}) is is_in
 
@@ -65,7 +66,7 @@ def test_those_who_can_be_dialled_are_named_by_id() -> None:
 
 
 def in_quarantine(stage: Stage, **until: float) -> Reliability:
-    return Reliability(misses=Quarantine(since_s=stage.state.now, **until))  # type: ignore[arg-type]
+    return Reliability(misses=Quarantine(**until), failed_at=stage.state.now)  # type: ignore[arg-type]
 
 
 def test_quarantine_ends_when_its_rounds_are_over() -> None:

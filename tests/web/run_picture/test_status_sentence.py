@@ -46,7 +46,7 @@ def ending(shown: RunPicture) -> RunPicture:
 @pytest.mark.parametrize(
     ("shown", "peers", "words"),
     [
-        (picture("draft"), [], "nobody can join until"),
+        (picture("draft"), [], "volunteers can join once"),
         (picture("draft", dataset="preparing"), [], "the dataset is being prepared"),
         (picture("draft", dataset="failed"), [], "The dataset could not be prepared."),
         (picture("draft", waiting_for="E307: Too short."), [], "could not be published. E307"),

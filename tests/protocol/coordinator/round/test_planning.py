@@ -98,7 +98,8 @@ def test_trainer_that_stalled_or_failed_a_round_has_no_part(is_out: bool) -> Non
     look_at_reach(stage.state)
     assert {span.reducer for span in dealt(stage).spans} == {relay, trainers[0].peer}
     if is_out:
-        listening.reliability.misses = Quarantine(until_round=stage.state.rounds, since_s=stage.state.now)
+        listening.reliability.misses = Quarantine(until_round=stage.state.rounds)
+        listening.reliability.failed_at = stage.state.now
     else:
         stage.round.hung = {trainers[0].peer}
     assert {span.reducer for span in dealt(stage).spans} == {relay}

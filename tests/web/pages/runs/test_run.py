@@ -273,7 +273,7 @@ class TestRunPage:
     def test_a_draft_says_what_it_waits_for(self, client: Client, organizer: Person) -> None:
         run = draft(organizer)
         text = page(client.get(f"/runs/{run.slug}/"))
-        assert "nobody can join until Amina publishes it" in text
+        assert "volunteers can join once Amina publishes it" in text
         assert "Join in" not in text
         assert "refresh" not in text
 
