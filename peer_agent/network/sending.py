@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from peer_agent.network.link import Connection, LinkLost, Refused, way_out
 from peer_agent.network.uplink import UPLINK, Bucket, Stream, Uplink, batch, batches, size_of
-from peer_agent.protocol.deadlines import BATCH_BYTES
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import Message
+from peer_agent.protocol.timing import BATCH_BYTES
 from peer_agent.protocol.wire import Frame
 
 LEAST_AHEAD = 2  # at least this many batches may wait for one reducer's socket ...

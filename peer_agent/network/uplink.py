@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from peer_agent.protocol.deadlines import BATCH_BYTES
 from peer_agent.protocol.messages import Message
+from peer_agent.protocol.timing import BATCH_BYTES
 from peer_agent.protocol.wire import Frame
 
 CREDIT_S = 0.05  # a pause saves up this many seconds' worth of the rate

@@ -10,10 +10,10 @@ from peer_agent.averaging.contributor import Sending
 from peer_agent.network.sending import send_chunks
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.counting import Arrived, arrivals_of, count, departures_of
-from peer_agent.protocol.deadlines import coming_s
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import pack_leaves
 from peer_agent.protocol.log.records import RecordHead
+from peer_agent.protocol.timing import coming_s
 from peer_agent.protocol.trainer.events import Gathered
 from peer_agent.protocol.wire import Frame, Kind
 from peer_agent.site.relay_links import DataLinks

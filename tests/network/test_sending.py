@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from peer_agent.network.link import Connection, LinkLost, Refused
 from peer_agent.network.sending import Outbox, interleave, send_chunks
 from peer_agent.network.uplink import Uplink
-from peer_agent.protocol.deadlines import BATCH_BYTES
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import SpanLeaves
+from peer_agent.protocol.timing import BATCH_BYTES
 from peer_agent.protocol.wire import Frame, Kind
 from tests.network.loopback import PATIENCE_S, dial_relay, frame, how_it_ends, listening, turns
 from tests.protocol.identities import RUN, trainer

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from peer_agent.network.link import own_link, way_out
 from peer_agent.network.sending import Outbox, send_chunks, send_frames
 from peer_agent.network.uplink import CREDIT_S, LEAST_HELD, MOST_HELD, Bucket, Downlink, Stream, Uplink, batch, batches
-from peer_agent.protocol.deadlines import BATCH_BYTES
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.timing import BATCH_BYTES
 from peer_agent.protocol.wire import Frame, Kind
 from tests.network.loopback import frame
 

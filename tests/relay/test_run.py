@@ -13,8 +13,8 @@ from peer_agent.averaging import update_log
 from peer_agent.averaging.codecs import INLINE_BYTES
 from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.network.link import LinkLost
-from peer_agent.protocol import deadlines
 from peer_agent.protocol import messages as m
+from peer_agent.protocol import timing
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import Grid
@@ -219,7 +219,7 @@ async def test_one_that_is_ahead_is_read_no_further_until_others_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Data from a sender that is ahead would only wait, while taking bandwidth from slower senders."""
-    monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
+    monkeypatch.setattr(timing, "BATCH_BYTES", 1)
     grid = Grid(10 * 1024, 1024)
     run = run_of_a_relay(tmp_path, [], clock=time.monotonic)
     sendings = [contributor(seed, 100, grid).offer("fp32") for seed in (1, 2)]

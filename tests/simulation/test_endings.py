@@ -2,9 +2,9 @@
 
 import pytest
 
-from peer_agent.protocol.coordinator.agreement.snapshots import SNAPSHOT_S
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.schedule import float32, learning_rate
+from peer_agent.protocol.timing import LONGEST_S
 from peer_agent.recipes import parse_recipe
 from tests.simulation.checked_world import checked_world, run_to, state, trainers
 
@@ -42,7 +42,7 @@ def test_an_ended_run_waits_for_somebody_who_has_its_model() -> None:
     for trainer in trainers(world):
         trainer.kill()
     world.direct("finishing")
-    world.wait(3 * SNAPSHOT_S)
+    world.wait(3 * LONGEST_S)
     assert not world.tally.finished
     assert state(world).waiting == "the last step is done; the final model is being uploaded or rebuilt from the log"
     trainers(world)[0].start()
@@ -56,9 +56,9 @@ def test_ended_run_without_trainers_is_released_as_it_is() -> None:
     for trainer in trainers(world):
         trainer.kill()
     world.direct("finishing")
-    world.wait(SNAPSHOT_S / 2)
+    world.wait(LONGEST_S / 2)
     assert not world.tally.finished
-    assert world.run(lambda: world.tally.finished, SNAPSHOT_S)
+    assert world.run(lambda: world.tally.finished, LONGEST_S)
     assert 2 <= world.database.snapshot.step <= world.database.step
 
 

@@ -7,8 +7,8 @@ from typing import Literal
 import pytest
 
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.protocol.coordinator.agreement.snapshots import REPLAY_S, SNAPSHOT_S
 from peer_agent.protocol.coordinator.state import Phase
+from peer_agent.protocol.timing import LONGEST_S, USUAL_S
 from peer_agent.simulation.database import Fault
 from peer_agent.simulation.site import Host
 from peer_agent.simulation.world import Setting, World
@@ -107,8 +107,8 @@ def test_site_is_asked_for_the_last_state_without_trainers() -> None:
     gone_at = world.clock.now
     world.wait(150)
     assert 2 <= len(asked.at) <= 4
-    assert asked.at[0] >= gone_at + REPLAY_S
-    assert all(late - early >= SNAPSHOT_S for early, late in pairwise(asked.at))
+    assert asked.at[0] >= gone_at + USUAL_S
+    assert all(late - early >= LONGEST_S for early, late in pairwise(asked.at))
     assert "rebuilt from the log" in state(world).waiting
     world.store_snapshot(world.database.records[-1])
     assert world.run(lambda: world.tally.finished, 10)

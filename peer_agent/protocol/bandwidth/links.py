@@ -16,10 +16,10 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.flows import SHORTEST_S, Capacity, Direction, Flow
 from peer_agent.protocol.bandwidth.learning import learn
 from peer_agent.protocol.codec_sizes import encoded_size
-from peer_agent.protocol.deadlines import coming_s
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Pair
 from peer_agent.protocol.recipe import Codec
+from peer_agent.protocol.timing import coming_s
 from peer_agent.protocol.wire import HEADER
 
 FRAME_BYTES = HEADER.size + 16  # maximum number of bytes in a frame besides the chunk's values

@@ -12,44 +12,44 @@ from msgspec.structs import replace
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.links import observe
 from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.acting import act, awaits_replicas
 from peer_agent.protocol.coordinator.agreement.digests import look_at_votes, take_digest, take_replayed
 from peer_agent.protocol.coordinator.agreement.snapshots import (
     finish,
     look_at_hashes,
-    look_at_keeper,
     take_archived,
     take_hash,
     take_stored,
     take_verified,
 )
-from peer_agent.protocol.coordinator.membership import LOST_S, join, lose, reappoint
+from peer_agent.protocol.coordinator.awaited import of_member, of_round, of_run
+from peer_agent.protocol.coordinator.membership import join, lose, reappoint
 from peer_agent.protocol.coordinator.probing import probe, take_probed
 from peer_agent.protocol.coordinator.reach import look_at_reach, take_reaches
 from peer_agent.protocol.coordinator.recovery import WINDOW_S, look_at_recovery, take_adopted, take_records
-from peer_agent.protocol.coordinator.reports import nudge, take_heartbeat, take_paged, take_report, take_returned
+from peer_agent.protocol.coordinator.reports import take_heartbeat, take_paged, take_report, take_returned
 from peer_agent.protocol.coordinator.rollback import roll_back, take_rolled_back
 from peer_agent.protocol.coordinator.round.choosing import choose_anew, choose_at_cut
-from peer_agent.protocol.coordinator.round.committing import persist_again, take_persisted
+from peer_agent.protocol.coordinator.round.committing import take_persisted
 from peer_agent.protocol.coordinator.round.lateness import take_lateness
 from peer_agent.protocol.coordinator.round.offers import close_offers, cut, may_cut, repeat_cut, take_offer
-from peer_agent.protocol.coordinator.round.planning import plan
+from peer_agent.protocol.coordinator.round.planning import plan, repeat_plan
 from peer_agent.protocol.coordinator.round.reducing import (
     awaits,
-    commit_in_time,
+    look_at_copies,
     replan,
     take_gathered,
     take_have,
+    take_progress,
     take_refusal,
     take_span,
-    without,
 )
+from peer_agent.protocol.coordinator.round.replicas import await_return
 from peer_agent.protocol.coordinator.round.voiding import ask_for_hello, repeat_void
-from peer_agent.protocol.coordinator.round.waiting import await_return
-from peer_agent.protocol.coordinator.round.watching import take_progress, watch
 from peer_agent.protocol.coordinator.standing import explain, standing
 from peer_agent.protocol.coordinator.state import Phase, RunState
-from peer_agent.protocol.coordinator.workers.batch import look_at_quarantines, look_at_quotas
-from peer_agent.protocol.coordinator.workers.counts import recount_all, suspend
+from peer_agent.protocol.coordinator.workers.batch import look_at_quarantines
+from peer_agent.protocol.coordinator.workers.counts import recount_all
 from peer_agent.protocol.coordinator.workers.leasing import deal, top_up, top_up_all
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import encode_recipe
@@ -65,7 +65,7 @@ def advance(state: RunState, event: e.Event, now: float, seed: int) -> list[e.Co
     `now`: monotonic seconds. `seed`: an integer for random choices.
     """
     _tell_time(state, now)
-    return _take(state, event, seed) + _move(state)
+    return _take(state, event, seed) + _move(state, seed)
 
 
 def _tell_time(state: RunState, now: float) -> None:
@@ -174,9 +174,7 @@ def _receive(state: RunState, peer: PeerId, message: m.TO_SITE) -> list[e.Comman
 
 def _lose(state: RunState, peer: PeerId, *, final: bool) -> list[e.Command]:
     member = state.members.get(peer)
-    if member is None:
-        return []
-    return lose(state, member, final=final) + without(state, peer)
+    return lose(state, member, final=final) if member is not None else []
 
 
 def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
@@ -212,12 +210,14 @@ def _mix(state: RunState, weights: tuple[float, ...]) -> list[e.Command]:
     return [e.Note("mixed", f"from now on the sources are mixed {parts}")]
 
 
-def _move(state: RunState) -> list[e.Command]:
+def _move(state: RunState, seed: int) -> list[e.Command]:
     match state.phase:
-        case Phase.ACCUMULATE if may_cut(state) and choose_at_cut(state):
-            return cut(state) + _move(state)
-        case Phase.OFFER:
+        case Phase.ACCUMULATE if may_cut(state) and not awaits_replicas(state) and choose_at_cut(state):
+            return cut(state) + _move(state, seed)
+        case Phase.OFFER if state.round is not None and not state.round.waiting:
             return close_offers(state)
+        case Phase.OFFER:
+            return act(state, of_round(state, state.now), seed)
         case Phase.REDUCE if state.round is not None and not state.round.is_planned:
             return plan(state)
     return []
@@ -231,27 +231,23 @@ def _tick(state: RunState, seed: int) -> list[e.Command]:
     if state.now < state.look_at:
         return []
     state.look_at = state.now + TICK_S / 2
-    commands = look_at_keeper(state, seed) + finish(state) + persist_again(state)
-    commands += look_at_recovery(state) + repeat_cut(state) + repeat_void(state) + commit_in_time(state) + watch(state)
+    commands = act(state, of_run(state, state.now), seed) + finish(state) + look_at_recovery(state)
+    commands += repeat_cut(state) + repeat_void(state) + repeat_plan(state) + look_at_copies(state)
+    commands += act(state, of_round(state, state.now), seed)
     if state.now >= state.sweep_at:
-        commands += _sweep(state)
+        commands += _sweep(state, seed)
     if state.is_dirty:
         state.is_dirty = False
         commands += top_up_all(state)
     return commands + explain(state)
 
 
-def _sweep(state: RunState) -> list[e.Command]:
-    """Visit every member: evict lost members, suspend silent ones, and divide the batch among the rest."""
+def _sweep(state: RunState, seed: int) -> list[e.Command]:
+    """Visit every member, act on what is overdue, and divide the batch among those that can be counted on."""
     state.sweep_at = state.now + SWEEP_S
     commands = reappoint(state)
     for member in list(state.members.values()):
-        if state.now - member.heard_at > LOST_S:
-            text = f"nothing was heard of {member.name} for {LOST_S:.0f} seconds"
-            commands += [e.Note("evicted", text, (member.person,)), *_lose(state, member.peer, final=False)]
-        elif member.trains:
-            commands += suspend(state, member) + nudge(state, member)
-    look_at_quotas(state)
+        commands += act(state, of_member(state, member, state.now), seed)
     look_at_quarantines(state)
     recount_all(state)
     look_at_reach(state)

@@ -102,7 +102,7 @@ def _remember(state: RunState, sealed: Entry) -> None:
         state.sealed, state.loss = sealed, record.loss if record.kind == "update" else None
         error = ERROR[record.codec]
         state.feedback_norm = error / (1 - error) * math.sqrt(sum(span.sum_squares for span in record.spans))
-        state.applying = {entry.peer for entry in record.contributions} if state.recipe.staleness else set()
+        state.replicas.peers = {entry.peer for entry in record.contributions} if state.recipe.staleness else set()
 
 
 def inclusions_of(record: Record) -> dict[AccumulatorId, Inclusion]:

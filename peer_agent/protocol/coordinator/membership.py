@@ -9,7 +9,7 @@ from peer_agent.protocol.coordinator.recovery import awaits_relay, tell_of_loss
 from peer_agent.protocol.coordinator.reliability import Reliability
 from peer_agent.protocol.coordinator.reports import resend
 from peer_agent.protocol.coordinator.round.offers import revoke, revoked
-from peer_agent.protocol.coordinator.round.reducing import withdraw
+from peer_agent.protocol.coordinator.round.reducing import withdraw, without
 from peer_agent.protocol.coordinator.standing import standing
 from peer_agent.protocol.coordinator.state import (
     KEEPING_ROLES,
@@ -20,12 +20,10 @@ from peer_agent.protocol.coordinator.state import (
     RunState,
 )
 from peer_agent.protocol.coordinator.workers.counts import discount, keep_record, look_soon, recount
-from peer_agent.protocol.coordinator.workers.leasing import HELLO_S
 from peer_agent.protocol.coordinator.workers.settlement import depart, end_leases
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
-
-LOST_S = 30.0  # seconds of silence after which a member counts as lost
+from peer_agent.protocol.timing import ROUND_TRIP_S
 
 
 def join(state: RunState, event: Joined) -> list[Command]:
@@ -147,7 +145,7 @@ def _reconcile(state: RunState, member: Member, hello: m.Hello) -> list[Command]
     held = [done.unit for done in hello.done] + list(hello.undone)
     if not state.leases.claim(hello.accumulator, held):
         return commands + revoke(state, member, "its leases had ended")
-    is_fresh = state.now - member.granted_at < HELLO_S  # the hello may have been sent before the lease arrived
+    is_fresh = state.now - member.granted_at < ROUND_TRIP_S  # the hello may have been sent before the lease arrived
     known = set(held).union(member.granted if is_fresh else ())
     end_leases(state, hello.accumulator, state.leases.held.get(hello.accumulator, set()).difference(known))
     member.done = {done.unit: done.base for done in hello.done}
@@ -211,18 +209,22 @@ def _greeting(state: RunState, *, reconciled: bool) -> m.Greeting:
 
 
 def lose(state: RunState, member: Member, *, final: bool) -> list[Command]:
-    """End a member's session. The member's leases last a few more rounds, unless it left the run or was banned."""
+    """End a member's session, and continue the round without it.
+
+    The member's leases last a few more rounds, unless it left the run or was banned.
+    """
     discount(state, member)
     keep_record(state, member)
     del state.members[member.peer]
-    state.applying.discard(member.peer)
+    state.replicas.peers.discard(member.peer)
     look_soon(state)
     commands: list[Command] = []
     if state.listening.pop(member.peer, None) is not None:
         _appoint(state)
         commands.append(Send(state.everyone(), m.Listeners(run=state.run, listeners=state.listeners())))
     if not member.trains:
-        return [*commands, Note("left", f"{_who(member.role, member.person)} is gone", (member.person,))]
+        note = Note("left", f"{_who(member.role, member.person)} is gone", (member.person,))
+        return [*commands, note, *without(state, member.peer)]
     if final:
         end_leases(state, member.accumulator)
         state.holders.pop(member.accumulator, None)
@@ -230,4 +232,5 @@ def lose(state: RunState, member: Member, *, final: bool) -> list[Command]:
         state.departed[member.peer] = Departed(
             member.accumulator, member.peer, state.rounds, member.carried, member.samples_per_token
         )
-    return [*commands, Note("left", f"{member.person} {'left' if final else 'is away'}", (member.person,))]
+    note = Note("left", f"{member.person} {'left' if final else 'is away'}", (member.person,))
+    return [*commands, note, *without(state, member.peer)]

@@ -10,11 +10,7 @@ from statistics import median
 
 from msgspec import Struct, field
 
-DELIVERIES = 9  # the rate is the median of this many recent deliveries
-FASTEST_S = 1e-3  # minimum seconds counted for a delivery
-# Rounds and minimum seconds after the first, second and any further failure.
-QUARANTINES = ((1, 0.0), (4, 16.0), (16, 64.0))
-LONGEST_QUARANTINE_S = 3600.0  # counted from a machine's last failure
+from peer_agent.protocol.timing import DELIVERIES, FASTEST_S, LONGEST_QUARANTINE_S, QUARANTINES
 
 
 class Stopwatch(Struct):
@@ -81,7 +77,7 @@ class Reliability(Struct):
     rate: float = 0.0  # samples per second, from the median of `seconds`; 0 until the first delivery
     is_silent: bool = False  # the machine has delivered nothing for too long
     probation: bool = False  # the machine is not counted on until it delivers a unit
-    ask_after_s: float = 0.0  # seconds without a delivery after which to ask for a hello; 0: not yet set
+    asked: int = 0  # hellos requested since the last delivery
     misses: Quarantine = field(default_factory=Quarantine)  # for late and missing gradients
     refusals: Quarantine = field(default_factory=Quarantine)  # for refused work and failed rounds
     failed_at: float = 0.0  # time of the last failure
@@ -95,7 +91,7 @@ class Reliability(Struct):
             self.seconds = [*self.seconds[1 - DELIVERIES :], max(now - self.unit.since_s, FASTEST_S) / samples]
             self.rate = 1 / median(self.seconds)
         self.unit.reset(now)
-        self.ask_after_s, self.is_silent, self.probation = 0.0, False, False
+        self.asked, self.is_silent, self.probation = 0, False, False
 
     def fail(self, kind: Failure, rounds: int, now: float, *, is_coming: bool = False) -> None:
         """Record a failure, and open a quarantine. `is_coming`: the gradient was still arriving.

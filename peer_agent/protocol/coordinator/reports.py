@@ -3,17 +3,16 @@
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Note, Paged, Resend
 from peer_agent.protocol.coordinator.round.offers import revoke
-from peer_agent.protocol.coordinator.round.voiding import REPEAT_S, ask_for_hello
-from peer_agent.protocol.coordinator.round.waiting import take_replica
+from peer_agent.protocol.coordinator.round.replicas import take_replica
+from peer_agent.protocol.coordinator.round.voiding import ask_for_hello
 from peer_agent.protocol.coordinator.state import Member, Phase, RunState
 from peer_agent.protocol.coordinator.workers.counts import delivered, recount
-from peer_agent.protocol.coordinator.workers.leasing import HELLO_S, top_up
+from peer_agent.protocol.coordinator.workers.leasing import top_up
 from peer_agent.protocol.coordinator.workers.settlement import end_leases, fail_leases
+from peer_agent.protocol.timing import ROUND_TRIP_S
 
 PAGE = 64  # commits per page when resending
-PAGE_AGAIN_S = REPEAT_S  # seconds to wait for a page to be acknowledged
-NUDGE_S = 15.0  # seconds of work without a first delivery before asking the peer for a hello
-LOADING_S = 30.0  # seconds between hello requests to a trainer that is not ready and receives no missed commits
+PAGE_AGAIN_S = ROUND_TRIP_S  # seconds to wait for a page to be acknowledged
 
 
 def take_heartbeat(state: RunState, member: Member, heartbeat: m.Heartbeat) -> list[Command]:
@@ -50,7 +49,7 @@ def take_report(state: RunState, member: Member, report: m.Report) -> list[Comma
     """Process a trainer's progress report. Detect any commits or leases that the trainer did not receive."""
     commands = resend(state, member, report.index)
     if report.accumulator != member.accumulator:
-        return [*commands, *_ask(state, member)]
+        return [*commands, *ask_once(state, member)]
     if state.is_undone(report.index):
         member.step = -1
         recount(state, member)
@@ -95,34 +94,16 @@ def _short(state: RunState, member: Member, report: m.Report) -> list[Command]:
         return []
     if member.short_since is None:
         member.short_since = state.now
-    if state.now - member.short_since < REPEAT_S:
+    if state.now - member.short_since < ROUND_TRIP_S:
         return []
     member.short_since = None
-    return _ask(state, member)
+    return ask_once(state, member)
 
 
-def _ask(state: RunState, member: Member) -> list[Command]:
+def ask_once(state: RunState, member: Member) -> list[Command]:
     """Ask the member for a hello, unless one was requested a moment ago."""
-    is_asked = member.hello_asked_at is not None and state.now - member.hello_asked_at < HELLO_S
+    is_asked = member.hello_asked_at is not None and state.now - member.hello_asked_at < ROUND_TRIP_S
     return [] if is_asked else [ask_for_hello(state, member.peer)]
-
-
-def nudge(state: RunState, member: Member) -> list[Command]:
-    """Ask a trainer that should be working but delivers nothing for a hello, because its lease may have been lost.
-
-    The wait doubles with each request.
-    """
-    if not member.counted[0]:
-        since = max(member.joined_at, member.hello_asked_at or 0.0)
-        is_stuck = not 0 <= member.log_index < state.index and state.now - since >= LOADING_S
-        return _ask(state, member) if is_stuck else []
-    reliability = member.reliability
-    usual = reliability.unit_s(state.recipe.micro_batch)
-    reliability.ask_after_s = reliability.ask_after_s or (max(REPEAT_S, 2 * usual) if usual else NUDGE_S)
-    if reliability.unit.read(state.now) < reliability.ask_after_s:
-        return []
-    reliability.ask_after_s *= 2
-    return _ask(state, member)
 
 
 def take_returned(state: RunState, member: Member, returned: m.UnitsReturned) -> list[Command]:

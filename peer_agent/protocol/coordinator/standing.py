@@ -1,16 +1,15 @@
 """Explain why a run is making no progress, naming the peers that it is waiting for. Updated on clock ticks."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol import reasons
+from peer_agent.protocol.coordinator.awaited import Awaited, of_round
+from peer_agent.protocol.coordinator.decisions import Kind
 from peer_agent.protocol.coordinator.events import Command, Send, Waiting
-from peer_agent.protocol.coordinator.state import KEEPING_ROLES, Member, Phase, Round, RunState
+from peer_agent.protocol.coordinator.state import KEEPING_ROLES, Phase, RunState, name_all
 from peer_agent.protocol.coordinator.workers.counts import is_asked
-from peer_agent.protocol.identifiers import PeerId
-
-STILL_S = 10.0  # seconds without a delivery, offer, average or commit before a reason is shown
-NAMED = 3  # maximum number of machines named in a reason
+from peer_agent.protocol.timing import USUAL_S
 
 
 def standing(state: RunState) -> m.State:
@@ -65,7 +64,7 @@ def _of_the_end(state: RunState) -> str:
     if state.keeper is None:
         return reasons.LAST_STEP
     keeper = state.members.get(state.keeper.peer)
-    still = state.now - max(state.moved_at, state.keeper.asked_at) >= STILL_S
+    still = state.now - max(state.moved_at, state.keeper.asked_at) >= USUAL_S
     return reasons.HANDING_IN.format(name=keeper.name) if still and keeper is not None else ""
 
 
@@ -74,17 +73,17 @@ def _of_the_replay(step: int) -> str:
 
 
 def _still(state: RunState) -> str:
-    """Return the reason to show if the run has made no progress for `STILL_S`."""
-    if state.now - state.moved_at < STILL_S:
+    """Return the reason to show if the run has made no progress for `USUAL_S`."""
+    if state.now - state.moved_at < USUAL_S:
         return ""
     if state.replay is not None:
         return _of_the_replay(state.replay[1])
-    round_ = state.round
+    items = list(of_round(state))
     match state.phase:
-        case Phase.OFFER if round_ is not None:
-            return reasons.GRADIENTS.format(names=_names(state, round_.waiting))
-        case Phase.REDUCE if round_ is not None:
-            return _of_the_reduce(state, round_)
+        case Phase.OFFER:
+            return reasons.GRADIENTS.format(names=_names(state, items, Kind.OFFER))
+        case Phase.REDUCE:
+            return _of_the_reduce(state, items)
         case Phase.COMMIT:
             return reasons.DATABASE
     return _of_the_batch(state)
@@ -101,35 +100,19 @@ def _of_the_batch(state: RunState) -> str:
     return reasons.NOTHING_LEASED.format(names=name_all(resting))
 
 
-def _of_the_reduce(state: RunState, round_: Round) -> str:
-    if round_.plan is None:
+def _of_the_reduce(state: RunState, items: Sequence[Awaited]) -> str:
+    if state.round is None or state.round.plan is None:
         return reasons.NO_RELAY
-    open_at = {span.reducer for span in round_.plan.spans if not span.root and span.span not in round_.done}
-    if not open_at:
+    if not any(item.kind is Kind.SPAN for item in items):
         keeps = any(member.role in KEEPING_ROLES for member in state.listening.values())
         return reasons.RELAY_KEEPS if keeps else reasons.MOST_KEEP
-    short = {
-        round_.slots[slot].peer
-        for reducer in open_at
-        for slot, moved in round_.progress.get(reducer, {}).items()
-        if slot not in round_.dropped
-        if moved.chunks < max((at.chunks for at in round_.progress[reducer].values()), default=0)
-    }
-    names = _names(state, open_at)
-    if not short:
+    names = _names(state, items, Kind.SPAN)
+    if not any(item.kind is Kind.UPLOAD for item in items):
         return reasons.AVERAGES.format(names=names)
-    return reasons.AVERAGES_AND_GRADIENTS.format(names=names, senders=_names(state, short))
+    return reasons.AVERAGES_AND_GRADIENTS.format(names=names, senders=_names(state, items, Kind.UPLOAD))
 
 
-def _names(state: RunState, peers: Iterable[PeerId]) -> str:
-    return name_all([state.members[peer] for peer in sorted(peers) if peer in state.members])
-
-
-def name_all(members: Iterable[Member]) -> str:
-    """Name at most three machines, and count the others."""
-    names = sorted(member.name for member in members)
-    if not names:
-        return "a machine that is gone"
-    if len(names) > NAMED:
-        names = [*names[:NAMED], f"{len(names) - NAMED} more"]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def _names(state: RunState, items: Iterable[Awaited], kind: Kind) -> str:
+    """Name the machines of the items of one kind."""
+    peers = {item.peer for item in items if item.kind is kind and item.peer}
+    return name_all([state.members[peer] for peer in sorted(peers & state.members.keys())])

@@ -1,11 +1,13 @@
 """The coordinator's state. It changes only while `advance` processes an event; `state.now` is the time."""
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from enum import StrEnum
 
 from msgspec import Struct, field
 
 from peer_agent.protocol.bandwidth.links import Links
+from peer_agent.protocol.coordinator.decisions import Kind
 from peer_agent.protocol.coordinator.events import Goal
 from peer_agent.protocol.coordinator.leases import LeaseBook
 from peer_agent.protocol.coordinator.reliability import Reliability
@@ -16,14 +18,15 @@ from peer_agent.protocol.log.records import Entry, Record, Unit
 from peer_agent.protocol.messages import Listener, Offer, Plan, Shard, Slot, Snapshot, SpanDone, Void
 from peer_agent.protocol.plan import Limit, Outline
 from peer_agent.protocol.recipe import Codec, Recipe
+from peer_agent.protocol.timing import ROUNDS_KEPT
 
 DIVERGED = 4  # training has diverged if every trainer returns this many non-finite units at one step
+NAMED = 3  # maximum number of machines named in a text
 NO_ACCUMULATOR = AccumulatorId("")  # the accumulator was revoked, and the peer has not named another
 KEEPING_ROLES = frozenset({Role.RELAY})  # roles trusted by the coordinator when they claim that bytes are on disk
 STAND_INS = 2  # how many trainers are trusted like KEEPING_ROLES if no relay or auxiliary is present
 RECORDS_WALKED = 16  # latest records read to find what an accumulator may still carry
-ARRIVALS_KEPT = 4096  # most offer delays remembered
-ROUNDS_KEPT = 20  # rounds whose durations and latenesses are remembered
+TIMES_KEPT = 4096  # most delays of offers and replicas remembered
 MOST_LISTENERS = 64  # maximum number of listeners besides relays, because every peer keeps a link to each
 
 
@@ -111,11 +114,18 @@ class Departed(Struct):
     samples_per_token: float = 0.0
 
 
-class Moved(Struct):
+class Seen(Struct):
     """The number of a slot's chunks that a reducer has in this attempt, and when that number last changed."""
 
     chunks: int
     at: float
+
+
+class Reduction(Struct):
+    """What a reducer has reported on this attempt, and when it last did."""
+
+    reported_at: float
+    slots: dict[int, Seen] = field(default_factory=dict)
 
 
 class Round(Struct):
@@ -146,9 +156,8 @@ class Round(Struct):
     kept: dict[int, set[PeerId]] = field(default_factory=dict)  # span -> log keepers that reported the same bytes
     gathered: dict[PeerId, bytes] = field(default_factory=dict)  # peers that reported all averages, and their root
     done_at: float | None = None  # when the last span was reported
-    progress: dict[PeerId, dict[int, Moved]] = field(default_factory=dict)  # reducer -> slot
-    reported: dict[PeerId, float] = field(default_factory=dict)  # reducer -> when it last reported on this attempt
-    hung: set[PeerId] = field(default_factory=set)  # reducers that stopped while another could take over
+    reductions: dict[PeerId, Reduction] = field(default_factory=dict)  # by reducer
+    excluded: set[PeerId] = field(default_factory=set)  # reducers that were replaced in this round
     attempts: int = 1
     record: Record | None = None
     persist_at: float | None = None  # when to send the record to the database again
@@ -159,6 +168,14 @@ class Round(Struct):
     def is_planned(self) -> bool:
         """True if the current attempt has a plan. It has none while no member can reduce."""
         return self.plan is not None and self.plan.attempt == self.attempt
+
+    def seen_at(self, reducer: PeerId) -> dict[int, Seen]:
+        """Return what a reducer has reported on each slot."""
+        return self.reductions[reducer].slots if reducer in self.reductions else {}
+
+    def reported_at(self, reducer: PeerId) -> float:
+        """Return when a reducer last reported on this attempt, or when the attempt was planned."""
+        return self.reductions[reducer].reported_at if reducer in self.reductions else self.planned_at
 
 
 class Ballot(Struct):
@@ -178,6 +195,40 @@ class Late(Struct):
 
     place: tuple[int, int, int]  # fence, step, attempt
     by: dict[PeerId, float] = field(default_factory=dict)
+
+
+class Timings(Struct):
+    """How long peers took for what the coordinator waits for, in earlier rounds. Times are in seconds."""
+
+    batches: deque[float] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
+    offers: deque[float] = field(default_factory=lambda: deque(maxlen=TIMES_KEPT))  # from the cut
+    replicas: deque[float] = field(default_factory=lambda: deque(maxlen=TIMES_KEPT))  # from the commit
+    chunks: deque[Late] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))  # as fractions of the plan's time
+    failures: Counter[Kind] = field(default_factory=Counter)  # void rounds since the last update, by what was missing
+
+
+class Replicas(Struct):
+    """The trainers that the next cut waits for, because they have not yet applied the last update (staleness 1)."""
+
+    peers: set[PeerId] = field(default_factory=set)
+    since: float = 0.0  # when the commit was made; 0 for a new host, which waits for these peers to return
+    until: float = 0.0
+
+
+class Voided(Struct):
+    """The last Void message, the peers that may not have received it, and when to send it to them again."""
+
+    message: Void
+    peers: set[PeerId]
+    again_at: float
+
+
+class Override(Struct):
+    """While it is on, quarantines do not count, because the batch would take too long without those machines."""
+
+    is_on: bool = False
+    failures: int = 0  # void rounds with an override since the last update
+    not_before: float = 0.0
 
 
 class Inclusion(Struct, frozen=True):
@@ -251,23 +302,14 @@ class RunState(Struct, kw_only=True):
     rounds: int = 0  # number of the last round
     attempt: int = 0  # number of the last attempt since the last commit
     void_rounds: int = 0
-    late_rounds: int = 0  # consecutive rounds void because offers came too late
-    slow_rounds: int = 0  # consecutive rounds void because nothing moved
     accumulating_since: float = 0.0
     batch_since: float = 0.0  # when the batch began: at the last commit, or at its round's cut with staleness 1
-    accumulated: deque[float] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))  # seconds per batch
-    arrivals: deque[float] = field(default_factory=lambda: deque(maxlen=ARRIVALS_KEPT))  # seconds from cut to offer
-    applying: set[PeerId] = field(default_factory=set)  # expected peers that have not yet applied the last update
-    applying_since: float = 0.0  # when the commit was made; 0 for a new host, which waits for these peers to return
-    applying_until: float = 0.0
-    applied: deque[float] = field(default_factory=lambda: deque(maxlen=ARRIVALS_KEPT))  # seconds from commit to report
+    timings: Timings = field(default_factory=Timings)
+    replicas: Replicas = field(default_factory=Replicas)
     links: Links = field(default_factory=Links)
     outline: Outline | None = None  # the last plan, as shown on pages
-    latenesses: deque[Late] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
     chosen: Chosen | None = None  # None if nothing has been compared yet
-    voided: Void | None = None  # the last Void message; `voided_for`: the peers that may not have received it
-    voided_for: set[PeerId] = field(default_factory=set)
-    voided_again_at: float = 0.0
+    voided: Voided | None = None
     # members
     members: dict[PeerId, Member] = field(default_factory=dict)
     listening: dict[PeerId, Member] = field(default_factory=dict)  # members that other peers can dial
@@ -279,9 +321,7 @@ class RunState(Struct, kw_only=True):
     awake_count: int = 0  # number of trainers that a round can count on
     awake_samples: int = 0  # samples done by trainers that a round can count on
     quotas_raised: bool = False  # because the batch is taking too long
-    overridden: bool = False  # quarantines do not count, because the batch would take too long otherwise
-    overrides: int = 0  # void rounds with overridden quarantines since the last update
-    override_from: float = 0.0
+    override: Override = field(default_factory=Override)
     is_dirty: bool = False  # check all leases and shares at the next tick
     # votes
     recent: dict[str, int] = field(default_factory=dict)  # person -> index of the last entry with their work
@@ -358,9 +398,9 @@ class RunState(Struct, kw_only=True):
         Otherwise, after a round that all trainers missed, one auxiliary would have to average the whole vector.
         """
         able = sorted((p for p in self.listening.values() if self.may_reduce(p)), key=lambda p: p.peer)
-        moving = [p for p in able if self.round is None or p.peer not in self.round.hung] or able
+        moving = [p for p in able if self.round is None or p.peer not in self.round.excluded] or able
         quarantined = (p for p in moving if self.in_quarantine(p.reliability))
-        is_out = {p.peer for p in quarantined if p.reliability.refusals.level or not self.overridden}
+        is_out = {p.peer for p in quarantined if p.reliability.refusals.level or not self.override.is_on}
         return [p for p in moving if p.peer not in is_out] or moving
 
     def can_reduce(self) -> bool:
@@ -389,3 +429,13 @@ class RunState(Struct, kw_only=True):
 def stated(recipe: Recipe) -> Chosen:
     """Return the choice that the recipe states: all contributors, with the recipe's codecs."""
     return Chosen(codecs={}, codec_down=recipe.codec_down)
+
+
+def name_all(members: Iterable[Member]) -> str:
+    """Name at most three machines, and count the others."""
+    names = sorted(member.name for member in members)
+    if not names:
+        return "a machine that is gone"
+    if len(names) > NAMED:
+        names = [*names[:NAMED], f"{len(names) - NAMED} more"]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

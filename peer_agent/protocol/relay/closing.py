@@ -11,10 +11,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from peer_agent.protocol.deadlines import batch_chunks, due_s, planned_s
 from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.messages import PlanHead, PlannedSpan, Slot
 from peer_agent.protocol.plan import QUORUM_PERCENT
+from peer_agent.protocol.timing import batch_chunks, due_s, planned_s
 
 
 class Coverage:

@@ -4,7 +4,6 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.counting import arrivals_of, count
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.credentials import Role
-from peer_agent.protocol.deadlines import batch_chunks
 from peer_agent.protocol.errors import codes
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import LEAF
@@ -12,6 +11,7 @@ from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.closing import Closing, Coverage
 from peer_agent.protocol.relay.opened import OpenPlan, Place
 from peer_agent.protocol.relay.state import Attempt, Phase, Reducer, RelayState, Said, awaited, is_now, named
+from peer_agent.protocol.timing import batch_chunks
 from peer_agent.protocol.wire import Frame, Kind
 
 PROGRESS_S = 1.0

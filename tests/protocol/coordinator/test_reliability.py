@@ -6,7 +6,7 @@ import pytest
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.protocol.coordinator.reliability import QUARANTINES
+from peer_agent.protocol.timing import QUARANTINES
 from tests.protocol.coordinator.scenes import four
 from tests.protocol.coordinator.stage import UNIT, Stage, Trainer
 

@@ -3,9 +3,9 @@
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.leases import GIVE_UP
-from peer_agent.protocol.coordinator.reports import NUDGE_S, PAGE
-from peer_agent.protocol.coordinator.round.voiding import REPEAT_S
+from peer_agent.protocol.coordinator.reports import PAGE
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.timing import ROUND_TRIP_S, UNAVAILABLE
 from tests.protocol.coordinator.scenes import pair
 from tests.protocol.coordinator.stage import RUN, Stage, peer_of, sent
 
@@ -20,7 +20,7 @@ def test_a_lost_commit_is_said_again_to_who_is_behind() -> None:
     stage.commit()
     assert (ann.index, bob.index) == (2, 1)
     assert resends(stage.report(bob)) == [], "it is under way"
-    late = resends(stage.wait(REPEAT_S + 1))
+    late = resends(stage.wait(ROUND_TRIP_S + 1))
     assert late == [e.Resend(bob.peer, 2, 1)]
     stage.lose.clear()
     stage.apply(bob, stage.records[-1])
@@ -36,7 +36,7 @@ def test_peer_far_behind_gets_pages_as_it_acknowledges_them() -> None:
     beat = m.Heartbeat(run=RUN, index=10)
     assert resends(stage.say(ann.peer, beat)) == [], "the page is under way"
     assert resends(stage.say(ann.peer, m.Heartbeat(run=RUN, index=65))) == [e.Resend(ann.peer, 66, PAGE)]
-    stage.now += REPEAT_S
+    stage.now += ROUND_TRIP_S
     stage.say(ann.peer, m.Heartbeat(run=RUN, index=65))
     stage.now += 0.1
     again = resends(stage.say(ann.peer, m.Heartbeat(run=RUN, index=65)))
@@ -70,7 +70,7 @@ def test_commit_sent_before_a_page_is_resent_after_it() -> None:
     stage, *_ = pair()
     relay = peer_of("relay")
     assert acknowledge(stage, 0) == []
-    assert resends(stage.wait(REPEAT_S + 1)) == [e.Resend(relay, 1, 1, whole=True)]
+    assert resends(stage.wait(ROUND_TRIP_S + 1)) == [e.Resend(relay, 1, 1, whole=True)]
     stage.commit()
     stage.handle(e.Paged(relay, 1))
     assert acknowledge(stage, 1) == [e.Resend(relay, 2, 1, whole=True)]
@@ -80,16 +80,16 @@ def test_lost_commit_is_resent_even_when_steps_follow_fast() -> None:
     stage, *_ = pair()
     acknowledge(stage, 0)
     since = stage.now
-    while stage.now < since + 2 * REPEAT_S:
+    while stage.now < since + 2 * ROUND_TRIP_S:
         stage.commit()
     assert stage.state.index == 5
-    assert [(page.first, page.count) for page in resends(stage.said)] == [(1, 2), (1, 4)], "every REPEAT_S"
+    assert [(page.first, page.count) for page in resends(stage.said)] == [(1, 2), (1, 4)], "every ROUND_TRIP_S"
 
 
 def test_who_acknowledges_late_is_said_nothing_twice() -> None:
     stage, *_ = pair()
     since = stage.now
-    while stage.now < since + 4 * REPEAT_S:
+    while stage.now < since + 4 * ROUND_TRIP_S:
         stage.commit()
         assert acknowledge(stage, stage.state.index - 1) == [], "the last one is under way"
 
@@ -170,7 +170,7 @@ def test_idle_peer_is_asked_what_it_holds_ever_more_rarely() -> None:
         if sent(stage.wait(0.25), m.Rehello, ann.peer):
             asked.extend([stage.now - begun])
     assert 2 <= len(asked) <= 5
-    assert asked[0] >= REPEAT_S - 2
+    assert asked[0] >= ROUND_TRIP_S - 2
 
 
 def test_a_newcomer_that_never_heard_of_its_lease_is_asked() -> None:
@@ -180,7 +180,7 @@ def test_a_newcomer_that_never_heard_of_its_lease_is_asked() -> None:
     ann = stage.trainer("ann")
     stage.wait(2)
     assert ann.undone == []
-    assert sent(stage.wait(NUDGE_S + 1), m.Rehello, ann.peer)
+    assert sent(stage.wait(UNAVAILABLE * ROUND_TRIP_S + 1), m.Rehello, ann.peer)
     stage.lose.clear()
     stage.hello(ann)
     stage.wait(1)

@@ -6,8 +6,8 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol import reasons
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.reliability import Quarantine
-from peer_agent.protocol.coordinator.standing import STILL_S, name_all
-from peer_agent.protocol.coordinator.state import Phase
+from peer_agent.protocol.coordinator.state import Phase, name_all
+from peer_agent.protocol.timing import USUAL_S
 from tests.protocol.coordinator.stage import Stage, Trainer
 
 
@@ -19,7 +19,7 @@ def two(**recipe: Any) -> tuple[Stage, list[Trainer]]:
     return stage, trainers
 
 
-def still(stage: Stage, seconds: float = STILL_S) -> str:
+def still(stage: Stage, seconds: float = USUAL_S) -> str:
     """Wait until nothing has happened for this long. Return the reason that the run gives."""
     stage.wait(max(0.0, stage.state.moved_at + seconds + 0.3 - stage.state.now))
     return stage.state.waiting
@@ -27,7 +27,7 @@ def still(stage: Stage, seconds: float = STILL_S) -> str:
 
 def test_somebody_who_computes_nothing_is_named() -> None:
     stage, _ = two()
-    assert still(stage, STILL_S - 1) == ""
+    assert still(stage, USUAL_S - 1) == ""
     assert still(stage) == "waiting for ann (laptop) and bob (tower) to finish computing"
     assert any(isinstance(command, e.Waiting) for command in stage.said)
 
@@ -56,7 +56,7 @@ def test_somebody_who_loads_is_named() -> None:
 
 def test_somebody_who_does_not_offer_is_named() -> None:
     stage, (ann, _) = two()
-    stage.state.arrivals.extend([30.0] * 50)
+    stage.state.timings.offers.extend([30.0] * 50)
     stage.accumulate()
     stage.offer(ann)
     assert still(stage) == "waiting for the gradients of bob (tower)"
@@ -82,7 +82,7 @@ def test_the_database_is_named() -> None:
 def test_who_is_to_hand_in_the_model_is_named() -> None:
     stage, trainers = two(steps=2)
     stage.commit()
-    text = still(stage, STILL_S + 1)
+    text = still(stage, USUAL_S + 1)
     assert text in {f"waiting for {trainer.person} ({trainer.name}) to upload the model" for trainer in trainers}
 
 
@@ -92,8 +92,8 @@ def test_reason_is_given_even_where_none_is_known() -> None:
         member.quota = 0
         member.reliability.misses = Quarantine(until_round=10**6)
         member.reliability.failed_at = stage.state.now
-        member.reliability.ask_after_s = 1e9
-    stage.state.overridden = False
+        member.reliability.asked = 1000
+    stage.state.override.is_on = False
     assert "ann (laptop)" in still(stage)
 
 

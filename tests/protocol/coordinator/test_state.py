@@ -44,15 +44,15 @@ def test_reducer_that_failed_has_no_part_despite_an_override(overridden: bool, l
     quarantine = Quarantine(level=level, until_round=stage.state.rounds)
     first = Reliability(refusals=quarantine, failed_at=stage.state.now)
     stage.state.members[relays[0]].reliability = first
-    stage.state.overridden = overridden
+    stage.state.override.is_on = overridden
     assert (relays[0] in {member.peer for member in stage.state.reducers()}) is is_in
 
 
 def test_stalled_reducers_reduce_only_where_there_is_no_other() -> None:
     stage, _, relays = reducing({}, {})
-    stage.round.hung = {relays[0]}
+    stage.round.excluded = {relays[0]}
     assert [member.peer for member in stage.state.reducers()] == [relays[1]]
-    stage.round.hung = set(relays)
+    stage.round.excluded = set(relays)
     assert [member.peer for member in stage.state.reducers()] == relays
 
 

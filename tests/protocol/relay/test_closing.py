@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from peer_agent.protocol import deadlines
-from peer_agent.protocol.deadlines import LEAST_S
+from peer_agent.protocol import timing
 from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.messages import Weight
 from peer_agent.protocol.relay.closing import Closing, Coverage
+from peer_agent.protocol.timing import LEAST_S
 from tests.protocol.relay.stage import TOKENS, plan_of
 
 PLAN = plan_of().plan
@@ -18,7 +18,7 @@ IN_TIME = plan_of(duration_s=40.0, sigma=0.1).plan  # one chunk every ten second
 
 @pytest.fixture(autouse=True)
 def chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
+    monkeypatch.setattr(timing, "BATCH_BYTES", 1)
 
 
 def coverage() -> Coverage:
@@ -217,7 +217,7 @@ def _enough_at(came: dict[tuple[int, int], float], chunk: int) -> float:
 
 def test_a_chunk_is_waited_for_until_its_batch_was_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reducer with few chunks receives them all in one batch, later than each chunk's planned time."""
-    monkeypatch.setattr(deadlines, "BATCH_BYTES", 128 * 1024)
+    monkeypatch.setattr(timing, "BATCH_BYTES", 128 * 1024)
     here = Coverage(IN_TIME.slots, IN_TIME.spans)
     for slot in (0, 2):
         here.add(slot, 0, 5.0)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from peer_agent.protocol import deadlines
 from peer_agent.protocol import messages as m
+from peer_agent.protocol import timing
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.log.merkle import LEAF
 from peer_agent.protocol.log.records import Included
@@ -32,7 +32,7 @@ LEAVES = bytes(4 * LEAF.size)
 
 @pytest.fixture(autouse=True)
 def chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
+    monkeypatch.setattr(timing, "BATCH_BYTES", 1)
 
 
 def opened(plan: Any = PLAN) -> Stage:

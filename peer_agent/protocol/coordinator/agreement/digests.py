@@ -15,7 +15,6 @@ from peer_agent.protocol.coordinator.workers.counts import recount
 from peer_agent.protocol.identifiers import PeerId
 
 DIGESTS_KEPT = 16
-SPLIT_S = 30.0  # seconds without a majority before the site replays the log
 REPLAY_AGAIN_S = 600.0  # seconds before asking the site for another replay
 
 
@@ -67,13 +66,12 @@ def has_majority(state: RunState, ballot: Ballot, value: str) -> bool:
     return 2 * ballot.counts.get(value, 0) > voting
 
 
-def is_split(state: RunState, ballot: Ballot) -> bool:
-    """Return True if a ballot has had several values and no majority for `SPLIT_S`. Called on clock ticks."""
+def look_at_split(ballot: Ballot, now: float) -> None:
+    """Record since when a ballot has had several values and no majority. Called on clock ticks."""
     if ballot.value or len(ballot.machines) < 2:
         ballot.split_since = None
     elif ballot.split_since is None:
-        ballot.split_since = state.now
-    return ballot.split_since is not None and state.now - ballot.split_since >= SPLIT_S
+        ballot.split_since = now
 
 
 def may_vote(state: RunState, person: str) -> bool:
@@ -126,10 +124,7 @@ def _reload(state: RunState, peer: PeerId, step: int) -> list[Command]:
 
 
 def look_at_votes(state: RunState) -> list[Command]:
-    """Decide each step whose ballot has gained a majority because voters left.
-
-    If replicas still disagree on a step after `SPLIT_S`, ask the site to replay the log.
-    """
+    """Decide each step whose ballot has gained a majority because voters left. Called on clock ticks."""
     call_voters(state)
     for old in [step for step in state.digests if step <= state.step - DIGESTS_KEPT]:
         if state.replay is None or state.replay[1] != old:
@@ -138,17 +133,18 @@ def look_at_votes(state: RunState) -> list[Command]:
     for step, ballot in sorted(state.digests.items()):
         leading = "" if ballot.value else next((v for v in sorted(ballot.counts) if has_majority(state, ballot, v)), "")
         commands += _decide(state, step, leading) if leading else []
-    return commands + _ask_the_log(state)
+    is_split = bool(_split_steps(state))
+    state.split_since = None if not is_split else state.now if state.split_since is None else state.split_since
+    return commands
 
 
-def _ask_the_log(state: RunState) -> list[Command]:
-    split = [step for step, ballot in state.digests.items() if not ballot.value and len(ballot.machines) > 1]
-    state.split_since = None if not split else state.now if state.split_since is None else state.split_since
-    if state.split_since is None or state.now - state.split_since < SPLIT_S:
-        return []
-    if state.replay is not None and state.now - state.replay[2] < REPLAY_AGAIN_S:
-        return []
-    step = max(split)
+def _split_steps(state: RunState) -> list[int]:
+    return [step for step, ballot in state.digests.items() if not ballot.value and len(ballot.machines) > 1]
+
+
+def replay_for_digest(state: RunState) -> list[Command]:
+    """Ask the site to replay the log up to the latest step on which replicas disagree."""
+    step = max(_split_steps(state), default=state.step)
     state.replay = state.index - (state.step - step), step, state.now
     text = reasons.REPLAYED.format(step=step)
     return [Replay(state.replay[0], step), Note("replay", text)]

@@ -1,7 +1,7 @@
 """Snapshots: which trainer uploads the state, which hash an upload must have, and when the run is finished."""
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.coordinator.agreement.digests import cast, has_majority, is_split, may_vote
+from peer_agent.protocol.coordinator.agreement.digests import cast, has_majority, look_at_split, may_vote
 from peer_agent.protocol.coordinator.events import (
     Admitted,
     Archived,
@@ -18,9 +18,7 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import read_record
 from peer_agent.protocol.messages import Snapshot
 from peer_agent.protocol.sealed import SealedCommit
-
-SNAPSHOT_S = 60.0  # seconds that a keeper (the trainer elected to upload its state) has for the upload
-REPLAY_S = 10.0  # seconds to wait for a trainer able to upload the last state before asking the site to rebuild it
+from peer_agent.protocol.timing import LONGEST_S, USUAL_S
 
 
 def is_due(state: RunState) -> bool:
@@ -67,31 +65,30 @@ def _admit(state: RunState, value: str) -> list[Command]:
 
 
 def look_at_hashes(state: RunState) -> list[Command]:
-    """Admit a hash that gained a majority because voters left. Ask the site for a replay if the vote stays split."""
+    """Admit a hash that gained a majority because voters left. Called on clock ticks."""
     if state.hashes is None or state.admitted >= state.hashes[0]:
         return []
-    index, step, ballot = state.hashes
+    ballot = state.hashes[2]
     value = next((value for value in sorted(ballot.counts) if has_majority(state, ballot, value)), None)
     if value is not None:
         return _admit(state, value)
-    if not is_split(state, ballot):
-        return []
+    look_at_split(ballot, state.now)
+    return []
+
+
+def replay_for_hash(state: RunState) -> list[Command]:
+    """Ask the site for a replay, because the vote on the hash of the state to upload stays split."""
+    assert state.hashes is not None
+    index, step, ballot = state.hashes
     ballot.split_since = state.now  # ask again after the same time if the replay is not done by then
     return [Replay(index, step), Note("replay", f"copies of the model differ at step {step}; the site makes its own")]
 
 
-def look_at_keeper(state: RunState, seed: int) -> list[Command]:
-    """Replace the trainer elected to upload the state if it has left or is too slow.
+def elect_again(state: RunState, seed: int) -> list[Command]:
+    """Replace the trainer elected to upload the state.
 
     The next commit elects another trainer. At the last step, elect one now, because no commit follows.
     """
-    keeper = state.keeper
-    if keeper is None:
-        missing = state.done and state.snapshot.step < state.step and not state.finished
-    else:
-        missing = keeper.peer not in state.members or state.now - keeper.asked_at > SNAPSHOT_S
-    if not missing:
-        return []
     state.keeper, state.snapshot_due = None, True
     if not state.done or state.sealed is None:
         return []
@@ -124,12 +121,12 @@ def _ask_again(state: RunState, keeper: PeerId) -> list[Command]:
 
 
 def _replay(state: RunState) -> list[Command]:
-    """Ask the site to rebuild the last state after `REPLAY_S`, and then every `SNAPSHOT_S` until it is stored."""
+    """Ask the site to rebuild the last state after `USUAL_S`, and then every `LONGEST_S` until it is stored."""
     if state.replay_at is None:
-        state.replay_at = state.now + REPLAY_S
+        state.replay_at = state.now + USUAL_S
     if state.now < state.replay_at:
         return []
-    state.replay_at = state.now + SNAPSHOT_S
+    state.replay_at = state.now + LONGEST_S
     return [Replay(state.index, state.step)]
 
 
@@ -195,5 +192,5 @@ def _has_model(state: RunState) -> bool:
     """Return True if the final model is stored. If a run ends early without trainers, its latest snapshot is final."""
     if state.snapshot.step == state.step:
         return True
-    is_waited_for = any(p.trains for p in state.members.values()) or state.now - state.ending_since < SNAPSHOT_S
+    is_waited_for = any(p.trains for p in state.members.values()) or state.now - state.ending_since < LONGEST_S
     return state.goal == "finishing" and not is_waited_for and state.snapshot.step > 0

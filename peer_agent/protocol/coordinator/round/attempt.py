@@ -37,8 +37,8 @@ def has_delivered(round_: Round, slot: int) -> bool:
     if round_.plan is None:
         return False
     expected = chunks_of(round_)
-    got = {peer: round_.progress.get(peer, {}).get(slot) for peer in open_at(round_)}
-    return all(moved is not None and moved.chunks >= expected[peer] for peer, moved in got.items())
+    got = {peer: round_.seen_at(peer).get(slot) for peer in open_at(round_)}
+    return all(seen is not None and seen.chunks >= expected[peer] for peer, seen in got.items())
 
 
 def has_quorum_without(state: RunState, round_: Round, slots: Collection[int]) -> bool:

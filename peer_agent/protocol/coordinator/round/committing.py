@@ -9,8 +9,8 @@ from peer_agent.protocol.coordinator.round.attempt import norm_limit
 from peer_agent.protocol.coordinator.round.choosing import settle_choice
 from peer_agent.protocol.coordinator.round.outlining import end_outline
 from peer_agent.protocol.coordinator.round.recording import record_of
+from peer_agent.protocol.coordinator.round.replicas import await_replicas
 from peer_agent.protocol.coordinator.round.voiding import void
-from peer_agent.protocol.coordinator.round.waiting import await_replicas
 from peer_agent.protocol.coordinator.state import Phase, RunState
 from peer_agent.protocol.coordinator.workers.counts import look_soon, recount_all
 from peer_agent.protocol.coordinator.workers.settlement import close_round, grace, settle_leases
@@ -51,12 +51,10 @@ def take_persisted(state: RunState, event: e.Persisted, seed: int) -> list[e.Com
 
 
 def persist_again(state: RunState) -> list[e.Command]:
-    """Send the record to the database again once the pause after a failed write is over."""
+    """Send the record to the database again after a failed write."""
     round_ = state.round
-    if state.phase is not Phase.COMMIT or round_ is None or round_.persist_at is None or round_.record is None:
-        return []
-    if state.now < round_.persist_at:
-        return []
+    assert round_ is not None
+    assert round_.record is not None
     round_.persist_at = None
     enter(state, Why.UNWRITTEN)
     return [e.Persist(round_.record, state.now - state.accumulating_since, round_.attempts)]
@@ -76,10 +74,12 @@ def _committed(state: RunState, event: e.Persisted, seed: int) -> list[e.Command
     settle_choice(state, round_)
     state.index, state.step = record.index, record.step
     state.digest = digest_of(event.sealed)
-    state.sealed, state.late_rounds, state.slow_rounds, state.overrides = event.sealed, 0, 0, 0
+    state.sealed, state.override.failures = event.sealed, 0
+    state.timings.failures.clear()
     state.loss = record.loss
     enter(state, Why.WRITTEN)
-    state.accumulated.append(round_.cut_at - state.batch_since)  # void rounds do not count: their work was only claimed
+    # void rounds do not count: their work was only claimed
+    state.timings.batches.append(round_.cut_at - state.batch_since)
     state.batch_since = round_.cut_at if state.recipe.staleness else state.now
     await_replicas(state, round_)
     state.round, state.attempt, state.accumulating_since = None, 0, state.now

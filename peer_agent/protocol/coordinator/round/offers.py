@@ -4,15 +4,16 @@ import math
 from collections.abc import Iterable, Sequence
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.decisions import Kind
 from peer_agent.protocol.coordinator.events import Command, Note, Send
 from peer_agent.protocol.coordinator.phases import Why, enter
 from peer_agent.protocol.coordinator.reliability import Failure
 from peer_agent.protocol.coordinator.round.attempt import norm_limit
 from peer_agent.protocol.coordinator.round.choosing import contributed, may_offer
 from peer_agent.protocol.coordinator.round.planning import patience_s, plan
+from peer_agent.protocol.coordinator.round.replicas import leave_behind
 from peer_agent.protocol.coordinator.round.screening import doubt_losses, slots_of
 from peer_agent.protocol.coordinator.round.voiding import is_current, void
-from peer_agent.protocol.coordinator.round.waiting import awaits_replicas, leave_behind, usual_wait_s
 from peer_agent.protocol.coordinator.state import NO_ACCUMULATOR, Chosen, Member, Phase, Round, RunState, stated
 from peer_agent.protocol.coordinator.workers.batch import usual_s
 from peer_agent.protocol.coordinator.workers.counts import blame, is_asked, recount, recount_all
@@ -22,15 +23,15 @@ from peer_agent.protocol.identifiers import AccumulatorId, PeerId
 from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.plan import QUORUM_PERCENT
 from peer_agent.protocol.recipe import Codec
-
-LATE_ROUNDS = 5  # void rounds for lack of offers double the wait at most this many times, to give slow machines time
+from peer_agent.protocol.timing import LEAST_SIGMA, REPORT_S, usual_wait_s
 
 
 def may_cut(state: RunState) -> bool:
-    """Return True if a round may begin: working machines have the target batch, and nothing else prevents it."""
+    """Return True if a round may begin: working machines have the target batch, and nothing else prevents it.
+
+    `acting` asks in addition whether the round has to wait for replicas.
+    """
     if state.phase is not Phase.ACCUMULATE or contributed(state) < state.recipe.target_batch:
-        return False
-    if awaits_replicas(state):
         return False
     if state.rolling is not None or state.is_recovering:
         return False
@@ -109,8 +110,9 @@ def _cut_of(state: RunState, round_: Round, codec: Codec) -> m.Cut:
 
 def offer_s(state: RunState) -> float:
     """Return how many seconds to wait for offers, based on earlier delays. A missing offer counts as the whole wait."""
-    wait_s = usual_wait_s(state.arrivals, max(1.0, 0.15 * usual_s(state)))
-    return wait_s * 2.0 ** min(state.late_rounds, LATE_ROUNDS)
+    timings = state.timings
+    least_s = max(REPORT_S, LEAST_SIGMA * usual_s(state))
+    return usual_wait_s(timings.offers, least_s, failures=timings.failures[Kind.OFFER])
 
 
 def take_offer(state: RunState, member: Member, offer: m.Offer) -> list[Command]:
@@ -131,7 +133,7 @@ def take_offer(state: RunState, member: Member, offer: m.Offer) -> list[Command]
         return [Send((member.peer,), notice), *revoke(state, member, fault.text)]
     round_.offers[member.peer] = offer
     round_.waiting.discard(member.peer)
-    state.arrivals.append(state.now - round_.cut_at)
+    state.timings.offers.append(state.now - round_.cut_at)
     state.moved_at = state.now
     return []
 
@@ -177,25 +179,40 @@ def repeat_cut(state: RunState) -> list[Command]:
 
 
 def close_offers(state: RunState) -> list[Command]:
-    """Plan the round once all peers have answered or the deadline has passed. Void it if too little was offered."""
+    """Plan the round if enough was offered, or else void it. Later offers do not count."""
+    assert state.round is not None
+    return plan_offers(state) if has_enough(state, state.round) else void_offers(state)
+
+
+def void_offers(state: RunState) -> list[Command]:
+    """End the round, because too little was offered."""
     round_ = state.round
     assert round_ is not None
-    if state.now < round_.deadline and round_.waiting:
-        return []
-    for peer in sorted(round_.waiting.intersection(state.members)):
-        blame(state, state.members[peer].reliability, Failure.MISSED)
+    state.timings.failures[Kind.OFFER] += bool(round_.waiting)
+    for peer in sorted(round_.held.keys() & state.members.keys() - round_.waiting):
+        offer, member = round_.offers.get(peer), state.members[peer]
+        offered = sum(done.unit.samples for done in offer.units) if offer is not None else 0
+        if offered < round_.held[peer] and member.accumulator:
+            blame(state, member.reliability, Failure.MISSED)  # it offered less than it had reported at the cut
+    return void(state, Why.TOO_LITTLE, "too few machines answered in time")
+
+
+def plan_offers(state: RunState) -> list[Command]:
+    """Plan the round with the offers so far."""
+    round_ = state.round
+    assert round_ is not None
     returned = _return_of_slow(state, round_)
-    offers = [offer for offer in round_.offers.values() if offer.loss_tokens]
-    if not offers or not _is_enough(state, offers):
-        state.late_rounds += bool(round_.waiting)
-        _miss_less(state, round_)
-        return returned + void(state, Why.TOO_LITTLE, "too few machines answered in time")
-    state.arrivals.extend([round_.deadline - round_.cut_at] * len(round_.waiting))  # a lower bound
+    state.timings.offers.extend([round_.deadline - round_.cut_at] * len(round_.waiting))  # a lower bound
     round_.slots = slots_of(state, round_)
     round_.norm = norm_limit(round_, [Included(0, state.grid.chunks, tuple(range(len(round_.slots))))])
     enter(state, Why.OFFERED)
     state.moved_at, round_.deadline = state.now, state.now + patience_s(state)
     return returned + doubt_losses(state, round_) + plan(state)
+
+
+def has_enough(state: RunState, round_: Round) -> bool:
+    """Return True if the offers so far amount to a quorum of the batch."""
+    return _is_enough(state, [offer for offer in round_.offers.values() if offer.loss_tokens])
 
 
 def _is_enough(state: RunState, offers: Iterable[m.Offer]) -> bool:
@@ -222,15 +239,6 @@ def _return_of_slow(state: RunState, round_: Round) -> list[Command]:
             member.reliability.was_late = False
             commands += revoke(state, member, "it was too slow before, and holds more than the others can do without")
     return commands
-
-
-def _miss_less(state: RunState, round_: Round) -> None:
-    """Quarantine peers that offered less work than they had reported at the cut."""
-    for peer in sorted(round_.held.keys() & state.members.keys() - round_.waiting):
-        offer, member = round_.offers.get(peer), state.members[peer]
-        offered = sum(done.unit.samples for done in offer.units) if offer is not None else 0
-        if offered < round_.held[peer] and member.accumulator:
-            blame(state, member.reliability, Failure.MISSED)
 
 
 def revoke(state: RunState, member: Member, reason: str) -> list[Command]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import ERROR
+from peer_agent.protocol.coordinator.decisions import Action, Fact, Kind, decide
 from peer_agent.protocol.coordinator.events import Command, Note
 from peer_agent.protocol.coordinator.phases import Why, enter
 from peer_agent.protocol.coordinator.reliability import Failure
@@ -14,6 +15,7 @@ from peer_agent.protocol.coordinator.round.attempt import (
     has_quorum,
     has_quorum_without,
     norm_limit,
+    open_at,
     open_round,
 )
 from peer_agent.protocol.coordinator.round.committing import commit
@@ -21,16 +23,41 @@ from peer_agent.protocol.coordinator.round.lateness import left_behind, left_out
 from peer_agent.protocol.coordinator.round.offers import revoke
 from peer_agent.protocol.coordinator.round.planning import drop_message, holders_of, kept_spans, patience_s, plan
 from peer_agent.protocol.coordinator.round.voiding import void
-from peer_agent.protocol.coordinator.standing import name_all
-from peer_agent.protocol.coordinator.state import KEEPING_ROLES, Member, Phase, Round, RunState
+from peer_agent.protocol.coordinator.state import (
+    KEEPING_ROLES,
+    Member,
+    Phase,
+    Reduction,
+    Round,
+    RunState,
+    Seen,
+    name_all,
+)
 from peer_agent.protocol.coordinator.workers.counts import blame
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import SUM_TOLERANCE, Leaf, root_of
+from peer_agent.protocol.timing import REPORT_S
 
 LOOKS = 64  # check for a second copy after each of this many reports, then this many more times, evenly spaced
-COMING_S = 2.0  # a gradient that grew this many seconds ago is still arriving (reports come every second)
 ROUNDING = 1.01  # allowance for float32 sums over up to 2^16 slots
-SECOND_COPY_S = 5.0  # seconds to wait for a second copy once the last span is on a disk
+
+
+def take_progress(state: RunState, member: Member, progress: m.Progress) -> list[Command]:
+    """Record when a reducer last received a new chunk of each slot."""
+    round_ = open_round(state, progress)
+    expected = chunks_of(round_).get(member.peer) if round_ is not None else None
+    if round_ is None or expected is None:
+        return []
+    reduction = round_.reductions.setdefault(member.peer, Reduction(state.now))
+    reduction.reported_at, slots = state.now, reduction.slots
+    for slot, said in progress.received:
+        chunks, before = min(said, expected), slots.get(slot)
+        if before is None and slot < len(round_.slots):
+            slots[slot] = before = Seen(0, round_.planned_at if chunks else state.now)
+        if before is not None and chunks > before.chunks:
+            before.chunks, before.at = chunks, state.now
+            move_on(state, round_)
+    return []
 
 
 def take_span(state: RunState, member: Member, done: m.SpanDone) -> list[Command]:
@@ -42,7 +69,7 @@ def take_span(state: RunState, member: Member, done: m.SpanDone) -> list[Command
     planned = _planned(round_, done.span)
     if round_ is None or planned is None or planned.reducer != member.peer or planned.root:
         return []
-    round_.reported[member.peer] = state.now
+    round_.reductions.setdefault(member.peer, Reduction(state.now)).reported_at = state.now
     if done.span in round_.done:
         return []
     if not _is_sound(round_, planned, done):
@@ -103,16 +130,32 @@ def _commit_when_held(state: RunState, round_: Round) -> list[Command]:
 
 
 def _has_second_copy(state: RunState, round_: Round, keepers: Mapping[m.PlannedSpan, set[PeerId]]) -> bool:
-    """Return True if every span has a second copy (rule 5), or is at a relay and can get no second copy in time."""
-    assert round_.done_at is not None
+    """Return True if every span has a second copy (rule 5), or is at a relay and no trainer could send another copy."""
     gatherers = _gatherers(round_).intersection(state.members)
     if _rely_on_members(state, keepers):
         return _is_with_most(state, round_, gatherers)
     here = {span: (peers | {span.reducer}).intersection(state.members) for span, peers in keepers.items()}
     if all(len(peers | gatherers) > 1 for peers in here.values()):
         return True
-    may_come = any(member.trains and member.peer in round_.persons for member in state.members.values())
-    return not may_come or state.now - round_.done_at >= SECOND_COPY_S
+    return not any(member.trains and member.peer in round_.persons for member in state.members.values())
+
+
+def is_durable(state: RunState, round_: Round) -> bool:
+    """Return True if the averages of every span are on a relay's disk."""
+    keepers = {span: holders_of(state, round_, span) for span in round_.plan.spans} if round_.plan is not None else {}
+    return bool(keepers) and all(keepers.values()) and not _rely_on_members(state, keepers)
+
+
+def blame_for_standstill(state: RunState, round_: Round, failure: Failure) -> None:
+    """Record a failure of each reducer that kept the round from ending.
+
+    These reducers have not finished, or have finished spans that neither a relay nor most people's machines have.
+    """
+    late = open_at(round_)
+    if round_.plan is not None and round_.done_at is not None:
+        held = {span: holders_of(state, round_, span) for span in round_.plan.spans}
+        late |= {peer for peer in _rely_on_members(state, held) if not _is_relay(state, peer)}
+    blame_all(state, late, failure)
 
 
 def _rely_on_members(state: RunState, keepers: Mapping[m.PlannedSpan, set[PeerId]]) -> list[PeerId]:
@@ -143,19 +186,12 @@ def gathered_root(round_: Round) -> bytes:
     return root_of([Leaf(round_.done[span.span].root, round_.done[span.span].sum_squares) for span in spans])
 
 
-def commit_in_time(state: RunState) -> list[Command]:
-    """Commit once no second copy can arrive in time.
-
-    At the deadline, quarantine the reducers whose spans neither a relay nor most people's machines have.
-    """
+def look_at_copies(state: RunState) -> list[Command]:
+    """Commit if every span has a second copy, now that peers may have left. Called on clock ticks."""
     round_ = state.round
-    if state.phase is not Phase.REDUCE or round_ is None or round_.plan is None or round_.done_at is None:
+    if state.phase is not Phase.REDUCE or round_ is None or round_.done_at is None:
         return []
-    commands = _commit_when_held(state, round_)
-    if not commands and state.now >= round_.deadline:
-        held = {span: holders_of(state, round_, span) for span in round_.plan.spans}
-        strike(state, (p for p in _rely_on_members(state, held) if not _is_relay(state, p)))
-    return commands
+    return _commit_when_held(state, round_)
 
 
 def move_on(state: RunState, round_: Round) -> None:
@@ -199,7 +235,7 @@ def _distrust(state: RunState, round_: Round, reducer: PeerId, why: str) -> list
     Void the round if no other reducer is left.
     """
     assert round_.plan is not None
-    round_.hung.add(reducer)
+    round_.excluded.add(reducer)
     for span in round_.plan.spans:
         if span.reducer == reducer:
             round_.done.pop(span.span, None)
@@ -306,7 +342,7 @@ def _asks_another(state: RunState, accuser: Member) -> bool:
     """
     blame(state, accuser.reliability, Failure.REFUSED)
     assert state.round is not None
-    state.round.hung.add(accuser.peer)
+    state.round.excluded.add(accuser.peer)
     return _has_another(state, accuser.peer)
 
 
@@ -315,10 +351,10 @@ def _has_another(state: RunState, peer: PeerId) -> bool:
     return any(other.peer != peer and not state.in_quarantine(other.reliability) for other in state.reducers())
 
 
-def strike(state: RunState, peers: Iterable[PeerId]) -> None:
-    """Quarantine reducers that delayed the round, so that they reduce nothing for the next few rounds."""
+def blame_all(state: RunState, peers: Iterable[PeerId], failure: Failure) -> None:
+    """Record the same failure of several peers. Peers that have left are not blamed."""
     for peer in sorted(set(peers).intersection(state.members)):
-        blame(state, state.members[peer].reliability, Failure.FAILED)
+        blame(state, state.members[peer].reliability, failure)
 
 
 def _leave_behind(state: RunState, round_: Round, done: m.SpanDone) -> list[Command]:
@@ -328,21 +364,24 @@ def _leave_behind(state: RunState, round_: Round, done: m.SpanDone) -> list[Comm
     round_.late |= late
     text = "a part of {}'s gradient came too late; it counts in the next step"
     notes = [Note("late", text.format(sender.person), (sender.person,)) for sender in senders if sender]
+    row = decide(Kind.UPLOAD, {Fact.LATE}.__contains__)
+    if not behind or row is None or row.action is not Action.DROP:
+        return list(notes)
     for slot in behind:
         sender = state.members.get(round_.slots[slot].peer)
-        if sender is not None:
-            blame(state, sender.reliability, Failure.LATE, is_coming=_is_coming(state, round_, slot))
-    return [*notes, *(drop(state, sorted(behind), "was late") if behind else [])]
+        if sender is not None and row.failure is not None:
+            blame(state, sender.reliability, row.failure, is_coming=_is_coming(state, round_, slot))
+    return [*notes, *drop(state, sorted(behind), "was late")]
 
 
 def _is_coming(state: RunState, round_: Round, slot: int) -> bool:
     """Return True if a slot's gradient is still arriving, according to the reducers' latest reports."""
-    moved = [slots[slot].at for slots in round_.progress.values() if slot in slots and slots[slot].chunks]
-    return state.now - max(moved, default=-math.inf) < COMING_S
+    seen = [reduction.slots[slot] for reduction in round_.reductions.values() if slot in reduction.slots]
+    return state.now - max((each.at for each in seen if each.chunks), default=-math.inf) < 2 * REPORT_S
 
 
-def drop(state: RunState, slots: Sequence[int], why: str, *, is_own_doing: bool = False) -> list[Command]:
-    """Drop slots from the next open chunk on. If `is_own_doing` (the senders are to blame), quarantine the senders.
+def drop(state: RunState, slots: Sequence[int], why: str, failure: Failure | None = None) -> list[Command]:
+    """Drop slots from the next open chunk on. `failure`: the senders' failure, or None if they are not to blame.
 
     Void the round if too few slots are left.
     """
@@ -351,9 +390,8 @@ def drop(state: RunState, slots: Sequence[int], why: str, *, is_own_doing: bool 
     round_.dropped.update(slots)
     round_.moved_at = state.now
     senders = [state.members.get(round_.slots[slot].peer) for slot in slots]
-    for sender in senders:
-        if sender is not None and is_own_doing:
-            blame(state, sender.reliability, Failure.MISSED)
+    if failure is not None:
+        blame_all(state, (round_.slots[slot].peer for slot in slots), failure)
     if not has_quorum_without(state, round_, ()):
         known = [sender for sender in senders if sender is not None]
         text = f"{name_all(known)} {why}, and too few machines were left"

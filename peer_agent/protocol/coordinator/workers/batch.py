@@ -5,17 +5,15 @@ from collections.abc import Collection
 from statistics import median
 
 from peer_agent.protocol.coordinator.reliability import Reliability
-from peer_agent.protocol.coordinator.state import Phase, Round, RunState
-from peer_agent.protocol.coordinator.workers.counts import NEWCOMER_S, PATIENCE, is_close, is_doubted, look_soon
+from peer_agent.protocol.coordinator.state import Round, RunState
+from peer_agent.protocol.coordinator.workers.counts import is_close, is_doubted
 from peer_agent.protocol.identifiers import PeerId
-
-OVERRIDE_S = 2.0  # seconds after a void round before quarantines may be overridden again, doubling each time
-FIRST_BATCH_S = 30.0  # seconds before quotas are raised if no usual time is known
+from peer_agent.protocol.timing import NEWCOMER_S, OVERRIDE_S, REPORT_S, SILENT_S, UNAVAILABLE
 
 
 def usual_s(state: RunState) -> float:
     """Return how many seconds a batch usually takes, or 0 before the first one."""
-    return median(state.accumulated) if state.accumulated else 0.0
+    return median(state.timings.batches) if state.timings.batches else 0.0
 
 
 def look_at_quarantines(state: RunState) -> None:
@@ -28,25 +26,23 @@ def look_at_quarantines(state: RunState) -> None:
     rates = [record.rate for record in working if not is_doubted(state, record)]
     others, fastest = sum(rates), max(rates, default=0.0)
     out = sum(min(record.rate, fastest) for record in working if is_doubted(state, record))  # rate may be only a claim
-    is_too_soon = bool(rates) and state.now < state.override_from
-    state.overridden = _takes_too_long(state, others, out + others) and not is_too_soon
+    is_too_soon = bool(rates) and state.now < state.override.not_before
+    state.override.is_on = _takes_too_long(state, others, out + others) and not is_too_soon
 
 
 def end_override(state: RunState) -> None:
     """End an override of quarantines that led to no update, and delay the next one."""
-    if state.overridden:
-        state.overrides += 1
-        state.override_from = state.now + min(OVERRIDE_S * 2.0**state.overrides, NEWCOMER_S)
-        state.overridden = False
+    override = state.override
+    if override.is_on:
+        override.failures += 1
+        override.not_before = state.now + min(OVERRIDE_S * 2.0**override.failures, NEWCOMER_S)
+        override.is_on = False
 
 
-def look_at_quotas(state: RunState) -> None:
-    """Raise quotas while a batch is taking more than three times the usual time."""
+def batch_limit_s(state: RunState) -> float:
+    """Return how many seconds a batch may take before quotas are raised: three times as long as usual."""
     usual = usual_s(state)
-    limit = PATIENCE * usual if usual else FIRST_BATCH_S
-    is_late = state.phase is Phase.ACCUMULATE and state.now - state.accumulating_since > max(limit, 1.0)
-    look_soon(state, when=is_late and not state.quotas_raised)
-    state.quotas_raised = is_late
+    return max(UNAVAILABLE * usual, REPORT_S) if usual else SILENT_S
 
 
 def remake_s(state: RunState, round_: Round, slots: Collection[int]) -> float:
@@ -76,4 +72,4 @@ def _takes_too_long(state: RunState, rate: float, whole: float) -> bool:
     """
     batch = state.recipe.target_batch
     usual = usual_s(state) or (batch / whole if whole else 0.0)
-    return batch > rate * PATIENCE * usual
+    return batch > rate * UNAVAILABLE * usual

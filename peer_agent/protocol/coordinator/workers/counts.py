@@ -6,12 +6,8 @@ The totals in `RunState` are updated one member at a time, so that no event has 
 from peer_agent.protocol.coordinator.events import Command, Note
 from peer_agent.protocol.coordinator.reliability import Failure, Reliability
 from peer_agent.protocol.coordinator.state import Member, Phase, RunState
+from peer_agent.protocol.timing import NEWCOMER_S, REPORT_S, SILENT_S, SUSPECTED, UNAVAILABLE
 
-SILENT_S = 30.0  # minimum seconds of work without a delivery before a machine is silent (or 3 usual unit times)
-NEWCOMER_S = 600.0  # the same before a first delivery, because the machine may be compiling
-PATIENCE = 3.0  # a unit or batch takes too long after this many times its usual time
-LATE_UNITS = 2.0  # usual unit times without a delivery before a machine's share shrinks
-LATE_S = 1.0  # minimum seconds before a share shrinks, because a report may be on its way
 RECORDS_KEPT = 10_000  # maximum number of machines remembered while they are away
 
 
@@ -46,12 +42,12 @@ def _put(state: RunState, member: Member, counted: tuple[bool, bool, int]) -> No
 
 def is_counted(state: RunState, record: Reliability) -> bool:
     """Return True if the machine counts towards shares, majorities and rounds."""
-    return not record.is_silent and (state.overridden or not is_doubted(state, record))
+    return not record.is_silent and (state.override.is_on or not is_doubted(state, record))
 
 
 def is_asked(state: RunState, record: Reliability) -> bool:
     """Return True if the machine may take part in the next round and therefore gets leases."""
-    return state.overridden or not state.in_quarantine(record)
+    return state.override.is_on or not state.in_quarantine(record)
 
 
 def is_doubted(state: RunState, record: Reliability) -> bool:
@@ -122,22 +118,25 @@ def delivered(state: RunState, member: Member, samples: int) -> None:
     look_soon(state, when=was_away or (bool(record.rate) and not was_known))
     if state.round is None or not state.recipe.staleness:
         state.moved_at = state.now  # otherwise, deliveries during a round would hide its lack of progress
-    state.voided_for.discard(member.peer)
+    if state.voided is not None:
+        state.voided.peers.discard(member.peer)
 
 
 def rate_now(state: RunState, record: Reliability) -> float:
     """Return the machine's rate in samples per second, reduced if its current unit is taking unusually long."""
     idle_s, unit = record.unit.read(state.now), state.recipe.micro_batch
-    is_late = idle_s > max(LATE_UNITS * record.unit_s(unit), LATE_S)
+    is_late = idle_s > max(SUSPECTED * record.unit_s(unit), REPORT_S)
     return min(record.rate, unit / idle_s) if is_late else record.rate
 
 
+def unit_limit_s(state: RunState, record: Reliability) -> float:
+    """Return after how many seconds of work without a delivery a machine is no longer counted on."""
+    return max(SILENT_S, UNAVAILABLE * record.unit_s(state.recipe.micro_batch)) if record.rate else NEWCOMER_S
+
+
 def suspend(state: RunState, member: Member) -> list[Command]:
-    """Stop counting on a machine that has been silent for too long."""
+    """Stop counting on a machine that has delivered nothing for too long."""
     record = member.reliability
-    limit = max(SILENT_S, PATIENCE * record.unit_s(state.recipe.micro_batch)) if record.rate else NEWCOMER_S
-    if record.is_silent or record.unit.read(state.now) <= limit:
-        return []
     record.is_silent, record.proven = True, 0
     look_soon(state)
     text = f"{member.name} is not responding; the others continue without it"

@@ -8,13 +8,13 @@ from peer_agent.protocol.coordinator.events import Command, Reserve, Send
 from peer_agent.protocol.coordinator.state import Member, RunState
 from peer_agent.protocol.coordinator.workers.counts import for_later, is_asked, is_close, is_counted, rate_now, recount
 from peer_agent.protocol.log.records import Unit
+from peer_agent.protocol.timing import ROUND_TRIP_S
 
 HEADROOM = 1.25  # a trainer pauses once its accumulator contains this many times its share
 AHEAD = 2.0  # rounds for which units are leased in advance
 GROWTH = 2.0  # a share is at most this many times the machine's largest part of an update, or an equal share
 LOOKS = 4  # most checks of the marks per batch that change nothing, because each check visits all members
 MARKED = 4  # rounds of units below the marks, which are raised at half of that
-HELLO_S = 5.0  # seconds without leases for a peer after a hello request
 
 
 def deal(state: RunState) -> None:
@@ -82,7 +82,7 @@ def top_up(state: RunState, member: Member) -> list[Command]:
         return []
     if not is_asked(state, member.reliability):
         return []
-    if member.hello_asked_at is not None and state.now - member.hello_asked_at < HELLO_S:
+    if member.hello_asked_at is not None and state.now - member.hello_asked_at < ROUND_TRIP_S:
         return []  # otherwise, the hello might or might not include a lease made after the request
     unit, reliability = state.recipe.micro_batch, member.reliability
     is_known = reliability.rate and is_counted(state, reliability)

@@ -4,10 +4,11 @@ import pytest
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.protocol.coordinator.agreement.digests import SPLIT_S, cast, withdraw_vote
+from peer_agent.protocol.coordinator.agreement.digests import cast, withdraw_vote
 from peer_agent.protocol.coordinator.facts import LATELY
 from peer_agent.protocol.coordinator.state import Ballot
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.timing import SILENT_S
 from tests.protocol.coordinator.stage import Stage, Trainer, notes, sent
 
 ONE, TWO, THREE = "1" * 16, "2" * 16, "3" * 16
@@ -127,7 +128,7 @@ def replays(commands: list[e.Command]) -> list[e.Replay]:
 
 def test_two_copies_that_differ_are_decided_by_the_log() -> None:
     stage, (ann, bob) = split("ann", "bob")
-    assert replays(stage.wait(SPLIT_S - 2)) == []
+    assert replays(stage.wait(SILENT_S - 2)) == []
     asked = stage.wait(4)
     assert replays(asked) == [e.Replay(1, 1)]
     assert "replay" in notes(asked)
@@ -145,7 +146,7 @@ def test_two_copies_that_differ_are_decided_by_the_log() -> None:
 
 def test_the_log_may_say_that_nobody_is_right() -> None:
     stage, (ann, bob) = split("ann", "bob")
-    stage.wait(SPLIT_S + 2)
+    stage.wait(SILENT_S + 2)
     answer = stage.handle(e.Replayed(1, 1, THREE))
     assert sent(answer, m.Reload, ann.peer)
     assert sent(answer, m.Reload, bob.peer)
@@ -162,7 +163,7 @@ def test_steps_go_on_during_a_split_without_renewing_its_wait() -> None:
         asked = replays(stage.said)
     assert asked
     assert stage.state.step > 8
-    assert stage.now - begun < SPLIT_S + 10
+    assert stage.now - begun < SILENT_S + 10
     step = asked[0].step
     answer = stage.handle(e.Replayed(asked[0].index, step, ONE))
     assert sent(answer, m.Reload, trainers[0].peer)
@@ -170,7 +171,7 @@ def test_steps_go_on_during_a_split_without_renewing_its_wait() -> None:
 
 def test_a_newer_majority_makes_the_replay_needless() -> None:
     stage, (ann, bob) = split("ann", "bob")
-    stage.wait(SPLIT_S + 2)
+    stage.wait(SILENT_S + 2)
     assert stage.state.replay is not None
     ann.digest = bob.digest = ONE
     stage.commit()

@@ -6,10 +6,9 @@ from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.protocol.coordinator.agreement.digests import SPLIT_S
-from peer_agent.protocol.coordinator.agreement.snapshots import SNAPSHOT_S
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import Snapshot
+from peer_agent.protocol.timing import LONGEST_S, SILENT_S
 from tests.protocol.coordinator.stage import RUN, Stage, Trainer, sent
 
 ONE, TWO = "1" * 64, "2" * 64
@@ -93,7 +92,7 @@ def test_a_keeper_that_says_another_hash_is_replaced() -> None:
 def test_second_keeper_is_elected_when_the_first_is_silent() -> None:
     stage, _, first = at_a_snapshot("ann", "bob", "cem", steps=1)
     stage.said.clear()
-    stage.wait(SNAPSHOT_S + 2)
+    stage.wait(LONGEST_S + 2)
     later = [command for command in stage.said if isinstance(command, e.Elected)]
     assert later
     asked = commits(stage.said, later[0].peer)
@@ -106,7 +105,7 @@ def test_hashes_without_majority_make_the_site_replay() -> None:
     stage, (ann, bob), _ = at_a_snapshot("ann", "bob", steps=1)
     says(stage, ann, ONE)
     says(stage, bob, TWO)
-    assert not any(isinstance(command, e.Replay) for command in stage.wait(SPLIT_S - 2))
+    assert not any(isinstance(command, e.Replay) for command in stage.wait(SILENT_S - 2))
     assert e.Replay(1, 1) in stage.wait(5)
     stage.handle(e.SnapshotStored(snapshot(1)))
     assert stage.state.finished

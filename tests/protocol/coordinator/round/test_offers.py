@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.decisions import Kind
 from peer_agent.protocol.coordinator.round.offers import offer_s
-from peer_agent.protocol.coordinator.round.waiting import FIRST_S, LONGEST_S
 from peer_agent.protocol.coordinator.state import NO_ACCUMULATOR, Phase
+from peer_agent.protocol.timing import LONGEST_S, ROUND_TRIP_S
 from tests.protocol.coordinator.scenes import NAMES, partly, reducing
 from tests.protocol.coordinator.stage import RUN, TOKENS, UNIT, Stage, Trainer, notes, sent
 
@@ -43,38 +44,38 @@ def one_round(swarm: Swarm, delays: dict[str, float]) -> None:
 
 
 def test_the_wait_follows_how_long_offers_take(swarm: Swarm) -> None:
-    assert offer_s(swarm.stage.state) == FIRST_S
+    assert offer_s(swarm.stage.state) == ROUND_TRIP_S
     for _ in range(5):
         one_round(swarm, {"eva": 1.5})
     assert 1.0 <= offer_s(swarm.stage.state) < 2.5
-    swarm.stage.state.arrivals.clear()
-    swarm.stage.state.arrivals.extend([40.0, 50.0, 45.0, 80.0])
+    swarm.stage.state.timings.offers.clear()
+    swarm.stage.state.timings.offers.extend([40.0, 50.0, 45.0, 80.0])
     assert offer_s(swarm.stage.state) == LONGEST_S
 
 
 def test_the_wait_is_no_shorter_than_a_part_of_accumulating(swarm: Swarm) -> None:
-    swarm.stage.state.arrivals.extend([0.1] * 20)
+    swarm.stage.state.timings.offers.extend([0.1] * 20)
     assert offer_s(swarm.stage.state) == 1.0
-    swarm.stage.state.accumulated.extend([100.0] * 3)
+    swarm.stage.state.timings.batches.extend([100.0] * 3)
     assert offer_s(swarm.stage.state) == 15.0
 
 
 def test_a_late_offer_counts_as_the_wait_that_it_missed(swarm: Swarm) -> None:
     """If late offers were not recorded, the wait could only get shorter."""
     one_round(swarm, {"eva": 60.0})
-    assert max(swarm.stage.state.arrivals) == FIRST_S
-    assert len(swarm.stage.state.arrivals) == 5
+    assert max(swarm.stage.state.timings.offers) == ROUND_TRIP_S
+    assert len(swarm.stage.state.timings.offers) == 5
 
 
 def test_wait_doubles_while_rounds_lack_offers(swarm: Swarm) -> None:
     stage = swarm.stage
     for number in range(3):
         stage.accumulate(*swarm.trainers)
-        assert stage.round.deadline - stage.round.cut_at == FIRST_S * 2**number
+        assert stage.round.deadline - stage.round.cut_at == ROUND_TRIP_S * 2**number
         stage.close()
     assert notes(stage.said).count("void") == 3
     stage.commit(*swarm.trainers)
-    assert stage.state.late_rounds == 0
+    assert stage.state.timings.failures[Kind.OFFER] == 0
 
 
 @pytest.mark.parametrize(("culprits", "kept"), [(2, 0), (4, 1)])
@@ -94,7 +95,7 @@ def test_who_takes_back_what_it_reported_lets_the_round_down(swarm: Swarm, culpr
     assert notes(stage.said).count("void") == 1
     assert all(stage.state.in_quarantine(stage.member(trainer).reliability) for trainer in fickle)
     assert not any(stage.state.in_quarantine(stage.member(trainer).reliability) for trainer in honest)
-    assert stage.state.late_rounds == 0
+    assert stage.state.timings.failures[Kind.OFFER] == 0
 
 
 def test_who_has_nothing_to_offer_is_not_waited_for(swarm: Swarm) -> None:
@@ -123,7 +124,7 @@ def test_a_lost_cut_or_offer_is_said_again_at_half_the_wait(swarm: Swarm) -> Non
     stage, (*four, deaf) = swarm.stage, swarm.trainers
     stage.accumulate(*swarm.trainers)
     stage.offers(*four)
-    again = stage.wait(FIRST_S / 2 + 0.5)
+    again = stage.wait(ROUND_TRIP_S / 2 + 0.5)
     assert len(sent(again, m.Cut)) == len(sent(again, m.Cut, deaf.peer)) == 1
     stage.offer(deaf)
     assert stage.state.phase is Phase.REDUCE

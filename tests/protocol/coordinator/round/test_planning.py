@@ -7,18 +7,19 @@ from peer_agent.protocol.bandwidth.flows import WAYS, Capacity, Way
 from peer_agent.protocol.bandwidth.pairs import HOPE
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.decisions import Kind
 from peer_agent.protocol.coordinator.reach import look_at_reach
 from peer_agent.protocol.coordinator.reliability import Quarantine
 from peer_agent.protocol.coordinator.round.planning import (
+    EXPIRY_S,
     FRAMING,
-    REDUCE_S,
     START_S,
     _missing,
     make_plan,
     patience_s,
 )
 from peer_agent.protocol.coordinator.state import Late
-from peer_agent.protocol.deadlines import AHEAD_OF_PLAN, FAR_AHEAD, MOST_SIGMA
+from peer_agent.protocol.timing import AHEAD_OF_PLAN, FAR_AHEAD, MOST_SIGMA
 from tests.protocol.coordinator.scenes import CHUNKS, capacities_of, chunks_arrive, reducing
 from tests.protocol.coordinator.stage import ELEMENTS, RUN, Stage, peer_of, sent
 
@@ -101,7 +102,7 @@ def test_trainer_that_stalled_or_failed_a_round_has_no_part(is_out: bool) -> Non
         listening.reliability.misses = Quarantine(until_round=stage.state.rounds)
         listening.reliability.failed_at = stage.state.now
     else:
-        stage.round.hung = {trainers[0].peer}
+        stage.round.excluded = {trainers[0].peer}
     assert {span.reducer for span in dealt(stage).spans} == {relay}
 
 
@@ -127,7 +128,7 @@ def test_deadline_is_patience_plus_four_times_what_links_take() -> None:
     assert stage.round.plan is not None
     took = stage.round.plan.duration_s
     assert took > 100
-    assert stage.round.deadline - stage.round.planned_at == pytest.approx(REDUCE_S + 4 * took)
+    assert stage.round.deadline - stage.round.planned_at == pytest.approx(EXPIRY_S + 4 * took)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_a_plan_is_kept_to_where_it_is_known_what_limits_it(
 ) -> None:
     """If the limiting link is unknown, gradients may run far ahead of the plan, and the next plan then knows more."""
     stage, trainers, (relay,) = reducing({}, bps=(1000,))
-    stage.state.latenesses.append(Late((1, 0, 1), {trainer.peer: 0.0 for trainer in trainers}))
+    stage.state.timings.chunks.append(Late((1, 0, 1), {trainer.peer: 0.0 for trainer in trainers}))
     for way in WAYS:
         known = stage.state.links.capacities[relay, way]
         known.is_floor, known.is_tried = is_floor, is_tried
@@ -152,7 +153,7 @@ def test_direction_that_limits_no_plan_need_not_be_known(tried: Way | None, pace
     """A relay sends averages as fast as it receives gradients. Once one direction of its link is full, the other
     direction carries no more."""
     stage, trainers, (relay,) = reducing({}, bps=(1000,))
-    stage.state.latenesses.append(Late((1, 0, 1), {trainer.peer: 0.0 for trainer in trainers}))
+    stage.state.timings.chunks.append(Late((1, 0, 1), {trainer.peer: 0.0 for trainer in trainers}))
     for way in WAYS:
         stage.state.links.capacities[relay, way] = Capacity(
             1000 if way == tried else 990, True, 0, is_tried=way == tried
@@ -178,7 +179,7 @@ def test_a_hope_that_makes_the_round_longer_is_put_to_the_test() -> None:
     this to the test.
     """
     stage, trainers, relays = reducing({}, {}, bps=(1000, 1000))
-    stage.state.latenesses.append(Late((1, 0, 1), {trainer.peer: 0.0 for trainer in trainers}))
+    stage.state.timings.chunks.append(Late((1, 0, 1), {trainer.peer: 0.0 for trainer in trainers}))
     for direction, known in stage.state.links.capacities.items():
         known.is_floor = known.is_tried = direction[0] != relays[1]
     other = {way: stage.state.links.capacities[relays[1], way] for way in WAYS}
@@ -215,8 +216,8 @@ def test_plan_time_covers_its_bytes_framing_and_start() -> None:
 @pytest.mark.parametrize(("void", "times"), [(0, 1), (1, 2), (3, 8), (5, 32), (9, 32)])
 def test_patience_doubles_with_each_round_in_which_nothing_moved(void: int, times: int) -> None:
     state = Stage().state
-    state.slow_rounds = void
-    assert patience_s(state) == times * REDUCE_S
+    state.timings.failures[Kind.ROUND] = void
+    assert patience_s(state) == times * EXPIRY_S
 
 
 def test_without_a_reducer_the_round_waits_for_one() -> None:

@@ -9,13 +9,13 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.advance import TICK_S
 from peer_agent.protocol.coordinator.round import reducing as reducing_module
-from peer_agent.protocol.coordinator.round.reducing import SECOND_COPY_S
 from peer_agent.protocol.coordinator.state import Round, RunState
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import Leaf, root_of
 from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.plan import spans
+from peer_agent.protocol.timing import ROUND_TRIP_S
 from tests.protocol.coordinator.scenes import CHUNKS, progress, reducing
 from tests.protocol.coordinator.stage import RUN, Stage, Trainer, notes, peer_of
 
@@ -96,7 +96,7 @@ def test_two_relays_that_keep_it_are_two_copies() -> None:
 
 def test_a_second_copy_has_no_veto() -> None:
     stage, *_ = done_but_for_a_copy()
-    stage.wait(SECOND_COPY_S - TICK_S)
+    stage.wait(ROUND_TRIP_S - TICK_S)
     assert stage.round.record is None
     stage.wait(2 * TICK_S)
     assert stage.round.record is not None
@@ -131,7 +131,7 @@ def done_by_members(*others: dict[str, Any], people: int = 4) -> tuple[Stage, li
 def test_members_alone_commit_what_most_people_have() -> None:
     """If fewer trainers were enough, a lying auxiliary and an accomplice could commit bytes that no peer has."""
     stage, trainers, _ = done_by_members(AUXILIARY)
-    stage.wait(2 * SECOND_COPY_S)
+    stage.wait(2 * ROUND_TRIP_S)
     stage.gathered(trainers[0].peer)
     stage.gathered(trainers[1].peer)
     assert stage.round.record is None, "half of them is not most"
@@ -194,7 +194,7 @@ def test_where_nobody_is_left_nothing_is_committed() -> None:
     progress(stage, auxiliary, *[CHUNKS] * len(trainers))
     for trainer in trainers:
         stage.handle(e.Lost(trainer.peer))
-    stage.wait(2 * SECOND_COPY_S)
+    stage.wait(2 * ROUND_TRIP_S)
     assert stage.round.record is None
 
 
@@ -212,7 +212,7 @@ def test_members_span_counts_as_held_once_a_relay_has_it_on_disk() -> None:
     stage.gathers = False
     stage.reduce()
     assert {span.reducer for span in stage.spans()} == {auxiliary}
-    stage.wait(SECOND_COPY_S)
+    stage.wait(ROUND_TRIP_S)
     for span in stage.spans():
         stage.have(auxiliary, span)
     assert stage.round.record is None, "its own word does not count beside a relay"

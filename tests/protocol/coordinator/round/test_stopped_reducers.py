@@ -2,10 +2,10 @@
 
 import pytest
 
-from peer_agent.protocol import deadlines
 from peer_agent.protocol import messages as m
+from peer_agent.protocol import timing
+from peer_agent.protocol.coordinator.awaited import HEARD_S
 from peer_agent.protocol.coordinator.round import planning
-from peer_agent.protocol.coordinator.round.watching import HEARD_S
 from peer_agent.protocol.identifiers import PeerId
 from tests.protocol.coordinator.scenes import capacities_of
 from tests.protocol.coordinator.stage import ELEMENTS, Stage, notes, peer_of, sent
@@ -17,7 +17,7 @@ CHUNKS_EACH, SLOTS = 4, 4
 @pytest.fixture(autouse=True)
 def chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send chunks one at a time, and leave overheads out of the planned time, to keep the figures round."""
-    monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
+    monkeypatch.setattr(timing, "BATCH_BYTES", 1)
     monkeypatch.setattr(planning, "START_S", 0.0)
     monkeypatch.setattr(planning, "FRAMING", 1.0)
 

@@ -1,7 +1,7 @@
 """Quotas are raised and quarantines overridden where a batch would take too long otherwise."""
 
 from peer_agent.protocol.coordinator.state import Phase
-from peer_agent.protocol.coordinator.workers.counts import SILENT_S
+from peer_agent.protocol.timing import SILENT_S
 from tests.protocol.coordinator.scenes import four
 from tests.protocol.coordinator.stage import Stage, Trainer
 
@@ -10,7 +10,7 @@ def test_quotas_end_when_a_batch_takes_three_times_as_long() -> None:
     stage, honest, gone = four(same_person=False)
     for _ in range(5):
         stage.commit(*honest, gone)
-    usual = stage.state.accumulated[-1]
+    usual = stage.state.timings.batches[-1]
     alone = honest[0]
     begun = stage.now
     while stage.state.phase is Phase.ACCUMULATE:

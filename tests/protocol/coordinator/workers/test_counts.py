@@ -5,7 +5,7 @@ import pytest
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import Phase
-from peer_agent.protocol.coordinator.workers.counts import NEWCOMER_S, SILENT_S
+from peer_agent.protocol.timing import NEWCOMER_S, SILENT_S
 from tests.protocol.coordinator.scenes import four
 from tests.protocol.coordinator.stage import UNIT, notes, sent
 

@@ -7,10 +7,11 @@ from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.protocol.coordinator.round.waiting import FIRST_S, LEAST_S, LONGEST_S, await_replicas, usual_wait_s
+from peer_agent.protocol.coordinator.round.replicas import await_replicas
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.coordinator.workers.batch import usual_s
 from peer_agent.protocol.coordinator.workers.counts import for_later
+from peer_agent.protocol.timing import LONGEST_S, REPORT_S, ROUND_TRIP_S, usual_wait_s
 from tests.protocol.coordinator.scenes import NAMES, come_back, restarted
 from tests.protocol.coordinator.stage import UNIT, Stage, Trainer, notes, sent
 
@@ -88,7 +89,7 @@ def test_full_batch_still_waits_for_the_last_trainer_to_apply() -> None:
     for trainer in trainers[:2]:
         assert not sent(applies(stage, trainer), m.Cut)
     assert stage.state.awake_samples >= stage.state.recipe.target_batch
-    assert stage.state.applying == {trainers[2].peer}
+    assert stage.state.replicas.peers == {trainers[2].peer}
     assert sent(applies(stage, trainers[2]), m.Cut)
 
 
@@ -101,10 +102,10 @@ def test_absent_trainer_is_awaited_as_usual_and_counts_as_late() -> None:
     while stage.state.phase is Phase.ACCUMULATE and stage.now < begun + 60:
         stage.wait(0.25)
     waited = stage.now - begun
-    assert 1.0 <= waited <= FIRST_S + 0.25
+    assert 1.0 <= waited <= ROUND_TRIP_S + 0.25
     assert trainers[2].peer not in stage.round.persons
-    assert stage.state.applied[-1] == pytest.approx(waited)
-    assert stage.state.applying == set()
+    assert stage.state.timings.replicas[-1] == pytest.approx(waited)
+    assert stage.state.replicas.peers == set()
 
 
 def test_whoever_is_gone_is_not_waited_for() -> None:
@@ -124,7 +125,7 @@ def test_whoever_the_round_was_made_without_is_not_waited_for() -> None:
     stage.gathers = False
     stage.reduce([3])
     commits(stage)
-    assert stage.state.applying == {trainer.peer for trainer in trainers if trainer is not trainers[3]}
+    assert stage.state.replicas.peers == {trainer.peer for trainer in trainers if trainer is not trainers[3]}
 
 
 def test_trainer_that_sat_out_is_awaited_for_the_next_round() -> None:
@@ -134,7 +135,7 @@ def test_trainer_that_sat_out_is_awaited_for_the_next_round() -> None:
     del round_.offers[peers[2]]
     round_.left_out[peers[2]] = "its link needs 9.0 s for a round that the others make in 3.0 s"
     await_replicas(stage.state, round_)
-    assert stage.state.applying == set(peers)
+    assert stage.state.replicas.peers == set(peers)
 
 
 def test_whoever_offered_and_was_given_no_slot_is_not_waited_for() -> None:
@@ -143,7 +144,7 @@ def test_whoever_offered_and_was_given_no_slot_is_not_waited_for() -> None:
     stage.offers(*trainers)
     stage.round.slots = stage.round.slots[:3]
     await_replicas(stage.state, stage.round)
-    assert stage.state.applying == {slot.peer for slot in stage.round.slots}
+    assert stage.state.replicas.peers == {slot.peer for slot in stage.round.slots}
 
 
 def test_long_plan_is_awaited_until_its_averages_are_everywhere() -> None:
@@ -152,14 +153,14 @@ def test_long_plan_is_awaited_until_its_averages_are_everywhere() -> None:
     stage.round.planned_at = stage.now
     stage.round.plan = replace(stage.round.plan, duration_s=40.0)
     commits(stage)
-    assert stage.state.applying_until == pytest.approx(stage.now + 60.0)
+    assert stage.state.replicas.until == pytest.approx(stage.now + 60.0)
 
 
 def test_waits_follow_what_was_seen() -> None:
-    assert usual_wait_s([], LEAST_S) == FIRST_S
-    assert usual_wait_s([0.1] * 5, LEAST_S) == LEAST_S
-    assert usual_wait_s([2.0, 2.0, 2.5, 1.5], LEAST_S) == pytest.approx(4.0)
-    assert usual_wait_s([50.0, 90.0, 70.0], LEAST_S) == LONGEST_S
+    assert usual_wait_s([], REPORT_S) == ROUND_TRIP_S
+    assert usual_wait_s([0.1] * 5, REPORT_S) == REPORT_S
+    assert usual_wait_s([2.0, 2.0, 2.5, 1.5], REPORT_S) == pytest.approx(4.0)
+    assert usual_wait_s([50.0, 90.0, 70.0], REPORT_S) == LONGEST_S
 
 
 def test_void_round_keeps_both_sums_for_the_next_cut() -> None:
@@ -216,7 +217,7 @@ def test_a_batch_usually_takes_from_cut_to_cut() -> None:
     stage.reduce()
     second = stage.round.cut_at
     stage.persist()
-    assert stage.state.accumulated[-1] == pytest.approx(second - begun)
+    assert stage.state.timings.batches[-1] == pytest.approx(second - begun)
     assert second - begun > 1.0
     assert usual_s(stage.state) > 1.0
 
@@ -307,6 +308,6 @@ def test_a_new_host_does_not_wait_for_who_stays_away() -> None:
     after = restarted(stage, staleness=1)
     for trainer in trainers[:2]:
         come_back(after, trainer)
-    after.wait(FIRST_S)
+    after.wait(ROUND_TRIP_S)
     assert after.state.phase is Phase.OFFER
-    assert list(after.state.applied) == [], "this says nothing of how long updates take"
+    assert list(after.state.timings.replicas) == [], "this says nothing of how long updates take"

@@ -1,14 +1,17 @@
-"""Deadlines for chunks (rule 8), relative to the plan and the other slots. Times are seconds since the plan arrived.
+"""How long to wait: every time limit for peers, and the constants behind it. Times are in seconds.
 
 Contributors send throughout the plan's duration T. The plan expects the k-th of a reducer's n chunks at time T * k/n,
 and every chunk of a batch at the time of the batch's last chunk. A reducer waits until the expected time, or until
 enough slots have sent the chunk, whichever is later. It waits for another sigma * T, then averages the slots that have
-arrived. Sigma is computed from the lateness in earlier rounds. If all slots are late because a reducer is slow or the
-plan is wrong, no slot counts as late.
+arrived (rule 8). Sigma is computed from the lateness in earlier rounds. If all slots are late because a reducer is slow
+or the plan is wrong, no slot counts as late.
+
+Shorter plans have no deadlines for chunks: a slot or a reducer in them is compared with the others.
 """
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,21 +19,69 @@ from numpy.typing import NDArray
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import PlanHead
-from peer_agent.protocol.plan import QUORUM_PERCENT
 from peer_agent.protocol.recipe import Codec
 
+# Messages
+REPORT_S = 1.0  # seconds between two reports of a reducer; also the shortest time limit for an answer
+MISSED_REPORTS = 3  # reports that a reducer may miss before it counts as silent
+ROUND_TRIP_S = 5.0  # seconds for a message each way and a disk in between, if nothing has been measured
+USUAL_S = 10.0  # longest usual time between two signs of life; the run says why it waits after this time
+LONGEST_S = 60.0  # longest time limit for an answer
+DOUBLINGS = 5  # a time limit doubles at most this many times while it keeps being exceeded
+
+# Deadlines of chunks, relative to the plan
+LEAST_SIGMA = 0.15  # of T: even a flow between equal machines may pause this long (decision 21)
+MOST_SIGMA = 0.5  # of T: also used for the first round
+DEVIATIONS = 4.0  # sigma is this many median absolute deviations above the median, as RFC 6298 has it for timeouts
+SPREAD = 6.0  # the same for answers, which depend on more than one link
+SET_ASIDE = 10  # one machine in ten is left out of the statistics, so that it cannot lengthen everyone's wait
+GROWS, MOST_GROWN = 1.25, 0.25  # unknown lateness: a factor on sigma, and a fraction of T; so that sigma can grow
+PACED_S = 2.0  # shorter plans have neither deadlines nor a pace: they end before a slot can be late
+LEAST_S = 0.75  # shortest wait for a chunk: machines and home networks may pause this long
+ROUNDS_KEPT = 20  # rounds whose times are remembered
+
+# Slots and reducers that stop
+PAUSE_S = 4.0  # without a new chunk before a slot is dropped or a reducer replaced, if nothing else is known
+OTHERS = 4.0  # a slot or reducer may take this many times as long as the others
+STILL_BATCHES = 2.0  # batches that a reducer may lack, by the plan, before it stands still
+EXPIRY_S = 20.0  # without any progress before a round is void
+
+# Machines that compute
+FIRST_UNIT_S = 200.0  # usual time for a machine's first unit, because it may be compiling
+SUSPECTED = 2.0  # usual times without a delivery before a machine's share shrinks, and it is asked for a hello
+UNAVAILABLE = 3.0  # usual times without a delivery or a batch before others take over
+SILENT_S = UNAVAILABLE * USUAL_S  # the same for a session, a first batch, or a vote without a majority
+NEWCOMER_S = UNAVAILABLE * FIRST_UNIT_S  # the same for a machine's first unit
+DELIVERIES = 9  # the rate is the median of this many recent deliveries
+FASTEST_S = 1e-3  # shortest time counted for a delivery
+QUARANTINES = ((1, 0.0), (4, 16.0), (16, 64.0))  # rounds and least seconds after the first, second and third failure
+LONGEST_QUARANTINE_S = 3600.0  # counted from a machine's last failure
+OVERRIDE_S = 2.0  # after a void round before quarantines may be overridden again
+
+# The flow of bytes. These decide no time limit.
 AHEAD_OF_PLAN = 1.25  # gradients are sent at this multiple of the plan's pace, to find out whether links carry more
 FAR_AHEAD = 4.0  # the same if only lower bounds on the links' speeds are known
-LEAST_SIGMA = 0.15  # even a flow between equal machines may pause this long (decision 21)
-MOST_SIGMA = 0.5  # also used for the first round
-DEVIATIONS = 4.0  # sigma is this many median absolute deviations above the median
-SET_ASIDE = 10  # one machine in ten is left out of the statistics
-GROWS, MOST_GROWN = 1.25, 0.25  # used in `unknown_lateness`: a factor on sigma, and a fraction of the plan's duration
-SHORTEST_S = 2.0  # seconds; shorter plans end before a slot can be late
 BATCH_BYTES = 128 * 1024  # bytes sent to a reducer at once: two of the smallest chunks in float32
-LEAST_S = 0.75  # shortest wait in seconds; machines and home networks may pause this long
 
 Seconds = NDArray[np.float64]
+
+
+def usual_wait_s(delays: Collection[float], least_s: float, *, failures: int = 0) -> float:
+    """Return the time after which a peer that has not answered is unlikely to do so. It doubles with each failure."""
+    return backoff_s(min(max(_above(delays), least_s), LONGEST_S) if delays else ROUND_TRIP_S, failures)
+
+
+def _above(delays: Collection[float]) -> float:
+    usual = median(delays)
+    return usual + SPREAD * median(abs(delay - usual) for delay in delays) + REPORT_S / 2
+
+
+def backoff_s(base_s: float, failures: int) -> float:
+    """Return a time limit that was exceeded this many times in a row: twice as long each time, up to 32 times."""
+    return base_s * 2.0 ** min(failures, DOUBLINGS)
+
+
+# --- chunks
 
 
 def round_latenesses(rounds: Sequence[Mapping[PeerId, float]]) -> list[float]:
@@ -55,7 +106,7 @@ def unknown_lateness(sigma: float) -> float:
 
 def sigma_of(latenesses: Collection[float], duration_s: float) -> float:
     """Return sigma: how long reducers wait for a late chunk, as a fraction of the planned time. 0 means forever."""
-    if duration_s < SHORTEST_S:
+    if duration_s < PACED_S:
         return 0.0
     if not latenesses:
         return MOST_SIGMA
@@ -93,25 +144,3 @@ def due_s(plan: PlanHead, places: NDArray[np.int64], count: int, enough_s: Secon
     waiting_s = np.maximum(LEAST_S, plan.sigma * np.maximum(plan.duration_s, enough_s))
     due: Seconds = np.maximum(planned_s(plan, places, count, batch), enough_s) + waiting_s
     return due
-
-
-def lateness(plan: PlanHead, planned_s: float, came_s: Sequence[float], tokens: Sequence[int]) -> tuple[float, ...]:
-    """Return each slot's lateness with a chunk as a fraction of the plan's time. `came_s`: when each slot's chunk came.
-
-    The lateness is infinity if a slot's chunk never arrived. If too few chunks arrived for a quorum, no slot is late.
-    """
-    enough_s = _enough_s(came_s, tokens)
-    since, scale = max(planned_s, enough_s), max(plan.duration_s, enough_s)
-    if not np.isfinite(scale):
-        return (0.0,) * len(came_s)
-    return tuple(max(0.0, (at - since) / scale) for at in came_s)
-
-
-def _enough_s(came_s: Sequence[float], tokens: Sequence[int]) -> float:
-    """Return when enough tokens had arrived to close the chunk, or infinity if too few arrived."""
-    so_far, whole = 0, sum(tokens)
-    for at, weight in sorted(zip(came_s, tokens, strict=True)):
-        so_far += weight
-        if 100 * so_far >= QUORUM_PERCENT * whole:
-            return at
-    return float("inf")

@@ -9,22 +9,21 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.deadlines import (
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.timing import (
     BATCH_BYTES,
     LEAST_S,
     LEAST_SIGMA,
     MOST_SIGMA,
-    SHORTEST_S,
+    PACED_S,
     batch_chunks,
     coming_s,
     due_s,
-    lateness,
     round_latenesses,
     sigma_of,
     unknown_lateness,
     waiting_s,
 )
-from peer_agent.protocol.identifiers import PeerId
 from tests.protocol.relay.stage import plan_of
 
 PLAN = plan_of(duration_s=100.0, sigma=0.1).plan
@@ -52,13 +51,13 @@ def test_sigma_is_usual_lateness_plus_four_times_its_variation(late: list[float]
     assert sigma_of(late, 10.0) == pytest.approx(sigma)
 
 
-@pytest.mark.parametrize("duration_s", [0.0, SHORTEST_S - 0.1, -1.0])
+@pytest.mark.parametrize("duration_s", [0.0, PACED_S - 0.1, -1.0])
 def test_a_plan_without_a_time_or_a_short_one_gives_no_deadlines(duration_s: float) -> None:
     assert sigma_of([0.1], duration_s) == 0.0
     assert sigma_of([], duration_s) == 0.0
 
 
-@given(LATE, st.floats(SHORTEST_S, 1e6))
+@given(LATE, st.floats(PACED_S, 1e6))
 def test_sigma_is_bounded_and_independent_of_order(late: list[float], duration_s: float) -> None:
     sigma = sigma_of(late, duration_s)
     assert LEAST_SIGMA <= sigma <= MOST_SIGMA
@@ -118,8 +117,8 @@ def test_deadline_moves_with_the_others_when_they_are_late() -> None:
 
 
 def test_in_short_rounds_machines_may_pause_for_a_moment() -> None:
-    short = replace(PLAN, duration_s=SHORTEST_S, sigma=LEAST_SIGMA)
-    assert due(short, 3, 4, 0.0) == SHORTEST_S + LEAST_S
+    short = replace(PLAN, duration_s=PACED_S, sigma=LEAST_SIGMA)
+    assert due(short, 3, 4, 0.0) == PACED_S + LEAST_S
     assert waiting_s(short) == LEAST_S
     assert waiting_s(PLAN) == 10.0
 
@@ -131,7 +130,7 @@ def test_what_an_earlier_attempt_holds_does_not_come_again() -> None:
     assert due(held, 1, 2, 0.0) == 60.0
 
 
-@given(st.integers(1, 50), SIGMAS, st.floats(SHORTEST_S, 1000), st.lists(SECONDS, min_size=50, max_size=50))
+@given(st.integers(1, 50), SIGMAS, st.floats(PACED_S, 1000), st.lists(SECONDS, min_size=50, max_size=50))
 def test_nobody_within_sigma_of_plan_or_quorum_is_late(
     count: int, sigma: float, duration_s: float, enough: list[float]
 ) -> None:
@@ -149,34 +148,6 @@ def test_nobody_within_sigma_of_plan_or_quorum_is_late(
 def test_who_waits_for_more_waits_no_shorter(one: float, other: float, enough: float, later: float) -> None:
     less, more = (replace(PLAN, sigma=sigma) for sigma in sorted((one, other)))
     assert due(less, 1, 4, min(enough, later)) <= due(more, 1, 4, max(enough, later))
-
-
-# Lateness
-
-
-def test_lateness_counts_from_plan_or_quorum_in_parts_of_a_plan() -> None:
-    tokens = [10, 10, 10, 10]
-    assert lateness(PLAN, 100.0, [50.0, 90.0, 99.0, 120.0], tokens) == pytest.approx((0.0, 0.0, 0.0, 0.2))
-    assert lateness(PLAN, 25.0, [5.0, 30.0, 40.0, 60.0], tokens) == pytest.approx((0.0, 0.0, 0.0, 0.2))
-    assert lateness(PLAN, 25.0, [5.0, 6.0, 7.0, inf], tokens) == (0.0, 0.0, 0.0, inf)
-
-
-def test_a_reducer_that_is_slow_finds_nobody_late() -> None:
-    assert lateness(PLAN, 100.0, [400.0, 410.0, 405.0, 420.0], [10] * 4) == pytest.approx((0, 0, 0, 10 / 410))
-
-
-def test_enough_is_counted_in_tokens() -> None:
-    assert lateness(PLAN, 100.0, [200.0, 100.0, 100.0], [31, 30, 39]) == (0.0, 0.0, 0.0)
-    assert lateness(PLAN, 100.0, [200.0, 100.0, 100.0], [30, 31, 39]) == (1.0, 0.0, 0.0)
-    assert lateness(PLAN, 100.0, [inf, inf, 1.0], [30, 31, 39]) == (0.0, 0.0, 0.0), "there is nobody to compare with"
-
-
-@given(st.lists(st.tuples(SECONDS, st.integers(1, 100)), min_size=1, max_size=20))
-def test_at_most_three_tenths_of_the_tokens_are_ever_late(slots: list[tuple[float, int]]) -> None:
-    came, tokens = [at for at, _ in slots], [weight for _, weight in slots]
-    late = lateness(PLAN, 100.0, came, tokens)
-    assert min(late) == 0.0
-    assert 100 * sum(t for t, each in zip(tokens, late, strict=True) if each) <= 30 * sum(tokens)
 
 
 # Batches

@@ -7,22 +7,25 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
-from peer_agent.protocol import deadlines
 from peer_agent.protocol import messages as m
+from peer_agent.protocol import timing
 from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.awaited import HEARD_S, _standing_s, _still_s
+from peer_agent.protocol.coordinator.decisions import Kind
 from peer_agent.protocol.coordinator.round import planning
-from peer_agent.protocol.coordinator.round.planning import REDUCE_S
-from peer_agent.protocol.coordinator.round.watching import HANG_S, HEARD_S, STALL_S, _standing_s, _still_s
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.timing import EXPIRY_S, MISSED_REPORTS, PAUSE_S
 from tests.protocol.coordinator.scenes import CHUNKS, chunks_arrive, progress, reducing
 from tests.protocol.coordinator.stage import ELEMENTS, Stage, notes, sent
+
+HANG_S = MISSED_REPORTS * PAUSE_S  # without progress before a free reducer takes over
 
 
 @pytest.fixture(autouse=True)
 def chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send chunks one at a time, and leave overheads out of the planned time, to keep the figures round."""
-    monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
+    monkeypatch.setattr(timing, "BATCH_BYTES", 1)
     monkeypatch.setattr(planning, "START_S", 0.0)
     monkeypatch.setattr(planning, "FRAMING", 1.0)
 
@@ -35,7 +38,7 @@ def test_a_slot_that_stops_is_dropped_when_the_others_go_on() -> None:
     chunks_arrive(stage, relay, 12, 2, 2, 2, 0.25)
     assert stage.round.dropped == set(), "slow is not stuck"
     stage, trainers, (relay,) = reducing()
-    chunks_arrive(stage, relay, STALL_S + 2, 2, 2, 2, 0)
+    chunks_arrive(stage, relay, PAUSE_S + 2, 2, 2, 2, 0)
     assert stage.round.dropped == {3}
     assert sent(stage.said, m.Drop, relay)
     assert stage.member(trainers[3]).reliability.probation, "it sits out a round"
@@ -87,7 +90,7 @@ def test_a_frozen_relay_accuses_nobody() -> None:
         stage.wait(0.5)
     assert "dropped" not in notes(stage.said)
     stage, trainers, (relay,) = reducing()
-    chunks_arrive(stage, relay, REDUCE_S - 1, 0, 0, 0, 0)
+    chunks_arrive(stage, relay, EXPIRY_S - 1, 0, 0, 0, 0)
     assert "dropped" not in notes(stage.said)
     assert not any(stage.member(trainer).reliability.probation for trainer in trainers)
 
@@ -167,11 +170,11 @@ def test_stalled_round_is_void_and_the_next_gets_twice_the_time() -> None:
     begun = stage.now
     while stage.state.phase is Phase.REDUCE:
         stage.wait(0.5)
-    assert REDUCE_S <= stage.now - begun < REDUCE_S + 1
+    assert EXPIRY_S <= stage.now - begun < EXPIRY_S + 1
     stage.accumulate()
     stage.offers(*trainers)
     stage.close()
-    assert stage.round.deadline - stage.state.now == 2 * REDUCE_S
+    assert stage.round.deadline - stage.state.now == 2 * EXPIRY_S
 
 
 def test_reducer_where_nothing_moved_loses_its_part() -> None:
@@ -207,7 +210,7 @@ def done_and_still(stage: Stage, relays: list[PeerId], seconds: float, *, moving
 def test_stalled_relay_beside_a_finished_one_is_replaced() -> None:
     """The relay's disk may be full, or the relay may hang but still report. The round need not become void."""
     stage, trainers, relays = reducing({}, {})
-    done_and_still(stage, relays, STALL_S)
+    done_and_still(stage, relays, PAUSE_S)
     assert stage.round.attempt == 1
     done_and_still(stage, relays, 1)
     assert stage.round.attempt == 2
@@ -222,7 +225,7 @@ def test_stalled_relay_beside_a_finished_one_is_replaced() -> None:
 def test_relay_with_all_chunks_is_not_awaited_as_one_receiving() -> None:
     """Once a relay has all the chunks, link speed no longer matters. Its disk may be full."""
     stage, _, relays = reducing({}, {})
-    begun, way_s = stage.now, 2 * STALL_S
+    begun, way_s = stage.now, 2 * PAUSE_S
     while stage.round.attempt == 1:
         chunks = min(CHUNKS, int((stage.now - begun) / way_s * CHUNKS))
         progress(stage, relays[1], *[chunks] * 4)
@@ -270,7 +273,7 @@ def test_a_slow_relay_or_the_last_one_is_waited_for() -> None:
 def test_where_rounds_were_void_a_relay_is_given_more_time_too() -> None:
     """While no relay is done, nothing shows how long a relay should take."""
     stage, _, relays = reducing({})
-    stage.state.slow_rounds = 1
+    stage.state.timings.failures[Kind.ROUND] = 1
     stage.round.deadline += 100
     stage.relay("new")
     chunks_arrive(stage, relays[0], 2 * HANG_S - 1, 0, 0, 0, 0)
@@ -293,7 +296,7 @@ def test_progress_that_comes_late_harms_nobody() -> None:
 
 def test_lost_plan_is_announced_again_to_a_silent_reducer() -> None:
     stage, _, (relay,) = reducing()
-    again = [c for c in stage.wait(STALL_S) if isinstance(c, e.Announce)]
+    again = [c for c in stage.wait(PAUSE_S) if isinstance(c, e.Announce)]
     assert again
     assert all(
         command.keepers == (relay,) and not command.peers and command.plan == stage.round.plan for command in again
@@ -467,7 +470,7 @@ def test_planned_silence_lasts_as_long_as_two_batches_take(
 ) -> None:
     stage, _, (relay,) = reducing({}, bps=(ELEMENTS * 8 // 40,))
     assert stage.round.plan is not None
-    monkeypatch.setattr(deadlines, "BATCH_BYTES", batch * (2 * ELEMENTS // CHUNKS + 100))
+    monkeypatch.setattr(timing, "BATCH_BYTES", batch * (2 * ELEMENTS // CHUNKS + 100))
     assert _still_s(stage.round, relay) == pytest.approx(still_s, rel=0.01)
     stage.round.plan = replace(stage.round.plan, sigma=0.0)
     assert _still_s(stage.round, relay) == 0.0
@@ -478,7 +481,7 @@ def test_slot_with_no_batch_due_yet_is_not_taken_for_stopped(monkeypatch: pytest
     stage, _, (relay,) = reducing({}, bps=(ELEMENTS * 8 // 40,))
     assert stage.round.plan is not None
     stage.round.plan = replace(stage.round.plan, sigma=0.05)
-    monkeypatch.setattr(deadlines, "BATCH_BYTES", 8 * (2 * ELEMENTS // CHUNKS + 100))
+    monkeypatch.setattr(timing, "BATCH_BYTES", 8 * (2 * ELEMENTS // CHUNKS + 100))
     chunks_arrive(stage, relay, 35, 0.2, 0.2, 0.2, 0)
     assert stage.round.dropped == set(), "the plan has forty seconds"
     chunks_arrive(stage, relay, 15, 0.2, 0.2, 0.2, 0)
