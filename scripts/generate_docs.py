@@ -30,6 +30,7 @@ from peer_agent.protocol.messages import machine
 from peer_agent.protocol.relay.reducing import TRANSITIONS as REDUCING
 from peer_agent.protocol.session import FRAMES, RECEIVABLE
 from peer_agent.protocol.wire import HEADER, Kind
+from scripts.lateness_page import lateness_page
 from scripts.permissions_page import permissions_page
 from scripts.reference_pages import cli_page, recipes_page
 
@@ -323,6 +324,7 @@ def standing(entry: Entry) -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "docs/protocol.md": protocol_page,
     "docs/errors.md": errors_page,
+    "docs/explanation/lateness.md": lambda: NOTE + lateness_page(table),
     "docs/permissions.md": lambda: NOTE + permissions_page(table),
     "docs/reference/cli.md": lambda: NOTE + cli_page(table),
     "docs/reference/recipes.md": lambda: NOTE + recipes_page(table),

@@ -1,15 +1,13 @@
-"""A reducer's arithmetic in one attempt: check chunks, sum them, and compute averages.
-
-A reducer keeps one float32 sum per open chunk, however many contributors there are.
-"""
+"""A reducer's arithmetic in one attempt: check chunks, aggregate them, and encode the averages."""
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from msgspec import Struct
 
+from peer_agent.averaging.aggregates import Aggregate, Mean, Room
 from peer_agent.averaging.codecs import Encoded, Floats, decode_into, decode_with_leaf, encode_with_leaves
 from peer_agent.averaging.memory import SCRATCH, Payloads
 from peer_agent.protocol.codec_sizes import encoded_size
@@ -105,16 +103,22 @@ def _closed(
 
 
 class Reduction:
-    """One attempt's open sums, and its averages until `take_span` returns them. Not thread-safe."""
+    """One attempt's open chunks, and its averages until `take_span` returns them. Not thread-safe."""
 
-    def __init__(self, opened: OpenPlan, residuals: Residuals | None = None) -> None:
-        """Start an attempt. `residuals` are the encoding errors of earlier updates on this machine."""
+    def __init__(
+        self, opened: OpenPlan, residuals: Residuals | None = None, aggregate: Callable[[Room], Aggregate] = Mean
+    ) -> None:
+        """Start an attempt. `residuals` are the encoding errors of earlier updates on this machine.
+
+        `aggregate` opens the aggregate of one chunk.
+        """
         self.plan, self.grid = opened, opened.grid
         self._residuals = residuals or Residuals()
         self._residuals.begin(opened.place)
         self._committed: dict[int, bytes] = {}  # by slot: the contributor's leaves, packed
-        self._sums: dict[int, Floats] = {}  # by chunk: the sum of scale * tokens * values
-        self._spare: list[Floats] = []  # memory of closed sums, for reuse
+        self._aggregate = aggregate
+        self._open: dict[int, Aggregate] = {}  # by chunk
+        self._spare: list[Floats] = []  # memory of averages that have been encoded, for reuse
         self._spans = sorted(opened.plan.spans, key=lambda span: span.first)
         self._payloads: dict[int, Payloads] = {}  # by span: memory for its averages
         self._averages: dict[int, Encoded] = {}  # by chunk
@@ -141,27 +145,25 @@ class Reduction:
         return None
 
     def add(self, slot: int, chunk: int, payload: bytes | memoryview, *, again: bool = False) -> Fault | None:
-        """Check a chunk and add it to its sum. If `again`, only check it.
+        """Check a chunk and add it to its aggregate. If `again`, only check it.
 
-        Return a fault, without changing the sum, if the chunk is faulty.
+        Return a fault, without changing the aggregate, if the chunk is faulty.
         """
         checked = self._checked(slot, chunk, payload)
         if isinstance(checked, Fault):
             return checked
-        if again:
-            return None
-        values, factor = checked
-        if chunk in self._sums:
-            np.multiply(values, factor, out=values)
-            self._sums[chunk] += values
-        else:
-            self._sums[chunk] = np.multiply(values, factor, out=self._room(values.size))
+        if not again:
+            entry = self.plan.slots[slot]
+            if chunk not in self._open:
+                self._open[chunk] = self._aggregate(self._room)
+            self._open[chunk].add(slot, checked, _tokens_of(entry.weights, chunk), entry.scale)
         return None
 
     def close(self, chunk: int, tokens: int) -> memoryview:
-        """Divide a chunk's sum by `tokens` and return the encoded average."""
-        average = self._sums.pop(chunk)
-        np.multiply(average, np.float32(1 / tokens), out=average)
+        """Return a chunk's encoded average. `tokens`: of the slots that the average must contain."""
+        aggregate = self._open.pop(chunk)
+        assert aggregate.tokens == tokens, "the average must contain exactly the slots that the record will name"
+        average = aggregate.close()
         encoded = self._averages[chunk] = self._encoded(chunk, average)
         if average.size == self.grid.chunk_elements:
             self._spare.append(average)
@@ -196,8 +198,8 @@ class Reduction:
             return self._spare.pop()
         return np.empty(elements, np.float32)
 
-    def _checked(self, slot: int, chunk: int, payload: bytes | memoryview) -> tuple[Floats, np.float32] | Fault:
-        """Return a chunk's values and its factor, scale * tokens. Return a fault if the chunk is faulty.
+    def _checked(self, slot: int, chunk: int, payload: bytes | memoryview) -> Floats | Fault:
+        """Return a chunk's values, or a fault if the chunk is faulty.
 
         The next call in this thread overwrites the values.
         """
@@ -208,14 +210,14 @@ class Reduction:
             return Fault.of("E208", message="chunk before its leaves")
         values: Floats = SCRATCH.room("term", np.float32, length)
         leaf = decode_with_leaf(entry.codec, payload, values)
-        factor = np.float32(entry.scale * _tokens_of(entry.weights, chunk))
+        factor = entry.scale * _tokens_of(entry.weights, chunk)
         committed = Leaf(*LEAF.unpack_from(self._committed[slot], chunk * LEAF.size))
-        is_small = float(factor) * math.sqrt(leaf.sum_squares) <= LARGEST_TERM  # False if the sum is nan
+        is_small = factor * math.sqrt(leaf.sum_squares) <= LARGEST_TERM  # False if the sum is nan
         if leaf.digest == committed.digest and not is_small:
             return Fault.of("E212", chunk=chunk)
         if leaf != committed:
             return Fault.of("E211", chunk=chunk)
-        return values, factor
+        return values
 
 
 def _tokens_of(weights: Sequence[Weight], chunk: int) -> int:

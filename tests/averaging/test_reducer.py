@@ -161,9 +161,9 @@ def test_sums_are_freed_as_chunks_close() -> None:
     reduction, most = reduction_of(PLAN, SENDINGS), 0
     for each in sorted(FRAMES, key=lambda f: (f.chunk, f.slot)):
         reduction.add(each)
-        most = max(most, len(reduction.reduction._sums))
+        most = max(most, len(reduction.reduction._open))
     assert most == 1
-    assert not reduction.reduction._sums
+    assert not reduction.reduction._open
     assert not reduction.reduction._payloads
 
 
@@ -181,7 +181,7 @@ def test_a_chunk_outside_of_a_slots_ranges_weighs_nothing() -> None:
     reduction = reduction_of(plan_of([SENDINGS[0], partial]), [SENDINGS[0], partial]).reduction
     for chunk, is_in in ((0, False), (1, True), (3, False)):
         assert reduction.add(1, chunk, partial.payloads[chunk]) is None
-        assert reduction._sums[chunk].any() == is_in
+        assert reduction._open[chunk].tokens == (100 if is_in else 0)
 
 
 def test_sum_buffers_of_closed_chunks_are_reused_cleanly() -> None:

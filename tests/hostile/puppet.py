@@ -162,6 +162,7 @@ class PuppetTrainer(Trainer):
 class PuppetRelay(Relay):
     def __init__(self, world: World, peer: PeerId, behaviour: Behaviour) -> None:
         super().__init__(world, peer, world.trainers, latency_s=0.01)
+        self.role = behaviour.role
         self.puppet = Puppet(self, behaviour)
 
     def say(self, message: m.TO_SITE) -> None:

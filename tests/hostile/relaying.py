@@ -1,4 +1,4 @@
-"""Attacks by a lying relay, alongside an honest one."""
+"""Attacks by a lying relay, or by a member that averages and lies, alongside an honest relay."""
 
 from collections.abc import Iterable
 
@@ -12,6 +12,8 @@ from tests.hostile.behaviours import Behaviour, Memory, Word, changed, times, wi
 from tests.hostile.breaking import HUGE
 
 WEDGED = "a slot is dropped relative to the pace of that reducer; a frozen relay accuses nobody"
+
+ONE_WORD = "one member's word against another is read by nobody (table of decisions: disputed)"
 
 
 def _leaves_out(memory: Memory, message: m.Message) -> Iterable[Word]:
@@ -42,6 +44,14 @@ def _one_slot_alone(memory: Memory, message: m.Message) -> Iterable[Word]:
     if not isinstance(message, m.Progress):
         return () if isinstance(message, m.SpanDone) else (message,)
     return (replace(message, received=tuple((slot, 1 + 2**31 * (not slot)) for slot, _ in message.received)),)
+
+
+def _stops_the_first(memory: Memory, message: m.Message) -> Iterable[Word]:
+    """Claim that nothing of the first slot arrives, and never finish because of it."""
+    del memory
+    if not isinstance(message, m.Progress):
+        return () if isinstance(message, m.SpanDone) else (message,)
+    return (replace(message, received=tuple((slot, chunks * bool(slot)) for slot, chunks in message.received)),)
 
 
 def _drips(memory: Memory, message: m.Message) -> Iterable[Word]:
@@ -126,6 +136,20 @@ RELAYING = (
         adds=_hands_in_forgeries,
         bites=("arrived Records", "arrived Hello"),
         never=("note recovered", "note lost steps"),
+    ),
+    _relays(
+        "member_that_accuses_everybody",
+        ONE_WORD,
+        role=Role.AUXILIARY,
+        answers=_accuses,
+        bites=("arrived SlotRefused",),
+    ),
+    _relays(
+        "member_that_says_one_has_stopped",
+        ONE_WORD,
+        role=Role.AUXILIARY,
+        says=_stops_the_first,
+        bites=("changed", "arrived Progress"),
     ),
     _relays(
         "relay_that_comes_and_goes",

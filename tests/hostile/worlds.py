@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -26,6 +26,8 @@ STEPS = length(64, 32)
 SETTING = Setting(trainers=3, relays=1, steps=STEPS, seed=SEED, samples_each=16, snapshot_every=8)
 LIMIT_S = 680.0  # virtual seconds; a run without a puppet takes half of that
 MOST_BATCHES = 4  # most samples in one accumulator, in batches
+REACHES_S = 2.0  # seconds between two reports of the links to a member that listens
+FETCH_S = 0.5  # seconds between two looks for averages that a relay lacks
 END_S = 200.0  # seconds for the last snapshot, if the puppet is elected to upload it and does not
 
 
@@ -35,12 +37,15 @@ class Watcher:
     def __init__(self) -> None:
         self.admitted: list[e.Admitted] = []
         self.revoked: list[PeerId] = []
+        self.penalised: set[PeerId] = set()
 
     def before(self, host: Host, event: e.Event, now: float) -> None:
         pass
 
     def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
-        del host, event, now
+        del event, now
+        records = ((member.peer, member.reliability) for member in host.state.members.values())
+        self.penalised |= {peer for peer, record in records if record.probation or host.state.in_quarantine(record)}
         for command in commands:
             if isinstance(command, e.Admitted):
                 self.admitted.append(command)
@@ -100,13 +105,37 @@ def _puppets(world: World, behaviour: Behaviour) -> "list[PuppetTrainer | Puppet
 
 
 def _puppet(world: World, peer: PeerId, behaviour: Behaviour) -> "PuppetTrainer | PuppetRelay":
-    if behaviour.role is Role.RELAY:
+    if behaviour.role is not Role.TRAINER:
         relay = world.relays[peer] = PuppetRelay(world, peer, behaviour)
+        if behaviour.role is Role.AUXILIARY:
+            _reach(world, peer)
+            _fetch(world, peer)
         world.peers[peer] = relay
         return relay
     trainer = world.trainers[peer] = PuppetTrainer(world, peer, behaviour)
     world.peers[peer] = trainer
     return trainer
+
+
+def _reach(world: World, listener: PeerId) -> None:
+    """Let all honest peers report a link to a member that listens, so that the member may average."""
+    for peer in (*world.trainers.values(), *world.relays.values()):
+        if peer.peer != listener and peer.session is not None:
+            peer.say(m.Reaches(run=world.run_id, listeners=(listener,)))
+    world.clock.after(REACHES_S, lambda: _reach(world, listener))
+
+
+def _fetch(world: World, reducer: PeerId) -> None:
+    """Let the relays have every span that a member has averaged."""
+    round_ = world.host.state.round if world.host is not None else None
+    spans = round_.plan.spans if round_ is not None and round_.plan is not None else ()
+    for done in [round_.done[s.span] for s in spans if round_ and s.reducer == reducer and s.span in round_.done]:
+        place: dict[str, Any] = {"run": done.run, "step": done.step, "fence": done.fence, "attempt": done.attempt}
+        have = m.Have(**place, span=done.span, root=done.root, sum_squares=done.sum_squares)
+        for relay in world.relays.values():
+            if relay.peer != reducer and relay.session is not None:
+                relay.say(have)
+    world.clock.after(FETCH_S, lambda: _fetch(world, reducer))
 
 
 def complaints(outcome: Outcome) -> list[str]:
@@ -157,12 +186,17 @@ def _hashes(outcome: Outcome) -> list[str]:
 
 
 def _leases(outcome: Outcome) -> list[str]:
-    """Check that no machine leases the whole data set, and that honest work is lost only if a relay is hostile."""
+    """Check that no machine leases the whole data set, and that honest work is lost only if a relay is hostile.
+
+    A member that averages and lies cannot even put an honest machine in quarantine.
+    """
     world, host = outcome.world, outcome.world.host
     held = host.state.leases.held_samples.values() if host is not None else ()
     most = MOST_BATCHES * world.recipe.target_batch
     found = [f"{samples} samples are leased to one machine" for samples in held if samples > most]
-    if len(world.relays) == SETTING.relays:
-        names = {peer.peer for peer in outcome.honest}
+    names = {peer.peer for peer in outcome.honest}
+    if sum(relay.role is Role.RELAY for relay in world.relays.values()) == SETTING.relays:
         found += [f"{peer[:6]} lost what it held" for peer in outcome.watcher.revoked if peer in names]
+    if len(world.relays) > sum(relay.role is Role.RELAY for relay in world.relays.values()):
+        found += [f"{peer[:6]} was penalised" for peer in names & outcome.watcher.penalised]
     return found

@@ -66,10 +66,10 @@ DATA: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a reducer with a full disk is waited for as a slow one",
-        "peer_agent/protocol/coordinator/round/watching.py",
-        "    if done and idle_s > max(STALL_S, moving_s) and (whole",
-        "    if not done and idle_s > max(STALL_S, moving_s) and (whole",
-        ("tests/protocol/coordinator/round/test_watching.py",),
+        "peer_agent/protocol/coordinator/awaited.py",
+        "    return has_all and _idle_s(state, round_) >",
+        "    return False and _idle_s(state, round_) >",
+        ("tests/protocol/coordinator/test_awaited.py",),
     ),
     Mutation(
         "a shard that is open is fetched ahead",

@@ -4,7 +4,7 @@ from tests.mutations.mutation import Mutation
 
 TRAINER, COORDINATOR = "peer_agent/protocol/trainer/", "peer_agent/protocol/coordinator/"
 OVERLAP = ("tests/protocol/trainer/test_overlap.py",)
-WAITING = ("tests/protocol/coordinator/round/test_waiting.py",)
+WAITING = ("tests/protocol/coordinator/round/test_replicas.py",)
 RECORDING = ("tests/protocol/coordinator/round/test_recording.py",)
 SUMS = ("tests/trainer/test_jobs.py",)
 FREE = (
@@ -57,19 +57,24 @@ OVERLAPPING: tuple[Mutation, ...] = (
     trainer("two steps behind units are begun", "work", "state.head - state.index > state.staleness or ", ""),
     coordinator(
         "a round begins without who is about to be there",
-        "round/offers",
-        "    if awaits_replicas(state):\n        return False\n",
+        "advance",
+        " and not awaits_replicas(state)",
         "",
     ),
-    coordinator("it waits for ever", "round/waiting", " and state.now < state.applying_until", ""),
-    coordinator("it waits for who is gone", "membership", "    state.applying.discard(member.peer)\n", ""),
+    coordinator("it waits for ever", "acting", "item.due_s > state.now or row_for(state, item) is None", "True"),
+    coordinator("it waits for who is gone", "membership", "    state.replicas.peers.discard(member.peer)\n", ""),
     coordinator(
         "it waits for who was left out",
-        "round/waiting",
+        "round/replicas",
         "member.reliability.rate} - left_out",
         "member.reliability.rate}",
     ),
-    coordinator("it waits less than the plan takes", "round/waiting", "round_.planned_at + planned_s)", "state.now)"),
+    coordinator(
+        "it waits less than the plan takes",
+        "round/replicas",
+        "round_.planned_at + (1 + MOST_SIGMA) * duration_s)",
+        "state.now)",
+    ),
     coordinator("a new host waits for nobody", "advance", "        await_return(state)\n", ""),
     coordinator("work during a round is not heard of", "reports", " and not state.recipe.staleness:", ":"),
     coordinator(

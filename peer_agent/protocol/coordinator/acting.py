@@ -14,7 +14,7 @@ from peer_agent.protocol.coordinator.reports import ask_once
 from peer_agent.protocol.coordinator.round.attempt import has_quorum_without, open_at
 from peer_agent.protocol.coordinator.round.committing import commit, persist_again
 from peer_agent.protocol.coordinator.round.offers import plan_offers, revoke, void_offers
-from peer_agent.protocol.coordinator.round.reducing import blame_all, blame_for_standstill, drop, replan
+from peer_agent.protocol.coordinator.round.reducing import blame_all, blame_for_standstill, dispute, drop, exclude
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.state import Phase, Round, RunState
 from peer_agent.protocol.coordinator.workers.counts import look_soon, suspend
@@ -27,7 +27,7 @@ def act(state: RunState, overdue: Iterable[Awaited], seed: int) -> list[Command]
     decided: dict[Row, list[Awaited]] = {}
     for item in overdue:
         row = row_for(state, item)
-        if row is not None:
+        if row is not None and row.action is not Action.WAIT:
             decided.setdefault(row, []).append(item)
     commands: list[Command] = []
     for row in sorted(decided, key=ROWS.index):
@@ -98,16 +98,17 @@ def _plan_offers(state: RunState, row: Row, items: Sequence[Awaited], _: int) ->
 def _replace(state: RunState, row: Row, items: Sequence[Awaited], _: int) -> list[Command]:
     """Give the parts of reducers to others. If such a reducer has also stopped sending its gradient, drop the gradient.
 
-    If a reducer's word about a gradient would void the round, all unfinished reducers are replaced.
+    If relays' word about a gradient would void the round, all unfinished reducers are replaced.
     """
     round_ = state.round
     assert round_ is not None
-    late = {item.peer for item in items if item.peer} if row.kind is Kind.SPAN else open_at(round_)
+    accusers = {peer for item in items if (peer := item.at or item.peer)}
+    late = accusers if row.failure is None or row.kind is Kind.SPAN else open_at(round_)
     stopped = _stopped_with(state, round_, late)
-    if row.failure is not None:
-        blame_all(state, late, row.failure)
-    round_.excluded |= late
-    commands = replan(state)
+    for item in items:
+        if Fact.DISPUTED in item.facts:
+            dispute(state, item.at, item.peer)
+    commands = exclude(state, late, row.failure)
     spare = sorted(stopped - round_.dropped)
     if spare and state.phase is Phase.REDUCE and has_quorum_without(state, round_, spare):
         commands += _drop_stopped(state, spare, Failure.MISSED)

@@ -15,7 +15,7 @@ from peer_agent.protocol.coordinator.decisions import Fact, Kind
 from peer_agent.protocol.coordinator.reliability import Reliability
 from peer_agent.protocol.coordinator.round.attempt import chunks_of, has_quorum_without, open_at
 from peer_agent.protocol.coordinator.round.offers import has_enough
-from peer_agent.protocol.coordinator.round.reducing import is_durable
+from peer_agent.protocol.coordinator.round.reducing import is_durable, is_one_word
 from peer_agent.protocol.coordinator.state import Member, Phase, Round, RunState, Seen
 from peer_agent.protocol.coordinator.workers.batch import batch_limit_s, remake_s, usual_s
 from peer_agent.protocol.coordinator.workers.counts import unit_limit_s
@@ -134,9 +134,12 @@ def _of_reduction(state: RunState, round_: Round, by_s: float) -> Iterator[Await
         yield from _due(by_s, Awaited(Kind.SPAN, since_s, since_s + HEARD_S, reducer))
     uploads = [item for reducer in chunks_of(round_) for item in _uploads(state, round_, reducer, by_s)]
     stopped = {item.slot for item in uploads if Fact.STOPPED in item.facts}
+    accusers = {item.slot: {other.at for other in uploads if other.slot == item.slot} for item in uploads}
+    disputed = {slot for slot, peers in accusers.items() if _is_disputed(state, round_, slot, peers)}
     is_required = bool(stopped) and not has_quorum_without(state, round_, stopped)
     for item in uploads:
-        yield replace(item, facts=item.facts | {Fact.REQUIRED}) if is_required and item.slot in stopped else item
+        facts = item.facts | ({Fact.REQUIRED} if is_required and item.slot in stopped else set())
+        yield replace(item, facts=facts | ({Fact.DISPUTED} if item.slot in disputed else set()))
     if round_.done_at is not None:
         yield from _due(by_s, Awaited(Kind.COPY, round_.done_at, round_.done_at + ROUND_TRIP_S))
     yield from _due(by_s, Awaited(Kind.ROUND, round_.moved_at, round_.deadline))
@@ -167,7 +170,7 @@ def _uploads(state: RunState, round_: Round, reducer: PeerId, by_s: float) -> It
         stopped_s = unseen_s + seen.at + pause_s
         if stopped_s <= by_s:
             stopped_s = unseen_s + seen.at + max(pause_s, OTHERS * _others_pace(slots, slot, round_.planned_at))
-        facts = frozenset({Fact.STOPPED}) if stopped_s <= min(by_s, state.now) else frozenset[Fact]()
+        facts = frozenset({Fact.STOPPED if stopped_s <= min(by_s, state.now) else Fact.UNFINISHED})
         peer = round_.slots[slot].peer
         item = Awaited(Kind.UPLOAD, seen.at, min(stopped_s, finished_s), peer, reducer, slot, facts)
         yield from _due(by_s, item)
@@ -214,6 +217,19 @@ def _still_s(round_: Round, reducer: PeerId) -> float:
         return 0.0
     batch = batch_chunks({slot.codec for slot in round_.slots}, round_.plan.chunk_elements)
     return coming_s(round_.plan) * min(1.0, STILL_BATCHES * batch / chunks_of(round_)[reducer])
+
+
+def _is_disputed(state: RunState, round_: Round, slot: int, accusers: Collection[PeerId | None]) -> bool:
+    """Return True if only one person's reducers find a slot overdue, and it is whole or moves at another reducer."""
+    accused_by = {peer for peer in accusers if peer is not None}
+    if not is_one_word(state, round_, accused_by):
+        return False
+    expected = chunks_of(round_)
+    for reducer in expected.keys() - accused_by:
+        seen, pause_s = round_.seen_at(reducer).get(slot), _pause_s(state, round_, reducer)
+        if seen is not None and (seen.chunks >= expected[reducer] or round_.reported_at(reducer) - seen.at < pause_s):
+            return True
+    return False
 
 
 # --- facts about reducers

@@ -43,9 +43,12 @@ class Fact(StrEnum):
     STUCK = "nothing has moved anywhere for far too long"
     OTHER_DONE = "another reducer has finished"
     OTHER_FREE = "another reducer is free"
+    OTHER_ABLE = "another reducer can take over"
     STOPPED = "it sends nothing while others do"
-    DISPUTED = "only reducers of one person say so, and elsewhere it moves"
+    UNFINISHED = "the others have been done for a long time"
     LATE = "the reducer closed more than a batch of chunks without it"
+    REFUSED = "the reducer finds its bytes wrong"
+    DISPUTED = "it is disputed"
     DURABLE = "a relay has all averages"
 
 
@@ -58,7 +61,8 @@ class Action(StrEnum):
     RAISE_QUOTAS = "let others compute more"
     PROCEED = "go on without it"
     DROP = "drop its gradient from the round"
-    REPLACE = "give its part to other reducers"
+    REPLACE = "give the reducer's part to others"
+    WAIT = "wait"
     COMMIT = "commit"
     VOID = "end the round without an update"
     PERSIST = "send the record again"
@@ -89,8 +93,16 @@ ROWS = (
     Row(Kind.SPAN, (Fact.COMPLETE, Fact.OTHER_DONE), Action.REPLACE, Failure.FAILED),
     Row(Kind.SPAN, (Fact.LONG, Fact.OTHER_DONE), Action.REPLACE, Failure.FAILED),
     Row(Kind.SPAN, (Fact.STUCK, Fact.OTHER_FREE), Action.REPLACE, Failure.FAILED),
-    Row(Kind.UPLOAD, (Fact.STOPPED, Fact.REQUIRED, Fact.OTHER_DONE), Action.REPLACE, Failure.FAILED),
+    Row(Kind.UPLOAD, (Fact.REFUSED, Fact.DISPUTED, Fact.REQUIRED, Fact.OTHER_ABLE), Action.REPLACE),
+    Row(Kind.UPLOAD, (Fact.REFUSED, Fact.DISPUTED), Action.DROP),
+    Row(Kind.UPLOAD, (Fact.REFUSED, Fact.REQUIRED, Fact.OTHER_ABLE), Action.REPLACE, Failure.REFUSED),
+    Row(Kind.UPLOAD, (Fact.REFUSED,), Action.DROP, Failure.REFUSED),
+    Row(Kind.UPLOAD, (Fact.LATE, Fact.DISPUTED), Action.WAIT),
     Row(Kind.UPLOAD, (Fact.LATE,), Action.DROP, Failure.LATE),
+    Row(Kind.UPLOAD, (Fact.DISPUTED, Fact.REQUIRED, Fact.OTHER_DONE), Action.REPLACE),
+    Row(Kind.UPLOAD, (Fact.DISPUTED, Fact.UNFINISHED, Fact.OTHER_DONE), Action.REPLACE),
+    Row(Kind.UPLOAD, (Fact.DISPUTED,), Action.WAIT),
+    Row(Kind.UPLOAD, (Fact.STOPPED, Fact.REQUIRED, Fact.OTHER_DONE), Action.REPLACE, Failure.FAILED),
     Row(Kind.UPLOAD, (), Action.DROP, Failure.MISSED),
     Row(Kind.COPY, (Fact.DURABLE,), Action.COMMIT),
     Row(Kind.ROUND, (), Action.VOID, Failure.FAILED),

@@ -69,6 +69,16 @@ class Failure(StrEnum):
     FALSE = "false"  # what it said about averages has been proven false
 
 
+SAYS = {
+    Failure.LATE: "The gradient came too late. One round of quarantine, however often, and probation.",
+    Failure.MISSED: "The machine made no offer, offered less than it had reported, or stopped sending. Quarantine and "
+    "probation.",
+    Failure.REFUSED: "The machine's work was refused. Quarantine; its work is returned to the pool.",
+    Failure.FAILED: "The machine kept a round from ending, or disputes with two persons. Quarantine.",
+    Failure.FALSE: "What the machine said about averages has been proven false. The longest quarantine.",
+}
+
+
 class Reliability(Struct):
     """A machine's record in this run."""
 
@@ -83,6 +93,8 @@ class Reliability(Struct):
     failed_at: float = 0.0  # time of the last failure
     was_late: bool = False  # in its last round, its gradient was arriving, but too late
     proven: int = 0  # most samples in any of its contributions, less a tenth per contribution since then
+    disputed_by: set[str] = field(default_factory=set)  # persons whose reducers refused its gradient since it was used
+    disputes_with: set[str] = field(default_factory=set)  # persons whose gradients it refused, while nobody else did
     skipped_updates: int = 0  # updates in a row without it, because its link would have slowed the others
 
     def deliver(self, samples: int, now: float) -> None:
@@ -120,6 +132,7 @@ class Reliability(Struct):
         """Record that an update includes `samples` of the machine's samples."""
         self.refusals.level, self.misses.level, self.was_late = max(0, self.refusals.level - 1), 0, False
         self.proven = max(samples, self.proven * 9 // 10)
+        self.disputed_by.clear()
 
     def in_quarantine(self, number: int, now: float) -> bool:
         """Return True if the machine takes no part in the round with this number, unless quarantines are overridden."""

@@ -147,6 +147,7 @@ class Round(Struct):
     norm: float = 0.0  # largest possible norm of the average over all slots
     dropped: set[int] = field(default_factory=set)
     late: set[int] = field(default_factory=set)  # slots missing from closed chunks, except dropped ones
+    behind_at: dict[int, set[PeerId]] = field(default_factory=dict)  # slot -> reducers that closed many chunks without
     plan: Plan | None = None
     planned_at: float = 0.0
     limits: tuple[Limit, ...] = ()  # the limits that determine how long the plan takes

@@ -258,7 +258,7 @@ class AddChunk(Struct, frozen=True):
 
 
 class CloseChunk(Struct, frozen=True):
-    """Divide the chunk's sum by its number of tokens, encode the average, and send it to the peers."""
+    """Close the chunk's aggregate, which has this many tokens, encode the average, and send it to the peers."""
 
     span: int
     chunk: int

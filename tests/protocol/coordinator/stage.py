@@ -175,11 +175,11 @@ class Stage:
         )
         return self.handle(e.Joined(trainer.peer, trainer.person, trainer.name, Role.TRAINER, hello))
 
-    def relay(self, name: str = "relay", role: Role = Role.RELAY, **said: Any) -> PeerId:
+    def relay(self, name: str = "relay", role: Role = Role.RELAY, person: str = "operator", **said: Any) -> PeerId:
         """Add a member that reduces and keeps the log. `said` may change fields in its hello."""
         hello: dict[str, Any] = {"url": "ws://relay", "reduces": True, "keeps_log": True, "log_index": self.state.index}
         message = m.Hello(run=RUN, accumulator=AccumulatorId("00" * 16), **{**hello, **said})
-        self.handle(e.Joined(peer_of(name), "operator", name, role, message))
+        self.handle(e.Joined(peer_of(name), person, name, role, message))
         return peer_of(name)
 
     def member(self, trainer: Trainer) -> Member:

@@ -11,6 +11,7 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.log.merkle import LEAF
 from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.relay import events as e
+from peer_agent.protocol.relay import reducing
 from peer_agent.protocol.relay.opened import Place
 from peer_agent.protocol.relay.reducing import (
     AGAIN_S,
@@ -325,6 +326,18 @@ def test_without_a_plan_in_time_nobody_is_ahead() -> None:
         relay.add(plan, 0, 3)
         assert ahead(relay) == []
     assert ahead(idle()) == []
+
+
+def test_without_deadlines_memory_limits_how_far_one_may_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of(duration_s=0.4)
+    each = 4 * plan.plan.chunk_elements * len(plan.slots)
+    relay = fast_first(plan)
+    relay.add(plan, 0, 3)
+    for chunks, led in ((3, []), (2, [0]), (0, [0])):
+        monkeypatch.setattr(reducing, "OPEN_BYTES", chunks * each)
+        assert ahead(relay) == led
+    relay.now += MOVES_S + 0.1
+    assert ahead(relay) == [], "the others stand still"
 
 
 def test_sender_is_never_held_back_until_it_is_late() -> None:

@@ -1,14 +1,14 @@
 """Carry out a plan: track which spans are averaged and stored, and which slots are lost or left out."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import ERROR
 from peer_agent.protocol.coordinator.decisions import Action, Fact, Kind, decide
 from peer_agent.protocol.coordinator.events import Command, Note
 from peer_agent.protocol.coordinator.phases import Why, enter
-from peer_agent.protocol.coordinator.reliability import Failure
+from peer_agent.protocol.coordinator.reliability import Failure, Reliability
 from peer_agent.protocol.coordinator.round.attempt import (
     chunks_of,
     has_delivered,
@@ -78,7 +78,7 @@ def take_span(state: RunState, member: Member, done: m.SpanDone) -> list[Command
         return _distrust(state, round_, member.peer, "reported a span larger than the gradients in it")
     round_.done[done.span] = done
     move_on(state, round_)
-    return _leave_behind(state, round_, done) + _commit_when_held(state, round_)
+    return _leave_behind(state, round_, done, member.peer) + _commit_when_held(state, round_)
 
 
 def take_have(state: RunState, member: Member, have: m.Have) -> list[Command]:
@@ -318,32 +318,68 @@ def withdraw(state: RunState, peer: PeerId, why: str) -> list[Command]:
 
 
 def take_refusal(state: RunState, member: Member, refused: m.SlotRefused) -> list[Command]:
-    """Process a reducer's refusal of a slot. Continue without the slot, and revoke its sender's accumulator."""
+    """Process a reducer's refusal of a slot as the table says. Usually, drop the slot and revoke its accumulator."""
     round_ = open_round(state, refused)
     if round_ is None or refused.slot >= len(round_.slots) or member.peer not in chunks_of(round_):
         return []
-    offer = round_.offers[round_.slots[refused.slot].peer]
-    sender = state.members.get(round_.slots[refused.slot].peer)
-    commands: list[Command] = []
-    if refused.slot not in round_.dropped:
-        if not has_quorum_without(state, round_, {refused.slot}) and _asks_another(state, member):
-            return replan(state)
-        commands += drop(state, [refused.slot], "sent a damaged gradient")
-    if sender is not None and sender.accumulator == offer.accumulator:
-        blame(state, sender.reliability, Failure.REFUSED)
+    peer, is_dropped = round_.slots[refused.slot].peer, refused.slot in round_.dropped
+    facts = {Fact.REFUSED} | ({Fact.OTHER_ABLE} if _has_another(state, member.peer) else set())
+    record, persons = _record_of(state, peer), {member.person}
+    if is_one_word(state, round_, {member.peer}) and record.disputed_by <= persons:
+        facts.add(Fact.DISPUTED)
+        dispute(state, member.peer, peer)
+    if not is_dropped and not has_quorum_without(state, round_, {refused.slot}):
+        facts.add(Fact.REQUIRED)
+    row = decide(Kind.UPLOAD, facts.__contains__)
+    if row is not None and row.action is Action.REPLACE:
+        return exclude(state, {member.peer}, row.failure)
+    commands = [] if is_dropped else drop(state, [refused.slot], "sent a damaged gradient")
+    sender = state.members.get(peer)
+    if row is not None and row.failure and sender and sender.accumulator == round_.offers[peer].accumulator:
+        blame(state, sender.reliability, row.failure)
         commands += revoke(state, sender, f"chunk {refused.chunk} was refused ({refused.code})")
     return commands
 
 
-def _asks_another(state: RunState, accuser: Member) -> bool:
-    """Quarantine a reducer that refused a slot, because it may be lying to void the round.
+def is_one_word(state: RunState, round_: Round, reducers: Iterable[PeerId]) -> bool:
+    """Return True if these reducers are one person's, none is a relay, and the plan has reducers of others."""
+    if any(_is_relay(state, peer) for peer in reducers):
+        return False
+    persons = {_person_of(state, round_, peer) for peer in reducers}
+    return len(persons) == 1 and any(_person_of(state, round_, peer) not in persons for peer in chunks_of(round_))
 
-    Return True if another reducer can take over.
+
+def dispute(state: RunState, reducer: PeerId | None, sender: PeerId | None) -> None:
+    """Record on both sides that a member's word stands against another's.
+
+    A second person's word against a sender is believed. A reducer that disputes with two persons has failed.
     """
-    blame(state, accuser.reliability, Failure.REFUSED)
+    if reducer not in state.members or state.round is None or sender is None:
+        return
+    member = state.members[reducer]
+    _record_of(state, sender).disputed_by.add(member.person)
+    member.reliability.disputes_with.add(_person_of(state, state.round, sender))
+    if len(member.reliability.disputes_with) > 1:
+        member.reliability.disputes_with.clear()
+        blame(state, member.reliability, Failure.FAILED)
+
+
+def _record_of(state: RunState, peer: PeerId) -> Reliability:
+    member = state.members.get(peer)
+    return member.reliability if member is not None else state.reliabilities.get(peer) or Reliability()
+
+
+def _person_of(state: RunState, round_: Round, peer: PeerId) -> str:
+    return state.members[peer].person if peer in state.members else round_.persons.get(peer, (peer, ""))[0]
+
+
+def exclude(state: RunState, reducers: Collection[PeerId], failure: Failure | None) -> list[Command]:
+    """Plan the round again without these reducers. `failure`: their failure, or None if they are not to blame."""
     assert state.round is not None
-    state.round.excluded.add(accuser.peer)
-    return _has_another(state, accuser.peer)
+    if failure is not None:
+        blame_all(state, reducers, failure)
+    state.round.excluded |= set(reducers)
+    return replan(state)
 
 
 def _has_another(state: RunState, peer: PeerId) -> bool:
@@ -357,21 +393,27 @@ def blame_all(state: RunState, peers: Iterable[PeerId], failure: Failure) -> Non
         blame(state, state.members[peer].reliability, failure)
 
 
-def _leave_behind(state: RunState, round_: Round, done: m.SpanDone) -> list[Command]:
+def _leave_behind(state: RunState, round_: Round, done: m.SpanDone, reducer: PeerId) -> list[Command]:
     """Report each late slot once. Drop from the round any slots that missed too many consecutive chunks (rule 8)."""
     late, behind = left_out(round_, done), left_behind(state, round_, done)
-    senders = [state.members.get(round_.slots[slot].peer) for slot in sorted(late - behind - round_.late)]
+    for slot in behind:
+        round_.behind_at.setdefault(slot, set()).add(reducer)
+    rows = {slot: decide(Kind.UPLOAD, _late_facts(state, round_, slot).__contains__) for slot in sorted(behind)}
+    left = {slot: row for slot, row in rows.items() if row is not None and row.action is Action.DROP}
+    senders = [state.members.get(round_.slots[slot].peer) for slot in sorted(late - left.keys() - round_.late)]
     round_.late |= late
     text = "a part of {}'s gradient came too late; it counts in the next step"
     notes = [Note("late", text.format(sender.person), (sender.person,)) for sender in senders if sender]
-    row = decide(Kind.UPLOAD, {Fact.LATE}.__contains__)
-    if not behind or row is None or row.action is not Action.DROP:
-        return list(notes)
-    for slot in behind:
+    for slot, row in left.items():
         sender = state.members.get(round_.slots[slot].peer)
         if sender is not None and row.failure is not None:
             blame(state, sender.reliability, row.failure, is_coming=_is_coming(state, round_, slot))
-    return [*notes, *drop(state, sorted(behind), "was late")]
+    return [*notes, *(drop(state, sorted(left), "was late") if left else [])]
+
+
+def _late_facts(state: RunState, round_: Round, slot: int) -> set[Fact]:
+    is_disputed = is_one_word(state, round_, round_.behind_at[slot])
+    return {Fact.LATE, Fact.DISPUTED} if is_disputed else {Fact.LATE}
 
 
 def _is_coming(state: RunState, round_: Round, slot: int) -> bool:

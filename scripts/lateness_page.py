@@ -1,0 +1,77 @@
+"""The page about lateness: the coordinator's table of decisions, printed from the table that it executes."""
+
+from collections.abc import Callable
+
+from peer_agent.protocol.coordinator.decisions import ROWS, Row
+from peer_agent.protocol.coordinator.reliability import SAYS
+
+PAGE = """# How the coordinator judges lateness
+
+The coordinator waits for many things: a word from a machine, its next unit, an offer, a gradient, averages, the
+database. Everything that it waits for has a **due time**. What it does about whatever is overdue is written in one
+table, which the coordinator executes and from which this page is printed. For each overdue item, it takes the first row
+whose facts all hold. If there is none, it goes on waiting.
+
+The same list of items explains on the run's page why nothing moves: it names the machines that the open phase waits
+for.
+
+## Due times
+
+| the coordinator waits for | due |
+| --- | --- |
+| a word from a peer | 30 s after the last one |
+| a trainer's next unit | after three of its usual times (at least 30 s; 600 s for its first unit). It is asked for a \
+hello after two of its usual times (at least 5 s; 15 s before its first unit), then after twice as long each time. \
+Time counts only while the trainer may compute |
+| a trainer that loads the model | 30 s after it joined or was asked for a hello |
+| a full batch | after three usual times (30 s before the first batch) |
+| a trainer that applies the last update | as long as such answers usually take, at least until 1.5 times the plan's \
+time has passed |
+| a trainer's offer | as long as offers usually take, twice as long after each round that was void for lack of offers |
+| a trainer's gradient at a reducer | In a plan with deadlines, the reducer itself closes each chunk (rule 8). In \
+addition: if a slot sends nothing for four times as long as the others take for a chunk (at least 4 s, or 1 s where \
+batches are short, or the plan's wait), or is not finished four times as long after the others were |
+| a reducer's averages | three seconds after its last chunk or report; the facts below ask for more time |
+| a second copy of all averages | 5 s |
+| any progress of the round | 20 s, twice as long after each round without any |
+| the database | 1 s after a failed write, then twice as long, at most 30 s |
+| a snapshot | 60 s |
+| a majority for a digest or a hash | 30 s of several values and no majority |
+
+*As long as usual* means the median of earlier answers plus six times the median deviation from it, between 1 and 60
+seconds, and 5 seconds while none is known.
+
+While the host itself was suspended, no time passes. A reducer that has stopped accuses nobody: the time of a gradient
+counts up to that reducer's last report.
+
+## The table
+
+{table}
+
+A gradient is *disputed* if only one person's reducers say that something is wrong with it, none of them is a relay,
+and the plan has reducers of other people. If they say that it has stopped, it must also be whole, or move, at another
+reducer. One such word penalises nobody, takes nobody's work and voids no round. A second person's word is believed.
+
+## What is recorded against a machine
+
+{failures}
+
+A machine in **quarantine** takes part in no round: 1 round after its first failure, 4 rounds and at least 16 seconds
+after the second, 16 rounds and at least 64 seconds after each further one, and never longer than an hour. Included work
+lowers the level again. If the other machines need three usual times to fill a batch, quarantines do not count until the
+next update; after each void round, that exception is suspended for a longer time. A machine on **probation** is not
+counted on until it delivers a unit.
+"""
+
+
+def lateness_page(table: Callable[..., str]) -> str:
+    """Return the page as Markdown. `table`: returns a table with these headings and rows."""
+    rows = [_cells(row) for row in ROWS]
+    headings = ("the coordinator waits for", "if it is overdue and", "it will", "recorded")
+    failures = table(("failure", "meaning"), [(f"*{kind}*", words) for kind, words in SAYS.items()])
+    return PAGE.format(table=table(headings, rows), failures=failures)
+
+
+def _cells(row: Row) -> tuple[str, str, str, str]:
+    facts = "; ".join(fact.value for fact in row.facts)
+    return row.kind.value, facts, row.action.value, f"*{row.failure.value}*" if row.failure else ""
