@@ -80,6 +80,7 @@ JOBS: dict[Size, tuple[Job, ...]] = {
         Job("day", 90),
         Job("redis_restarts", 90),
         Job("spectators", 90, ("--spectators", "500", "--steps", "5")),
+        Job("crowd", 100, ("--machines", "100", "--seconds", "20")),
         Job("hostile", 90),
         Job("training.inner_loop", 60),
         Job("training.codecs", 220),
