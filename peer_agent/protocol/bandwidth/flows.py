@@ -90,6 +90,8 @@ class Load(Struct):
 
         The first and last bytes are ignored, because they may trickle in.
         """
+        if len(self.flows) == 1:
+            return self.received / self.seconds
         if not self._bps and self.received:
             times, carried = self._carried()
             first, last = np.interp([EDGE * carried[-1], (1 - EDGE) * carried[-1]], carried, times)

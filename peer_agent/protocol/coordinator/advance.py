@@ -216,7 +216,7 @@ def _move(state: RunState, seed: int) -> list[e.Command]:
             return cut(state) + _move(state, seed)
         case Phase.OFFER if state.round is not None and not state.round.waiting:
             return close_offers(state)
-        case Phase.OFFER:
+        case Phase.OFFER if state.round is not None and state.round.deadline <= state.now:
             return act(state, of_round(state, state.now), seed)
         case Phase.REDUCE if state.round is not None and not state.round.is_planned:
             return plan(state)
@@ -246,8 +246,8 @@ def _sweep(state: RunState, seed: int) -> list[e.Command]:
     """Visit every member, act on what is overdue, and divide the batch among those that can be counted on."""
     state.sweep_at = state.now + SWEEP_S
     commands = reappoint(state)
-    for member in list(state.members.values()):
-        commands += act(state, of_member(state, member, state.now), seed)
+    overdue = [item for member in state.members.values() for item in of_member(state, member, state.now)]
+    commands += act(state, overdue, seed)
     look_at_quarantines(state)
     recount_all(state)
     look_at_reach(state)

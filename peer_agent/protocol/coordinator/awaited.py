@@ -92,14 +92,16 @@ def of_run(state: RunState, by_s: float = math.inf) -> Iterator[Awaited]:
 def of_member(state: RunState, member: Member, by_s: float = math.inf) -> Iterator[Awaited]:
     """Yield what a member owes and that is due by `by_s`: a word, and if it trains, its next unit or the model."""
     gone_s = member.heard_at + SILENT_S
-    yield from _due(by_s, Awaited(Kind.SESSION, member.heard_at, gone_s, member.peer))
+    if gone_s <= by_s:
+        yield Awaited(Kind.SESSION, member.heard_at, gone_s, member.peer)
     if not member.trains or gone_s <= state.now:
         return
     record, is_ready = member.reliability, member.counted[0]
     since_s = state.now - record.unit.read(state.now)
     limit_s = math.inf if record.is_silent else unit_limit_s(state, record)
     due_s = since_s + min(limit_s, _hello_s(state, record) if is_ready else math.inf)
-    yield from _due(by_s, Awaited(Kind.UNIT, since_s, due_s, member.peer))
+    if due_s <= by_s:
+        yield Awaited(Kind.UNIT, since_s, due_s, member.peer)
     if not is_ready and not 0 <= member.log_index < state.index:
         asked_s = max(member.joined_at, member.hello_asked_at or 0.0)
         yield from _due(by_s, Awaited(Kind.LOAD, asked_s, asked_s + SILENT_S, member.peer))

@@ -125,6 +125,8 @@ class LeaseBook(Struct):
 
     def _begin_epoch(self, source: Source) -> bool:
         """Begin the source's next epoch if the current one is used up. Return False if the source has no samples."""
+        if source.left:
+            return True
         if not any(self.sizes[shard] for shard in source.shards):
             return False
         while not source.left:

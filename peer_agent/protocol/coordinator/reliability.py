@@ -93,8 +93,8 @@ class Reliability(Struct):
     failed_at: float = 0.0  # time of the last failure
     was_late: bool = False  # in its last round, its gradient was arriving, but too late
     proven: int = 0  # most samples in any of its contributions, less a tenth per contribution since then
-    disputed_by: set[str] = field(default_factory=set)  # persons whose reducers refused its gradient since it was used
-    disputes_with: set[str] = field(default_factory=set)  # persons whose gradients it refused, while nobody else did
+    disputed_by: frozenset[str] = frozenset()  # persons whose reducers refused its gradient since it was last used
+    disputes_with: frozenset[str] = frozenset()  # persons whose gradients it refused, while nobody else did
     skipped_updates: int = 0  # updates in a row without it, because its link would have slowed the others
 
     def deliver(self, samples: int, now: float) -> None:
@@ -132,10 +132,12 @@ class Reliability(Struct):
         """Record that an update includes `samples` of the machine's samples."""
         self.refusals.level, self.misses.level, self.was_late = max(0, self.refusals.level - 1), 0, False
         self.proven = max(samples, self.proven * 9 // 10)
-        self.disputed_by.clear()
+        self.disputed_by = frozenset()
 
     def in_quarantine(self, number: int, now: float) -> bool:
         """Return True if the machine takes no part in the round with this number, unless quarantines are overridden."""
+        if not self.failed_at:
+            return False
         is_open = self.misses.is_open(number, now) or self.refusals.is_open(number, now)
         return is_open and now - self.failed_at < LONGEST_QUARANTINE_S
 

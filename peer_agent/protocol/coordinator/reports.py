@@ -75,8 +75,9 @@ def _take_work(state: RunState, member: Member, report: m.Report) -> list[Comman
         return revoke(state, member, "it reported work that was not leased to it")
     if any(base < state.step - max(state.recipe.staleness, 1) for base in units.values()):
         return revoke(state, member, "its gradients were too old")
-    new = sum(unit.samples for unit in units if unit not in member.done)
-    member.done, member.done_samples = units, sum(unit.samples for unit in units)
+    new = sum(unit.samples for unit in units.keys() - member.done.keys())
+    gone = sum(unit.samples for unit in member.done.keys() - units.keys())
+    member.done, member.done_samples = units, member.done_samples + new - gone
     if new:
         state.non_finite.pop(member.peer, None)  # the trainer can still compute finite gradients
         delivered(state, member, new)

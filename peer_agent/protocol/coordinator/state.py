@@ -74,10 +74,10 @@ class Member(Struct):
     hello_asked_at: float | None = None
     reliability: Reliability = field(default_factory=Reliability)
     counted: tuple[bool, bool, int] = (False, False, 0)  # its part in the run's totals: ready, awake, samples
+    trains: bool = False  # its role is TRAINER
 
-    @property
-    def trains(self) -> bool:
-        return self.role is Role.TRAINER
+    def __post_init__(self) -> None:
+        self.trains = self.role is Role.TRAINER
 
     @property
     def takes_all(self) -> bool:
@@ -413,7 +413,7 @@ class RunState(Struct, kw_only=True):
 
     def in_quarantine(self, record: Reliability) -> bool:
         """Return True if earlier failures put the machine in quarantine for the open or next round."""
-        return record.in_quarantine(self.rounds + (self.round is None), self.now)
+        return bool(record.failed_at) and record.in_quarantine(self.rounds + (self.round is None), self.now)
 
     def listeners(self) -> tuple[Listener, ...]:
         """Return the members that peers can dial, sorted by id: all relays, and a limited number of other members."""

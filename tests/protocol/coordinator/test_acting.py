@@ -16,7 +16,7 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.timing import PAUSE_S, SILENT_S
-from tests.protocol.coordinator.scenes import CHUNKS, progress, reducing
+from tests.protocol.coordinator.scenes import CHUNKS, pair, progress, reducing
 from tests.protocol.coordinator.stage import ELEMENTS, Stage, Trainer, notes, sent
 
 EVERYBODY, OTHERS = (0, 1, 2, 3), (1, 2, 3)
@@ -225,16 +225,16 @@ def test_nothing_is_done_for_an_item_that_the_table_waits_for() -> None:
 
 
 def test_a_silent_member_is_evicted_after_half_a_minute() -> None:
-    stage, trainers, _ = reducing()
-    silent = stage.member(trainers[0])
+    stage, ann, bob = pair()
+    silent = stage.member(ann)
     (item,) = [each for each in of_member(stage.state, silent) if each.kind is Kind.SESSION]
     assert item.due_s == silent.heard_at + SILENT_S
-    silent.heard_at = stage.state.now - SILENT_S + 2.0
-    stage.wait(1.0)
-    assert trainers[0].peer in stage.state.members
-    assert "evicted" in notes(stage.wait(2.5))
-    assert trainers[0].peer not in stage.state.members
-    assert trainers[1].peer in stage.state.members
+    silent.heard_at = stage.state.now - SILENT_S + 2.0  # and Bob's last word is newer
+    stage.wait(1.0, alive=False)
+    assert ann.peer in stage.state.members
+    assert "evicted" in notes(stage.wait(2.5, alive=False))
+    assert ann.peer not in stage.state.members
+    assert bob.peer in stage.state.members
 
 
 def test_a_trainer_that_delivers_nothing_is_asked_at_doubling_intervals() -> None:

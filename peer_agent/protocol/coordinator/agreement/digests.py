@@ -94,7 +94,7 @@ def take_digest(state: RunState, member: Member, report: m.Report) -> list[Comma
         return []
     if not state.step - DIGESTS_KEPT < report.step <= state.step:
         return []
-    ballot = state.digests.setdefault(report.step, Ballot())
+    ballot = state.digests.get(report.step) or state.digests.setdefault(report.step, Ballot())
     if ballot.value:
         return _reload(state, member.peer, report.step) if report.digest != ballot.value else []
     if not may_vote(state, member.person) or ballot.votes.get(member.peer) == (member.person, report.digest):

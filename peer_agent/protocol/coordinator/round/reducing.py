@@ -357,10 +357,10 @@ def dispute(state: RunState, reducer: PeerId | None, sender: PeerId | None) -> N
     if reducer not in state.members or state.round is None or sender is None:
         return
     member = state.members[reducer]
-    _record_of(state, sender).disputed_by.add(member.person)
-    member.reliability.disputes_with.add(_person_of(state, state.round, sender))
+    _record_of(state, sender).disputed_by |= {member.person}
+    member.reliability.disputes_with |= {_person_of(state, state.round, sender)}
     if len(member.reliability.disputes_with) > 1:
-        member.reliability.disputes_with.clear()
+        member.reliability.disputes_with = frozenset()
         blame(state, member.reliability, Failure.FAILED)
 
 

@@ -93,7 +93,7 @@ def top_up(state: RunState, member: Member) -> list[Command]:
     done = member.done_samples - later + min(later, quota)
     ahead = state.leases.held_samples.get(member.accumulator, 0) - done
     wanted = (int(AHEAD * share) if is_known else unit) - ahead if ahead < share else 0
-    units = state.leases.grant(member.accumulator, wanted)
+    units = state.leases.grant(member.accumulator, wanted) if wanted > 0 else ()
     granted = sum(each.samples for each in units)
     state.until_look -= granted
     is_low = wanted and state.until_look <= 0 and state.leases.marked(member.accumulator) < AHEAD * share
