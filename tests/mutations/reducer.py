@@ -91,7 +91,7 @@ REDUCER: tuple[Mutation, ...] = (
         "        pass\n",
         "reducing",
     ),
-    sums("a chunk that comes again is added again", "        if again:", "        if False:"),
+    sums("a chunk that comes again is added again", "        if not again:", "        if True:"),
     sums("bytes need not be those of the leaf", "        if leaf != committed:", "        if False:"),
     sums("leaves need no root", LIST, "        if len(leaves) != self.grid.chunks:"),
     sums("a small norm may have large values", "rel_tol=NORM_TOLERANCE)", "rel_tol=1.0)"),

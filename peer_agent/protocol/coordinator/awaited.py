@@ -156,8 +156,8 @@ def _uploads(state: RunState, round_: Round, reducer: PeerId, by_s: float) -> It
     """Yield the slots that are behind the others at a reducer.
 
     A slot that sends nothing may pause for a time that depends on the others' pace. A slot that is not finished may
-    take four times as long as those that are. Time counts up to the reducer's last report, so that a reducer that has
-    stopped accuses nobody.
+    take four times as long as those that are. Time counts up to the reducer's last report, so that a stopped
+    reducer accuses no slot.
     """
     expected, slots = chunks_of(round_)[reducer], round_.seen_at(reducer)
     slots = {slot: seen for slot, seen in slots.items() if slot not in round_.dropped}
@@ -247,7 +247,7 @@ def _standing_s(round_: Round, reducers: Collection[PeerId]) -> float:
 def _is_isolated(state: RunState, item: Awaited) -> bool:
     """Return True if a reducer's unfinished senders kept sending to others after it last received a chunk.
 
-    A plan without deadlines isolates nobody.
+    A plan without deadlines isolates no reducer.
     """
     round_, reducer = _reduced(state, item)
     expected, here = chunks_of(round_)[reducer], round_.seen_at(reducer)

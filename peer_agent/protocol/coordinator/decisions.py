@@ -13,7 +13,7 @@ from peer_agent.protocol.coordinator.reliability import Failure
 
 
 class Kind(StrEnum):
-    """What the coordinator waits for. The values complete the sentence "The coordinator waits for ..."."""
+    """The kinds of awaited items. The values complete the sentence "The coordinator waits for ..."."""
 
     SESSION = "a word from a peer"
     UNIT = "a trainer's next unit"
@@ -32,7 +32,7 @@ class Kind(StrEnum):
 
 
 class Fact(StrEnum):
-    """What else holds for an overdue item."""
+    """The facts about an overdue item that decide which row applies."""
 
     UNAVAILABLE = "it has been silent for three usual times, or never delivered"
     REQUIRED = "without it, too little is left"
@@ -53,7 +53,7 @@ class Fact(StrEnum):
 
 
 class Action(StrEnum):
-    """What follows if an item is overdue."""
+    """The consequences of an overdue item."""
 
     EVICT = "end its session"
     SUSPEND = "count on it no longer"

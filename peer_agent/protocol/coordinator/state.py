@@ -122,7 +122,7 @@ class Seen(Struct):
 
 
 class Reduction(Struct):
-    """What a reducer has reported on this attempt, and when it last did."""
+    """A reducer's reports on this attempt: when it last reported, and how far each slot is."""
 
     reported_at: float
     slots: dict[int, Seen] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Decisions about what is overdue are carried out in the table's order. One member's word moves nobody."""
+"""The coordinator carries out the table in its order. One member's word against another penalises neither."""
 
 from collections.abc import Iterable
 
@@ -107,7 +107,7 @@ def test_a_relays_refusal_is_believed() -> None:
 
 
 def test_a_member_that_reduces_alone_is_believed() -> None:
-    """Nobody else could notice a damaged gradient."""
+    """No other reducer could notice a damaged gradient."""
     stage, trainers, (xan,) = members("xan")
     refuse(stage, xan)
     assert stage.member(trainers[0]).reliability.refusals.level == 1

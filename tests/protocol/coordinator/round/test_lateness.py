@@ -8,10 +8,10 @@ from peer_agent.protocol import timing
 from peer_agent.protocol.bandwidth.flows import Capacity
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.round import planning
-from peer_agent.protocol.coordinator.state import ROUNDS_KEPT, Late, Phase
+from peer_agent.protocol.coordinator.state import Late, Phase
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Included
-from peer_agent.protocol.timing import AHEAD_OF_PLAN, FAR_AHEAD
+from peer_agent.protocol.timing import AHEAD_OF_PLAN, FAR_AHEAD, ROUNDS_KEPT
 from tests.protocol.coordinator.scenes import CHUNKS, progress, reducing
 from tests.protocol.coordinator.stage import ELEMENTS, TOKENS, Stage, Trainer, notes, sent
 

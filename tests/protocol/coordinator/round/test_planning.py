@@ -11,7 +11,6 @@ from peer_agent.protocol.coordinator.decisions import Kind
 from peer_agent.protocol.coordinator.reach import look_at_reach
 from peer_agent.protocol.coordinator.reliability import Quarantine
 from peer_agent.protocol.coordinator.round.planning import (
-    EXPIRY_S,
     FRAMING,
     START_S,
     _missing,
@@ -19,7 +18,7 @@ from peer_agent.protocol.coordinator.round.planning import (
     patience_s,
 )
 from peer_agent.protocol.coordinator.state import Late
-from peer_agent.protocol.timing import AHEAD_OF_PLAN, FAR_AHEAD, MOST_SIGMA
+from peer_agent.protocol.timing import AHEAD_OF_PLAN, EXPIRY_S, FAR_AHEAD, MOST_SIGMA
 from tests.protocol.coordinator.scenes import CHUNKS, capacities_of, chunks_arrive, reducing
 from tests.protocol.coordinator.stage import ELEMENTS, RUN, Stage, peer_of, sent
 
