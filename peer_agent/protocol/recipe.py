@@ -243,6 +243,11 @@ class Recipe(
         """Describe the model in a few words, as in `a 4-layer GPT-2 language model`."""
 
 
+def with_one_layer(*summaries: str) -> tuple[str, ...]:
+    """Return templates of summaries, followed by the same ones for a model that has only one layer."""
+    return (*summaries, *(each.replace("{layers} layers", "{layers} layer") for each in summaries))
+
+
 AnyRecipe = TypeVar("AnyRecipe", bound=type[Recipe])
 
 KINDS: dict[str, type[Recipe]] = {}  # by objective

@@ -15,7 +15,10 @@ from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.card import CardFacts
 from peer_agent.recipes import KINDS
+from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.recipes.finetune_lora import Base, FinetuneLoRA
+from peer_agent.recipes.masked_lm import MaskedLM
+from peer_agent.recipes.masked_lm import Model as MaskedModel
 from runs.models import Run, Snapshot
 from runs.releases.card_facts import _with_digests, how_checked
 from scripts.messages import DOMAINS, read, said_in
@@ -147,13 +150,19 @@ def test_a_card_is_in_english_whoever_asks(run: Run) -> None:
 
 OURS = [kind for name, kind in sorted(KINDS.items()) if name != "bigram"]
 PRESETS = [preset for kind in OURS for preset in (kind(), *kind.presets.values())]
+ONE_LAYER = [
+    CausalLM(model=Model(layers=1)),
+    *(MaskedLM(model=MaskedModel(family=family, layers=1)) for family in ("albert", "bert")),
+    *(FinetuneLoRA(base=Base(layers=1, name=name)) for name in ("", "owner/name")),
+]
 
 
-@pytest.mark.parametrize("recipe", PRESETS)
+@pytest.mark.parametrize("recipe", [*PRESETS, *ONE_LAYER])
 def test_recipe_summary_is_in_the_language_of_the_page(recipe: Recipe, accented: None) -> None:
     with translation.override("en-xa"):
         said = summary_of_page(recipe)
     assert (said[0], said[-1], said.count("⟦")) == ("⟦", "⟧", 1)
+    assert (" 1 layer of " in recipe.summary()) is (recipe in ONE_LAYER)
     figures = re.findall(r"\d[\d,]*", recipe.summary())
     assert re.findall(r"\d[\d,]*", said) == figures
 

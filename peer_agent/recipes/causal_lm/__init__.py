@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from peer_agent.protocol.recipe import Optimizer, Rule, Words, register
+from peer_agent.protocol.recipe import Optimizer, Rule, Words, register, with_one_layer
 from peer_agent.recipes.text.recipe import (
     TextRecipe,
     even_heads,
@@ -48,7 +48,9 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
     """GPT-2, Llama or Qwen trained from scratch on text. A sample is `context` tokens of the text."""
 
-    summaries = ("a {name} language model of {layers} layers of width {width}, context {context}, {vocab} tokens",)
+    summaries = with_one_layer(
+        "a {name} language model of {layers} layers of width {width}, context {context}, {vocab} tokens"
+    )
 
     title = "Language model"
     about = "Learns to continue text. Choose this if unsure."
@@ -122,7 +124,7 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
 
     def summary(self) -> str:
         model = self.model
-        return self.summaries[0].format(
+        return self.summaries[model.layers == 1].format(
             name=NAMES[model.family],
             layers=model.layers,
             width=model.width,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from msgspec import Meta, Struct, convert
 from msgspec.structs import replace
 
-from peer_agent.protocol.recipe import ModelFile, Optimizer, Preparation, Recipe, Rule, Words, register
+from peer_agent.protocol.recipe import ModelFile, Optimizer, Preparation, Recipe, Rule, Words, register, with_one_layer
 from peer_agent.recipes.finetune_lora.preparation import AdaptedText
 from peer_agent.recipes.text.recipe import kept_floats, recomputed_floats, samples_in, shard_bytes, usage_of_writer
 
@@ -64,7 +64,7 @@ class _Read(Struct, frozen=True):
 class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
     """Adapters of rank `rank` for a base model's matrices, trained on text. A sample is `context` tokens of text."""
 
-    summaries = (
+    summaries = with_one_layer(
         (
             "adapters of rank {rank} for a {family} language model ({name}) of {layers} layers of width {width}, "
             "context {context}"
@@ -153,7 +153,7 @@ class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
 
     def summary(self) -> str:
         base = self.base
-        return self.summaries[not base.name].format(
+        return self.summaries[(not base.name) + 2 * (base.layers == 1)].format(
             rank=self.rank,
             family=NAMES[base.family],
             name=base.name,

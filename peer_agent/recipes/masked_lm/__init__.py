@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from peer_agent.protocol.recipe import NO_YES, Optimizer, Rule, Words, register
+from peer_agent.protocol.recipe import NO_YES, Optimizer, Rule, Words, register, with_one_layer
 from peer_agent.recipes.text.preparation import Language, TextPreparation, TokenizerName
 from peer_agent.recipes.text.recipe import TextRecipe, even_heads, kept_floats, operations, recomputed_floats
 
@@ -39,7 +39,7 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
     words, so a mean over masked words is also a mean over samples.
     """
 
-    summaries = (
+    summaries = with_one_layer(
         "an ALBERT masked language model of {layers} layers of width {width}, context {context}, {vocab} tokens",
         "a BERT masked language model of {layers} layers of width {width}, context {context}, {vocab} tokens",
     )
@@ -136,7 +136,7 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
 
     def summary(self) -> str:
         model = self.model
-        return self.summaries[model.family == "bert"].format(
+        return self.summaries[(model.family == "bert") + 2 * (model.layers == 1)].format(
             layers=model.layers, width=model.width, context=f"{model.context:,}", vocab=f"{self.vocab:,}"
         )
 

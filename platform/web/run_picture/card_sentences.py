@@ -49,8 +49,8 @@ def resting(picture: RunPicture) -> str:
         return _("Training finished after %(samples)s.") % {"samples": counts.samples(picture.samples)}
     if picture.run.state == Run.State.PAUSED:
         return _("Training is paused.")
-    return _("No machines are training right now. A step needs %(samples)s samples from all machines together.") % {
-        "samples": f"{picture.target_batch:,}"
+    return _("No machines are training right now. A step needs %(samples)s from all machines together.") % {
+        "samples": counts.samples(picture.target_batch)
     }
 
 

@@ -16,7 +16,7 @@ from runs.datasets.services import lacks_base
 from runs.ledger.standings import Place
 from runs.models import Dataset, Release, Run
 from runs.selectors import Measured, Point, RunPicture, RunProgress
-from web.run_picture.counts import duration, machines, ordinal, people, samples
+from web.run_picture.counts import duration, machines, ordinal, people, samples, steps
 from web.words import reason_in_words_of_page
 
 RUNNING = "running"  # the state of a run that is advancing
@@ -54,8 +54,8 @@ def run_sentence(picture: RunPicture, peers: Sequence[OnlinePeer], now: datetime
         case Run.State.FINISHING:
             return finishing_sentence(picture)
         case Run.State.FINISHED:
-            given = {"step": f"{picture.step:,}", "people": people(picture.people)}
-            return _("Finished: %(step)s steps by %(people)s. The model is ready to download.") % given
+            given = {"steps": steps(picture.step), "people": people(picture.people)}
+            return _("Finished: %(steps)s by %(people)s. The model is ready to download.") % given
         case _:
             assert_never(state)
 
@@ -73,12 +73,22 @@ def at_step(picture: RunPicture) -> dict[str, str]:
 def finishing_sentence(picture: RunPicture) -> str:
     if picture.release is not None and picture.release.state == Release.State.FAILED:
         # The page says why.
-        return _("%(step)s steps are done, but the model could not be prepared for download.") % at_step(picture)
+        message = ngettext(
+            "%(step)s step is done, but the model could not be prepared for download.",
+            "%(step)s steps are done, but the model could not be prepared for download.",
+            picture.step,
+        )
+        return message % at_step(picture)
     if picture.run.waiting_for:
         return reason_in_words_of_page(picture.run.waiting_for)
     if picture.step >= picture.target_steps:
         return _("All %(step)s steps are done. The model is being checked and packaged.") % at_step(picture)
-    return _("%(step)s steps are done. The model is being checked and packaged.") % at_step(picture)
+    message = ngettext(
+        "%(step)s step is done. The model is being checked and packaged.",
+        "%(step)s steps are done. The model is being checked and packaged.",
+        picture.step,
+    )
+    return message % at_step(picture)
 
 
 def draft_sentence(picture: RunPicture) -> str:

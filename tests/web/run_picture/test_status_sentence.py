@@ -73,6 +73,8 @@ def ending(shown: RunPicture) -> RunPicture:
         (ending(picture("open")), [TEO], "The run is ending at step 12. The model is being uploaded."),
         (ending(picture("open")), [RELAY], "It is waiting for a machine to upload the model."),
         (ending(picture("finishing")), [], "12 steps are done. The model is being checked and packaged."),
+        (ending(picture("finishing", step=1)), [], "1 step is done. The model is being checked and packaged."),
+        (picture("finished", step=1), [], "Finished: 1 step by 2 people."),
         (picture("paused"), [TEO], "Paused at step 12. Nothing is lost"),
         (
             picture("finishing", release=Release(state="failed")),

@@ -82,7 +82,7 @@ def test_the_feed_does_not_grow_with_the_people(crowd: Run, client: Client) -> N
 
 def test_what_was_given_lately_is_drawn_and_said(crowd: Run, client: Client) -> None:
     text = page(client.get("/runs/proverbs/"))
-    assert 'aria-label="190 in the last 1 steps"' in text
+    assert 'aria-label="190 in the last 1 step"' in text
     assert f'<path d="M0 0v-{TALLEST}h3v{TALLEST}z' in text
     assert not re.search(r'<rect x="4" width="3"', text), "one step, one bar"
 
@@ -114,8 +114,8 @@ def test_the_whole_board_is_live(crowd: Run, client: Client) -> None:
     assert "1 person is training now." in text
     assert re.search(r'hand 14</a> <span class="now">● now</span>', text)
     assert text.count("● now") == 1
-    assert 'aria-label="190 in the last 1 steps"' in text
-    assert 'aria-label="190 in the last 1 steps"' in page(client.get(f"{board}?period=day"))
+    assert 'aria-label="190 in the last 1 step"' in text
+    assert 'aria-label="190 in the last 1 step"' in page(client.get(f"{board}?period=day"))
     machines = page(client.get(f"{board}?of=machines"))
     assert (machines.count("● now"), "<bdi>tower</bdi>" in machines.split("● now")[1][:60]) == (1, True)
     team = Team.objects.create(name="Weavers", slug="weavers", leader=machine.person)

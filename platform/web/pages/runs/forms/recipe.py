@@ -22,6 +22,7 @@ from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import NO_YES, Recipe, Words
 from peer_agent.recipes import KINDS, recipe_of
+from web.run_picture import counts
 from web.words import in_bytes
 
 UPLINKS = (10, 30, 100)  # homes' upload speeds in Mb/s; download speeds are assumed to be no lower
@@ -356,8 +357,8 @@ def duration_of(estimate: Estimate, steps: int | None = None) -> str:
 def _crowd(spent: float, steps: int | None) -> str:
     if not steps:
         return _("%(time)s per step") % {"time": _time(spent)}
-    facts = {"time": _time(spent), "steps": f"{steps:,}", "whole": _long(spent * steps)}
-    return _("%(time)s per step; %(steps)s steps in %(whole)s") % facts
+    facts = {"time": _time(spent), "steps": counts.steps(steps), "whole": _long(spent * steps)}
+    return _("%(time)s per step; %(steps)s in %(whole)s") % facts
 
 
 def _who(crowd: str, machines: int) -> str:
