@@ -11,8 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 MOST_POINTS = 300
 TICKS = 5
-# Margins as fractions of the range of losses: around the curve, and below the unigram line if it is the lowest value
-MARGIN, MARGIN_FOR_NOTE = 0.05, 0.15
+MARGIN = 0.05  # around the curve, as a fraction of the range of losses
 LEAST_MARGIN = 0.05  # in nats per token
 GRID_GAP = 5 / 6  # letters between the unigram line and the nearest gridline
 MOST_NATS = 20.0  # above this loss, a perplexity is meaningless
@@ -60,17 +59,21 @@ def bounds(losses: Sequence[float], unigram: float | None) -> tuple[float, float
     shown = unigram if is_within_reach(losses, unigram) else None
     values = [*losses, *([] if shown is None else [shown])]
     low, high = min(values), max(values)
-    below = MARGIN_FOR_NOTE if shown == low else MARGIN
-    return (
-        max(0.0, low - max(below * (high - low), LEAST_MARGIN)),
-        high + max(MARGIN * (high - low), LEAST_MARGIN),
-    )
+    margin = max(MARGIN * (high - low), LEAST_MARGIN)
+    return max(0.0, low - margin), high + margin
 
 
 def is_within_reach(losses: Sequence[float], unigram: float | None) -> bool:
     """Return True if the unigram line is so near the losses that the chart can show both without flattening them."""
     low, high = min(losses), max(losses)
     return unigram is not None and max(low - unigram, unigram - high) <= max(high - low, LEAST_MARGIN)
+
+
+def beyond(losses: Sequence[float], unigram: float) -> str:
+    """Return an arrow towards a unigram line that the chart does not show, or "" if it does."""
+    if is_within_reach(losses, unigram):
+        return ""
+    return "↓" if unigram < min(losses) else "↑"
 
 
 def zero_bounds(values: Sequence[float]) -> tuple[float, float]:
@@ -129,7 +132,7 @@ def perplexity_text(loss: float) -> str:
     return f"{part:.{1 if part < 10 else 0}f}{unit}"
 
 
-CURVE = "training"  # the curve's name
+CURVE, HELD_OUT = "training", "held-out"  # names in the key
 LETTER_WIDTH = 0.58  # an estimate, as a fraction of a letter's height
 
 Place = tuple[float, float]
@@ -167,6 +170,13 @@ class Words(NamedTuple):
     anchor: Anchor
 
 
+class Key(NamedTuple):
+    """An entry of the key. `mark` is the class of the line or circle that it explains, or "" if the label says all."""
+
+    mark: str
+    words: Words
+
+
 class Layout(NamedTuple):
     """The layout of a drawing. `levels` and `unigram` are the y positions of horizontal lines."""
 
@@ -175,11 +185,9 @@ class Layout(NamedTuple):
     levels: list[float]
     labels: list[Words]
     unigram: float | None
-    note: Words | None  # label of the unigram line, on a background that hides other lines; at an edge if out of reach
-    end: Words | None  # name of the curve, at its last point
     curve: list[Place]
     heldout: list[Place]  # circles at held-out losses
-    legend: tuple[Place, Words] | None  # a circle, and the label that explains it
+    key: list[Key]  # in a row above the plot; a page shows its own
 
 
 def lay_out(
@@ -207,21 +215,19 @@ def lay_out(
     texts = _texts(levels, amount, as_perplexity=as_perplexity)
     is_near = is_within_reach(values, unigram)
     level = y(unigram) if unigram is not None and is_near else None
-    text = "" if unigram is None else f"{note} {_loss_text(unigram, as_perplexity=as_perplexity)}"
-    label = _note(text, level, curve, frame) if level is not None else None
-    if unigram is not None and not is_near:
-        label = _edge_note(text, frame, is_below=unigram < y.low)
+    key = [("curve", CURVE), *([("held", HELD_OUT)] if held else [])]
+    if unigram is not None:
+        text = f"{note} {_loss_text(unigram, as_perplexity=as_perplexity)}"
+        key.append(("unigram", text) if is_near else ("", f"{beyond(values, unigram)} {text}"))
     return Layout(
         frame=frame,
         points=shown,
         levels=[y(value) for value in levels if level is None or abs(y(value) - level) >= GRID_GAP * frame.letter],
         labels=[*_level_labels(levels, texts, y, frame), *_step_labels(x, frame)],
         unigram=level,
-        note=label,
-        end=_end(curve, label, frame) if amount is None else None,
         curve=curve,
         heldout=[(x(step), y(loss)) for step, loss in held],
-        legend=_legend(level, label, frame) if held else None,
+        key=_key(key, frame) if len(key) > 1 else [],
     )
 
 
@@ -248,93 +254,19 @@ def _step_labels(x: Scale, frame: Frame) -> list[Words]:
     return [Words(f"{step:,.0f}", x(step), line, "end" if x(step) > near_end else "middle") for step in whole]
 
 
-def note_place(
-    curve: Sequence[Place], level: float, width: float, letter: float, edges: tuple[float, float, float]
-) -> tuple[float, Literal["above", "below"]]:
-    """Return the place where a label for the line y = `level` hides least of the curve.
-
-    A place is the x position of the label's right end, and the side of the line. `edges` are the plot's left, right and
-    lower edge; `width` is the label's width, `letter` the height of its letters. y grows downwards. Ties go to the
-    right end of the line, and above the line rather than below it.
-    """
-    left, right, foot = edges
-    sides: list[Literal["above", "below"]] = ["above", "below"] if level + 5 / 3 * letter <= foot else ["above"]
-    places = [(end, side) for end in (right, left + width, (left + right + width) / 2) for side in sides]
-
-    def hidden(place: tuple[float, str]) -> int:
-        end, top = place[0], level - (2 * letter if place[1] == "above" else 0)
-        return sum(
-            min(x, next_x) <= end
-            and max(x, next_x) >= end - width
-            and min(y, next_y) <= top + 2 * letter
-            and max(y, next_y) > top
-            for (x, y), (next_x, next_y) in pairwise([*curve, curve[-1]])
-        )
-
-    return min(places, key=hidden)
-
-
 def _loss_text(loss: float, *, as_perplexity: bool) -> str:
     return perplexity_text(loss) if as_perplexity else f"{loss:.2f}"
 
 
-def _edge_note(text: str, frame: Frame, *, is_below: bool) -> Words:
-    """Place the label of a unigram line that is out of reach at the plot's edge, with an arrow towards the line."""
-    y = frame.foot - frame.letter / 2 if is_below else frame.top + frame.letter
-    return Words(f"{'↓' if is_below else '↑'} {text}", frame.end, y, "end")
-
-
-def end_height(
-    curve: Sequence[Place], width: float, note: float | None, edges: tuple[float, float], letter: float
-) -> float | None:
-    """Return the baseline of the curve's name at its last point: below it, above it, or None if neither is free.
-
-    `width` is the name's width, `note` the baseline of another label near it; `edges` are the plot's right and lower
-    edge.
-    """
-    right, foot = edges
-    y = curve[-1][1]
-    near = [height for x, height in curve[:-1] if x >= right - width]
-
-    def is_free(line: float) -> bool:
-        crosses = any(line - letter <= height <= line + letter / 4 for height in near)
-        return not crosses and line <= foot and (note is None or abs(note - line) >= 4 / 3 * letter)
-
-    return next(filter(is_free, (y + 4 / 3 * letter, y - 5 / 6 * letter)), None)
-
-
-def _end(curve: Sequence[Place], note: Words | None, frame: Frame) -> Words | None:
-    width = width_of(CURVE, frame)
-    is_near = note is not None and note.x > frame.end - width
-    y = end_height(curve, width, note.y if note and is_near else None, (frame.end, frame.foot), frame.letter)
-    return None if y is None or y < frame.letter else Words(CURVE, frame.end, y, "end")
-
-
-def _note(text: str, level: float, curve: Sequence[Place], frame: Frame) -> Words:
-    """Place the unigram line's label where it hides least of the curve."""
-    edges = (frame.left, frame.end, frame.foot)
-    end, side = note_place(curve, level, width_of(text, frame), frame.letter, edges)
-    return Words(text, end, level + (4 / 3 if side == "below" else -1 / 2) * frame.letter, "end")
-
-
-def legend_height(level: float | None, note: float | None, foot: float, letter: float) -> float:
-    """Return the baseline of the legend: at the plot's lower edge `foot`, or above the unigram line and its label.
-
-    `level` is the line's y position. `note` is the baseline of its label, or None if the label is beside the legend.
-    """
-    y = foot - letter
-    if level is not None and level > y - 5 / 3 * letter:
-        y = level - 5 / 6 * letter
-    return note - 2 * letter if note is not None and abs(note - y) < 4 / 3 * letter else y
-
-
-def _legend(level: float | None, note: Words | None, frame: Frame) -> tuple[Place, Words]:
-    """Place the legend below the start of the curve, where there is space if the loss falls."""
-    space, text = 5 / 6 * frame.letter, "held-out"
-    x, end = frame.left + space, frame.left + 2 * space + width_of(text, frame)
-    is_near = note is not None and note.x - width_of(note.text, frame) < end
-    y = legend_height(level, note.y if note and is_near else None, frame.foot, frame.letter)
-    return (x, y - frame.letter / 3), Words(text, x + space, y, "start")
+def _key(entries: Sequence[tuple[str, str]], frame: Frame) -> list[Key]:
+    """Place the key above the plot, so that it ends at the plot's right edge."""
+    placed: list[Key] = []
+    end: float = frame.end
+    for mark, text in reversed(entries):
+        x = end - width_of(text, frame)
+        placed.append(Key(mark, Words(text, x, frame.top - frame.letter, "start")))
+        end = x - 3 * frame.letter
+    return placed[::-1]
 
 
 # The SVG contains only numbers and fixed words, so any page may include it. Its class names are for a style sheet; a
@@ -352,7 +284,6 @@ ACCENT: Final = "#a8431a"
 LOOKS: dict[str, dict[str, str]] = {  # like `.chart` in frontend/static/manyhands.css
     "grid": {"stroke": LINE, "stroke-width": "1"},
     "tick": {"fill": SOFT, "font-size": "12px"},
-    "note": {"fill": SOFT, "font-size": "12px"},
     "unigram": {"stroke": SOFT, "stroke-width": "1.5", "stroke-dasharray": "1 5", "stroke-linecap": "round"},
     "curve": {
         "fill": "none",
@@ -363,7 +294,6 @@ LOOKS: dict[str, dict[str, str]] = {  # like `.chart` in frontend/static/manyhan
     },
     "now": {"fill": ACCENT},
     "held": {"fill": PAPER, "stroke": SOFT, "stroke-width": "1.5"},
-    "under": {"fill": PAPER},
 }
 
 
@@ -375,14 +305,14 @@ def chart_svg(layout: Layout, summary: str) -> str:
 
 
 def standing_svg(layout: Layout, summary: str, title: str) -> str:
-    """Return a standalone SVG file with a background and a title above the plot."""
+    """Return a standalone SVG file with a background, and a title and a key above the plot."""
     frame = layout.frame
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {frame.width} {frame.height}" role="img" '
         f'aria-label="{summary}" font-family="system-ui, sans-serif" font-size="{frame.letter}">\n'
         f'<rect width="{frame.width}" height="{frame.height}" fill="{PAPER}"/>\n'
         f'<text x="{frame.left}" y="{frame.letter * 4 / 3:.0f}" fill="{INK}">{title}</text>\n'
-        f"{_inked(_drawn(layout))}\n</svg>\n"
+        f"{_inked(_drawn(layout) + _drawn_key(layout))}\n</svg>\n"
     )
 
 
@@ -398,15 +328,23 @@ def _drawn(layout: Layout) -> str:
         *(_across("grid", y, layout) for y in layout.levels),
         *(_words("tick", label) for label in layout.labels),
         "" if layout.unigram is None else _across("unigram", layout.unigram, layout),
-        _under(layout.note, layout) + _words("note", layout.note) if layout.note else "",
-        _words("note", layout.end) if layout.end else "",
         _line(layout.curve),
         _circle("now", layout.curve[-1]),
         *(_circle("held", place) for place in layout.heldout),
     ]
-    if layout.legend:
-        circle, words = layout.legend
-        parts += [_under(words, layout), _circle("held", circle), _words("note", words)]
+    return "".join(parts)
+
+
+def _drawn_key(layout: Layout) -> str:
+    """Draw each entry's line or circle, 1.5 letters long, in front of its label."""
+    letter, parts = layout.frame.letter, list[str]()
+    for mark, words in layout.key:
+        begin, end, y = words.x - 2 * letter, words.x - letter / 2, words.y - letter / 3
+        if mark == "held":
+            parts.append(_circle(mark, ((begin + end) / 2, y)))
+        elif mark:
+            parts.append(f'<line class="{mark}" x1="{begin:.1f}" x2="{end:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(_words("tick", words))
     return "".join(parts)
 
 
@@ -417,14 +355,6 @@ def _across(name: str, y: float, layout: Layout) -> str:
 def _words(name: str, words: Words) -> str:
     place = f'x="{words.x:.1f}" y="{words.y:.1f}"'
     return f'<text class="{name}" {place} text-anchor="{words.anchor}">{words.text}</text>'
-
-
-def _under(note: Words, layout: Layout) -> str:
-    """Draw a label's background. The legend's label begins at its position; include the circle in front of it."""
-    width, letter = width_of(note.text, layout.frame), layout.frame.letter
-    left, width = (note.x - width, width) if note.anchor == "end" else (note.x - 1.5 * letter, width + 1.5 * letter)
-    place = f'x="{left:.1f}" y="{note.y - letter:.1f}"'
-    return f'<rect class="under" {place} width="{width:.1f}" height="{letter + 4}"/>'
 
 
 def _line(places: list[Place]) -> str:

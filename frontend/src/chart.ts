@@ -4,7 +4,7 @@ import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 
 import { type ChartKey, amountText, chartKey, said as amount, zeroBounds } from "./charts";
-import { type Axis, type Measured, type Point, bounds, circles, columns, endHeight, isWithinReach, legendHeight, levelTexts, notePlace, perplexityText } from "./curve";
+import { type Axis, type Measured, type Point, bounds, circles, columns, isWithinReach, levelTexts, perplexityText } from "./curve";
 import { choice } from "./parts";
 import { clock, grouped, label, say } from "./words";
 
@@ -129,7 +129,7 @@ function draw(): void {
   if (!chart || shape !== wanted) {
     chart?.destroy();
     shape = wanted;
-    chart = new uPlot(optionsOf(latest, element, inks(element)), data, element);
+    chart = new uPlot(optionsOf(element, ink), data, element);
   }
   show(chart, data, kept);
 }
@@ -154,7 +154,7 @@ function range(plot: uPlot): [number, number] {
   return isLoss ? bounds(lossesOf(latest), latest?.unigram ?? null, isLog) : zeroBounds(plot.data[1] as (number | null)[]);
 }
 
-/** Whether the line to beat is drawn: near enough to the losses. Otherwise, a label at the edge tells where it is. */
+/** Whether the line to beat is drawn: near enough to the losses. Otherwise, the key tells where it is. */
 function isNear(curve: Curve): boolean {
   return drawn() === "loss" && isWithinReach(lossesOf(curve), curve.unigram);
 }
@@ -178,7 +178,7 @@ function inks(element: Element): Inks {
   return { accent: ink("--accent"), soft: ink("--soft"), line: ink("--line"), paper: ink("--paper") };
 }
 
-function optionsOf(curve: Curve, { clientWidth: width, clientHeight: height }: Element, ink: Inks): uPlot.Options {
+function optionsOf({ clientWidth: width, clientHeight: height }: Element, ink: Inks): uPlot.Options {
   const isSmooth = smoothing !== "none";
   const isLoss = drawn() === "loss";
   const texts = isLoss ? (asPerplexity() ? perplexityText : null) : (level: number) => amountText(level, drawn());
@@ -204,7 +204,7 @@ function optionsOf(curve: Curve, { clientWidth: width, clientHeight: height }: E
       { show: isSmooth, stroke: ink.accent, width: 2 * by, points: { show: false } },
       { stroke: ink.soft, width: 1.5 * by, dash: [by, 5 * by], cap: "round", points: { show: false } },
     ],
-    hooks: { drawAxes: [(plot) => note(plot, isLoss ? curve.unigram : null, ink)], draw: [(plot) => mark(plot, ink)], setCursor: [read], setScale: [noteZoom] },
+    hooks: { draw: [(plot) => mark(plot, ink)], setCursor: [read], setScale: [noteZoom] },
   };
 }
 
@@ -245,41 +245,15 @@ function mark(plot: uPlot, ink: Inks): void {
   ctx.lineWidth = 1.5 * dots();
   ctx.setLineDash([]); // uPlot leaves that of the dotted line
   for (const { x, loss } of held) hollow(ctx, plot.valToPos(x, "x", true), plot.valToPos(loss, "y", true));
-  if (end && drawn() === "loss") named(plot, ink);
-  if (held.length) legend(plot, latest?.unigram ?? null, ink);
   ctx.restore();
-}
-
-/** What the curve is: at its newest point, where there is room. */
-function named(plot: uPlot, ink: Inks): void {
-  const { ctx, bbox } = plot;
-  const right = bbox.left + bbox.width;
-  const text = say("training");
-  const note = latest?.unigram == null ? null : labelOf(plot, latest.unigram);
-  ctx.font = letters();
-  const width = ctx.measureText(text).width;
-  const y = endHeight(drawnCurve(plot), width, note && note.end > right - width ? note.y : null, [right, bbox.top + bbox.height], 12 * dots());
-  ctx.fillStyle = ink.soft;
-  ctx.textAlign = "right";
-  ctx.textBaseline = "alphabetic";
-  if (y !== null) ctx.fillText(text, right, y);
-  ctx.fillStyle = ink.paper;
 }
 
 /** Where the newest point is drawn; null where it is a gap. */
 function endOf(plot: uPlot): { x: number; y: number } | null {
   const last = plot.data[0].length - 1;
   if (plot.data[1]?.[last] == null) return null;
-  return { x: plot.valToPos(plot.data[0][last] ?? 0, "x", true), y: height(plot, last) };
-}
-
-/** The points of the curve as they are drawn, in pixels. */
-function drawnCurve(plot: uPlot): [number, number][] {
-  return Array.from(plot.data[0], (x, at) => [plot.valToPos(x, "x", true), height(plot, at)]);
-}
-
-function height(plot: uPlot, at: number): number {
-  return plot.valToPos(plot.data[smoothing === "none" ? 1 : 2]?.[at] ?? 0, "y", true);
+  const value = plot.data[smoothing === "none" ? 1 : 2]?.[last] ?? 0;
+  return { x: plot.valToPos(plot.data[0][last] ?? 0, "x", true), y: plot.valToPos(value, "y", true) };
 }
 
 /** Nothing beyond the plot, but for half a circle at its edge. */
@@ -301,60 +275,6 @@ function hollow(ctx: CanvasRenderingContext2D, x: number, y: number): void {
   ctx.stroke();
 }
 
-/** What the circles are: below the curve's beginning, where there is room as long as the loss falls. */
-function legend(plot: uPlot, entropy: number | null, ink: Inks): void {
-  const { ctx, bbox } = plot;
-  const ratio = dots();
-  const label = entropy === null ? null : labelOf(plot, entropy);
-  ctx.font = letters();
-  const x = bbox.left + 10 * ratio;
-  const width = ctx.measureText(say("held-out")).width + 24 * ratio;
-  const note = label && label.end - label.width < x - 8 * ratio + width ? label.y : null;
-  const y = legendHeight(label?.level ?? null, note, bbox.top + bbox.height, 12 * ratio);
-  ctx.fillStyle = ink.paper;
-  ctx.fillRect(x - 8 * ratio, y - 12 * ratio, width, 16 * ratio);
-  hollow(ctx, x, y - 4 * ratio);
-  ctx.fillStyle = ink.soft;
-  ctx.textAlign = "left";
-  ctx.textBaseline = "alphabetic";
-  ctx.fillText(say("held-out"), x + 10 * ratio, y);
-}
-
-/** What the dotted line is: at its end, on a piece of paper so that no line runs through the words. */
-function note(plot: uPlot, entropy: number | null, ink: Inks): void {
-  if (entropy === null) return;
-  const { ctx } = plot;
-  const ratio = dots();
-  ctx.save();
-  const { text, width, end, y } = labelOf(plot, entropy);
-  ctx.fillStyle = ink.paper;
-  ctx.fillRect(end - width, y - 12 * ratio, width, 16 * ratio);
-  ctx.fillStyle = ink.soft;
-  ctx.textAlign = "right";
-  ctx.textBaseline = "alphabetic";
-  ctx.fillText(text, end, y);
-  ctx.restore();
-}
-
-/** The label of the dotted line, and its place. */
-function labelOf(plot: uPlot, entropy: number): { text: string; level: number | null; width: number; end: number; y: number } {
-  const { ctx, bbox } = plot;
-  const ratio = dots();
-  const isBelow = entropy < (plot.scales["y"]?.min ?? 0);
-  const words = say("guessing by frequency {loss}", { loss: said(entropy, 2) });
-  const text = !latest || isNear(latest) ? words : `${isBelow ? "↓" : "↑"} ${words}`;
-  const level = plot.valToPos(entropy, "y", true);
-  ctx.font = letters();
-  const width = ctx.measureText(text).width + 6 * ratio;
-  if (text !== words) {
-    const y = isBelow ? bbox.top + bbox.height - 6 * ratio : bbox.top + 12 * ratio;
-    return { text, level: null, width, end: bbox.left + bbox.width, y };
-  }
-  const edges = [bbox.left, bbox.left + bbox.width, bbox.top + bbox.height] as const;
-  const { end, side } = notePlace(drawnCurve(plot), level, width, 12 * ratio, edges);
-  return { text, level, width, end, y: side === "above" ? level - 6 * ratio : level + 16 * ratio };
-}
-
 /** How large the page's text is: 1 as usual, about 2 on a wall. */
 function scale(): number {
   return parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
@@ -363,10 +283,6 @@ function scale(): number {
 /** Pixels of the canvas in a pixel of the page, when text is as large as usual. */
 function dots(): number {
   return devicePixelRatio * scale();
-}
-
-function letters(): string {
-  return `${12 * dots()}px Figtree, system-ui, sans-serif`;
 }
 
 /** What stands under the pointer, in words. */

@@ -11,8 +11,7 @@ export type Point = readonly [
 /** The loss of one snapshot on held-out data: step, seconds of UTC, nats per token. */
 export type Measured = readonly [step: number, at: number, loss: number];
 
-/** Of the range of losses: beyond them, and below the dotted line where it is lowest. */
-const [MARGIN, MARGIN_FOR_NOTE] = [0.05, 0.15];
+const MARGIN = 0.05; // of the range of losses, beyond them
 const LEAST_MARGIN = 0.05; // nats per token
 
 const LEAST = 1e-3; // nats per token, of a logarithmic axis
@@ -38,29 +37,6 @@ export function circles(heldout: readonly Measured[], points: readonly Point[], 
   const [last, , newest] = points[points.length - 1] ?? [0, 0, 0];
   const shown = heldout.filter(([step]) => step <= last);
   return shown.map(([step, at, loss]) => ({ x: axis === "step" ? step : Math.min(at, newest), loss }));
-}
-
-/** Where a label of the dotted line hides least of the curve: its right end, and its side. See `note_place` in plot.py. */
-export function notePlace(
-  curve: readonly (readonly [number, number])[], level: number, width: number, letter: number, [left, right, foot]: readonly [number, number, number],
-): { end: number; side: "above" | "below" } {
-  const sides = level + (5 / 3) * letter <= foot ? (["above", "below"] as const) : (["above"] as const);
-  const places = [right, left + width, (left + right + width) / 2].flatMap((end) => sides.map((side) => ({ end, side })));
-  const hidden = places.map(({ end, side }) => {
-    const top = level - (side === "above" ? 2 * letter : 0);
-    return curve.filter(([x, y], at) => {
-      const [nextX, nextY] = curve[at + 1] ?? [x, y];
-      return Math.min(x, nextX) <= end && Math.max(x, nextX) >= end - width && Math.min(y, nextY) <= top + 2 * letter && Math.max(y, nextY) > top;
-    }).length;
-  });
-  return places[hidden.indexOf(Math.min(...hidden))] ?? { end: right, side: "above" };
-}
-
-/** The baseline of the legend: at the plot's foot, or above the dotted line and its label. See `legend_height` in plot.py. */
-export function legendHeight(level: number | null, note: number | null, foot: number, letter: number): number {
-  const lowest = foot - letter;
-  const y = level !== null && level > lowest - (5 / 3) * letter ? level - (5 / 6) * letter : lowest;
-  return note !== null && Math.abs(note - y) < (4 / 3) * letter ? note - 2 * letter : y;
 }
 
 /** The labels of the vertical axis: all with as many decimals as their step needs. */
@@ -97,10 +73,9 @@ export function smoothed(values: readonly (number | null)[], weight: number): (n
 export function bounds(values: readonly number[], entropy: number | null, isLog = false): [number, number] {
   let [low, high] = ends(values);
   if (entropy !== null && isWithinReach(values, entropy)) [low, high] = [Math.min(low, entropy), Math.max(high, entropy)];
-  const below = entropy === low ? MARGIN_FOR_NOTE : MARGIN;
-  const spread = high - low;
-  const foot = Math.max(0, low - Math.max(below * spread, LEAST_MARGIN));
-  return [isLog ? Math.max(foot, low / 2, LEAST) : foot, high + Math.max(MARGIN * spread, LEAST_MARGIN)];
+  const margin = Math.max(MARGIN * (high - low), LEAST_MARGIN);
+  const foot = Math.max(0, low - margin);
+  return [isLog ? Math.max(foot, low / 2, LEAST) : foot, high + margin];
 }
 
 function ends(values: readonly number[]): [number, number] {
@@ -111,17 +86,4 @@ function ends(values: readonly number[]): [number, number] {
 export function isWithinReach(values: readonly number[], entropy: number | null): boolean {
   const [low, high] = ends(values);
   return entropy !== null && Math.max(low - entropy, entropy - high) <= Math.max(high - low, LEAST_MARGIN);
-}
-
-/** The baseline of the curve's name at its last point: below or above it; null if neither is free. See `end_height` in plot.py. */
-export function endHeight(
-  curve: readonly (readonly [number, number])[], width: number, note: number | null, [right, foot]: readonly [number, number], letter: number,
-): number | null {
-  const y = curve.at(-1)?.[1] ?? 0;
-  const near = curve.slice(0, -1).filter(([x]) => x >= right - width);
-  const isFree = (line: number) => {
-    const crosses = near.some(([, height]) => line - letter <= height && height <= line + letter / 4);
-    return !crosses && line <= foot && (note === null || Math.abs(note - line) >= (4 / 3) * letter);
-  };
-  return [y + (4 / 3) * letter, y - (5 / 6) * letter].find(isFree) ?? null;
 }

@@ -3,7 +3,7 @@
 import { expect, it } from "vitest";
 
 import golden from "../../tests/golden/curve.json";
-import { type Measured, type Point, bounds, circles, columns, endHeight, legendHeight, levelTexts, notePlace, perplexityText, smoothed } from "../src/curve";
+import { type Measured, type Point, bounds, circles, columns, levelTexts, perplexityText, smoothed } from "../src/curve";
 
 function point(step: number, loss: number, at: number, speed: number | null = null): Point {
   return [step, loss, at, speed, null, null, null];
@@ -29,10 +29,6 @@ it("a further chart has its values at the same steps, and gaps where one is not 
 
 it.each(golden.bounds.map((one) => [one.why, one] as const))("the axis: %s", (_, { losses, unigram, range }) => {
   expect(bounds(losses, unigram)).toEqual(range.map((end) => expect.closeTo(end, 9)));
-});
-
-it.each(golden.end_height.map((one) => [one.why, one] as const))("the curve's label: %s", (_, { curve, note, label }) => {
-  expect(endHeight(curve as [number, number][], 60, note, [332, 126], 12)).toBe(label);
 });
 
 it("labels of one axis have equally many decimals", () => {
@@ -64,13 +60,4 @@ it("held-out losses stand at their step, or at the time their snapshot came in",
 it.each(golden.heldout.map((one) => [one.why, one] as const))("circles: %s", (_, { last, heldout, drawn }) => {
   const rows = heldout.map(([step = 0, loss = 0]): Measured => [step, step, loss]);
   expect(circles(rows, [point(1, 7, 1), point(last, 6, last)], "step")).toEqual(drawn.map(([x, loss]) => ({ x, loss })));
-});
-
-it.each(golden.note_place.map((one) => [one.why, one] as const))("label of the dotted line: %s", (_, { curve, level, end, side }) => {
-  const places = curve.map(([x = 0, y = 0]) => [x, y] as const);
-  expect(notePlace(places, level, 80, 12, [36, 332, 126])).toEqual({ end, side });
-});
-
-it.each(golden.legend_height.map((one) => [one.why, one] as const))("legend: %s", (_, { level, note, y }) => {
-  expect(legendHeight(level, note, 126, 12)).toBe(y);
 });

@@ -2,6 +2,7 @@
 
 import math
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -19,11 +20,8 @@ from peer_agent.plot import (
     Loss,
     bounds,
     chart_svg,
-    end_height,
     lay_out,
-    legend_height,
     level_texts,
-    note_place,
     perplexity_text,
     short_text,
     standing_svg,
@@ -62,13 +60,6 @@ def test_amounts_begin_at_zero(case: dict[str, Any]) -> None:
 def test_amounts_are_written_short() -> None:
     for case in CASES["short_text"]:
         assert short_text(case["value"]) == case["text"]
-
-
-@pytest.mark.parametrize("case", CASES["note_place"], ids=lambda case: case["why"])
-def test_label_of_the_dotted_line_hides_least_of_the_curve(case: dict[str, Any]) -> None:
-    """The plot is 340 wide and 126 high from the top to its lower edge; the label is 80 wide."""
-    found = note_place(case["curve"], case["level"], 80, 12, (36, 332, 126))
-    assert found == (case["end"], case["side"])
 
 
 @given(LONG_CURVES)
@@ -114,11 +105,10 @@ def placed(points: list[Loss], unigram: float | None, frame: Frame = WIDE, **mor
 def test_everything_stands_inside_the_frame(points: list[Loss], unigram: float | None, frame: Frame) -> None:
     layout = placed(points, unigram, frame, heldout=[(step, loss + 4) for step, loss in points[:3]])
     heights = [*layout.levels, *([] if layout.unigram is None else [layout.unigram])]
-    circles = [*layout.curve, *layout.heldout, *([layout.legend[0]] if layout.legend else [])]
+    circles = [*layout.curve, *layout.heldout]
     assert all(frame.left - 1e-6 <= x <= frame.end + 1e-6 for x, _ in circles)
     assert all(frame.top - 1e-6 <= y <= frame.foot + 1e-6 for y in [*heights, *(y for _, y in circles)])
-    words = [*layout.labels, *filter(None, (layout.note, layout.end))]
-    assert all(frame.letter / 2 <= text.y <= frame.height for text in words)
+    assert all(frame.letter / 2 <= label.y <= frame.height for label in layout.labels)
 
 
 @given(CURVES, FRAMES)
@@ -136,36 +126,32 @@ def test_held_out_losses_stand_on_the_curves_steps(case: dict[str, Any]) -> None
     layout = placed(points, None, heldout=held)
     drawn = placed([*points, *map(tuple, case["drawn"])], None).curve[2:] if case["drawn"] else []
     assert [x for x, _ in layout.heldout] == [x for x, _ in drawn]
-    assert (layout.legend is not None) == bool(case["drawn"])
+    assert ("held" in [entry.mark for entry in layout.key]) == bool(case["drawn"])
 
 
-@pytest.mark.parametrize(("last", "is_above"), [(400, True), (130, True), (188, False)])
-@pytest.mark.parametrize("frame", [WIDE, NARROW, CARD])
-def test_what_the_dotted_line_is_keeps_clear_of_the_curve(frame: Frame, last: int, is_above: bool) -> None:
-    layout = placed(CURVE[:last], 6.1, frame)
-    assert layout.note is not None
-    assert layout.unigram is not None
-    assert (layout.note.text, layout.note.anchor, layout.note.x) == ("guessing by frequency 6.10", "end", frame.end)
-    assert (layout.note.y < layout.unigram) == is_above
-    assert not layout.note.y - frame.letter <= layout.curve[-1][1] <= layout.note.y
+def key(layout: Layout) -> list[tuple[str, str]]:
+    return [(entry.mark, entry.words.text) for entry in layout.key]
 
 
-def test_a_dotted_line_far_below_is_named_at_the_edge() -> None:
+def test_the_key_names_what_is_drawn() -> None:
+    assert key(placed(CURVE, None)) == [], "a single curve needs no key"
+    held, dotted = ("held", "held-out"), ("unigram", "guessing by frequency 6.10")
+    assert key(placed(CURVE, 6.1, heldout=CURVE[:1])) == [("curve", "training"), held, dotted]
+    assert key(placed(CURVE, 6.1, as_perplexity=True))[1:] == [("unigram", "guessing by frequency 446")]
     for unigram, text in ((4.0, "↓ guessing by frequency 4.00"), (12.0, "↑ guessing by frequency 12.00")):
         layout = placed([(1, 8.0), (9, 7.5)], unigram)
-        assert layout.note is not None
-        assert (layout.unigram, layout.note.text) == (None, text)
+        assert (layout.unigram, key(layout)[1:]) == (None, [("", text)])
 
 
-@pytest.mark.parametrize("case", CASES["end_height"], ids=lambda case: case["why"])
-def test_the_curves_label_keeps_clear(case: dict[str, Any]) -> None:
-    assert end_height(case["curve"], 60, case["note"], (332, 126), 12) == case["label"]
-
-
-def test_the_curve_has_a_name_where_there_is_room() -> None:
-    for high, text in ((400, "training"), (280, None)):
-        end = placed(CURVE, 6.1, Frame(720, high)).end
-        assert (end.text if end else None) == text
+@pytest.mark.parametrize("frame", [Frame(720, 300, top=28), CARD])
+def test_the_key_stands_in_one_row_above_the_plot(frame: Frame) -> None:
+    layout = placed(CURVE, 6.1, frame, heldout=CURVE[:1])
+    words = [entry.words for entry in layout.key]
+    assert {each.y for each in words} == {frame.top - frame.letter}
+    for each, following in pairwise(words):
+        assert each.x + width_of(each.text, frame) <= following.x - 2 * frame.letter, "its line or circle fits between"
+    assert words[0].x - 2 * frame.letter >= frame.left
+    assert words[-1].x + width_of(words[-1].text, frame) == pytest.approx(frame.end)
 
 
 def test_no_gridline_doubles_the_dotted_line() -> None:
@@ -173,35 +159,6 @@ def test_no_gridline_doubles_the_dotted_line() -> None:
     assert shared.unigram is not None
     assert len(shared.levels) == len(free.levels) - 1
     assert all(abs(level - shared.unigram) >= 10 for level in shared.levels)
-
-
-def test_without_room_below_it_stands_above() -> None:
-    layout = placed([(1, 8.0), (2, 5.001)], 5.0, Frame(720, 90))
-    assert layout.note is not None
-    assert layout.unigram is not None
-    assert layout.note.y < layout.unigram
-
-
-def test_the_legend_gives_way_to_a_dotted_line_down_there() -> None:
-    free, shared = (placed(CURVE[:200], unigram, heldout=CURVE[:1]).legend for unigram in (None, 5.9))
-    assert free is not None
-    assert shared is not None
-    assert shared[1].y < free[1].y
-
-
-@pytest.mark.parametrize("case", CASES["legend_height"], ids=lambda case: case["why"])
-def test_the_legend_keeps_clear_of_the_line_and_its_label(case: dict[str, Any]) -> None:
-    assert legend_height(case["level"], case["note"], 126, 12) == case["y"]
-
-
-@given(CURVES, LOSSES, FRAMES)
-def test_the_legend_and_the_label_never_overlap(points: list[Loss], unigram: float, frame: Frame) -> None:
-    layout = placed(points, unigram, frame, heldout=points[:1])
-    assert layout.legend is not None
-    assert layout.note is not None
-    legend, note, height = layout.legend[1], layout.note, frame.letter + 4
-    is_beside = note.x - width_of(note.text, frame) >= legend.x + width_of(legend.text, frame)
-    assert is_beside or abs(note.y - legend.y) >= height
 
 
 def test_a_label_of_the_last_step_ends_with_the_plot() -> None:
@@ -277,23 +234,13 @@ def test_both_draw_the_same() -> None:
     page, file = (
         [{name: part.get(name) for name in places} for part in ET.fromstring(drawing)] for drawing in (PAGE, FILE)
     )
-    assert file[2:] == page, "but for its paper and its title"
+    assert file[2 : 2 + len(page)] == page, "but for its paper, its title and its key"
 
 
 def test_held_out_losses_are_open_circles_with_a_word() -> None:
-    drawing = ET.fromstring(PAGE)
-    assert len([part for part in drawing if part.get("class") == "held"]) == 3, "two losses, one beside the word"
-    assert [part.text for part in drawing if part.get("class") == "note"] == ["guessing by frequency 6.10", "held-out"]
-
-
-def test_the_paper_lies_under_the_words() -> None:
-    drawing = list(ET.fromstring(PAGE))
-    under = next(index for index, part in enumerate(drawing) if part.get("class") == "under")
-    paper, note = drawing[under], drawing[under + 1]
-    top = float(paper.attrib["y"])
-    assert note.get("class") == "note"
-    assert top < float(note.attrib["y"]) < top + float(paper.attrib["height"])
-    assert float(paper.attrib["x"]) + float(paper.attrib["width"]) == float(note.attrib["x"])
+    page, file = ([part.tag.rpartition("}")[2] for part in ET.fromstring(drawing)] for drawing in (PAGE, FILE))
+    assert (page.count("circle"), file.count("circle")) == (3, 4), "two losses and the last step, one beside the word"
+    assert [part.text for part in ET.fromstring(FILE)][-1] == "guessing by frequency 6.10"
 
 
 def blocks() -> tuple[str, str]:

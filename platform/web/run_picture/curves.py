@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from peer_agent.plot import Frame, Layout, amount_text, chart_svg, lay_out
+from peer_agent.plot import Frame, Layout, amount_text, beyond, chart_svg, lay_out, perplexity_text
 from peer_agent.publishing.card import figure
 from runs.selectors import Measured, Point
 
-WIDE = Frame(720, 400)
+WIDE = Frame(720, 280)
 NARROW = Frame(340, 150)
 LOSS = "loss"  # the chart shown first
-WIDE_FURTHER = Frame(720, 400, left=60)  # labels are longer than for losses
+WIDE_FURTHER = Frame(720, 280, left=60)  # labels are longer than for losses
 NARROW_FURTHER = Frame(340, 150, left=60)
 
 
@@ -47,6 +47,20 @@ def loss_chart(
     """Return an `<svg>` of the curve, or "" without points. Unigram entropy is dotted; held-out losses are circles."""
     layout = laid_out(points, entropy, frame, heldout, as_perplexity=as_perplexity)
     return chart_svg(layout, summary(points, entropy, heldout, unit=unit)) if layout else ""
+
+
+def key_facts(points: Sequence[Point], heldout: Sequence[Measured], entropy: float | None) -> dict[str, Any]:
+    """Return what the key above a loss curve names besides the curve.
+
+    `loss` and `perplexity` are those of guessing by frequency, and `beyond` is an arrow if its line is not drawn.
+    """
+    losses = [
+        loss for loss in [*(point.loss for point in points), *(each.loss for each in heldout)] if math.isfinite(loss)
+    ]
+    if entropy is None or not losses:
+        return {"held": bool(heldout)}
+    texts = {"loss": f"{entropy:.2f}", "perplexity": perplexity_text(entropy)}
+    return {"held": bool(heldout), "beyond": beyond(losses, entropy), **texts}
 
 
 def summary(

@@ -13,7 +13,7 @@ from peer_agent.plot import ACCENT, INK, LINE, PAPER, SOFT, Frame, Layout, Words
 from runs.selectors import Measured, Point, typical_loss
 from web.run_picture.curves import laid_out
 
-CARD = Frame(1200, 630, left=96, right=56, top=226, bottom=76, letter=24)
+CARD = Frame(1200, 630, left=96, right=56, top=256, bottom=76, letter=24)
 EDGE = 56  # margin on the left and right, and above the curve
 ROOM = CARD.width - 2 * EDGE
 HEAD, LEADING = 78, 1.16  # baseline of the first line, and line spacing of the title
@@ -236,19 +236,30 @@ def _curve(pen: Pen, layout: Layout) -> None:
     for label in layout.labels:
         _words(pen, label)
     if layout.unigram is not None:
-        for start in range(CARD.left, CARD.end, GAP):
-            pen.line([(start, layout.unigram), (min(CARD.end, start + DOT), layout.unigram)], SOFT, 3)
-    for words in filter(None, (layout.note, layout.end)):
-        _words(pen, words)
+        _dotted(pen, CARD.left, CARD.end, layout.unigram)
     if len(layout.curve) > 1:
         pen.line(layout.curve, ACCENT, 5)
     for place in layout.heldout:
         pen.circle(*place, 8, SOFT, hollow=True)
-    if layout.legend:
-        circle, words = layout.legend
-        pen.circle(*circle, 8, SOFT, hollow=True)
-        _words(pen, words)
     pen.circle(*layout.curve[-1], 9, ACCENT)
+    for mark, words in layout.key:
+        _mark(pen, mark, words.x - 2 * CARD.letter, words.x - CARD.letter / 2, words.y - CARD.letter / 3)
+        _words(pen, words)
+
+
+def _mark(pen: Pen, mark: str, begin: float, end: float, y: float) -> None:
+    """Draw what an entry of the key explains: a line, a dotted line or a circle."""
+    if mark == "curve":
+        pen.line([(begin, y), (end, y)], ACCENT, 5)
+    elif mark == "held":
+        pen.circle((begin + end) / 2, y, 8, SOFT, hollow=True)
+    elif mark == "unigram":
+        _dotted(pen, begin, end, y)
+
+
+def _dotted(pen: Pen, begin: float, end: float, y: float) -> None:
+    for start in range(round(begin), round(end), GAP):
+        pen.line([(start, y), (min(end, start + DOT), y)], SOFT, 3)
 
 
 def _words(pen: Pen, words: Words) -> None:

@@ -22,7 +22,8 @@ from web import strokes
 from web.run_picture import card_sentences, counts, status_sentence
 from web.run_picture.averaging import averaging_of, key_of
 from web.run_picture.counts import with_number
-from web.run_picture.curves import QUANTITIES, charts_of, summary
+from web.run_picture.curves import QUANTITIES, charts_of, key_facts, summary
+from web.run_picture.status_sentence import STUCK
 from web.words import loss_unit_of_page
 
 Picture = dict[str, Any]
@@ -229,6 +230,7 @@ def _step(seen: Seen) -> Picture:
         "relays": sums.relays,
         "void_rounds": seen.void_rounds,
         "others": card_sentences.others(sums.relays, sums.auxiliaries, seen.void_rounds),
+        "key": key_facts(points, heldout, entropy),
     }
 
 

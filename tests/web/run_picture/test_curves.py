@@ -15,6 +15,7 @@ from web.run_picture.curves import (
     WIDE_FURTHER,
     chart_of,
     charts_of,
+    key_facts,
     loss_chart,
     summary,
 )
@@ -29,7 +30,7 @@ def test_chart_has_the_curve_the_baseline_and_heldout_losses() -> None:
     for frame in (WIDE, NARROW):
         drawing = ET.fromstring(loss_chart(CURVE, 6.1, frame, held))
         parts = [part.get("class") for part in drawing]
-        assert [parts.count(name) for name in ("curve", "now", "unigram", "held")] == [1, 1, 1, 3]
+        assert [parts.count(name) for name in ("curve", "now", "unigram", "held")] == [1, 1, 1, 2]
         assert drawing.attrib["aria-label"] == summary(CURVE, 6.1, held)
         assert (drawing.attrib["width"], drawing.attrib["height"]) == (str(frame.width), str(frame.height))
     assert not {"held", "unigram"} & {part.get("class") for part in ET.fromstring(loss_chart(CURVE, None))}
@@ -59,8 +60,15 @@ def test_the_summary_says_what_the_curve_says() -> None:
 def test_a_chart_of_perplexities_is_the_same_with_other_words() -> None:
     loss, perplexity = (loss_chart(CURVE, 6.1, as_perplexity=as_perplexity) for as_perplexity in (False, True))
     assert polyline_of(loss) == polyline_of(perplexity)
-    assert (">guessing by frequency 6.10<" in loss, ">guessing by frequency 446<" in perplexity) == (True, True)
     assert (">5<" in loss, ">148<" in perplexity, ">5<" in perplexity) == (True, True, False)
+
+
+def test_the_key_names_what_the_chart_shows() -> None:
+    held = [Measured(100, 100, 7.1, START)]
+    assert key_facts(CURVE, [], None) == {"held": False}
+    assert key_facts([], [], 6.1) == {"held": False}
+    assert key_facts(CURVE, held, 6.1) == {"held": True, "beyond": "", "loss": "6.10", "perplexity": "446"}
+    assert [key_facts(CURVE[:9], held[:0], far)["beyond"] for far in (4.0, 12.0)] == ["↓", "↑"]
 
 
 def polyline_of(chart: str) -> str:
