@@ -116,14 +116,16 @@ function noteZoom(plot: uPlot, key: string): void {
   document.querySelector(".reset")?.toggleAttribute("hidden", !zoom);
 }
 
-function draw(): void {
+/** Draw what is new: points, the size of the place, or its colours. */
+export function draw(): void {
   if (!latest?.points.length) return;
   const element = document.querySelector<HTMLElement>("div.curve") ?? mount();
   if (!element?.clientWidth) return;
   const summary = document.querySelector("[data-panel^='chart=']:not([hidden])")?.textContent ?? "";
   element.setAttribute("aria-label", `${summary} ${say("Use the arrow keys to read it point by point.")}`);
   document.querySelector("[data-log]")?.toggleAttribute("hidden", asPerplexity() || drawn() !== "loss");
-  const wanted = [axis, element.clientWidth, element.clientHeight, latest.unigram, smoothing, isLog, drawn(), asPerplexity()].join();
+  const ink = inks(element);
+  const wanted = [axis, element.clientWidth, element.clientHeight, latest.unigram, smoothing, isLog, drawn(), asPerplexity(), ...Object.values(ink)].join();
   const data = dataOf(latest);
   const kept = zoom; // a new chart begins with all of it
   if (!chart || shape !== wanted) {

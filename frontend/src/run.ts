@@ -2,7 +2,7 @@
 
 import "./run.css";
 import { browserOf, onReturn } from "./browser";
-import { type Chart, redraw, showChart } from "./chart";
+import { type Chart, draw, redraw, showChart } from "./chart";
 import { Feed, type Link, type Message, POLL_MS } from "./feed";
 import { Own } from "./own";
 import { elementOf, followTabs, prepare, renew, showPart, showWaiting } from "./parts";
@@ -25,6 +25,7 @@ function begin(root: HTMLElement): void {
       if (fresh) showPart(fresh, me);
     }
     if (message.chart) showChart(message.chart as Chart);
+    else draw(); // in grey once the run is stuck
     own?.look();
     if (message.standing === standing) return;
     standing = message.standing;

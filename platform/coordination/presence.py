@@ -113,6 +113,12 @@ def online_in(runs: Iterable[Run]) -> dict[UUID, list[OnlinePeer]]:
     return {run_id: _peers_in(members) for run_id, members in fresh.values_list("run_id", "members")}
 
 
+def crowds_in(runs: Iterable[Run]) -> dict[UUID, list[Crowd]]:
+    """Return the recent changes in each run's number of trainers, keyed by run, using one query."""
+    rows = Presence.objects.filter(run__in=[run.pk for run in runs]).only("run", "crowd", "at")
+    return {row.run_id: _crowd_in(row) for row in rows}
+
+
 def _peers_in(members: Iterable[Mapping[str, Any]]) -> list[OnlinePeer]:
     return [OnlinePeer(**member) for member in members]
 

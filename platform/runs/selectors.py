@@ -382,7 +382,8 @@ def overfitting(points: Sequence[Point], heldout: Sequence[Measured]) -> Overfit
 
 # Runs on the front page. A few queries are enough for any number of runs
 
-CURVE = 40  # points in a card's curve
+CURVE = 40  # points in a card's curve …
+CURVE_PACED = CURVE // 10  # … which has at least this many of the latest steps without a gap
 MOST_WORDS = 5  # most words in a search
 MOST_HOSTED = 1000  # most runs whose people are counted
 SEARCHED = ("title", "purpose", "organizer__username")
@@ -438,9 +439,14 @@ def curves(runs: Sequence[Run]) -> dict[UUID, list[Point]]:
     found: dict[UUID, list[Point]] = defaultdict(list)
     if wanted:
         rows = LogEntry.objects.filter(IN_MODEL & reduce(or_, wanted)).order_by("run", "index")
-        for run, step, loss in rows.values_list("run", "step", "loss"):
-            found[run].append(Point(step, loss))
+        for run, step, loss, at in rows.values_list("run", "step", "loss", "at"):
+            found[run].append(Point(step, loss, at))
     return found
+
+
+def curve_pace(curve: Sequence[Point]) -> float | None:
+    """Return the pace of a run from its card's curve, or None before the second step."""
+    return pace([point.at for point in reversed(curve[-CURVE_PACED:]) if point.at])
 
 
 def newest_written(run: Run) -> Snapshot | None:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext, pgettext
+from django.utils.translation import gettext_lazy, ngettext
 
 from coordination.presence import AUXILIARY, RELAY, TRAINER, Crowd, OnlinePeer
 from peer_agent.protocol.plan import Outline
@@ -64,26 +64,42 @@ class Seen(NamedTuple):
 def picture_of(seen: Seen) -> Picture:
     """Return the content of a run's page. Each row of a list has a unique `key`, by which the script finds it."""
     averaging = averaging_of(seen.outline, phase=seen.phase, is_over=seen.run.run.state not in LIVE)
-    values = {**_words(seen), **_cards(seen), **_loss(seen), **_step(seen), **_totals(seen.run), **averaging}
-    return {**values, **_lists(seen)}
+    status = status_of(seen)
+    values = {**_words(seen, status), **_cards(seen), **_loss(seen), **_step(seen), **_totals(seen.run), **averaging}
+    return {**values, **_lists(seen, status)}
 
 
-def _words(seen: Seen) -> Picture:
-    run, word = seen.run.run, status_sentence.state_word(seen.run, _trainers(seen))
-    since = None if run.waiting_for else stuck_since(seen)
-    to_go = status_sentence.to_go(seen.run) if word == status_sentence.RUNNING and not since else ""
+class Status(NamedTuple):
+    """A run's state in one word, which is also its CSS class, as a label, and as a sentence."""
+
+    word: str
+    label: str
+    sentence: str
+
+
+def status_of(seen: Seen) -> Status:
+    trainers = _trainers(seen)
+    since = None if seen.run.run.waiting_for else stuck_since(seen)
+    if since is not None:
+        sentence = status_sentence.stuck_sentence(seen.run, since, seen.now)
+        return Status(STUCK, status_sentence.state_label(STUCK, trainers), sentence)
+    word = status_sentence.state_word(seen.run, trainers)
+    sentence = status_sentence.run_sentence(seen.run, seen.peers, seen.now)
+    return Status(word, status_sentence.state_label(word, trainers), sentence)
+
+
+def _words(seen: Seen, status: Status) -> Picture:
+    run, word = seen.run.run, status.word
+    to_go = status_sentence.to_go(seen.run) if word == status_sentence.RUNNING else ""
     return {
         "slug": run.slug,
         "state": str(run.state),
         "stage": stage_of(seen.run, word),
         "word": word,
-        "label": pgettext("state of a run", "Stuck") if since else status_sentence.state_label(word, _trainers(seen)),
-        "is_stuck": since is not None,
+        "label": status.label,
         "visibility": str(run.get_visibility_display()).lower(),
         "waiting_for": run.waiting_for,
-        "sentence": status_sentence.stuck_sentence(seen.run, since, seen.now)
-        if since
-        else status_sentence.run_sentence(seen.run, seen.peers, seen.now),
+        "sentence": status.sentence,
         "start": status_sentence.start_of(run, _trainers(seen), seen.now),
         "goal": _goal(seen),
         "to_go": to_go,
@@ -130,17 +146,33 @@ def stuck_since(seen: Seen) -> datetime | None:
     The time counts from the last step, the run's opening, the last resumption or the arrival of trainers, whichever is
     latest.
     """
-    run, pace_s, last = seen.run.run, seen.run.pace_s, seen.run.points[-1] if seen.run.points else None
-    manned = since_change(seen.crowd, lambda trainers: trainers > 0)
-    is_moving = run.state == Run.State.OPEN and run.wanted != Run.Wanted.FINISHED
-    if not is_moving or manned is None or seen.run.step >= seen.run.target_steps or run.later_start(seen.now):
+    if seen.run.step >= seen.run.target_steps:
         return None
-    marks = (last.at if last else None, run.opened_at, manned)
+    return still_since(seen.run.run, Pulse(seen.run.points, seen.run.pace_s, seen.crowd, seen.resumed_at), seen.now)
+
+
+class Pulse(NamedTuple):
+    """The signs that a run is advancing. `resumed_at` returns when the run was last resumed."""
+
+    points: Sequence[Point]
+    pace_s: float | None
+    crowd: Sequence[Crowd]
+    resumed_at: Callable[[], datetime | None]
+
+
+def still_since(run: Run, pulse: Pulse, now: datetime) -> datetime | None:
+    """Return since when a run with steps left is stuck (see `stuck_since`), or None."""
+    points, pace_s, crowd, resumed_at = pulse
+    manned = since_change(crowd, lambda trainers: trainers > 0)
+    is_moving = run.state == Run.State.OPEN and run.wanted != Run.Wanted.FINISHED
+    if not is_moving or manned is None or run.later_start(now):
+        return None
+    marks = (points[-1].at if points else None, run.opened_at, manned)
     since = max(mark for mark in marks if mark is not None)
     bound = timedelta(seconds=FIRST_S if pace_s is None else max(STALLED_S, STALLED_TIMES * pace_s))
-    if seen.now - since > bound:
-        since = max(since, seen.resumed_at() or since)  # called only when needed, because it costs a query
-    return since if seen.now - since > bound else None
+    if now - since > bound:
+        since = max(since, resumed_at() or since)  # called only when needed, because it costs a query
+    return since if now - since > bound else None
 
 
 def since_change(crowd: Sequence[Crowd], holds: Callable[[int], bool]) -> datetime | None:
@@ -198,6 +230,7 @@ def _loss(seen: Seen) -> Picture:
         "warning": status_sentence.overfitting_sentence(seen.run),
         "summary": summary(points, entropy, seen.run.heldout, unit=loss_unit_of_page(seen.run.run.parsed_recipe)[0]),
         "unigram": entropy,
+        "key": key_facts(points, heldout, entropy),
         "points": [_point(point) for point in points if math.isfinite(point.loss)],
         "charts": charts_of(points),
     }
@@ -230,7 +263,6 @@ def _step(seen: Seen) -> Picture:
         "relays": sums.relays,
         "void_rounds": seen.void_rounds,
         "others": card_sentences.others(sums.relays, sums.auxiliaries, seen.void_rounds),
-        "key": key_facts(points, heldout, entropy),
     }
 
 
@@ -265,8 +297,8 @@ def _totals(run: RunPicture) -> Picture:
     return {**given, "recent_steps": run.recent.steps, "averages": bool(run.averaged)}
 
 
-def _lists(seen: Seen) -> Picture:
-    here = {peer.name for peer in _trainers(seen)}
+def _lists(seen: Seen, status: Status) -> Picture:
+    here = {peer.name for peer in _trainers(seen)} if status.word != STUCK else set[str]()
     return {
         "leaderboard": _leaderboard(seen.run, here),
         **{str(period): [_period_line(line, here) for line in seen.by_period.get(period, ())] for period in PERIODS},

@@ -20,6 +20,7 @@ from web.run_picture.counts import duration, machines, ordinal, people, samples,
 from web.words import reason_in_words_of_page
 
 RUNNING = "running"  # the state of a run that is advancing
+STUCK = "stuck"  # the state of a run that makes no step although machines are training
 WITHOUT_PACE_S = 3600.0
 SOON_S = 3.0  # shorter waits are not shown, because the page may be a second old
 # If the last step is older than AGO, the text does not say “in the last hour”.
@@ -32,6 +33,7 @@ LABELS = {
     Run.State.PREPARING.value: pgettext_lazy("state of a run", "Preparing"),
     "waiting": pgettext_lazy("state of a run", "Waiting"),
     RUNNING: pgettext_lazy("state of a run", "Running"),
+    STUCK: pgettext_lazy("state of a run", "Stuck"),
     Run.State.PAUSED.value: pgettext_lazy("state of a run", "Paused"),
     Run.State.FINISHING.value: pgettext_lazy("state of a run", "Finishing"),
     Run.State.FINISHED.value: pgettext_lazy("state of a run", "Finished"),

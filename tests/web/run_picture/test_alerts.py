@@ -103,7 +103,7 @@ def test_the_status_says_that_a_run_is_stuck() -> None:
         of = HERE.over(seen(NOON + late))
         shown = picture_of(of._replace(run=with_recipe(of.run)))
         assert (shown["sentence"], shown["to_go"]) == (f"Stuck at step 13 since {at} UTC.", "")
-        assert shown["is_stuck"]
+        assert (shown["word"], shown["label"]) == ("stuck", "Stuck")
 
 
 def test_a_stalled_step_follows_from_a_missing_relay() -> None:

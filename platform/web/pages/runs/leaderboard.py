@@ -16,7 +16,6 @@ from accounts.days import day_of
 from accounts.models import Machine, TeamMember
 from accounts.selectors import names_with_page
 from accounts.teams import team_of
-from coordination import presence
 from coordination.presence import OnlinePeer
 from runs.access import access_run, outranks, person_of, role_of
 from runs.ledger import standings
@@ -28,9 +27,10 @@ from web import strokes
 from web.http.requester import run_or_404
 from web.pages.runs.manage import just_removed
 from web.run_picture import card_sentences, counts
+from web.run_picture.loading import head_of
 from web.run_picture.own import Own, own_words
-from web.run_picture.picture import TALLEST, tint_of
-from web.run_picture.status_sentence import training_in
+from web.run_picture.picture import TALLEST, status_of, tint_of
+from web.run_picture.status_sentence import STUCK, training_in
 
 Row = LeaderboardLine | MachineLine | PeriodLine | TeamLine
 PAGE = 100  # in rows
@@ -53,8 +53,9 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
     of, period = _of(request), _period(request)
     page = _page_number(request)
     found = _rows(run, of, period, offset=(page - 1) * PAGE)
-    rows, totals = found[:PAGE], standings.totals(run)
-    trainers = training_in(run, presence.online(run))
+    rows, seen = found[:PAGE], head_of(run)
+    totals = seen.run
+    trainers = training_in(run, seen.peers) if status_of(seen).word != STUCK else []
     is_whole = period == Period.ALL  # a period has no shares of all samples: the weekly board weights them by age
     facts = {
         "run": run,

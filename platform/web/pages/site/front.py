@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -14,25 +15,28 @@ from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
 from django.views.decorators.http import require_safe
 
 from coordination import presence
-from coordination.presence import RELAY, TRAINER, OnlinePeer
+from coordination.presence import RELAY, TRAINER, Crowd, OnlinePeer
 from peer_agent.protocol.recipe import KINDS
 from runs import selectors
 from runs.access import LISTED
 from runs.models import Run
 from runs.selectors import TYPICAL, Point, typical_loss
+from runs.timeline import resumed_at
 from web import health
 from web.http.requester import site_of
 from web.pages.site.showcase import showcase
 from web.run_picture import card_sentences
 from web.run_picture.image import CARD as PREVIEW
-from web.run_picture.status_sentence import start_label, state_label, training_in, word_of
+from web.run_picture.picture import Pulse, still_since
+from web.run_picture.status_sentence import RUNNING, STUCK, start_label, state_label, training_in, word_of
 
 ON_A_PAGE = 48  # runs per page
 FEW = 10  # with fewer runs, the page needs no search
 # Titles of the groups of runs, in their order on the page, by the word for the run's state.
 OTHERS = gettext_lazy("Paused or being prepared")
 GROUPS = {
-    "waiting": pgettext_lazy("states of runs", "Waiting"),
+    "waiting": (WAITING := pgettext_lazy("states of runs", "Waiting")),
+    "stuck": WAITING,
     "running": gettext_lazy("Training now"),
     "paused": OTHERS,
     "finished": pgettext_lazy("states of runs", "Finished"),
@@ -77,8 +81,8 @@ def front_page(request: HttpRequest) -> HttpResponse:
     if begin and not found:
         return redirect("web:runs")
     shown = found[:ON_A_PAGE]
-    curves = selectors.curves(shown)
-    cards = [_card(run, curves.get(run.pk, []), here.get(run.pk, [])) for run in shown]
+    curves, crowds = selectors.curves(shown), presence.crowds_in(run for run in shown if run.pk in busy)
+    cards = [_card(run, curves.get(run.pk, []), here.get(run.pk, []), crowds.get(run.pk, ())) for run in shown]
     is_first = not begin and search == selectors.Search()
     facts = {
         "groups": (groups := _groups(cards)),
@@ -153,11 +157,14 @@ def _checks() -> dict[str, Any]:
     }
 
 
-def _card(run: Any, curve: Sequence[Point], peers: Sequence[OnlinePeer]) -> Card:
+def _card(run: Any, curve: Sequence[Point], peers: Sequence[OnlinePeer], crowd: Sequence[Crowd]) -> Card:
     """Return the card for a run returned by `selectors.found_runs`."""
     trainers = training_in(run, peers)
     word = word_of(run, run.dataset, trainers)
     step, target = run.head.step, run.parsed_recipe.target_steps
+    pulse = Pulse(curve, selectors.curve_pace(curve), crowd, partial(resumed_at, run))
+    if word == RUNNING and step < target and still_since(run, pulse, timezone.now()):
+        word = STUCK
     heldout: float | None = run.heldout_loss
     newest = [point for point in curve if point.step > run.head.step - TYPICAL]  # older points are thinned
     return Card(
@@ -169,7 +176,7 @@ def _card(run: Any, curve: Sequence[Point], peers: Sequence[OnlinePeer]) -> Card
         loss=typical_loss(newest) if heldout is None else heldout,
         loss_step=run.heldout_step if run.heldout_step != step else None,
         curve=small_curve(curve, card_sentences.last_step(run, step, target)),
-        here=_here(trainers),
+        here=_here(trainers) if word != STUCK else "",
         machines=len(trainers),
     )
 

@@ -22,8 +22,9 @@ from runs.releases import trials
 from web import strokes
 from web.run_picture import counts
 from web.run_picture.curves import summary
-from web.run_picture.picture import tint_of
-from web.run_picture.status_sentence import RUNNING, run_sentence, training_in, word_of
+from web.run_picture.loading import head_of
+from web.run_picture.picture import status_of, tint_of
+from web.run_picture.status_sentence import RUNNING, training_in
 from web.words import in_bytes, loss_unit_of_page, tidied
 
 MADE = 3  # models shown
@@ -93,7 +94,7 @@ def showcase(open_runs: Sequence[Run], here: Online) -> dict[str, Any]:
     shown = [*([run] if run else []), *(release.run for release in releases[:MADE])]
     given = given_in(shown, most=SHARES) if shown else {}
     return {
-        "hero": _hero(run, here.get(run.pk, ()), given.get(run.pk)) if run else None,
+        "hero": _hero(run, given.get(run.pk)) if run else None,
         "made": [_made(release, given.get(release.run_id)) for release in releases[:MADE]],
         "more_made": len(releases) > MADE,
     }
@@ -107,9 +108,9 @@ def _busiest(open_runs: Sequence[Run], here: Online) -> Run | None:
     return Run.objects.select_related("head", "dataset", "release").filter(pk=busiest.pk).first()
 
 
-def _hero(run: Run, peers: Sequence[OnlinePeer], given: Given | None) -> Hero:
-    picture, trainers = selectors.run_head(run), training_in(run, peers)
-    word = word_of(run, run.dataset, trainers)
+def _hero(run: Run, given: Given | None) -> Hero:
+    seen = head_of(run)
+    picture, trainers, status = seen.run, training_in(run, seen.peers), status_of(seen)
     points = [point for point in picture.points if math.isfinite(point.loss)]
     unit = loss_unit_of_page(run.parsed_recipe)[0]
     newest = selectors.newest_written(run) if run.parsed_recipe.writes else None
@@ -117,8 +118,8 @@ def _hero(run: Run, peers: Sequence[OnlinePeer], given: Given | None) -> Hero:
     with_page = names_with_page(set(names[:CHIPS]))
     return Hero(
         run=run,
-        word=word,
-        sentence=run_sentence(picture, peers),
+        word=status.word,
+        sentence=status.sentence,
         drawing=strokes.hero(
             [(point.step, point.loss) for point in points],
             picture.target_steps,
@@ -130,7 +131,7 @@ def _hero(run: Run, peers: Sequence[OnlinePeer], given: Given | None) -> Hero:
         line_step=newest.step if newest else 0,
         chips=[Chip(name, tint_of(name), name in with_page) for name in names[:CHIPS]],
         more=max(0, (len(names) if trainers else picture.people) - CHIPS),
-        is_live=word == RUNNING,
+        is_live=status.word == RUNNING,
         step=picture.step,
         target_steps=picture.target_steps,
     )

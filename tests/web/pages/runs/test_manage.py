@@ -605,6 +605,16 @@ def test_they_stand_on_both_pages_for_those_who_have_a_role(
 def test_nobody_else_reads_of_them(stalled: Run, volunteer: Person) -> None:
     for client in (Client(), as_(volunteer)):
         assert "See what to do" not in page(client.get("/runs/proverbs/"))
+def test_a_stuck_run_is_nowhere_said_to_train(stalled: Run) -> None:
+    text = page(Client().get("/runs/proverbs/"))
+    assert '<span class="badge stuck"><span class="hidden">Stuck' in text
+    assert "● now" not in text
+    assert "● now" not in page(Client().get("/runs/proverbs/leaderboard/"))
+    Presence.objects.update(crowd=[[timezone.now().timestamp(), 1]])
+    assert "● now" in page(Client().get("/runs/proverbs/"))
+    assert "● now" in page(Client().get("/runs/proverbs/leaderboard/"))
+
+
 
 
 def test_a_run_without_trouble_says_nothing(run: Run, organizer: Person) -> None:

@@ -170,6 +170,25 @@ class TestFigures:
         Run.objects.filter(pk=run.pk).update(state=Run.State.PAUSED)
         assert ">Teo<" not in page(client.get("/"))
 
+    @pytest.mark.parametrize(("steps", "pace_s"), [(1, None), (9, 200.0)])
+    def test_a_stuck_run_is_not_said_to_train(
+        self, run: Run, laptop: Owned, client: Client, steps: int, pace_s: float | None
+    ) -> None:
+        here(run, "Teo")
+        for step in range(1, steps + 1):
+            committed(run, (laptop.machine, 4))
+            before = timedelta(seconds=(pace_s or 0) * (steps - step))
+            run.log.filter(step=step).update(at=timezone.now() - timedelta(hours=2) - before)
+        assert "Learning now" in page(client.get("/"))
+        Presence.objects.update(crowd=[[(timezone.now() - timedelta(hours=3)).timestamp(), 1]])
+        text = page(client.get("/"))
+        assert f"Stuck at step {steps + 1} since" in stage(text)
+        runs = text[text.index('id="runs"') :]
+        assert '<span class="badge stuck">Stuck</span>' in runs
+        for words in ("Learning now", "working on step", 'class="badge running"'):
+            assert words not in text
+        assert '<span class="now">Teo' not in runs
+
     def test_training_loss_is_of_the_newest_steps_of_a_long_run(self, run: Run, laptop: Owned, client: Client) -> None:
         for step in range(1, 181):
             committed(run, (laptop.machine, 4), loss=1000 - step)
@@ -316,7 +335,7 @@ def test_front_page_with_everything_stays_cheap(
         made = opened(run.organizer, slug=f"run-{place}", state=Run.State.FINISHED)
         committed(made, (laptop.machine, 4))
         Release.objects.create(run=made, state=Release.State.READY, sample="A sample")
-    with django_assert_max_num_queries(14):
+    with django_assert_max_num_queries(15):
         assert client.get("/").status_code == 200
 
 
