@@ -91,6 +91,7 @@ def own_parts(request: HttpRequest, slug: str) -> HttpResponse:
         "picture": {"release": getattr(run, "release", None)},
         "address": request.build_absolute_uri(f"/runs/{run.slug}/"),
         "standing": joining.standing_of(run, person_of(request.user)),
+        "request_form": RequestForm(),
         **own_facts(run, own, here.peers),
         **place_facts(run, own, here.links, here.plan, ()),
     }

@@ -188,7 +188,8 @@ def answer(person: Person, request: JoinRequest, word: str) -> Any:
 
 def test_from_the_button_to_the_line_that_joins(asked: Run, volunteer: Person) -> None:
     shown = page(as_(volunteer).get(PATH))
-    assert "Ask to join" in shown
+    assert shown.count(">Ask to join</button>") == 1
+    assert ">Ask to join</button>" in page(as_(volunteer).get(f"{PATH}own/")), "the form stays as the page is renewed"
     assert "manyhands join" not in shown, "a machine would be refused"
     assert ask(volunteer, "I have <b>two</b> machines").status_code == 302
     shown = page(as_(volunteer).get(PATH))
@@ -208,7 +209,10 @@ def test_from_the_button_to_the_line_that_joins(asked: Run, volunteer: Person) -
 
 def test_whoever_is_not_logged_in_is_led_there(asked: Run, client: Client) -> None:
     shown = page(client.get(PATH))
-    assert f'href="/login/?next={PATH}%23join"' in shown
+    assert f'href="/login/?next={PATH}%23join">Log in to ask</a>' in shown
+    stage = shown[shown.index('id="part-stage"') : shown.index('id="part-result"')]
+    assert len(re.findall('class="button', stage)) == 1
+    assert shown.count(">Ask to join</h2>") == 1
     assert "manyhands join" not in shown
     assert 'action="/runs/asked/request/"' not in shown
 
