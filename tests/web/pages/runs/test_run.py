@@ -19,7 +19,7 @@ from coordination.models import Presence
 from peer_agent.protocol.messages import MachineReport
 from peer_agent.protocol.messages.machine import Why
 from peer_agent.protocol.recipe import encode_recipe
-from peer_agent.recipes.causal_lm import CausalLM
+from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.recipes.masked_lm import MaskedLM
 from runs.models import Dataset, LogEntry, Release, Run, Snapshot
 from tests.runs.factories import PASSWORD, Owned, committed, draft, opened, owned, understood
@@ -276,6 +276,17 @@ class TestRunPage:
         assert "volunteers can join once Amina publishes it" in text
         assert "Join in" not in text
         assert "refresh" not in text
+        stage = text[: text.index('id="part-result"')]
+        assert re.findall(r'<a class="button[^>]*>([^<]+)<', stage) == ["All runs"]
+        assert "hero-curve" not in text
+        assert "language model of 2 layers of width" in text
+
+    def test_a_model_of_one_layer_has_one_layer(self, client: Client, organizer: Person) -> None:
+        recipe = CausalLM(model=Model(layers=1, context=8), target_batch=1, micro_batch=1)
+        run = draft(organizer, recipe=encode_recipe(recipe).decode())
+        text = page(client.get(f"/runs/{run.slug}/"))
+        assert "language model of 1 layer of width" in text
+        assert "1 sample per step" in text
 
     def test_a_loss_is_said_to_be_a_mean_over_what_it_is(
         self, client: Client, organizer: Person, laptop: Owned
@@ -345,7 +356,24 @@ class TestRunPage:
             assert text.count('id="part-loss"') == 1, "the loss is drawn once"
             assert text.index('id="part-loss"') < text.index('id="part-result"'), "on the stage"
             assert (resume in text) is may
-            assert ("Only the organizer, Amina, and co-organizers can resume it." in text) is not may
+            assert ("Amina can resume it." in text) is not may
+
+    def test_a_run_paused_before_its_first_step_is_laid_out_like_a_waiting_one(self, client: Client, run: Run) -> None:
+        Run.objects.filter(pk=run.pk).update(state="paused")
+        text = page(client.get(f"/runs/{run.slug}/"))
+        stage = text[: text.index('id="part-result"')]
+        assert '<div class="gathering">' in stage
+        assert "Amina can resume it." in stage
+        assert "What it takes" in stage
+        assert re.findall(r'<a class="button[^>]*>([^<]+)<', stage) == ["Follow by RSS"]
+
+    @pytest.mark.parametrize("state", ["open", "paused", "finishing", "finished"])
+    def test_what_can_be_done_comes_before_the_chart(self, client: Client, run: Run, laptop: Owned, state: str) -> None:
+        committed(run, (laptop.machine, 4))
+        Release.objects.create(run=run, state="ready", files=[], archive="proverbs.zip", step=0)
+        Run.objects.filter(pk=run.pk).update(state=state)
+        text = page(client.get(f"/runs/{run.slug}/"))
+        assert text.index('id="part-head"') < text.index('class="mine-card"') < text.index('id="part-loss"')
 
     def test_a_running_run_shows_curve_people_and_step(self, client: Client, run: Run, laptop: Owned) -> None:
         committed(run, (laptop.machine, 4), loss=7.25)
@@ -364,7 +392,7 @@ class TestRunPage:
         assert "1 person on 1 machine is working on step 3." in text
         assert '<eased-number class="big figure" digits="2" value="6.8750">6.88</eased-number>' in text
         assert "Training loss fell from 7.25 to 6.50 nats per token." in text
-        assert "guessing by frequency 6.10" in text
+        assert 'guessing by frequency <span class="figure" data-panel="as=loss">6.10</span>' in text
         assert 'Teo <span class="now">● now</span>' in text
         assert ">2</eased-number> / 4</span> samples · gathering samples" in text
         assert "Step 2 of 100" in text
@@ -477,7 +505,9 @@ class TestRunPage:
         )
         Run.objects.filter(pk=run.pk).update(state=Run.State.FINISHED)
         text = page(client.get(f"/runs/{run.slug}/"))
-        places = [text.index(words) for words in ("A bird in the hand", "Download the model", "Thank you", 'id="loss"')]
+        places = [
+            text.index(words) for words in ("Download the model", "A bird in the hand", "Thank you.", 'id="loss"')
+        ]
         assert places == sorted(places)
         assert text.count('id="home"') == 1
         assert "400 samples from 2 people on 2 machines." in text
