@@ -1,5 +1,6 @@
 """The page on which visitors try a released model: refusals, waiting, and the text it shows."""
 
+import re
 from typing import Any
 
 import pytest
@@ -111,9 +112,12 @@ def test_an_address_that_asks_too_often_waits(released: Run, client: Client, set
 
 def test_where_it_is_off_there_is_neither_form_nor_page(released: Run, client: Client) -> None:
     organizer = as_(released.organizer)
-    assert "Switch off" in page(organizer.get("/runs/proverbs/manage/"))
+    switch = re.compile(r'role="switch" aria-checked="(\w+)"[^>]*value="(\w+)">(\w+)<')
+    assert switch.findall(page(organizer.get("/runs/proverbs/manage/"))) == [("true", "forbid_trials", "On")]
     assert organizer.post("/runs/proverbs/manage/", {"action": "forbid_trials"}).status_code == 302
-    assert "Visitors cannot try the model" in page(organizer.get("/runs/proverbs/manage/"))
+    text = page(organizer.get("/runs/proverbs/manage/"))
+    assert "Visitors cannot try the model" in text
+    assert switch.findall(text) == [("false", "allow_trials", "Off")]
     assert ADDRESS not in page(client.get("/runs/proverbs/"))
     assert client.get(ADDRESS).status_code == 404
     assert client.post(ADDRESS, {"prompt": ""}).status_code == 404
