@@ -144,7 +144,7 @@ function addCopyButtons(root: ParentNode): void {
     button.textContent = code.dataset["copy"] ?? (button.classList.contains("main") ? say("Copy command") : say("Copy"));
     const row = document.createElement("div");
     row.className = "copyrow";
-    breakAddresses(code);
+    if (!code.matches(".long")) breakAddresses(code);
     code.replaceWith(row);
     row.append(code, button);
   }
