@@ -24,8 +24,17 @@ export function followStarts(): void {
 function countDown(root: ParentNode): void {
   for (const left of root.querySelectorAll("[data-left]")) {
     const time = left.parentElement?.querySelector<HTMLTimeElement>("time[data-start]");
-    if (time) left.textContent = leftText((Date.parse(time.dateTime) - Date.now()) / 1000);
+    if (!time) continue;
+    const parts = leftText((Date.parse(time.dateTime) - Date.now()) / 1000).split(/([\d:]+)/);
+    left.replaceChildren(...parts.map((part, place) => (place % 2 ? figure(part) : part)));
   }
+}
+
+/** The part of the time left that stands out. */
+function figure(text: string): HTMLElement {
+  const element = document.createElement("b");
+  element.textContent = text;
+  return element;
 }
 
 /** “in 3 days”, “in 5:12:40”, “in 4:05”, “now”. */

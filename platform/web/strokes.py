@@ -82,26 +82,25 @@ def hero(
     last = min(last, round(2 * done)) if done else last
     filled = min(HERO, round(HERO * done / max(last, 1)))
     tints = spread([*parts], 0, filled) if parts and filled else [0] * filled
+
+    def x(place: int) -> float:
+        return round(4 + place * (width - 8) / (HERO - 1), 1)
+
     strokes: list[Stroke] = []
-    for place in range(HERO):
-        x = round(4 + place * (width - 8) / (HERO - 1), 1)
-        if place >= filled:
-            strokes.append((x, height - 3, height - 5, GHOST))
-            continue
+    for place in range(filled):
         top = min(height - 8, y(last * (place + 0.5) / HERO) + 10 + 30 * noise(place))
         if state == "paused":
             top = height - 8 - 0.22 * noise(place) * (height - 8 - top)
         if state == "failed" and place > filled - 12:
             top = height - 6 - 8 * noise(place)
-        strokes.append((x, height - 3, round(top, 1), tints[place]))
+        name = f"lesser {_class(tints[place])}" if place % 2 else tints[place]
+        strokes.append((x(place), height - 3, round(top, 1), name))
     for place, tint in enumerate(ready[:READY]):  # on every other place, so that phones show all of them
-        strokes[2 * place] = (strokes[2 * place][0], height - 3, round(36 + 60 * noise(place), 1), tint)
-    strokes[1::2] = [(x, a, b, f"lesser {_class(name)}") for x, a, b, name in strokes[1::2]]
+        strokes.append((x(2 * place), height - 3, round(36 + 60 * noise(place), 1), tint))
     drawn = paths(strokes) + _curves(points, last, width, height, state)
     is_low = state == "waiting" and not can_join
     if state == "waiting" and can_join:
-        x = strokes[2 * min(len(ready), READY)][0]
-        drawn += f'<path class="yours" d="M{x:g} {height - 3}V36"/>'
+        drawn += f'<path class="yours" d="M{x(2 * min(len(ready), READY)):g} {height - 3}V36"/>'
     return _svg(f"strokes hero-curve fine{' low' if is_low else ''}", width, height, drawn, label)
 
 

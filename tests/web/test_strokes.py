@@ -60,7 +60,7 @@ def test_a_run_is_drawn_in_each_state(state: str) -> None:
     assert "&lt;Loss&gt;" in svg
     assert svg.count('class="yours"') == (state == "waiting")
     assert svg.count('class="broken"') == (state == "failed")
-    assert (drawn(svg) - (state == "waiting")) == strokes.HERO
+    assert drawn(svg) == (1 if state == "waiting" else round(0.8 * strokes.HERO)), "nothing for the steps to come"
     coordinates = [float(y) for y in re.findall(r"[ V](-?[\d.]+)", svg.partition(">")[2])]
     assert all(0 <= y <= 1184 for y in coordinates)
 
