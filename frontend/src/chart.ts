@@ -121,7 +121,7 @@ export function draw(): void {
   if (!latest?.points.length) return;
   const element = document.querySelector<HTMLElement>("div.curve") ?? mount();
   if (!element?.clientWidth) return;
-  const summary = document.querySelector("[data-panel^='chart=']:not([hidden])")?.textContent ?? "";
+  const summary = document.querySelector(".axes [data-panel^='chart=']:not([hidden])")?.textContent ?? "";
   element.setAttribute("aria-label", `${summary} ${say("Use the arrow keys to read it point by point.")}`);
   document.querySelector("[data-log]")?.toggleAttribute("hidden", asPerplexity() || drawn() !== "loss");
   const ink = inks(element);

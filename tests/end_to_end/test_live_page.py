@@ -54,7 +54,7 @@ DIFFERENCES = """async () => {
 }"""
 
 
-SUMMARY = "#part-loss [data-panel^='chart=']:not([hidden])"
+SUMMARY = "#part-loss .axes [data-panel^='chart=']:not([hidden])"
 
 
 def blocked(route: WebSocketRoute) -> None:
@@ -208,6 +208,9 @@ def reads_every_chart(reader: Reader) -> None:
     assert reader.page.url.endswith("?chart=bytes")
     reader.page.click("#part-loss nav a:has-text('Loss')")
     assert reader.page.inner_text(SUMMARY).startswith("Training loss ")
+    label = reader.page.get_attribute(".curve", "aria-label")
+    assert label is not None
+    assert label.startswith("Training loss ")
 
 
 def test_a_finished_run_shows_its_model_without_a_reload(tmp_path: Path, english: str) -> None:
