@@ -95,7 +95,7 @@ ROWS = (
     Row(Kind.SPAN, (Fact.STUCK, Fact.OTHER_FREE), Action.REPLACE, Failure.FAILED),
     Row(Kind.UPLOAD, (Fact.REFUSED, Fact.DISPUTED, Fact.REQUIRED, Fact.OTHER_ABLE), Action.REPLACE),
     Row(Kind.UPLOAD, (Fact.REFUSED, Fact.DISPUTED), Action.DROP),
-    Row(Kind.UPLOAD, (Fact.REFUSED, Fact.REQUIRED, Fact.OTHER_ABLE), Action.REPLACE, Failure.REFUSED),
+    Row(Kind.UPLOAD, (Fact.REFUSED, Fact.REQUIRED, Fact.OTHER_ABLE), Action.REPLACE, Failure.FAILED),
     Row(Kind.UPLOAD, (Fact.REFUSED,), Action.DROP, Failure.REFUSED),
     Row(Kind.UPLOAD, (Fact.LATE, Fact.DISPUTED), Action.WAIT),
     Row(Kind.UPLOAD, (Fact.LATE,), Action.DROP, Failure.LATE),

@@ -54,6 +54,15 @@ class Quarantine(Struct):
         self.until_round = max(self.until_round, rounds + more_rounds)
         self.until_s = max(self.until_s, now + seconds)
 
+    def fail(self, rounds: int, now: float) -> None:
+        """Record a failure, and open the quarantine for longer than after the last one."""
+        self.level += 1
+        self.open(rounds, now, level=self.level)
+
+    def succeed(self) -> None:
+        """Record that an update contains the machine's work."""
+        self.level = max(0, self.level - 1)
+
     def is_open(self, number: int, now: float) -> bool:
         """Return True if the machine takes no part in the round with this number."""
         return number <= self.until_round or now < self.until_s
@@ -74,7 +83,8 @@ SAYS = {
     Failure.MISSED: "The machine made no offer, offered less than it had reported, or stopped sending. Quarantine and "
     "probation.",
     Failure.REFUSED: "The machine's work was refused. Quarantine; its work is returned to the pool.",
-    Failure.FAILED: "The machine kept a round from ending, or disputes with two persons. Quarantine.",
+    Failure.FAILED: "The machine kept a round from ending, or disputes with two persons. In quarantine it averages "
+    "nothing, but contributes.",
     Failure.FALSE: "What the machine said about averages has been proven false. The longest quarantine.",
 }
 
@@ -88,8 +98,9 @@ class Reliability(Struct):
     is_silent: bool = False  # the machine has delivered nothing for too long
     probation: bool = False  # the machine is not counted on until it delivers a unit
     asked: int = 0  # hellos requested since the last delivery
-    misses: Quarantine = field(default_factory=Quarantine)  # for late and missing gradients
-    refusals: Quarantine = field(default_factory=Quarantine)  # for refused work and failed rounds
+    misses: Quarantine = field(default_factory=Quarantine)  # from contributing, for late and missing gradients
+    refusals: Quarantine = field(default_factory=Quarantine)  # from contributing, for refused work
+    reduce: Quarantine = field(default_factory=Quarantine)  # from averaging, for averages that kept a round from ending
     failed_at: float = 0.0  # time of the last failure
     was_late: bool = False  # in its last round, its gradient was arriving, but too late
     proven: int = 0  # most samples in any of its contributions, less a tenth per contribution since then
@@ -116,30 +127,35 @@ class Reliability(Struct):
             case Failure.LATE:
                 self.probation, self.was_late = True, is_coming
                 self.misses.open(rounds, now, level=1)
-                return
             case Failure.MISSED:
-                self.probation = True
-                open_ = self.misses
-            case Failure.REFUSED | Failure.FAILED:
-                open_ = self.refusals
+                self.probation, self.proven = True, 0
+                self.misses.fail(rounds, now)
+            case Failure.REFUSED:
+                self.refusals.fail(rounds, now)
+                self.proven = 0
+            case Failure.FAILED:
+                self.reduce.fail(rounds, now)
             case Failure.FALSE:
-                open_ = self.refusals
-                open_.level = max(open_.level, len(QUARANTINES) - 1)
-        open_.level, self.proven = open_.level + 1, 0
-        open_.open(rounds, now, level=open_.level)
+                for duty in (self.refusals, self.reduce):
+                    duty.level = max(duty.level, len(QUARANTINES) - 1)
+                    duty.fail(rounds, now)
+                self.proven = 0
 
     def included(self, samples: int) -> None:
         """Record that an update includes `samples` of the machine's samples."""
-        self.refusals.level, self.misses.level, self.was_late = max(0, self.refusals.level - 1), 0, False
+        self.refusals.succeed()
+        self.misses.level, self.was_late = 0, False
         self.proven = max(samples, self.proven * 9 // 10)
         self.disputed_by = frozenset()
 
     def in_quarantine(self, number: int, now: float) -> bool:
-        """Return True if the machine takes no part in the round with this number, unless quarantines are overridden."""
-        if not self.failed_at:
-            return False
+        """Return True if the machine contributes nothing to this round, unless quarantines are overridden."""
         is_open = self.misses.is_open(number, now) or self.refusals.is_open(number, now)
         return is_open and now - self.failed_at < LONGEST_QUARANTINE_S
+
+    def may_not_reduce(self, number: int, now: float) -> bool:
+        """Return True if the machine averages nothing in this round if others can."""
+        return self.reduce.is_open(number, now) and now - self.failed_at < LONGEST_QUARANTINE_S
 
     def unit_s(self, micro_batch: int) -> float:
         """Return how many seconds the machine usually takes per unit, or 0 before its first delivery."""

@@ -395,14 +395,19 @@ class RunState(Struct, kw_only=True):
     def reducers(self) -> list[Member]:
         """Return the members that may average parts of a plan, by id. Exclude quarantined members if others remain.
 
-        While quarantines are overridden, exclude only members whose work was refused or that blocked a round.
-        Otherwise, after a round that all trainers missed, one auxiliary would have to average the whole vector.
+        While quarantines are overridden, exclude only members that kept a round from ending. Otherwise, after a round
+        that all trainers missed, one auxiliary would have to average the whole vector.
         """
         able = sorted((p for p in self.listening.values() if self.may_reduce(p)), key=lambda p: p.peer)
         moving = [p for p in able if self.round is None or p.peer not in self.round.excluded] or able
-        quarantined = (p for p in moving if self.in_quarantine(p.reliability))
-        is_out = {p.peer for p in quarantined if p.reliability.refusals.level or not self.override.is_on}
-        return [p for p in moving if p.peer not in is_out] or moving
+        return [p for p in moving if self.may_be_given_a_part(p.reliability)] or moving
+
+    def may_be_given_a_part(self, record: Reliability) -> bool:
+        """Return True if no quarantine keeps the machine from averaging in the open or next round."""
+        if not record.failed_at:
+            return True
+        is_out = record.may_not_reduce(self.rounds + (self.round is None), self.now)
+        return not is_out and (self.override.is_on or not self.in_quarantine(record))
 
     def can_reduce(self) -> bool:
         return any(self.may_reduce(member) for member in self.listening.values())

@@ -126,9 +126,9 @@ def test_if_the_gradient_is_needed_the_accuser_is_replaced() -> None:
 def test_a_reducer_that_disputes_with_two_persons_has_failed() -> None:
     stage, _, (xan, _) = members("xan", "yve")
     refuse(stage, xan, 0)
-    assert stage.state.members[xan].reliability.refusals.level == 0
+    assert stage.state.members[xan].reliability.reduce.level == 0
     refuse(stage, xan, 1)
-    assert stage.state.members[xan].reliability.refusals.level == 1
+    assert stage.state.members[xan].reliability.reduce.level == 1
     assert stage.state.members[xan].reliability.disputes_with == set()
 
 

@@ -191,7 +191,7 @@ def test_reducer_where_nothing_moved_loses_its_part() -> None:
     assert "void" not in notes(stage.said)
     assert {span.reducer for span in stage.spans()} == {works}
     assert any(span.root for span in stage.spans()), "what is held is kept"
-    assert stage.state.members[stuck].reliability.refusals.level == 1
+    assert stage.state.members[stuck].reliability.reduce.level == 1
 
 
 def done_and_still(stage: Stage, relays: list[PeerId], seconds: float, *, moving: bool = False) -> None:
@@ -215,7 +215,7 @@ def test_stalled_relay_beside_a_finished_one_is_replaced() -> None:
     done_and_still(stage, relays, 1)
     assert stage.round.attempt == 2
     assert {(span.reducer, bool(span.root)) for span in stage.spans()} == {(relays[0], True), (relays[0], False)}
-    assert stage.state.members[relays[1]].reliability.refusals.level == 1
+    assert stage.state.members[relays[1]].reliability.reduce.level == 1
     stage.reduce()
     assert stage.state.phase is Phase.COMMIT
     assert "void" not in notes(stage.said)
@@ -364,7 +364,7 @@ def test_stalled_reducer_is_replaced_while_its_senders_go_on(still: int) -> None
     goes_on(stage, relays, 2.0, begun=begun, still=still)
     assert stage.round.attempt == 2
     assert {span.reducer for span in stage.spans()} == {relays[0]}
-    assert stage.state.members[relays[1]].reliability.refusals.level == 1
+    assert stage.state.members[relays[1]].reliability.reduce.level == 1
     assert "void" not in notes(stage.said)
 
 

@@ -37,12 +37,14 @@ def test_reducers_that_failed_a_round_reduce_only_as_last_resort() -> None:
     assert stage.state.reducers() == [first, second]
 
 
-@pytest.mark.parametrize(("overridden", "level", "is_in"), [(True, 0, True), (True, 1, False), (False, 0, False)])
-def test_reducer_that_failed_has_no_part_despite_an_override(overridden: bool, level: int, is_in: bool) -> None:
+@pytest.mark.parametrize(
+    ("overridden", "duty", "is_in"), [(True, "misses", True), (True, "reduce", False), (False, "misses", False)]
+)
+def test_reducer_that_failed_has_no_part_despite_an_override(overridden: bool, duty: str, is_in: bool) -> None:
     """A regression: after a round that all the trainers had missed, an auxiliary got the whole vector to reduce."""
     stage, _, relays = reducing({}, {})
-    quarantine = Quarantine(level=level, until_round=stage.state.rounds)
-    first = Reliability(refusals=quarantine, failed_at=stage.state.now)
+    first = Reliability(failed_at=stage.state.now)
+    setattr(first, duty, Quarantine(level=1, until_round=stage.state.rounds))
     stage.state.members[relays[0]].reliability = first
     stage.state.override.is_on = overridden
     assert (relays[0] in {member.peer for member in stage.state.reducers()}) is is_in

@@ -384,7 +384,7 @@ def exclude(state: RunState, reducers: Collection[PeerId], failure: Failure | No
 
 def _has_another(state: RunState, peer: PeerId) -> bool:
     """Return True if some reducer other than `peer` is not quarantined."""
-    return any(other.peer != peer and not state.in_quarantine(other.reliability) for other in state.reducers())
+    return any(other.peer != peer and state.may_be_given_a_part(other.reliability) for other in state.reducers())
 
 
 def blame_all(state: RunState, peers: Iterable[PeerId], failure: Failure) -> None:

@@ -204,7 +204,7 @@ def test_undelivered_averages_are_void_and_the_reducer_is_quarantined() -> None:
     stage.wait(60)
     assert "void" in notes(stage.said)
     assert stage.state.step == 0
-    assert stage.state.members[auxiliary].reliability.refusals.level == 1
+    assert stage.state.members[auxiliary].reliability.reduce.level == 1
 
 
 def test_members_span_counts_as_held_once_a_relay_has_it_on_disk() -> None:
@@ -225,8 +225,8 @@ def test_a_relay_that_does_not_get_it_in_time_is_not_to_blame() -> None:
     stage, _, (auxiliary, relay) = reducing(AUXILIARY, {"reduces": False})
     stage.reduce()
     stage.wait(60)
-    assert stage.state.members[auxiliary].reliability.refusals.level == 1
-    assert stage.state.members[relay].reliability.refusals.level == 0
+    assert stage.state.members[auxiliary].reliability.reduce.level == 1
+    assert stage.state.members[relay].reliability.reduce.level == 0
 
 
 def test_nor_is_one_that_reduces_and_keeps_no_log() -> None:
@@ -234,7 +234,7 @@ def test_nor_is_one_that_reduces_and_keeps_no_log() -> None:
     stage.reduce()
     stage.wait(60)
     assert "void" in notes(stage.said)
-    assert stage.state.members[reducer].reliability.refusals.level == 0
+    assert stage.state.members[reducer].reliability.reduce.level == 0
 
 
 # --- twice, wrong, lost
@@ -358,7 +358,7 @@ def test_only_reducer_is_refused_too_and_nothing_is_committed() -> None:
     stage, _, (relay,) = reducing()
     (span,) = stage.spans()
     assert notes(stage.span_done(span, sum_squares=400.0)) == ["refused", "void"]
-    assert (stage.state.step, stage.state.members[relay].reliability.refusals.level) == (0, 3)
+    assert (stage.state.step, stage.state.members[relay].reliability.reduce.level) == (0, 3)
 
 
 @pytest.mark.parametrize("squares", [0.0, 1e-3, 0.9])
@@ -378,7 +378,7 @@ def test_member_that_contradicts_a_sum_convicts_nobody() -> None:
     other = stage.relay("nas", Role.AUXILIARY)
     first = next(span for span in stage.spans() if span.reducer == auxiliary)
     assert stage.have(other, first, sum_squares=0.1) == []
-    assert stage.state.members[auxiliary].reliability.refusals.level == 0
+    assert stage.state.members[auxiliary].reliability.reduce.level == 0
 
 
 def test_false_sums_get_no_majority_where_there_is_no_relay() -> None:
@@ -391,7 +391,7 @@ def test_false_sums_get_no_majority_where_there_is_no_relay() -> None:
     assert stage.round.record is None
     stage.wait(60)
     assert stage.state.step == 0
-    assert stage.state.members[auxiliary].reliability.refusals.level == 1
+    assert stage.state.members[auxiliary].reliability.reduce.level == 1
 
 
 def test_who_is_left_out_of_a_chunk_makes_its_average_larger() -> None:
