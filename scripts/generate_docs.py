@@ -49,7 +49,7 @@ GROUPS = {
     "From a machine's owner, through the site": m.TO_MACHINE,
 }
 PARTS = (
-    *(m.DoneUnit, m.InDoubt, m.Weight, m.Shard, m.Snapshot, m.Listener),
+    *(m.DoneUnit, m.InDoubt, m.Heard, m.Weight, m.Shard, m.Snapshot, m.Listener),
     *(m.Plan, m.Slot, m.PlannedSpan, Unit, Included, Signed, m.Arrival, m.Departure),
     *(machine.OwnerLimits, machine.Hours),
     *(records.Entry, records.RecordHead, records.SpanEntry, records.Scalars, records.Contribution, records.ChunkRange),

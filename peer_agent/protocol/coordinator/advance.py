@@ -33,7 +33,7 @@ from peer_agent.protocol.coordinator.round.choosing import choose_anew, choose_a
 from peer_agent.protocol.coordinator.round.committing import take_persisted
 from peer_agent.protocol.coordinator.round.lateness import take_lateness
 from peer_agent.protocol.coordinator.round.offers import close_offers, cut, may_cut, repeat_cut, take_offer
-from peer_agent.protocol.coordinator.round.planning import plan, repeat_plan
+from peer_agent.protocol.coordinator.round.planning import plan
 from peer_agent.protocol.coordinator.round.reducing import (
     awaits,
     look_at_copies,
@@ -44,8 +44,9 @@ from peer_agent.protocol.coordinator.round.reducing import (
     take_refusal,
     take_span,
 )
+from peer_agent.protocol.coordinator.round.repeating import repeat
 from peer_agent.protocol.coordinator.round.replicas import await_return
-from peer_agent.protocol.coordinator.round.voiding import ask_for_hello, repeat_void
+from peer_agent.protocol.coordinator.round.voiding import ask_for_hello
 from peer_agent.protocol.coordinator.standing import explain, standing
 from peer_agent.protocol.coordinator.state import Phase, RunState
 from peer_agent.protocol.coordinator.workers.batch import look_at_quarantines
@@ -156,7 +157,8 @@ def _receive(state: RunState, peer: PeerId, message: m.TO_SITE) -> list[e.Comman
         case m.Have():
             return take_have(state, member, message)
         case m.Progress():
-            return take_progress(state, member, message)
+            heard = m.Heard(message.step, message.fence, message.attempt, has_plan=True, dropped=message.dropped)
+            return take_progress(state, member, message) + repeat(state, member, heard, reduces=True)
         case m.Arrivals():
             take_lateness(state, member, message)
             observe(state.links, peer, message, state.now)
@@ -232,7 +234,7 @@ def _tick(state: RunState, seed: int) -> list[e.Command]:
         return []
     state.look_at = state.now + TICK_S / 2
     commands = act(state, of_run(state, state.now), seed) + finish(state) + look_at_recovery(state)
-    commands += repeat_cut(state) + repeat_void(state) + repeat_plan(state) + look_at_copies(state)
+    commands += repeat_cut(state) + look_at_copies(state)
     commands += act(state, of_round(state, state.now), seed)
     if state.now >= state.sweep_at:
         commands += _sweep(state, seed)

@@ -3,6 +3,7 @@
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Note, Paged, Resend
 from peer_agent.protocol.coordinator.round.offers import revoke
+from peer_agent.protocol.coordinator.round.repeating import repeat
 from peer_agent.protocol.coordinator.round.replicas import take_replica
 from peer_agent.protocol.coordinator.round.voiding import ask_for_hello
 from peer_agent.protocol.coordinator.state import Member, Phase, RunState
@@ -16,7 +17,8 @@ PAGE_AGAIN_S = ROUND_TRIP_S  # seconds to wait for a page to be acknowledged
 
 
 def take_heartbeat(state: RunState, member: Member, heartbeat: m.Heartbeat) -> list[Command]:
-    return resend(state, member, heartbeat.index)
+    reduces = not member.trains
+    return resend(state, member, heartbeat.index) + repeat(state, member, heartbeat.heard, reduces=reduces)
 
 
 def resend(state: RunState, member: Member, index: int) -> list[Command]:
@@ -47,7 +49,7 @@ def take_paged(state: RunState, paged: Paged) -> list[Command]:
 
 def take_report(state: RunState, member: Member, report: m.Report) -> list[Command]:
     """Process a trainer's progress report. Detect any commits or leases that the trainer did not receive."""
-    commands = resend(state, member, report.index)
+    commands = resend(state, member, report.index) + repeat(state, member, report.heard)
     if report.accumulator != member.accumulator:
         return [*commands, *ask_once(state, member)]
     if state.is_undone(report.index):

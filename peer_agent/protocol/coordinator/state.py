@@ -15,7 +15,7 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
 from peer_agent.protocol.log.records import Entry, Record, Unit
-from peer_agent.protocol.messages import Listener, Offer, Plan, Shard, Slot, Snapshot, SpanDone, Void
+from peer_agent.protocol.messages import Listener, Offer, Plan, Shard, Slot, Snapshot, SpanDone
 from peer_agent.protocol.plan import Limit, Outline
 from peer_agent.protocol.recipe import Codec, Recipe
 from peer_agent.protocol.timing import ROUNDS_KEPT
@@ -72,6 +72,7 @@ class Member(Struct):
     granted: tuple[Unit, ...] = ()
     short_since: float | None = None  # since when it has reported fewer leased units than the lease book
     hello_asked_at: float | None = None
+    repeated_at: float = 0.0  # when a message of the round was last repeated for it
     reliability: Reliability = field(default_factory=Reliability)
     counted: tuple[bool, bool, int] = (False, False, 0)  # its part in the run's totals: ready, awake, samples
     trains: bool = False  # its role is TRAINER
@@ -141,7 +142,7 @@ class Round(Struct):
     codec_down: Codec
     codecs: dict[PeerId, Codec]  # codec of each peer asked for an offer
     left_out: dict[PeerId, str] = field(default_factory=dict)  # peers left out of this round, and why
-    repeat_at: float = 0.0  # when to repeat messages that may have been lost
+    repeat_at: float = 0.0  # when to repeat the cut for peers that have not answered
     offers: dict[PeerId, Offer] = field(default_factory=dict)
     slots: tuple[Slot, ...] = ()
     norm: float = 0.0  # largest possible norm of the average over all slots
@@ -214,14 +215,6 @@ class Replicas(Struct):
     peers: set[PeerId] = field(default_factory=set)
     since: float = 0.0  # when the commit was made; 0 for a new host, which waits for these peers to return
     until: float = 0.0
-
-
-class Voided(Struct):
-    """The last Void message, the peers that may not have received it, and when to send it to them again."""
-
-    message: Void
-    peers: set[PeerId]
-    again_at: float
 
 
 class Override(Struct):
@@ -310,7 +303,6 @@ class RunState(Struct, kw_only=True):
     links: Links = field(default_factory=Links)
     outline: Outline | None = None  # the last plan, as shown on pages
     chosen: Chosen | None = None  # None if nothing has been compared yet
-    voided: Voided | None = None
     # members
     members: dict[PeerId, Member] = field(default_factory=dict)
     listening: dict[PeerId, Member] = field(default_factory=dict)  # members that other peers can dial

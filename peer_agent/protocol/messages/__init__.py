@@ -63,6 +63,7 @@ from peer_agent.protocol.messages.to_site import (
     Departure,
     DoneUnit,
     Have,
+    Heard,
     Heartbeat,
     Hello,
     InDoubt,

@@ -43,6 +43,20 @@ class InDoubt(Struct, frozen=True, array_like=True):
     attempt: Small
 
 
+class Heard(Struct, frozen=True, array_like=True, gc=False):
+    """How far a peer has heard of a round. The site repeats what the peer has not received.
+
+    `attempt`: the latest one of which the peer has heard. `has_plan`: it has that attempt's plan. `dropped`: how many
+    slots it has been told to continue without; for a trainer, only its own counts.
+    """
+
+    step: Count
+    fence: Medium
+    attempt: Small
+    has_plan: bool
+    dropped: Small = 0
+
+
 MOST_RESERVED = 90  # percent
 
 
@@ -78,6 +92,7 @@ class Report(Message, frozen=True, kw_only=True):
     index: Index  # index of the last log entry applied by the trainer
     digest: StateDigest
     undone: Count = 0  # leased units still to be computed
+    heard: Heard | None = None  # None: no round is open
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):
@@ -85,6 +100,7 @@ class Heartbeat(Message, frozen=True, kw_only=True):
 
     run: Run
     index: Index
+    heard: Heard | None = None  # None: no round is open
 
 
 class StateHash(Message, frozen=True, kw_only=True):
@@ -165,6 +181,7 @@ class Progress(Attempted, frozen=True, kw_only=True):
     """A reducer's count of chunks from each slot. The coordinator uses it to tell slow slots from stuck ones."""
 
     received: Annotated[tuple[tuple[Small, Medium], ...], Meta(max_length=65_536)]  # (slot, chunks)
+    dropped: Small = 0  # slots that the reducer has been told to continue without
 
 
 class Arrival(Struct, frozen=True, array_like=True, gc=False):

@@ -230,9 +230,18 @@ def _reaches(state: RelayState, now: float) -> list[e.Say]:
 
 def _heartbeat(state: RelayState) -> e.Say:
     if state.keeper is None:
-        return e.Say(m.Heartbeat(run=state.run, index=-1))
+        return e.Say(m.Heartbeat(run=state.run, index=-1, heard=_heard(state)))
     state.keeper.said = state.keeper.index
-    return e.Say(m.Heartbeat(run=state.run, index=state.keeper.index))
+    return e.Say(m.Heartbeat(run=state.run, index=state.keeper.index, heard=_heard(state)))
+
+
+def _heard(state: RelayState) -> m.Heard | None:
+    """Return how far this reducer has heard of the open round."""
+    attempt = state.reducer.attempt if state.reducer is not None else None
+    if attempt is None:
+        return None
+    place = attempt.place
+    return m.Heard(place.step, place.fence, place.attempt, has_plan=True, dropped=attempt.coverage.dropped)
 
 
 def hello(state: RelayState) -> m.Hello:

@@ -59,6 +59,11 @@ class Coverage:
             self._enough_s[column] = min(self._enough_s[column], since_plan_s)
         return self._close([column])
 
+    @property
+    def dropped(self) -> int:
+        """The number of dropped slots."""
+        return int(self._dropped.sum())
+
     def is_dropped(self, slot: int) -> bool:
         return bool(self._dropped[slot])
 

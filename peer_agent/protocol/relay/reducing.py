@@ -332,7 +332,8 @@ def tick(state: RelayState, reducer: Reducer, now: float) -> list[e.Action]:
     if state.joined and now - attempt.progress_at >= PROGRESS_S:
         attempt.progress_at = now
         if attempt.spans:
-            actions.append(e.Say(m.Progress(**named(attempt), received=attempt.coverage.progress())))
+            received, dropped = attempt.coverage.progress(), attempt.coverage.dropped
+            actions.append(e.Say(m.Progress(**named(attempt), received=received, dropped=dropped)))
         actions += _again(attempt, now)
     return actions + _idle_links(state, attempt, now)
 

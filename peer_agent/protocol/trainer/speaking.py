@@ -69,6 +69,15 @@ def _in_doubt(state: TrainerState) -> tuple[m.InDoubt, ...]:
     return (m.InDoubt(round_.cut.step, round_.cut.fence, round_.attempt),)
 
 
+def heard(state: TrainerState) -> m.Heard | None:
+    """Return how far this trainer has heard of the open round."""
+    round_ = state.round
+    if round_ is None or state.phase not in ROUND:
+        return None
+    cut = round_.cut
+    return m.Heard(cut.step, cut.fence, round_.attempt, round_.plan is not None, int(round_.is_dropped))
+
+
 def report(state: TrainerState, *, at_once: bool = False) -> list[Action]:
     """Report total progress, at most every `REPORT_S` seconds unless `at_once` or the quota is used up.
 
@@ -89,6 +98,7 @@ def report(state: TrainerState, *, at_once: bool = False) -> list[Action]:
         index=state.index,
         digest=state.digest,
         undone=len(state.undone),
+        heard=heard(state),
     )
     return say(state, message)
 
@@ -116,7 +126,7 @@ def tick(state: TrainerState) -> list[Action]:
     again = reaches(state) if state.reached and state.now - state.reaches_at >= REACHES_S else []
     if again or state.now - state.spoke_at < HEARTBEAT_S:
         return again
-    return report(state, at_once=True) or say(state, m.Heartbeat(run=state.run, index=state.index))
+    return report(state, at_once=True) or say(state, m.Heartbeat(run=state.run, index=state.index, heard=heard(state)))
 
 
 def offer(state: TrainerState) -> list[Action]:

@@ -84,7 +84,8 @@ def codecs_of(commands: Iterable[e.Command]) -> dict[PeerId, str]:
 
 
 def progress(stage: Stage, reducer: PeerId, *chunks: int) -> list[e.Command]:
-    return stage.say(reducer, m.Progress(**stage.place(), received=tuple(enumerate(chunks))))
+    dropped = len(stage.round.dropped)
+    return stage.say(reducer, m.Progress(**stage.place(), received=tuple(enumerate(chunks)), dropped=dropped))
 
 
 def chunks_arrive(stage: Stage, reducer: PeerId, seconds: float, *per_s: float) -> float:

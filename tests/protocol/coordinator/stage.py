@@ -99,6 +99,7 @@ class Stage:
         self.gathers = True  # whether a trainer reports automatically when it has all averages
         self.logs: dict[PeerId, int] = {}  # log length of each log keeper whose log is incomplete
         self.lose: set[tuple[PeerId, type[m.Message]]] = set()  # messages that do not arrive
+        self.deaf: dict[PeerId, m.Heard | None] = {}  # peers that report to have heard no more than this
 
     # --- events
 
@@ -145,9 +146,22 @@ class Stage:
             if alive:
                 for member in list(self.state.members.values()):
                     index = self.index_of(member)
-                    commands += self.say(member.peer, m.Heartbeat(run=RUN, index=index))
+                    beat = m.Heartbeat(run=RUN, index=index, heard=self.heard_by(member))
+                    commands += self.say(member.peer, beat)
             commands += self.tick()
         return commands
+
+    def heard_by(self, member: Member) -> m.Heard | None:
+        """Return what a member reports of the open round: everything, unless it is deaf."""
+        round_ = self.state.round
+        if member.peer in self.deaf:
+            return self.deaf[member.peer]
+        if round_ is None:
+            return None
+        own = [slot for slot in round_.dropped if round_.slots[slot].peer == member.peer]
+        count = len(own) if member.trains else len(round_.dropped)
+        place = self.state.step, self.state.fence, round_.attempt
+        return m.Heard(*place, has_plan=round_.is_planned, dropped=count)
 
     def index_of(self, member: Member) -> int:
         trainer = self.trainers.get(member.peer)

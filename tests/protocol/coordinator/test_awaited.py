@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol import timing
-from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.awaited import HEARD_S, _standing_s, _still_s
 from peer_agent.protocol.coordinator.decisions import Kind
 from peer_agent.protocol.coordinator.round import planning
@@ -292,33 +291,6 @@ def test_progress_that_comes_late_harms_nobody() -> None:
     assert stage.say(relay, late) == []
     stage.persist()
     assert stage.say(relay, late) == []
-
-
-def test_lost_plan_is_announced_again_to_a_silent_reducer() -> None:
-    stage, _, (relay,) = reducing()
-    again = [c for c in stage.wait(PAUSE_S) if isinstance(c, e.Announce)]
-    assert again
-    assert all(
-        command.keepers == (relay,) and not command.peers and command.plan == stage.round.plan for command in again
-    )
-
-
-def test_lost_plan_is_announced_again_to_a_silent_contributor() -> None:
-    stage, trainers, (relay,) = reducing()
-    announced: list[e.Announce] = []
-    for chunks in range(1, 8):
-        announced += [c for c in stage.wait(0.5) if isinstance(c, e.Announce)]
-        progress(stage, relay, chunks, chunks, chunks, 0)
-    assert {(command.keepers, command.peers) for command in announced} == {((), (trainers[3].peer,))}
-    assert sent(stage.said, m.Listeners, trainers[3].peer)
-
-
-def test_a_lost_drop_is_said_again() -> None:
-    stage, trainers, (relay,) = reducing()
-    stage.handle(e.Lost(trainers[0].peer))
-    before = len(sent(stage.said, m.Drop, relay))
-    chunks_arrive(stage, relay, 9, 0, 1, 1, 1)
-    assert len(sent(stage.said, m.Drop, relay)) > before
 
 
 # --- with a known plan time

@@ -83,7 +83,7 @@ def _committed(state: RunState, event: e.Persisted, seed: int) -> list[e.Command
     state.batch_since = round_.cut_at if state.recipe.staleness else state.now
     await_replicas(state, round_)
     state.round, state.attempt, state.accumulating_since = None, 0, state.now
-    state.non_finite, state.voided, state.moved_at = {}, None, state.now
+    state.non_finite, state.moved_at = {}, state.now
     recount_all(state)
     call_voters(state)
     look_soon(state)

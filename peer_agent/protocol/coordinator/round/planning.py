@@ -13,14 +13,13 @@ from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator.decisions import Kind
 from peer_agent.protocol.coordinator.events import Announce, Command, Send
 from peer_agent.protocol.coordinator.reach import look_at_reach
-from peer_agent.protocol.coordinator.round.attempt import open_at
 from peer_agent.protocol.coordinator.round.lateness import sigma_of
 from peer_agent.protocol.coordinator.round.outlining import begin_outline
-from peer_agent.protocol.coordinator.state import Member, Phase, Round, RunState
+from peer_agent.protocol.coordinator.state import Member, Round, RunState
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Limit, Limits, Party, Shares, judged, solve, spans_of
 from peer_agent.protocol.sealed import plan_of
-from peer_agent.protocol.timing import AHEAD_OF_PLAN, EXPIRY_S, FAR_AHEAD, MOST_SIGMA, OTHERS, PAUSE_S, backoff_s
+from peer_agent.protocol.timing import AHEAD_OF_PLAN, EXPIRY_S, FAR_AHEAD, MOST_SIGMA, OTHERS, backoff_s
 
 CHANGED = 0.02  # fraction of a member's rate; smaller changes are not sent
 
@@ -43,7 +42,7 @@ def plan(state: RunState) -> list[Command]:
     begin(state.links, round_.plan, state.now, round_.hoped)
     round_.planned_at = round_.moved_at = state.now
     round_.deadline = state.now + patience_s(state) + OTHERS * round_.plan.duration_s
-    round_.reductions, round_.repeat_at = {}, 0.0
+    round_.reductions = {}
     round_.gathered, round_.done_at = {}, None
     begin_outline(state, round_)
     drops = [drop_message(state, round_, slot) for slot in sorted(round_.dropped)]
@@ -202,32 +201,6 @@ def drop_message(state: RunState, round_: Round, slot: int) -> Send:
         told |= {span.reducer for span in round_.plan.spans}
     message = m.Drop(run=state.run, step=state.step, fence=state.fence, attempt=round_.attempt, slot=slot)
     return Send(tuple(sorted(told.intersection(state.members))), message)
-
-
-def repeat_plan(state: RunState) -> list[Command]:
-    """Resend messages that may have been lost: plans to stuck reducers and contributors, and drops to reducers."""
-    round_ = state.round
-    if state.phase is not Phase.REDUCE or round_ is None or round_.plan is None:
-        return []
-    if state.now < max(round_.repeat_at, round_.planned_at + PAUSE_S / 2):
-        return []
-    round_.repeat_at = state.now + PAUSE_S
-    mute = {peer for peer in open_at(round_) if state.now - round_.reported_at(peer) >= PAUSE_S / 2}
-    idle = {round_.slots[slot].peer for slot in _not_begun(round_)}
-    members = [state.members[peer] for peer in sorted((mute | idle).intersection(state.members))]
-    peers = tuple(member.peer for member in members)
-    if not peers and not round_.dropped:
-        return []
-    listeners = m.Listeners(run=state.run, listeners=state.listeners())
-    plans: list[Command] = [announce(round_.plan, members), Send(peers, listeners)] if peers else []
-    return [*plans, *(drop_message(state, round_, slot) for slot in sorted(round_.dropped))]
-
-
-def _not_begun(round_: Round) -> Iterator[int]:
-    """Yield slots that have sent nothing to a reducer although other slots have sent it chunks."""
-    for slots in (reduction.slots for reduction in round_.reductions.values()):
-        if any(seen.chunks for seen in slots.values()):
-            yield from (slot for slot, seen in slots.items() if not seen.chunks and slot not in round_.dropped)
 
 
 def upload_bps(state: RunState, member: Member, *, hope: float = 1.0) -> float:

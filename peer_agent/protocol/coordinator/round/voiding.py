@@ -4,12 +4,11 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Note, Send
 from peer_agent.protocol.coordinator.phases import Why, enter
 from peer_agent.protocol.coordinator.round.outlining import end_outline
-from peer_agent.protocol.coordinator.state import RunState, Voided
+from peer_agent.protocol.coordinator.state import RunState
 from peer_agent.protocol.coordinator.workers.batch import end_override
 from peer_agent.protocol.coordinator.workers.counts import recount_all
 from peer_agent.protocol.coordinator.workers.settlement import close_round
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.timing import ROUND_TRIP_S
 
 
 def is_current(state: RunState, message: m.Attempted) -> bool:
@@ -41,24 +40,10 @@ def void(state: RunState, why: Why, text: str, names: tuple[str, ...] = ()) -> l
     state.void_rounds += 1
     end_override(state)
     state.accumulating_since = state.now
-    state.voided = Voided(message, set(round_.persons), state.now + ROUND_TRIP_S)
     recount_all(state)
     is_of_interest = not round_.persons.keys().isdisjoint(state.members)
     note = Note("void", f"a step is retried: {text}; nothing was lost", names, why.name.lower())
     return [Send(state.everyone(), message), *([note] if is_of_interest else [])]
-
-
-def repeat_void(state: RunState) -> list[Command]:
-    """Resend the Void message to those of the round's peers that have delivered nothing since, in case it was lost."""
-    voided = state.voided
-    if state.round is not None or voided is None or state.now < voided.again_at:
-        return []
-    peers = tuple(sorted(voided.peers.intersection(state.members)))
-    voided.again_at = state.now + 2 * (state.now - state.accumulating_since)
-    if not peers or voided.message.step != state.step:
-        state.voided = None
-        return []
-    return [Send(peers, voided.message)]
 
 
 def ask_for_hello(state: RunState, peer: PeerId) -> Send:

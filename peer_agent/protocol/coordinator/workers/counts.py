@@ -118,8 +118,6 @@ def delivered(state: RunState, member: Member, samples: int) -> None:
     look_soon(state, when=was_away or (bool(record.rate) and not was_known))
     if state.round is None or not state.recipe.staleness:
         state.moved_at = state.now  # otherwise, deliveries during a round would hide its lack of progress
-    if state.voided is not None:
-        state.voided.peers.discard(member.peer)
 
 
 def rate_now(state: RunState, record: Reliability) -> float:

@@ -1,14 +1,11 @@
 """A round that ends without an update: every peer learns of it, and no work is lost."""
 
-from itertools import pairwise
-
 import pytest
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.round.voiding import ask_for_hello, is_current
 from peer_agent.protocol.coordinator.state import Phase
-from peer_agent.protocol.timing import ROUND_TRIP_S
 from tests.protocol.coordinator.scenes import pair, reducing
 from tests.protocol.coordinator.stage import RUN, Stage, Trainer, notes, peer_of, sent
 
@@ -80,38 +77,6 @@ def test_leases_that_ended_in_the_round_come_back_with_it() -> None:
     assert set(banned.done) <= set(stage.state.leases.returned)
 
 
-def test_lost_void_is_repeated_to_those_still_in_its_round() -> None:
-    stage, ann, bob = pair()
-    stage.accumulate()
-    stage.offer(bob, loss_tokens=10**9)
-    stage.offer(ann)
-    assert stage.state.phase is Phase.ACCUMULATE, "what is left is too little"
-    stage.wait(1)
-    stage.compute(ann, 1)
-    again = stage.wait(ROUND_TRIP_S + 1)
-    void = sent(again, m.Void)
-    assert len(void) == 1
-    assert sent(again, m.Void, bob.peer) == void
-    assert sent(again, m.Void, ann.peer) == [], "it works, so it knows"
-
-
-def test_a_void_is_said_again_ever_more_rarely() -> None:
-    stage, _ = without_a_next()
-    begun, times = stage.now, []
-    while stage.now < begun + 60:
-        times += [stage.now - begun for _ in voids(stage.wait(0.25))]
-    assert len(times) >= 3
-    assert times[0] == pytest.approx(ROUND_TRIP_S, abs=0.5)
-    assert all(later >= 2.9 * earlier for earlier, later in pairwise(times))
-
-
-def test_a_void_is_not_said_again_to_those_who_are_gone() -> None:
-    stage, trainers = without_a_next()
-    for trainer in trainers:
-        stage.handle(e.Lost(trainer.peer))
-    assert voids(stage.wait(3 * ROUND_TRIP_S)) == []
-
-
 @pytest.mark.parametrize("change", [{"run": "bb" * 16}, {"step": 1}, {"fence": 2}, {"attempt": 2}, {}])
 def test_a_message_belongs_to_the_attempt_that_it_names_in_full(change: dict[str, object]) -> None:
     stage, *_ = reducing()
@@ -121,8 +86,8 @@ def test_a_message_belongs_to_the_attempt_that_it_names_in_full(change: dict[str
 
 def test_without_a_round_no_message_belongs_to_one() -> None:
     stage, _ = without_a_next()
-    assert stage.state.voided is not None
-    assert not is_current(stage.state, stage.state.voided.message)
+    (void,) = voids(stage.said)
+    assert not is_current(stage.state, void)
 
 
 def test_when_a_member_was_asked_for_a_hello_is_remembered() -> None:
