@@ -61,6 +61,27 @@ def test_a_hello_names_the_attempt_whose_outcome_is_not_known() -> None:
     assert stage.heard(m.Hello)[-1].in_doubt == (), "it is being applied"
 
 
+def test_reports_say_how_far_the_trainer_has_heard_of_a_round() -> None:
+    stage = ready(0)
+
+    def heard() -> m.Heard | None:
+        (said,) = stage.waits(HEARTBEAT_S)
+        assert isinstance(said, m.Report | m.Heartbeat)
+        return said.heard
+
+    assert heard() is None
+    stage.offers()
+    assert heard() == m.Heard(0, 1, 1, has_plan=False)
+    stage.plans()
+    stage.plans(attempt=2)
+    assert heard() == m.Heard(0, 1, 2, has_plan=True)
+    assert stage.core.round is not None
+    stage.hears(m.Drop(run=RUN, step=0, fence=1, attempt=2, slot=stage.core.round.slot or 0))
+    assert heard() == m.Heard(0, 1, 2, has_plan=True, dropped=1)
+    stage.hears_commit(1, own=stage.contribution())
+    assert heard() is None, "it is being applied"
+
+
 def test_a_host_that_knows_less_learns_the_fence_from_the_answer() -> None:
     stage = ready()
     stage.hears(m.Rehello(run=RUN, fence=5), m.Rehello(run=RUN, fence=2))
