@@ -25,9 +25,10 @@ def take_reaches(member: Member, reaches: m.Reaches) -> list[Command]:
 def look_at_reach(state: RunState) -> None:
     """Update the set of listeners, besides relays, that may reduce. Takes O(members x listeners) time."""
     told = {listener.peer for listener in state.listeners()}
-    listening = [member for member in state.listening.values() if member.peer in told and member.reduces]
-    keepers = [member for member in state.members.values() if member.keeps_log]
-    state.reached = reached([p for p in listening if p.role is not Role.RELAY], state.awake(), keepers)
+    others = (member for member in state.listening.values() if member.role is not Role.RELAY and member.reduces)
+    listening = [member for member in others if member.peer in told]
+    keepers = [member for member in state.members.values() if member.keeps_log] if listening else []
+    state.reached = reached(listening, state.awake(), keepers) if listening else set()
 
 
 def reached(listeners: Sequence[Member], trainers: Iterable[Member], keepers: Sequence[Member]) -> set[PeerId]:
