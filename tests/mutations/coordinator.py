@@ -305,8 +305,8 @@ COORDINATOR: tuple[Mutation, ...] = (
     fault(
         "a gradient that stops everywhere is disputed",
         "awaited",
-        " or round_.reported_at(reducer) - seen.at < pause_s):",
-        " or True):",
+        " or reported_s - seen.at < _pause_s(state, round_, reducer):",
+        " or True:",
         "acting",
     ),
     fault(

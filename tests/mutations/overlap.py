@@ -61,7 +61,7 @@ OVERLAPPING: tuple[Mutation, ...] = (
         " and not awaits_replicas(state)",
         "",
     ),
-    coordinator("it waits for ever", "acting", "item.due_s > state.now or row_for(state, item) is None", "True"),
+    coordinator("it waits for ever", "acting", "state.now < state.replicas.until or any(", "True or any("),
     coordinator("it waits for who is gone", "membership", "    state.replicas.peers.discard(member.peer)\n", ""),
     coordinator(
         "it waits for who was left out",

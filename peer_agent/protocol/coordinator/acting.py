@@ -11,7 +11,7 @@ from peer_agent.protocol.coordinator.membership import lose
 from peer_agent.protocol.coordinator.phases import Why
 from peer_agent.protocol.coordinator.reliability import Failure
 from peer_agent.protocol.coordinator.reports import ask_once
-from peer_agent.protocol.coordinator.round.attempt import has_quorum_without, open_at
+from peer_agent.protocol.coordinator.round.attempt import chunks_of, has_quorum_without, open_at
 from peer_agent.protocol.coordinator.round.committing import commit, persist_again
 from peer_agent.protocol.coordinator.round.offers import plan_offers, revoke, void_offers
 from peer_agent.protocol.coordinator.round.reducing import blame_all, blame_for_standstill, dispute, drop, exclude
@@ -45,7 +45,9 @@ def row_for(state: RunState, item: Awaited) -> Row | None:
 
 def awaits_replicas(state: RunState) -> bool:
     """Return True if a round that began now would leave out a replica that is about to apply the update."""
-    return any(item.due_s > state.now or row_for(state, item) is None for item in of_replicas(state))
+    if not state.replicas.peers:
+        return False
+    return state.now < state.replicas.until or any(row_for(state, item) is None for item in of_replicas(state))
 
 
 # --- members
@@ -68,7 +70,10 @@ def _ask_hello(state: RunState, _: Row, items: Sequence[Awaited], __: int) -> li
     for item in items:
         assert item.peer is not None
         member = state.members[item.peer]
-        member.reliability.asked += item.kind is Kind.UNIT
+        if item.kind is Kind.UNIT:
+            member.reliability.asked += 1
+        else:
+            member.load_asked_at = state.now
         commands += ask_once(state, member)
     return commands
 
@@ -105,14 +110,26 @@ def _replace(state: RunState, row: Row, items: Sequence[Awaited], _: int) -> lis
     accusers = {peer for item in items if (peer := item.at or item.peer)}
     late = accusers if row.failure is None or row.kind is Kind.SPAN else open_at(round_)
     stopped = _stopped_with(state, round_, late)
-    for item in items:
-        if Fact.DISPUTED in item.facts:
-            dispute(state, item.at, item.peer)
+    for reducer, slot in disputed_by(round_, items) if Fact.DISPUTED in row.facts else ():
+        dispute(state, reducer, round_.slots[slot].peer)
     commands = exclude(state, late, row.failure)
     spare = sorted(stopped - round_.dropped)
     if spare and state.phase is Phase.REDUCE and has_quorum_without(state, round_, spare):
         commands += _drop_stopped(state, spare, Failure.MISSED)
     return commands
+
+
+def disputed_by(round_: Round, items: Iterable[Awaited]) -> set[tuple[PeerId, int]]:
+    """Return one disputed slot for each reducer that these items replace."""
+    found: dict[PeerId, int] = {}
+    for item in items:
+        if item.at is not None:
+            found.setdefault(item.at, item.slot)
+        elif item.peer is not None:
+            expected, here = chunks_of(round_).get(item.peer, 0), round_.seen_at(item.peer)
+            missing = (slot for slot, seen in sorted(here.items()) if seen.chunks < expected)
+            found.setdefault(item.peer, next(slot for slot in missing if slot not in round_.dropped))
+    return set(found.items())
 
 
 def _stopped_with(state: RunState, round_: Round, reducers: Collection[PeerId]) -> set[int]:

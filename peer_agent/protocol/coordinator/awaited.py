@@ -5,7 +5,8 @@ answers whether a fact of the table is true. Listing changes nothing. Times are 
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from peer_agent.protocol.coordinator.decisions import Fact, Kind
 from peer_agent.protocol.coordinator.reliability import Reliability
 from peer_agent.protocol.coordinator.round.attempt import chunks_of, has_quorum_without, open_at
 from peer_agent.protocol.coordinator.round.offers import has_enough
-from peer_agent.protocol.coordinator.round.reducing import is_durable, is_one_word
+from peer_agent.protocol.coordinator.round.reducing import is_durable, is_one_word, person_of
 from peer_agent.protocol.coordinator.state import Member, Phase, Round, RunState, Seen
 from peer_agent.protocol.coordinator.workers.batch import batch_limit_s, remake_s, usual_s
 from peer_agent.protocol.coordinator.workers.counts import unit_limit_s
@@ -59,8 +60,9 @@ def of_round(state: RunState, by_s: float = math.inf) -> Iterator[Awaited]:
         case Phase.ACCUMULATE:
             yield from _due(by_s, Awaited(Kind.BATCH, state.accumulating_since, _batch_due_s(state)))
         case Phase.OFFER if round_ is not None and round_.deadline <= by_s:
+            facts = frozenset[Fact]() if has_enough(state, round_) else frozenset({Fact.REQUIRED})
             for peer in sorted(round_.waiting):
-                yield Awaited(Kind.OFFER, round_.cut_at, round_.deadline, peer)
+                yield Awaited(Kind.OFFER, round_.cut_at, round_.deadline, peer, facts=facts)
         case Phase.REDUCE if round_ is not None:
             yield from _of_reduction(state, round_, by_s)
         case Phase.COMMIT if round_ is not None and round_.persist_at is not None:
@@ -69,7 +71,7 @@ def of_round(state: RunState, by_s: float = math.inf) -> Iterator[Awaited]:
 
 def of_replicas(state: RunState) -> Iterator[Awaited]:
     """Yield the replicas that a full batch waits for."""
-    for peer in sorted(state.replicas.peers):
+    for peer in state.replicas.peers:
         yield Awaited(Kind.REPLICA, state.replicas.since, state.replicas.until, peer)
 
 
@@ -103,7 +105,7 @@ def of_member(state: RunState, member: Member, by_s: float = math.inf) -> Iterat
     if due_s <= by_s:
         yield Awaited(Kind.UNIT, since_s, due_s, member.peer)
     if not is_ready and not 0 <= member.log_index < state.index:
-        asked_s = max(member.joined_at, member.hello_asked_at or 0.0)
+        asked_s = max(member.joined_at, member.load_asked_at)
         yield from _due(by_s, Awaited(Kind.LOAD, asked_s, asked_s + SILENT_S, member.peer))
 
 
@@ -131,20 +133,28 @@ def _hello_s(state: RunState, record: Reliability) -> float:
 
 
 def _of_reduction(state: RunState, round_: Round, by_s: float) -> Iterator[Awaited]:
-    for reducer in sorted(open_at(round_)):
+    for reducer in sorted(open_at(round_)) if round_.is_planned else ():
         since_s = min(round_.reported_at(reducer), _moved_at(round_, reducer))
         yield from _due(by_s, Awaited(Kind.SPAN, since_s, since_s + HEARD_S, reducer))
-    uploads = [item for reducer in chunks_of(round_) for item in _uploads(state, round_, reducer, by_s)]
-    stopped = {item.slot for item in uploads if Fact.STOPPED in item.facts}
-    accusers = {item.slot: {other.at for other in uploads if other.slot == item.slot} for item in uploads}
-    disputed = {slot for slot, peers in accusers.items() if _is_disputed(state, round_, slot, peers)}
-    is_required = bool(stopped) and not has_quorum_without(state, round_, stopped)
-    for item in uploads:
-        facts = item.facts | ({Fact.REQUIRED} if is_required and item.slot in stopped else set())
-        yield replace(item, facts=facts | ({Fact.DISPUTED} if item.slot in disputed else set()))
+    if round_.is_planned:
+        yield from _of_uploads(state, round_, by_s)
     if round_.done_at is not None:
         yield from _due(by_s, Awaited(Kind.COPY, round_.done_at, round_.done_at + ROUND_TRIP_S))
     yield from _due(by_s, Awaited(Kind.ROUND, round_.moved_at, round_.deadline))
+
+
+def _of_uploads(state: RunState, round_: Round, by_s: float) -> Iterator[Awaited]:
+    uploads = [item for reducer in chunks_of(round_) for item in _uploads(state, round_, reducer, by_s)]
+    stopped = {item.slot for item in uploads if Fact.STOPPED in item.facts}
+    accusers: dict[int, set[PeerId]] = {}
+    for item in uploads:
+        accusers.setdefault(item.slot, set()).update({item.at} if item.at else ())
+    disputed = {slot for slot, peers in accusers.items() if _is_disputed(state, round_, slot, peers)}
+    is_required = bool(stopped) and not has_quorum_without(state, round_, stopped)
+    shared = {Fact.OTHER_DONE} if uploads and _is_another_done(state, uploads[0]) else set()
+    for item in uploads:
+        facts = item.facts | shared | ({Fact.REQUIRED} if is_required and item.slot in stopped else set())
+        yield replace(item, facts=facts | ({Fact.DISPUTED} if item.slot in disputed else set()))
 
 
 def _moved_at(round_: Round, reducer: PeerId) -> float:
@@ -165,17 +175,19 @@ def _uploads(state: RunState, round_: Round, reducer: PeerId, by_s: float) -> It
     unseen_s = state.now - round_.reported_at(reducer)
     pause_s, open_ = _pause_s(state, round_, reducer), {n for n, seen in slots.items() if seen.chunks < expected}
     finished_s = unseen_s + _unfinished_due_s(state, round_, slots, open_, by_s - unseen_s)
+    paces = sorted((seen.at - round_.planned_at) / seen.chunks for seen in slots.values() if seen.chunks)
     for slot in sorted(open_):
         seen = slots[slot]
         if seen.chunks >= most:
             continue
         stopped_s = unseen_s + seen.at + pause_s
         if stopped_s <= by_s:
-            stopped_s = unseen_s + seen.at + max(pause_s, OTHERS * _others_pace(slots, slot, round_.planned_at))
-        facts = frozenset({Fact.STOPPED if stopped_s <= min(by_s, state.now) else Fact.UNFINISHED})
-        peer = round_.slots[slot].peer
-        item = Awaited(Kind.UPLOAD, seen.at, min(stopped_s, finished_s), peer, reducer, slot, facts)
-        yield from _due(by_s, item)
+            stopped_s = unseen_s + seen.at + max(pause_s, OTHERS * _others_pace(paces, seen, round_.planned_at))
+        due_s, now_s = min(stopped_s, finished_s), min(by_s, state.now)
+        if due_s <= by_s:
+            late = ((Fact.STOPPED, stopped_s), (Fact.UNFINISHED, finished_s))
+            facts = frozenset(fact for fact, at_s in late if at_s <= now_s)
+            yield Awaited(Kind.UPLOAD, seen.at, due_s, round_.slots[slot].peer, reducer, slot, facts)
 
 
 def _unfinished_due_s(state: RunState, round_: Round, slots: Mapping[int, Seen], open_: set[int], by_s: float) -> float:
@@ -194,11 +206,11 @@ def _unfinished_due_s(state: RunState, round_: Round, slots: Mapping[int, Seen],
     return done_s + wait_s
 
 
-def _others_pace(slots: Mapping[int, Seen], slot: int, planned_s: float) -> float:
-    """Return the median seconds per chunk of the other slots at a reducer."""
-    paces = sorted((n == slot, (seen.at - planned_s) / seen.chunks) for n, seen in slots.items() if seen.chunks)
-    others = [pace for is_own, pace in paces if not is_own]
-    return others[(len(others) - 1) // 2]
+def _others_pace(paces: Sequence[float], seen: Seen, planned_s: float) -> float:
+    """Return the lower median of the other slots' seconds per chunk. `paces`: those of all slots at the reducer."""
+    own = bisect_left(paces, (seen.at - planned_s) / seen.chunks) if seen.chunks else len(paces)
+    middle = (len(paces) - (own < len(paces)) - 1) // 2
+    return paces[middle + (middle >= own)]
 
 
 def _wait_s(state: RunState, round_: Round) -> float:
@@ -221,17 +233,29 @@ def _still_s(round_: Round, reducer: PeerId) -> float:
     return coming_s(round_.plan) * min(1.0, STILL_BATCHES * batch / chunks_of(round_)[reducer])
 
 
-def _is_disputed(state: RunState, round_: Round, slot: int, accusers: Collection[PeerId | None]) -> bool:
-    """Return True if only one person's reducers find a slot overdue, and it is whole or moves at another reducer."""
-    accused_by = {peer for peer in accusers if peer is not None}
-    if not is_one_word(state, round_, accused_by):
+def _is_disputed(state: RunState, round_: Round, slot: int, accusers: Collection[PeerId]) -> bool:
+    """Return True if only one person's reducers find a slot overdue, and it is whole or moves at another reducer.
+
+    That reducer must have reported lately, and belong to neither the accusers' nor the sender's person.
+    """
+    if not is_one_word(state, round_, accusers):
         return False
-    expected = chunks_of(round_)
-    for reducer in expected.keys() - accused_by:
-        seen, pause_s = round_.seen_at(reducer).get(slot), _pause_s(state, round_, reducer)
-        if seen is not None and (seen.chunks >= expected[reducer] or round_.reported_at(reducer) - seen.at < pause_s):
+    expected, sender = chunks_of(round_), person_of(state, round_, round_.slots[slot].peer)
+    for reducer in expected.keys() - set(accusers):
+        seen, reported_s = round_.seen_at(reducer).get(slot), round_.reported_at(reducer)
+        if seen is None or state.now - reported_s >= HEARD_S or person_of(state, round_, reducer) == sender:
+            continue
+        if seen.chunks >= expected[reducer] or reported_s - seen.at < _pause_s(state, round_, reducer):
             return True
     return False
+
+
+def _are_missing_disputed(state: RunState, item: Awaited) -> bool:
+    """Return True if all slots that a reducer lacks are disputed: it may not be to blame for standing still."""
+    round_, reducer = _reduced(state, item)
+    here, expected = round_.seen_at(reducer), chunks_of(round_)[reducer]
+    missing = [n for n, seen in here.items() if seen.chunks < expected and n not in round_.dropped]
+    return bool(missing) and all(_is_disputed(state, round_, slot, {reducer}) for slot in missing)
 
 
 # --- facts about reducers
@@ -330,18 +354,13 @@ def _is_unavailable(state: RunState, item: Awaited) -> bool:
     return not record.is_silent and record.unit.read(state.now) >= unit_limit_s(state, record)
 
 
-def _is_required(state: RunState, item: Awaited) -> bool:
-    """Return True if the offers that have come are not enough for a round."""
-    return item.kind is Kind.OFFER and state.round is not None and not has_enough(state, state.round)
-
-
 def _is_durable(state: RunState, _: Awaited) -> bool:
     return state.round is not None and is_durable(state, state.round)
 
 
 _HOLDS: Mapping[Fact, Callable[[RunState, Awaited], bool]] = {
     Fact.UNAVAILABLE: _is_unavailable,
-    Fact.REQUIRED: _is_required,
+    Fact.DISPUTED: _are_missing_disputed,
     Fact.ISOLATED: _is_isolated,
     Fact.SILENT: _is_silent,
     Fact.COMPLETE: _is_complete,

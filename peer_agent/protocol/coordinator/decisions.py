@@ -91,6 +91,7 @@ ROWS = (
     Row(Kind.SPAN, (Fact.ISOLATED,), Action.REPLACE, Failure.FAILED),
     Row(Kind.SPAN, (Fact.SILENT, Fact.OTHER_DONE), Action.REPLACE, Failure.FAILED),
     Row(Kind.SPAN, (Fact.COMPLETE, Fact.OTHER_DONE), Action.REPLACE, Failure.FAILED),
+    Row(Kind.SPAN, (Fact.LONG, Fact.OTHER_DONE, Fact.DISPUTED), Action.REPLACE),
     Row(Kind.SPAN, (Fact.LONG, Fact.OTHER_DONE), Action.REPLACE, Failure.FAILED),
     Row(Kind.SPAN, (Fact.STUCK, Fact.OTHER_FREE), Action.REPLACE, Failure.FAILED),
     Row(Kind.UPLOAD, (Fact.REFUSED, Fact.DISPUTED, Fact.REQUIRED, Fact.OTHER_ABLE), Action.REPLACE),

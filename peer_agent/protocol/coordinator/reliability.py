@@ -83,7 +83,7 @@ SAYS = {
     Failure.MISSED: "The machine made no offer, offered less than it had reported, or stopped sending. Quarantine and "
     "probation.",
     Failure.REFUSED: "The machine's work was refused. Quarantine; its work is returned to the pool.",
-    Failure.FAILED: "The machine kept a round from ending, or disputes with two persons. In quarantine it averages "
+    Failure.FAILED: "The machine kept a round from ending, or disputed with others twice. In quarantine it averages "
     "nothing, but contributes.",
     Failure.FALSE: "What the machine said about averages has been proven false. The longest quarantine.",
 }

@@ -19,6 +19,7 @@ AGAIN_S = 2.0  # seconds before repeating a report of a finished span or refused
 FIRST_FRAME_S = 10.0  # seconds beyond the plan's duration in which a slot must answer an Open message (rule 40)
 AHEAD = 1 / 32  # fraction of its chunks, or two batches, by which a slot may lead the slowest one
 OPEN_BYTES = 256 * 1024 * 1024  # by which slots may lead without deadlines, all slots together, decoded
+HOLD_S = 4.0  # seconds for which a slot may be held back without deadlines
 MOVES_S = 1.5  # seconds, or two batches' planned time if longer; slots silent for longer hold back no others
 PAUSE_S = 0.75  # seconds without an event; a longer gap means that this process was suspended
 
@@ -201,17 +202,21 @@ def is_ahead(reducer: Reducer, slot: int, now: float) -> bool:
 
     A chunk is averaged only after the slowest slot has sent it. Under a plan with deadlines, faster slots would take
     that slot's share of the downlink while the uplink sits idle. No slot is held back so long that it would miss its
-    deadlines. Under any other plan, the limit is the memory that open chunks need if all their slots are kept.
+    deadlines. Under any other plan, the limit is the memory that open chunks need if all their slots are kept, and no
+    slot is held back for more than `HOLD_S` in all, because nothing else limits how long the slowest slot may take.
     """
     attempt = reducer.attempt
     if reducer.phase is not Phase.REDUCE or attempt is None or not 0 <= slot < len(attempt.plan.slots):
         return False
     plan = attempt.plan.plan
     since_s = _since_plan_s(attempt, now)
-    if not plan.sigma or not plan.duration_s:
-        chunks = OPEN_BYTES // (4 * plan.chunk_elements * len(attempt.plan.slots))
-        return attempt.coverage.is_ahead(slot, max(chunks, 1) / len(attempt.coverage.chunks), since_s - MOVES_S)
     two_batches = 2 * batch_chunks({each.codec for each in attempt.plan.slots}, plan.chunk_elements)
+    if not plan.sigma or not plan.duration_s:
+        if attempt.held_s.get(attempt.plan.slots[slot].peer, 0.0) >= HOLD_S:
+            return False
+        chunks = OPEN_BYTES // (4 * plan.chunk_elements * len(attempt.plan.slots))
+        least = max(chunks, two_batches) / len(attempt.coverage.chunks)
+        return attempt.coverage.is_ahead(slot, least, since_s - MOVES_S)
     part = two_batches / len(attempt.coverage.chunks)
     moved_since_s = since_s - max(MOVES_S, part * plan.duration_s)
     scheduled = since_s / plan.duration_s - plan.sigma

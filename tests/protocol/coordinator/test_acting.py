@@ -123,13 +123,51 @@ def test_if_the_gradient_is_needed_the_accuser_is_replaced() -> None:
     assert stage.state.phase is Phase.REDUCE
 
 
-def test_a_reducer_that_disputes_with_two_persons_has_failed() -> None:
+def test_a_reducers_second_dispute_is_its_failure() -> None:
     stage, _, (xan, _) = members("xan", "yve")
     refuse(stage, xan, 0)
-    assert stage.state.members[xan].reliability.reduce.level == 0
+    refuse(stage, xan, 0)
+    assert stage.state.members[xan].reliability.reduce.level == 0, "a repeated message is the same dispute"
     refuse(stage, xan, 1)
     assert stage.state.members[xan].reliability.reduce.level == 1
     assert stage.state.members[xan].reliability.disputes_with == set()
+
+
+def test_who_leaves_the_same_machine_out_again_is_replaced() -> None:
+    stage, trainers, (xan, yve) = members("xan", "yve")
+    refuse(stage, xan)
+    finish(stage, trainers, [0])
+    stage.accumulate(*trainers)
+    stage.offers(*trainers)
+    stage.close()
+    slot = next(n for n, entry in enumerate(stage.round.slots) if entry.peer == trainers[0].peer)
+    assert notes(refuse(stage, xan, slot)) == ["replan"]
+    assert stage.round.dropped == set()
+    assert {span.reducer for span in stage.spans()} == {yve}
+    assert stage.state.members[xan].reliability.reduce.level == 1
+    assert not is_blamed(stage, trainers[0])
+
+
+def test_a_confirmed_refusal_is_no_dispute() -> None:
+    stage, trainers, (xan, relay) = members("xan", relays=1)
+    refuse(stage, xan)
+    assert stage.state.members[xan].reliability.disputes_with == {"ann"}
+    refuse(stage, relay)
+    assert stage.member(trainers[0]).reliability.refusals.level == 1
+    assert stage.state.members[xan].reliability.disputes_with == set()
+    assert stage.state.members[xan].reliability.reduce.level == 0
+
+
+def test_an_excluded_reducer_keeps_its_failure_when_its_span_is_used() -> None:
+    stage, trainers, (xan, yve) = members("xan", "yve")
+    span = next(span for span in stage.spans() if span.reducer == xan)
+    stage.span_done(span)
+    stage.state.members[xan].reliability.reduce.level = 1
+    stage.state.members[yve].reliability.reduce.level = 1
+    stage.round.excluded = {xan}
+    finish(stage, trainers)
+    assert stage.state.members[xan].reliability.reduce.level == 1
+    assert stage.state.members[yve].reliability.reduce.level == 0
 
 
 # --- slots that have stopped
@@ -154,6 +192,43 @@ def test_a_slot_that_only_one_member_misses_is_waited_for() -> None:
     assert [(item.slot, item.at, item.facts) for item in overdue] == [
         (0, xan, frozenset({Fact.STOPPED, Fact.DISPUTED}))
     ]
+
+
+def test_a_reducer_that_lacks_only_disputed_slots_is_replaced_without_blame() -> None:
+    """The sender may have sent it nothing on purpose."""
+    stage, _, (xan, yve) = members("xan", "yve")
+    begun = stage.now
+    while stage.round.attempt == 1 and stage.now < begun + 30:
+        stage.wait(0.5)
+        here = min(CHUNKS, int(4 * (stage.now - begun)))
+        for span in stage.spans():
+            if span.reducer == yve and stage.now >= begun + 2 and span.span not in stage.round.done:
+                stage.span_done(span)
+        progress(stage, yve, here, here, here, here)
+        progress(stage, xan, 0, here, here, here)
+    assert {span.reducer for span in stage.spans()} == {yve}
+    record = stage.state.members[xan].reliability
+    assert (record.reduce.level, record.disputes_with) == (0, {"ann"})
+
+
+def test_a_witness_must_have_reported_lately() -> None:
+    stage, trainers, (xan, yve) = members("xan", "yve")
+    progress(stage, yve, CHUNKS, CHUNKS, CHUNKS, CHUNKS)
+    begun = stage.now
+    while not stage.round.dropped and stage.now < begun + 12 and stage.round.attempt == 1:
+        stage.wait(0.5)
+        progress(stage, xan, 0, *[min(CHUNKS, int(stage.now - begun))] * 3)
+    assert stage.round.dropped == {0}
+    assert is_blamed(stage, trainers[0])
+
+
+def test_without_a_plan_only_the_round_is_awaited() -> None:
+    stage, _, (relay,) = reducing()
+    progress(stage, relay, 1, 1, 1, 1)
+    stage.handle(e.Lost(relay))
+    assert not stage.round.is_planned
+    stage.wait(5.0)
+    assert {item.kind for item in of_round(stage.state)} == {Kind.ROUND}
 
 
 def test_a_slot_that_two_people_miss_is_dropped() -> None:

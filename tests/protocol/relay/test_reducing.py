@@ -16,6 +16,7 @@ from peer_agent.protocol.relay.opened import Place
 from peer_agent.protocol.relay.reducing import (
     AGAIN_S,
     FIRST_FRAME_S,
+    HOLD_S,
     MOVES_S,
     PAUSE_S,
     TRANSITIONS,
@@ -333,11 +334,22 @@ def test_without_deadlines_memory_limits_how_far_one_may_lead(monkeypatch: pytes
     each = 4 * plan.plan.chunk_elements * len(plan.slots)
     relay = fast_first(plan)
     relay.add(plan, 0, 3)
-    for chunks, led in ((3, []), (2, [0]), (0, [0])):
+    for chunks, led in ((3, []), (2, [0]), (0, [0])):  # three more than the others; two batches are two chunks
         monkeypatch.setattr(reducing, "OPEN_BYTES", chunks * each)
         assert ahead(relay) == led
     relay.now += MOVES_S + 0.1
     assert ahead(relay) == [], "the others stand still"
+
+
+def test_without_deadlines_no_slot_is_held_back_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, a sender that drips would hold up all others, because nothing else limits its time."""
+    plan = plan_of(duration_s=0.4)
+    monkeypatch.setattr(reducing, "OPEN_BYTES", 0)
+    relay = fast_first(plan)
+    relay.add(plan, 0, 3)
+    assert ahead(relay) == [0]
+    relay.handle(e.HeldBack(plan.place, 0, HOLD_S))
+    assert ahead(relay) == []
 
 
 def test_sender_is_never_held_back_until_it_is_late() -> None:

@@ -144,7 +144,10 @@ def _split_steps(state: RunState) -> list[int]:
 
 def replay_for_digest(state: RunState) -> list[Command]:
     """Ask the site to replay the log up to the latest step on which replicas disagree."""
-    step = max(_split_steps(state), default=state.step)
+    split = _split_steps(state)
+    if not split:  # a majority has agreed since the last sweep
+        return []
+    step = max(split)
     state.replay = state.index - (state.step - step), step, state.now
     text = reasons.REPLAYED.format(step=step)
     return [Replay(state.replay[0], step), Note("replay", text)]

@@ -324,44 +324,56 @@ def take_refusal(state: RunState, member: Member, refused: m.SlotRefused) -> lis
         return []
     peer, is_dropped = round_.slots[refused.slot].peer, refused.slot in round_.dropped
     facts = {Fact.REFUSED} | ({Fact.OTHER_ABLE} if _has_another(state, member.peer) else set())
-    record, persons = _record_of(state, peer), {member.person}
-    if is_one_word(state, round_, {member.peer}) and record.disputed_by <= persons:
+    record = _record_of(state, peer)
+    is_again = member.person in record.disputed_by and not is_dropped
+    if is_one_word(state, round_, {member.peer}) and record.disputed_by <= {member.person}:
         facts.add(Fact.DISPUTED)
-        dispute(state, member.peer, peer)
-    if not is_dropped and not has_quorum_without(state, round_, {refused.slot}):
-        facts.add(Fact.REQUIRED)
+        if not is_dropped:
+            dispute(state, member.peer, peer)
+    if not is_dropped and (is_again or not has_quorum_without(state, round_, {refused.slot})):
+        facts.add(Fact.REQUIRED)  # also a machine that the same person left out before
     row = decide(Kind.UPLOAD, facts.__contains__)
     if row is not None and row.action is Action.REPLACE:
         return exclude(state, {member.peer}, row.failure)
     commands = [] if is_dropped else drop(state, [refused.slot], "sent a damaged gradient")
     sender = state.members.get(peer)
     if row is not None and row.failure and sender and sender.accumulator == round_.offers[peer].accumulator:
+        _confirm(state, sender)
         blame(state, sender.reliability, row.failure)
         commands += revoke(state, sender, f"chunk {refused.chunk} was refused ({refused.code})")
     return commands
+
+
+def _confirm(state: RunState, sender: Member) -> None:
+    """Forget the disputes of reducers with a sender, because another word has confirmed theirs."""
+    for member in state.members.values():
+        member.reliability.disputes_with -= {sender.person}
 
 
 def is_one_word(state: RunState, round_: Round, reducers: Iterable[PeerId]) -> bool:
     """Return True if these reducers are one person's, none is a relay, and the plan has reducers of others."""
     if any(_is_relay(state, peer) for peer in reducers):
         return False
-    persons = {_person_of(state, round_, peer) for peer in reducers}
-    return len(persons) == 1 and any(_person_of(state, round_, peer) not in persons for peer in chunks_of(round_))
+    persons = {person_of(state, round_, peer) for peer in reducers}
+    planned = {span.reducer for span in round_.plan.spans} if round_.plan is not None else set()
+    return len(persons) == 1 and any(person_of(state, round_, peer) not in persons for peer in planned)
 
 
 def dispute(state: RunState, reducer: PeerId | None, sender: PeerId | None) -> None:
     """Record on both sides that a member's word stands against another's.
 
-    A second person's word against a sender is believed. A reducer that disputes with two persons has failed.
+    A second person's word against a sender is believed. A reducer's second dispute, with anyone, is its failure, and
+    so is any further one until updates contain its averages.
     """
     if reducer not in state.members or state.round is None or sender is None:
         return
     member = state.members[reducer]
     _record_of(state, sender).disputed_by |= {member.person}
-    member.reliability.disputes_with |= {_person_of(state, state.round, sender)}
-    if len(member.reliability.disputes_with) > 1:
+    if member.reliability.disputes_with or member.reliability.reduce.level:
         member.reliability.disputes_with = frozenset()
         blame(state, member.reliability, Failure.FAILED)
+    else:
+        member.reliability.disputes_with = frozenset({person_of(state, state.round, sender)})
 
 
 def _record_of(state: RunState, peer: PeerId) -> Reliability:
@@ -369,7 +381,8 @@ def _record_of(state: RunState, peer: PeerId) -> Reliability:
     return member.reliability if member is not None else state.reliabilities.get(peer) or Reliability()
 
 
-def _person_of(state: RunState, round_: Round, peer: PeerId) -> str:
+def person_of(state: RunState, round_: Round, peer: PeerId) -> str:
+    """Return a peer's person, also if the peer has left since the cut."""
     return state.members[peer].person if peer in state.members else round_.persons.get(peer, (peer, ""))[0]
 
 

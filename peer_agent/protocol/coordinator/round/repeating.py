@@ -8,20 +8,23 @@ that wait may be shorter than the time between two reports.
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Send
 from peer_agent.protocol.coordinator.round.attempt import chunks_of
-from peer_agent.protocol.coordinator.round.planning import announce, drop_message
+from peer_agent.protocol.coordinator.round.planning import announce
 from peer_agent.protocol.coordinator.state import Member, Phase, Round, RunState
-from peer_agent.protocol.timing import ROUND_TRIP_S
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.timing import ROUND_TRIP_S, backoff_s
 
-AGAIN_S = ROUND_TRIP_S / 2  # seconds for a message to arrive and show in a report
+AGAIN_S = ROUND_TRIP_S / 2  # seconds for a message to arrive and show in a report; twice as long after each repetition
 
 
 def repeat(state: RunState, member: Member, heard: m.Heard | None, *, reduces: bool = False) -> list[Command]:
     """Repeat what a peer has not heard. `reduces`: the report is a reducer's, not a trainer's. O(slots)."""
-    if state.now - member.repeated_at < AGAIN_S:
+    at_s, attempt, count = member.repeated
+    count = count if attempt == state.attempt else 0
+    if state.now - at_s < backoff_s(AGAIN_S, count):
         return []
     commands = _missed(state, member, heard, reduces=reduces)
     if commands:
-        member.repeated_at = state.now
+        member.repeated = state.now, state.attempt, count + 1
     return commands
 
 
@@ -33,11 +36,22 @@ def _missed(state: RunState, member: Member, heard: m.Heard | None, *, reduces: 
         return [_void_of(state, member, heard)] if is_over and heard is not None else []
     if state.phase is not Phase.REDUCE or round_.plan is None or not round_.is_planned:
         return []
-    if not is_here or heard is None or heard.attempt < round_.attempt or not heard.has_plan:
-        is_told = state.now - round_.planned_at >= AGAIN_S
-        return _plan_for(state, round_, round_.plan, member) if is_told and _takes_part(round_, member) else []
-    dropped = sorted(round_.dropped if reduces else _own(round_, member))
-    return [drop_message(state, round_, slot) for slot in dropped] if heard.dropped < len(dropped) else []
+    has_plan = is_here and heard is not None and heard.attempt >= round_.attempt and heard.has_plan
+    if not has_plan and state.now - round_.planned_at < AGAIN_S:
+        return []
+    if not (member.peer in chunks_of(round_) if reduces else _contributes(round_, member)):
+        return []
+    if not has_plan:
+        return _plan_for(state, round_, round_.plan, member)
+    dropped = sorted(round_.dropped if reduces else _own(round_, member.peer))
+    is_short = heard is not None and heard.dropped < len(dropped)
+    return [_drop_for(state, round_, slot, member.peer) for slot in dropped] if is_short else []
+
+
+def _contributes(round_: Round, member: Member) -> bool:
+    """Return True if the round has the member's offer, and the member still has its accumulator."""
+    offer = round_.offers.get(member.peer)
+    return offer is not None and offer.accumulator == member.accumulator
 
 
 def _void_of(state: RunState, member: Member, heard: m.Heard) -> Send:
@@ -48,13 +62,14 @@ def _void_of(state: RunState, member: Member, heard: m.Heard) -> Send:
 
 def _plan_for(state: RunState, round_: Round, plan: m.Plan, member: Member) -> list[Command]:
     listeners = m.Listeners(run=state.run, listeners=state.listeners())
-    drops = (drop_message(state, round_, slot) for slot in sorted(round_.dropped))
+    drops = (_drop_for(state, round_, slot, member.peer) for slot in sorted(round_.dropped))
     return [announce(plan, [member]), Send((member.peer,), listeners), *drops]
 
 
-def _takes_part(round_: Round, member: Member) -> bool:
-    return member.peer in chunks_of(round_) or any(slot.peer == member.peer for slot in round_.slots)
+def _drop_for(state: RunState, round_: Round, slot: int, peer: PeerId) -> Send:
+    message = m.Drop(run=state.run, step=state.step, fence=state.fence, attempt=round_.attempt, slot=slot)
+    return Send((peer,), message)
 
 
-def _own(round_: Round, member: Member) -> set[int]:
-    return {slot for slot in round_.dropped if round_.slots[slot].peer == member.peer}
+def _own(round_: Round, peer: PeerId) -> set[int]:
+    return {slot for slot in round_.dropped if round_.slots[slot].peer == peer}

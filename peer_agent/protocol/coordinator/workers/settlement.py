@@ -63,7 +63,8 @@ def settle_leases(state: RunState, record: Record, offers: Mapping[PeerId, Offer
         state.recent[entry.person] = record.index
         peer = state.holders.get(entry.accumulator, entry.peer)
         _settle_holder(state, peer, entry, offers[entry.peer], is_whole=inclusions[entry.accumulator].is_whole)
-    for reducer in {span.reducer for span in record.spans} & state.members.keys():
+    excluded = state.round.excluded if state.round is not None else set()
+    for reducer in ({span.reducer for span in record.spans} - excluded) & state.members.keys():
         state.members[reducer].reliability.reduce.succeed()
 
 

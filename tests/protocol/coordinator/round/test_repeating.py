@@ -1,5 +1,7 @@
 """A message of a round is repeated for a peer whose reports show that it has not heard it, and for no other."""
 
+from itertools import pairwise
+
 from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
@@ -56,13 +58,40 @@ def test_a_lost_drop_is_repeated_for_the_reducer_and_the_sender() -> None:
     stage, trainers, (relay,) = reducing()
     deaf = stage.heard_by(stage.member(trainers[0]))
     assert deaf is not None
-    stage.say(relay, m.SlotRefused(**stage.place(), slot=0, chunk=0, code="E211"))
-    assert stage.round.dropped == {0}
+    stage.round.dropped = {0}
     assert not sent(stage.wait(2 * AGAIN_S), m.Drop)
     stage.deaf = {trainers[0].peer: deaf, relay: replace(deaf, dropped=0)}
     said = stage.wait(0.5)
-    assert len(sent(said, m.Drop, relay)) >= 1
-    assert len(sent(said, m.Drop, trainers[0].peer)) >= 1
+    assert len(sent(said, m.Drop, relay)) == 1
+    assert len(sent(said, m.Drop, trainers[0].peer)) == 1, "to each that lacks it, and to no other"
+
+
+def test_a_peer_that_never_hears_is_told_ever_more_rarely() -> None:
+    stage, trainers, (relay,) = reducing()
+    stage.deaf = {trainers[0].peer: None}
+    told: list[float] = []
+    begun = stage.now
+    while stage.now < begun + 40 and stage.state.phase is Phase.REDUCE:
+        told += [stage.now - begun] * len(plans(stage.wait(0.5)))
+        progress(stage, relay, *[int(stage.now - begun) // 8] * 4)
+    assert len(told) == 4
+    assert told == sorted(told)
+    assert [round(later - early) for early, later in pairwise(told)] == [5, 10, 20]
+
+
+def test_no_plan_is_repeated_for_work_that_was_revoked() -> None:
+    stage, trainers, (relay,) = reducing()
+    stage.say(relay, m.SlotRefused(**stage.place(), slot=0, chunk=0, code="E211"))
+    stage.deaf = {trainers[0].peer: None}
+    assert plans(stage.wait(3 * AGAIN_S)) == []
+
+
+def test_a_relay_without_a_part_is_told_nothing_again() -> None:
+    stage, _, _ = reducing()
+    idle = stage.relay("idle")
+    stage.round.dropped = {0}
+    stage.deaf = {idle: m.Heard(0, 1, 1, has_plan=True, dropped=0)}
+    assert not sent(stage.wait(3 * AGAIN_S), m.Drop)
 
 
 def test_a_lost_void_is_repeated_until_it_is_heard() -> None:
