@@ -81,7 +81,7 @@ def status_of(seen: Seen) -> Status:
     trainers = _trainers(seen)
     since = None if seen.run.run.waiting_for else stuck_since(seen)
     if since is not None:
-        sentence = status_sentence.stuck_sentence(seen.run, since, seen.now)
+        sentence = status_sentence.stuck_sentence(seen.run, since, seen.now, trainers, seen.phase)
         return Status(STUCK, status_sentence.state_label(STUCK, trainers), sentence)
     word = status_sentence.state_word(seen.run, trainers)
     sentence = status_sentence.run_sentence(seen.run, seen.peers, seen.now)

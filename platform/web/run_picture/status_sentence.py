@@ -22,6 +22,7 @@ from web.words import reason_in_words_of_page
 RUNNING = "running"  # the state of a run that is advancing
 STUCK = "stuck"  # the state of a run that makes no step although machines are training
 WITHOUT_PACE_S = 3600.0
+AVERAGING = ("offer", "reduce", "commit")  # a step's phases once its samples are there
 SOON_S = 3.0  # shorter waits are not shown, because the page may be a second old
 # If the last step is older than AGO, the text does not say “in the last hour”.
 HOUR, AGO = timedelta(hours=1), timedelta(minutes=10)
@@ -62,10 +63,26 @@ def run_sentence(picture: RunPicture, peers: Sequence[OnlinePeer], now: datetime
             assert_never(state)
 
 
-def stuck_sentence(picture: RunPicture, since: datetime, now: datetime) -> str:
-    """Return text such as “Stuck at step 132 since 01:23 UTC.”, with the day if `since` was not today."""
+def stuck_sentence(
+    picture: RunPicture, since: datetime, now: datetime, trainers: Sequence[OnlinePeer], phase: str
+) -> str:
+    """Return since when a run has been stuck, with the day if this was not today, and what is missing if known."""
     at = date_format(since, "H:i" if since.date() == now.date() else "j F, H:i")
-    return _("Stuck at step %(step)s since %(at)s UTC.") % {"step": f"{picture.step + 1:,}", "at": at}
+    done, target = sum(peer.done for peer in trainers), picture.target_batch
+    facts = {"step": f"{picture.step + 1:,}", "at": at, "done": f"{done:,}", "target": f"{target:,}"}
+    if not trainers or not phase:
+        return _("Stuck at step %(step)s since %(at)s UTC.") % facts
+    if phase in AVERAGING or done >= target:
+        message = _("Stuck at step %(step)s since %(at)s UTC: the samples have not been averaged yet.")
+    else:
+        message = ngettext(
+            "Stuck at step %(step)s since %(at)s UTC: only %(done)s of %(target)s sample has arrived. "
+            "Another machine would help.",
+            "Stuck at step %(step)s since %(at)s UTC: only %(done)s of %(target)s samples have arrived. "
+            "Another machine would help.",
+            target,
+        )
+    return message % facts
 
 
 def at_step(picture: RunPicture) -> dict[str, str]:

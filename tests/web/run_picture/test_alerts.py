@@ -102,8 +102,25 @@ def test_the_status_says_that_a_run_is_stuck() -> None:
     for late, at in ((timedelta(hours=1), "12:04"), (timedelta(days=1), "3 December, 12:04")):
         of = HERE.over(seen(NOON + late))
         shown = picture_of(of._replace(run=with_recipe(of.run)))
-        assert (shown["sentence"], shown["to_go"]) == (f"Stuck at step 13 since {at} UTC.", "")
+        missing = "only 3 of 48 samples have arrived. Another machine would help."
+        assert (shown["sentence"], shown["to_go"]) == (f"Stuck at step 13 since {at} UTC: {missing}", "")
         assert (shown["word"], shown["label"]) == ("stuck", "Stuck")
+
+
+@pytest.mark.parametrize(
+    ("changes", "ends"),
+    [
+        ({"phase": "reduce"}, "UTC: the samples have not been averaged yet."),
+        ({"peers": (TEO._replace(done=48),)}, "UTC: the samples have not been averaged yet."),
+        ({"phase": ""}, "since 12:04 UTC."),
+        ({"peers": (RELAY,)}, "since 12:04 UTC."),
+    ],
+)
+def test_a_stuck_status_names_only_what_is_known_to_be_missing(changes: dict[str, Any], ends: str) -> None:
+    of = HERE.over(seen(NOON + timedelta(hours=1)))
+    sentence = picture_of(of._replace(run=with_recipe(of.run), **changes))["sentence"]
+    assert sentence.startswith("Stuck at step 13 since")
+    assert sentence.endswith(ends)
 
 
 def test_a_stalled_step_follows_from_a_missing_relay() -> None:
