@@ -9,7 +9,7 @@ from peer_agent.machine.language import catalogue_of
 from peer_agent.machine.language import in_bytes as in_bytes_of_terminal
 from peer_agent.protocol import reasons
 from peer_agent.protocol.errors import CATALOGUE, Fault, titled
-from peer_agent.protocol.errors.translation import in_words, refilled
+from peer_agent.protocol.errors.translation import cause_of, in_words, refilled
 from peer_agent.protocol.recipe import Material, Recipe
 from peer_agent.site_work.intake import verdict
 
@@ -19,6 +19,11 @@ BROKEN = "\N{REPLACEMENT CHARACTER}"  # stands for bytes in a text that do not f
 def in_words_of_page(fault: Fault) -> Fault:
     """Return an error in the active language, or unchanged if there is no translation."""
     return in_words(fault, _translated)
+
+
+def cause_of_page(fault: Fault) -> str:
+    """Return only what happened, in the active language, for people who cannot do anything about it."""
+    return cause_of(fault, _translated)
 
 
 def title_of_page(title: str) -> str:

@@ -4,6 +4,7 @@ import string
 from collections.abc import Callable, Iterable
 
 from peer_agent.protocol.errors import CATALOGUE, Fault, codes
+from peer_agent.protocol.errors.entry import Entry
 
 Translated = Callable[[str], str]  # returns a message in the reader's language
 # The reason in these errors may be the text of another error's cause (`not_reached`), which is also translated.
@@ -15,13 +16,22 @@ def in_words(fault: Fault, translated: Translated) -> Fault:
     entry = CATALOGUE.get(fault.code)
     if entry is None or translated(entry.cause) == entry.cause:
         return fault
-    found = places_in(" ".join(part for part in (entry.cause, entry.means, entry.remedy) if part), fault.text)
+    found = places_in(_whole(entry), fault.text)
     if found is None:
         return fault
     details, rest = found
     details |= {name: _inside(fault.code, value, translated) for name, value in details.items() if fault.code in INSIDE}
     cause, means, remedy = (translated(part).format(**details) for part in (entry.cause, entry.means, entry.remedy))
     return Fault(fault.code, cause, means, remedy + rest)
+
+
+def cause_of(fault: Fault, translated: Translated) -> str:
+    """Return only what happened, translated and without a full stop; for an unknown text, its first sentence."""
+    entry = CATALOGUE.get(fault.code)
+    found = places_in(_whole(entry), fault.text) if entry is not None else None
+    if entry is None or found is None:
+        return fault.text.partition(". ")[0]
+    return translated(entry.cause).format(**found[0]).rstrip(".।")
 
 
 def places_in(template: str, text: str) -> tuple[dict[str, str], str] | None:
@@ -46,6 +56,10 @@ def refilled(templates: Iterable[str], text: str, translated: Translated) -> str
         if found is not None and not found[1]:
             return translated(english).format(**found[0])
     return text
+
+
+def _whole(entry: Entry) -> str:
+    return " ".join(part for part in (entry.cause, entry.means, entry.remedy) if part)
 
 
 def _inside(code: str, value: str, translated: Translated) -> str:

@@ -8,6 +8,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from peer_agent.protocol.errors import Fault
 from web.words import (
+    cause_of_page,
     in_bytes,
     in_words_of_page,
     material_in_words_of_page,
@@ -20,6 +21,7 @@ IN_BACKTICKS = re.compile(r"`([^`]+)`")
 
 register = template.Library()
 register.filter("in_words", in_words_of_page)
+register.filter("cause", cause_of_page)
 register.filter("in_bytes", in_bytes)
 register.filter("material_words", material_in_words_of_page)
 register.filter("summary_words", summary_of_page)

@@ -331,7 +331,9 @@ class TestRunPage:
         Release.objects.create(run=run, state=Release.State.FAILED, fault=fault)
         for reader, may in ((run.organizer, True), (laptop.machine.person, False)):
             text = page(as_(reader).get(f"/runs/{run.slug}/"))
-            assert "Run <code>make setup</code> &lt;now&gt;." in text
+            assert ("Run <code>make setup</code> &lt;now&gt;." in text) is may
+            said = "The release could not be made (E312). Nothing was lost. The site will try again"
+            assert (said in text) is not may
             assert "The 1 step and everyone's credit are kept." in text
             assert ("ask the operator of this site" in text) is may
 
