@@ -411,19 +411,20 @@ def hosted_runs(viewer: Viewer) -> list[Run]:
 def found_runs(viewer: Viewer, search: Search, *, busy: Collection[UUID] = ()) -> QuerySet[Run]:
     """Return listed runs that match a search, with their latest `heldout_loss` and its `heldout_step`.
 
-    Open runs without trainers come first. The runs in `busy`, other runs under way and finished runs follow. Each
-    group is ordered by age, newest first.
+    The runs in `busy` come first. Other open runs, other runs under way and finished runs follow. Each group is ordered
+    by age, newest first.
     """
     known = Snapshot.objects.filter(run=OuterRef("pk"), is_undone=False)
     measured = known.filter(heldout_loss__isnull=False).order_by("-index")
     need = Case(
-        When(Q(state=Run.State.OPEN) & ~Q(pk__in=list(busy)), then=0),
+        When(Q(state=Run.State.OPEN) & Q(pk__in=list(busy)), then=0),
         When(state=Run.State.OPEN, then=1),
         When(state=Run.State.FINISHED, then=3),
         default=2,
         output_field=IntegerField(),
     )
-    runs = listed_runs(viewer).select_related("head", "organizer", "dataset").order_by(need, "-created_at")
+    related = listed_runs(viewer).select_related("head", "organizer", "dataset", "release")
+    runs = related.order_by(need, "-created_at")
     loss, step = (Subquery(measured.values(name)[:1]) for name in ("heldout_loss", "step"))
     runs = runs.annotate(heldout_loss=loss, heldout_step=step)
     for word in search.words.split()[:MOST_WORDS]:

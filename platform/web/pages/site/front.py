@@ -33,12 +33,13 @@ from web.run_picture.status_sentence import RUNNING, STUCK, start_label, state_l
 ON_A_PAGE = 48  # runs per page
 FEW = 10  # with fewer runs, the page needs no search
 # Titles of the groups of runs, in their order on the page, by the word for the run's state.
-OTHERS = gettext_lazy("Paused or being prepared")
+OTHERS = gettext_lazy("Paused, preparing, finishing or failed")
 GROUPS = {
+    "running": gettext_lazy("Training now"),
     "waiting": (WAITING := pgettext_lazy("states of runs", "Waiting")),
     "stuck": WAITING,
-    "running": gettext_lazy("Training now"),
     "paused": OTHERS,
+    "draft": pgettext_lazy("states of runs", "Drafts"),
     "finished": pgettext_lazy("states of runs", "Finished"),
 }
 NAMED = 2  # most people to name among those training now
@@ -72,7 +73,7 @@ class Card(NamedTuple):
 
 @require_safe
 def front_page(request: HttpRequest) -> HttpResponse:
-    """Show newcomers what the site is, followed by all runs, page by page, starting with those that need volunteers."""
+    """Show newcomers what the site is, followed by all runs, page by page, starting with those training now."""
     search, begin = _search(request), _begin(request)
     hosted = selectors.hosted_runs(request.user)
     here = presence.online_in(hosted)
@@ -104,7 +105,8 @@ def front_page(request: HttpRequest) -> HttpResponse:
     if is_first:
         public = [run for run in hosted if run.visibility in LISTED]
         joinable = [run for run in public if run.visibility == Run.Visibility.PUBLIC and run.state == Run.State.OPEN]
-        facts |= showcase(joinable, here)
+        stuck = {card.run.pk for card in cards if card.word == STUCK}
+        facts |= showcase([run for run in joinable if run.pk not in stuck] or joinable, here)
         facts["totals"] = _totals(public, here)
         if request.user.is_superuser:
             facts |= _checks()
@@ -160,7 +162,7 @@ def _checks() -> dict[str, Any]:
 def _card(run: Any, curve: Sequence[Point], peers: Sequence[OnlinePeer], crowd: Sequence[Crowd]) -> Card:
     """Return the card for a run returned by `selectors.found_runs`."""
     trainers = training_in(run, peers)
-    word = word_of(run, run.dataset, trainers)
+    word = word_of(run, run.dataset, trainers, release=getattr(run, "release", None))
     step, target = run.head.step, run.parsed_recipe.target_steps
     pulse = Pulse(curve, selectors.curve_pace(curve), crowd, partial(resumed_at, run))
     if word == RUNNING and step < target and still_since(run, pulse, timezone.now()):
@@ -196,9 +198,9 @@ def _here(trainers: Sequence[OnlinePeer]) -> str:
 
 
 def _groups(cards: Sequence[Card]) -> list[tuple[str, list[Card]]]:
-    """Return the cards by state, under the group's title: first the runs that need volunteers. No group is empty."""
+    """Return the cards by state, under the group's title. Stuck runs are last in theirs. No group is empty."""
     grouped: dict[str, list[Card]] = {str(title): [] for title in GROUPS.values()}
-    for card in sorted(cards, key=lambda card: -card.machines):
+    for card in sorted(cards, key=lambda card: (card.word == STUCK, -card.machines)):
         grouped[str(GROUPS.get(card.word, OTHERS))].append(card)
     return [(title, found) for title, found in grouped.items() if found]
 

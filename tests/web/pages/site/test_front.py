@@ -1,4 +1,4 @@
-"""The front page: introduction, current figures, search, and the runs. Runs that need volunteers come first."""
+"""The front page: introduction, current figures, search, and the runs. Runs in training come first."""
 
 import math
 import re
@@ -13,6 +13,7 @@ from accounts.days import day_of
 from accounts.models import Person
 from coordination.models import Presence
 from coordination.presence import OnlinePeer
+from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.masked_lm import MaskedLM
 from runs import selectors
@@ -40,7 +41,7 @@ def here(run: Run, *names: str, role: str = "trainer") -> None:
 
 
 class TestRuns:
-    def test_those_that_need_volunteers_come_first(self, organizer: Person, client: Client) -> None:
+    def test_those_training_now_come_first(self, organizer: Person, client: Client) -> None:
         runs = {name: opened(organizer, slug=name) for name in ("few", "many", "paused", "alone", "done")}
         here(runs["few"], "Teo")
         here(runs["many"], "Teo", "Ida")
@@ -48,19 +49,35 @@ class TestRuns:
         Run.objects.filter(slug="paused").update(state=Run.State.PAUSED)
         Run.objects.filter(slug="done").update(state=Run.State.FINISHED)
         text = page(client.get("/"))
-        assert names(text) == ["alone", "many", "few", "paused", "done"]
+        assert names(text) == ["many", "few", "alone", "paused", "done"]
         assert re.findall("<h3>([^<]+)</h3>", text[text.index('id="runs"') :]) == [
-            "Waiting",
             "Training now",
-            "Paused or being prepared",
+            "Waiting",
+            "Paused, preparing, finishing or failed",
             "Finished",
         ]
         assert (
-            text.index("Waiting for volunteers")
-            < text.index(">Teo and Ida<")
+            text.index(">Teo and Ida<", text.index('id="runs"'))
             < text.index(">Teo<", text.index('id="runs"'))
+            < text.index("Waiting for volunteers", text.index('id="runs"'))
             < text.index("<h3>Finished<")
         )
+
+    def test_a_run_whose_release_failed_is_marked_as_failed(self, run: Run, client: Client) -> None:
+        Run.objects.filter(pk=run.pk).update(state=Run.State.FINISHING)
+        Release.objects.create(run=run, state=Release.State.FAILED, fault=str(Fault.of("E328")))
+        assert '<span class="badge failed">Failed</span>' in page(client.get("/"))
+
+    def test_a_stuck_run_is_last_in_its_group_and_not_the_hero(
+        self, run: Run, organizer: Person, client: Client
+    ) -> None:
+        opened(organizer, slug="healthy")
+        here(run, "Teo", "Ida")
+        Run.objects.filter(pk=run.pk).update(opened_at=timezone.now() - timedelta(hours=3))
+        Presence.objects.update(crowd=[[(timezone.now() - timedelta(hours=3)).timestamp(), 2]])
+        text = page(client.get("/"))
+        assert "Stuck" not in stage(text)
+        assert names(text)[-2:] == ["healthy", run.slug]
 
     def test_drafts_are_their_organizers_alone(self, organizer: Person, client: Client) -> None:
         draft(organizer, slug="draft")
@@ -83,7 +100,7 @@ class TestRuns:
             seen.append(names(text))
             older = re.search(r'href="(\?from=[^"]+)">More', text)
             path = f"/{older[1]}".replace("&amp;", "&") if older else ""
-        assert seen == [["run-2", "run-4"], ["run-3", "run-1"], ["run-0"]], "whoever waits is on the first page"
+        assert seen == [["run-4", "run-3"], ["run-2", "run-1"], ["run-0"]]
 
     @pytest.mark.parametrize("begin", ["-1", "x", "9" * 5000, "", "99", "0"])
     def test_a_page_that_is_not_there_is_not_an_error(self, run: Run, begin: str) -> None:
