@@ -1,5 +1,7 @@
 """Sentences on the cards of a run's page, used by both the rendered page and the live feed. Pure functions."""
 
+from datetime import datetime
+
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -9,6 +11,7 @@ from runs.selectors import RunPicture
 from web.run_picture import counts
 
 NOBODY = gettext_lazy("No samples yet. The first volunteers will appear here within a minute of joining.")
+NO_SAMPLES_BEFORE_START = gettext_lazy("No samples yet. The leaderboard starts with the first step.")
 NO_SAMPLES_BEFORE_PAUSE = gettext_lazy("No samples yet. Training starts when the organizer resumes the run.")
 PERIOD_NAMES = {
     Period.ALL: gettext_lazy("All time"),
@@ -24,6 +27,15 @@ NOBODY_IN = {
     Period.DAY: gettext_lazy("No samples today."),
 }
 NOTHING = gettext_lazy("No activity yet.")
+
+
+def nobody(run: Run, now: datetime | None = None) -> str:
+    """Return the text shown in place of a leaderboard without people."""
+    if run.state == Run.State.PAUSED:
+        return str(NO_SAMPLES_BEFORE_PAUSE)
+    if run.state == Run.State.PREPARING or run.later_start(now) is not None:
+        return str(NO_SAMPLES_BEFORE_START)
+    return str(NOBODY)
 
 
 def progress(picture: RunPicture, to_go: str) -> str:

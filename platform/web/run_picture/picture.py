@@ -205,9 +205,7 @@ def _cards(seen: Seen) -> Picture:
     return {
         "resting": card_sentences.resting(run),
         "given": card_sentences.given(run.people, run.machines, run.samples),
-        "nobody": str(
-            card_sentences.NO_SAMPLES_BEFORE_PAUSE if run.run.state == Run.State.PAUSED else card_sentences.NOBODY
-        ),
+        "nobody": card_sentences.nobody(run.run, seen.now),
         "nothing": str(card_sentences.NOTHING),
         "without_curve": card_sentences.without_curve(run.dataset.unigram_entropy),
     }

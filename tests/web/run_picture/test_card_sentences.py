@@ -1,9 +1,22 @@
 """The sentences on a run's cards."""
 
-import pytest
+from datetime import timedelta
 
+import pytest
+from django.utils import timezone
+
+from runs.models import Run
 from tests.web.run_picture.test_status_sentence import picture
-from web.run_picture.card_sentences import given, last_step, others, percent, progress, resting, without_curve
+from web.run_picture.card_sentences import (
+    given,
+    last_step,
+    nobody,
+    others,
+    percent,
+    progress,
+    resting,
+    without_curve,
+)
 
 
 def test_how_far_it_is_and_how_long_the_rest_takes() -> None:
@@ -76,3 +89,12 @@ def test_before_the_first_step_there_is_something_to_beat() -> None:
 )
 def test_a_part_is_told_to_what_is_known_of_it(part: float, words: str) -> None:
     assert percent(part) == words
+
+
+def test_an_empty_leaderboard_says_when_it_starts() -> None:
+    now = timezone.now()
+    starts = "The leaderboard starts with the first step."
+    assert nobody(Run(state="open", starts_at=now + timedelta(hours=1)), now).endswith(starts)
+    assert nobody(Run(state="preparing"), now).endswith(starts)
+    assert nobody(Run(state="paused"), now).endswith("when the organizer resumes the run.")
+    assert nobody(Run(state="open"), now).endswith("within a minute of joining.")

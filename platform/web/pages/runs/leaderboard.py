@@ -72,7 +72,7 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
         "with_page": names_with_page({row.name for row in rows}),
         "given": card_sentences.given(totals.people, totals.machines, totals.samples) if totals.samples else "",
         "training": _training(trainers),
-        "nobody": NO_TEAM if of == "teams" else card_sentences.NOBODY_IN.get(period, card_sentences.NOBODY),
+        "nobody": NO_TEAM if of == "teams" else card_sentences.NOBODY_IN.get(period) or card_sentences.nobody(run),
         "you": own_words(Own(run, request.user), [row.name for row in rows]) if period == Period.ALL else "",
         "before": page - 1,
         "after": page + 1 if len(found) > PAGE else 0,
