@@ -18,6 +18,8 @@ from web.words import (
 )
 
 IN_BACKTICKS = re.compile(r"`([^`]+)`")
+UNIT = re.compile(r"(?<=\d) (?=(?:s|min|h)\b)")
+NUMBERED = re.compile(r"\b(?:at step|about) (?=\d)")
 
 register = template.Library()
 register.filter("in_words", in_words_of_page)
@@ -26,6 +28,13 @@ register.filter("in_bytes", in_bytes)
 register.filter("material_words", material_in_words_of_page)
 register.filter("summary_words", summary_of_page)
 register.filter("tidied", tidied)
+
+
+@register.filter(is_safe=True)
+def unbroken(text: str) -> str:
+    """Join numbers to the words before and the unit after them, so that “at step 300” or “about 14 s” never breaks."""
+    text = UNIT.sub("\N{NO-BREAK SPACE}", str(text))
+    return NUMBERED.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
 
 
 @register.filter
