@@ -127,7 +127,7 @@ def draft_sentence(picture: RunPicture) -> str:
 def preparing_sentence(picture: RunPicture) -> str:
     if picture.dataset.state != Dataset.State.READY:
         return _("Preparing the dataset. The run will start automatically.")
-    return _("Preparing the initial model. The run will start automatically.")
+    return _("Preparing the initial model. Joining opens when it is ready.")
 
 
 def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer], now: datetime | None = None) -> str:

@@ -113,6 +113,7 @@ def own_facts(run: Run, own: Own, peers: Sequence[OnlinePeer]) -> dict[str, Any]
         "paused_machine": paused_machine,
         "paused_until": control.paused_until if control is not None else None,
         "can_join": run.state in LIVE,
+        "joins_early": run.state == Run.State.PAUSED and not run.head.step,  # machines wait for the first step
     }
 
 
@@ -153,7 +154,7 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "manages": manages,
         "preview": PREVIEW,
         "site": site_of(request),
-        **home_facts(request, run, own, picture.samples),
+        **home_facts(request, run, own, picture),
         **trial_facts(run, picture.release),
         "install": (install := install_lines(request)),
         "is_new": install is not None and not request.user.is_authenticated,
@@ -263,20 +264,33 @@ def room_words(run: Run, peers: Sequence[OnlinePeer]) -> str:
     )
 
 
-def home_facts(request: HttpRequest, run: Run, own: Own, samples: int) -> dict[str, Any]:
-    """Return the facts for downloading the model. `samples` is everyone's total number of samples."""
+def home_facts(request: HttpRequest, run: Run, own: Own, picture: RunPicture) -> dict[str, Any]:
+    """Return the facts for downloading the model."""
     publication = getattr(run, "publication", None)
     published = publication if publication is not None and publication.url and not publication.private else None
     return {
         "published": published,
         "load_lines": load_lines(run, published),
         "fetch_line": fetch_line(request, run),
+        "volunteers": _volunteers(run, picture, own),
         "may_be_named": own.samples is not None,
         "is_named": own.is_named,
         "card": CARD,
         **release_choice(run),
-        "own": own.share(samples),
+        "own": own.share(picture.samples),
     }
+
+
+def _volunteers(run: Run, picture: RunPicture, own: Own) -> int:
+    """Return how many people besides the organizer trained a released model."""
+    if picture.release is None:
+        return picture.people
+    is_among = any(line.name == run.organizer.username for line in picture.leaderboard)
+    if own.viewer == run.organizer:
+        is_among = bool(own.samples)
+    elif not is_among and len(picture.leaderboard) < picture.people:
+        is_among = run.totals.filter(person=run.organizer_id, samples__gt=0).exists()
+    return picture.people - is_among
 
 
 def release_choice(run: Run) -> dict[str, Any]:

@@ -277,7 +277,9 @@ class TestRunPage:
         assert "Join in" not in text
         assert "refresh" not in text
         stage = text[: text.index('id="part-result"')]
-        assert re.findall(r'<a class="button[^>]*>([^<]+)<', stage) == ["All runs"]
+        offered = ["Are you Amina? Log in to publish it.", "All runs"]
+        assert re.findall(r'<a class="button[^>]*>([^<]+)<', stage) == offered
+        assert f'href="/login/?next=/runs/{run.slug}/"' in stage
         assert "hero-curve" not in text
         assert "language model of 2 layers of width" in text
 
@@ -336,6 +338,16 @@ class TestRunPage:
             assert (said in text) is not may
             assert "The 1 step and everyone's credit are kept." in text
             assert ("ask the operator of this site" in text) is may
+
+    def test_a_citation_counts_the_organizer_once(self, run: Run, laptop: Owned) -> None:
+        Release.objects.create(run=run, state=Release.State.READY, index=1, step=1, archive="a.zip", files=[])
+        committed(run, (laptop.machine, 4), (owned(run.organizer).machine, 4))
+        for reader in (run.organizer, laptop.machine.person):
+            assert "Amina and 1 volunteer: <bdi>" in page(as_(reader).get(f"/runs/{run.slug}/"))
+
+    def test_a_run_paused_before_its_first_step_can_be_joined(self, run: Run) -> None:
+        Run.objects.filter(pk=run.pk).update(state="paused")
+        assert "Join now and your machine waits." in page(Client().get(f"/runs/{run.slug}/"))
 
     def test_a_run_that_finishes_says_what_comes_next(self, run: Run, laptop: Owned) -> None:
         committed(run, (laptop.machine, 4))

@@ -352,7 +352,8 @@ class TestTheCard:
     ) -> None:
         settings.ALLOWED_HOSTS = ["*"]
         text = page(Client().get("/runs/proverbs/", headers={"Host": host}))
-        assert ("is a local address" in text) == is_near
+        assert ("Colab and Kaggle need this site at a public address." in text) == is_near
+        assert ("A notebook for Colab or Kaggle" in text) is not is_near
 
 
 class TestTheNotebook:
