@@ -1,8 +1,8 @@
 """Ways to combine the contributors' values of one chunk into its average.
 
-`Reduction` opens one aggregate per chunk, adds each slot's checked values once, and closes it. An aggregate may keep the
-values of all slots until it is closed. Under a plan with deadlines, a reducer reads no further from a slot that is far
-ahead of the others, which limits the number of open chunks (`relay.reducing.is_ahead`).
+`Reduction` opens one aggregate per chunk, adds each slot's checked values once, and closes it. An aggregate may keep
+the values of all slots until it is closed. Under a plan with deadlines, a reducer reads no further from a slot that is
+far ahead of the others, which limits the number of open chunks (`relay.reducing.is_ahead`).
 """
 
 from collections.abc import Callable

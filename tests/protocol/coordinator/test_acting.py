@@ -208,7 +208,7 @@ def test_a_reducer_that_lacks_only_disputed_slots_is_replaced_without_blame() ->
         progress(stage, xan, 0, here, here, here)
     assert {span.reducer for span in stage.spans()} == {yve}
     record = stage.state.members[xan].reliability
-    assert (record.reduce.level, record.disputes_with) == (0, {"ann"})
+    assert (record.reduce.level, record.disputes_with) == (0, frozenset({"ann"}))
 
 
 def test_a_witness_must_have_reported_lately() -> None:
