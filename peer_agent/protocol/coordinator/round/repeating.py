@@ -18,13 +18,13 @@ AGAIN_S = ROUND_TRIP_S / 2  # seconds for a message to arrive and show in a repo
 
 def repeat(state: RunState, member: Member, heard: m.Heard | None, *, reduces: bool = False) -> list[Command]:
     """Repeat what a peer has not heard. `reduces`: the report is a reducer's, not a trainer's. O(slots)."""
-    at_s, attempt, count = member.repeated
-    count = count if attempt == state.attempt else 0
+    at_s, *place, count = member.repeated
+    count = count if place == [state.step, state.attempt] else 0
     if state.now - at_s < backoff_s(AGAIN_S, count):
         return []
     commands = _missed(state, member, heard, reduces=reduces)
     if commands:
-        member.repeated = state.now, state.attempt, count + 1
+        member.repeated = state.now, state.step, state.attempt, count + 1
     return commands
 
 
