@@ -88,7 +88,7 @@ def test_steps_that_no_relay_has_are_told_and_made_again(tmp_path: Path, english
         assert restored[0] < before[0]
         back_at_work(swarm, restored[0] + 1)
         assert any("no relay has the steps in between" in line for line in swarm.timeline())
-        assert "E142" in swarm.log("a")
+        swarm.wait(lambda: "E142" in swarm.log("a"), BACK_S, "machine a loads the site's model")
         whole(swarm)
 
 

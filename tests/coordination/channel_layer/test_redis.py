@@ -154,7 +154,7 @@ async def test_nobody_must_say_hello_when_nothing_is_lost(redis: Redis, postgres
         for layer, ear in ears:
             await layer.group_add(RESTORED, ear)
         with redis.hanging():
-            await until(lambda: near.is_bridged and far.is_bridged)
+            await until(lambda: all(layer.is_bridged and not layer.is_up for layer in (near, far)))
         await until(lambda: near.is_up and far.is_up and not (near.is_bridged or far.is_bridged))
         assert [len(layer.channel(ear)) for layer, ear in ears] == [0, 0]
 
