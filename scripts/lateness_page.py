@@ -41,8 +41,8 @@ batches are short, or the plan's wait), or is not finished four times as long af
 *As long as usual* means the median of earlier answers plus six times the median deviation from it, between 1 and 60
 seconds, and 5 seconds while none is known.
 
-While the host itself was suspended, no time passes. A reducer that has stopped accuses nobody: the time of a gradient
-counts up to that reducer's last report.
+While the host itself was suspended, no time passes. A reducer that has stopped accuses no sender: the time of a
+gradient counts up to that reducer's last report.
 
 ## The table
 

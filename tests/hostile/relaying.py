@@ -13,7 +13,7 @@ from tests.hostile.breaking import HUGE
 
 WEDGED = "a slot is dropped relative to the pace of that reducer; a frozen relay accuses nobody"
 
-ONE_WORD = "one member's word against another is read by nobody (table of decisions: disputed)"
+ONE_WORD = "the coordinator penalises no machine on one member's word (table of decisions: disputed)"
 
 
 def _leaves_out(memory: Memory, message: m.Message) -> Iterable[Word]:

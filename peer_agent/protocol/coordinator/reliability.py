@@ -105,7 +105,7 @@ class Reliability(Struct):
     was_late: bool = False  # in its last round, its gradient was arriving, but too late
     proven: int = 0  # most samples in any of its contributions, less a tenth per contribution since then
     disputed_by: frozenset[str] = frozenset()  # persons whose reducers refused its gradient since it was last used
-    disputes_with: frozenset[str] = frozenset()  # persons whose gradients it refused, while nobody else did
+    disputes_with: frozenset[str] = frozenset()  # persons whose gradients it alone refused
     skipped_updates: int = 0  # updates in a row without it, because its link would have slowed the others
 
     def deliver(self, samples: int, now: float) -> None:

@@ -73,7 +73,7 @@ class Member(Struct):
     short_since: float | None = None  # since when it has reported fewer leased units than the lease book
     hello_asked_at: float | None = None
     load_asked_at: float = 0.0  # when it was last asked for a hello because it receives no missed commits
-    repeated: tuple[float, int, int, int] = (0.0, 0, 0, 0)  # when, of which step and attempt, and how often
+    repeated: tuple[float, int, int, int] = (0.0, 0, 0, 0)  # time, step, attempt, number of repetitions
     reliability: Reliability = field(default_factory=Reliability)
     counted: tuple[bool, bool, int] = (False, False, 0)  # its part in the run's totals: ready, awake, samples
     trains: bool = False  # its role is TRAINER

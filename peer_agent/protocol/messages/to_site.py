@@ -46,8 +46,8 @@ class InDoubt(Struct, frozen=True, array_like=True):
 class Heard(Struct, frozen=True, array_like=True, gc=False):
     """How far a peer has heard of a round. The site repeats what the peer has not received.
 
-    `attempt`: the latest one of which the peer has heard. `has_plan`: it has that attempt's plan. `dropped`: how many
-    slots it has been told to continue without; for a trainer, only its own counts.
+    `attempt`: the latest attempt that the peer knows. `has_plan`: the peer has that attempt's plan. `dropped`: the
+    number of slots that the site has told the peer to continue without; a trainer counts only its own slot.
     """
 
     step: Count
