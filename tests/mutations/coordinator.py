@@ -289,7 +289,7 @@ COORDINATOR: tuple[Mutation, ...] = (
         "acting",
     ),
     fault(
-        "two machines of one person are two words",
+        "the words of two people are one",
         "round/reducing",
         "    return len(persons) == 1 and any(",
         "    return any(",

@@ -251,7 +251,12 @@ def _is_disputed(state: RunState, round_: Round, slot: int, accusers: Collection
 
 
 def _are_missing_disputed(state: RunState, item: Awaited) -> bool:
-    """Return True if all slots that a reducer lacks are disputed: it may not be to blame for standing still."""
+    """Return True if all slots that a reducer lacks are disputed: it may not be to blame for standing still.
+
+    A gradient's item already says whether the gradient is disputed, because that depends on all its accusers.
+    """
+    if item.kind is not Kind.SPAN:
+        return False
     round_, reducer = _reduced(state, item)
     here, expected = round_.seen_at(reducer), chunks_of(round_)[reducer]
     missing = [n for n, seen in here.items() if seen.chunks < expected and n not in round_.dropped]

@@ -242,6 +242,19 @@ def test_a_slot_that_two_people_miss_is_dropped() -> None:
     assert is_blamed(stage, trainers[0])
 
 
+def test_two_people_of_three_are_believed() -> None:
+    stage, trainers, (xan, yve, zed) = members("xan", "yve", "zed")
+    begun = stage.now
+    while not stage.round.dropped and stage.now < begun + 10:
+        stage.wait(0.5)
+        here = min(CHUNKS, int(stage.now - begun))
+        for reducer in (xan, yve):
+            progress(stage, reducer, 0, here, here, here)
+        progress(stage, zed, here, here, here, here)
+    assert stage.round.dropped == {0}
+    assert is_blamed(stage, trainers[0])
+
+
 def test_a_slot_that_stops_everywhere_is_dropped_whoever_says_so_first() -> None:
     stage, _, (xan, yve) = members("xan", "yve")
     begun = stage.now
