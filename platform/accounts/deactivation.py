@@ -98,6 +98,7 @@ def forget_person(*, person: Person) -> None:
     close_account(person=person)
     teams.leave_team(person=person)
     person.username = f"{FORMER}{secrets.token_hex(4)}"
+    person.look = None
     person.has_public_page = False
     person.is_staff = person.is_superuser = False
     person.set_unusable_password()

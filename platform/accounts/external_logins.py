@@ -11,7 +11,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from accounts.models import Person
-from accounts.services import require_free
+from accounts.services import free_name
 from peer_agent.protocol.errors import Problem
 
 
@@ -28,8 +28,7 @@ def join_from_outside(*, provider: str, uid: str, username: str) -> Person:
     """
     if known := person_known_as(provider=provider, uid=uid):
         return known
-    require_free(username)
-    person = Person(username=Person.normalize_username(username))
+    person = Person(username=free_name(username))
     try:
         person.full_clean(exclude=["password"])
     except ValidationError as error:

@@ -5,22 +5,19 @@ from typing import Any, ClassVar
 
 from django.contrib.auth.base_user import AbstractBaseUser, BaseUserManager
 from django.contrib.auth.models import PermissionsMixin
-from django.core.validators import RegexValidator
 from django.db import models
 from django.db.models.functions import Lower
 from django.utils import timezone
 from django.utils.crypto import salted_hmac
 from django.utils.translation import gettext_lazy
 
+from accounts.names import LONGEST, look_of, validate_name
 from peer_agent.protocol.identifiers import PeerId
 
 KEY_BYTES = 32
 RELAY_KEEPER = "operator"  # the person who owns the relay that `serve` starts; this person cannot log in
 FORMER = "former-volunteer-"  # prefix of the name of a deleted account
-NAME_RULE = RegexValidator(
-    r"^\w[\w.-]{1,29}\Z",
-    gettext_lazy("Use 2 to 30 letters, digits, dots, dashes or underscores, and begin with a letter or digit."),
-)
+LOOK_LENGTH = 200  # characters; one character of a name can look like several
 
 
 class PersonManager(BaseUserManager["Person"]):
@@ -40,11 +37,13 @@ class Person(AbstractBaseUser, PermissionsMixin):
 
     username = models.CharField(
         "name",
-        max_length=30,
+        max_length=LONGEST,
         unique=True,
-        validators=[NAME_RULE],
+        validators=[validate_name],
         error_messages={"unique": gettext_lazy("That name is taken.")},
     )
+    # What the name looks like (`names.look_of`). None for a deleted account, and where two names were alike already.
+    look = models.CharField(max_length=LOOK_LENGTH, unique=True, null=True, editable=False)
     is_staff = models.BooleanField(default=False)  # an operator of this site
     is_active = models.BooleanField(default=True)
     date_joined = models.DateTimeField(default=timezone.now)
@@ -69,6 +68,11 @@ class Person(AbstractBaseUser, PermissionsMixin):
 
     def __str__(self) -> str:
         return self.username
+
+    def save(self, **options: Any) -> None:
+        if self._state.adding:
+            self.look = look_of(self.username)[:LOOK_LENGTH]
+        super().save(**options)
 
     def get_session_auth_hash(self) -> str:
         """Return the hash that a session must match. A new password or `session_epoch` changes the hash."""

@@ -16,7 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from accounts.keys import site_key
-from accounts.models import FORMER, KEY_BYTES, RELAY_KEEPER, Machine, PastOwner, Person, Token
+from accounts.models import FORMER, KEY_BYTES, LOOK_LENGTH, RELAY_KEEPER, Machine, PastOwner, Person, Token
+from accounts.names import is_reserved, look_of
 from accounts.selectors import working_machine
 from peer_agent.protocol import credentials
 from peer_agent.protocol.credentials import (
@@ -46,14 +47,24 @@ class IssuedToken(NamedTuple):
 
 def sign_up(*, username: str, password: str) -> Person:
     """Create a person. Raises a ValidationError that lists the invalid fields."""
-    require_free(username)
-    return _add_person(Person(username=Person.normalize_username(username)), password)
+    name = free_name(username)
+    return _add_person(Person(username=name), password)
 
 
-def require_free(username: str) -> None:
-    """Raise ValidationError if the site reserves this name for itself or for deleted accounts."""
-    if username.lower() == RELAY_KEEPER or username.lower().startswith(FORMER):
-        raise ValidationError({"username": gettext("That name is taken.")})
+def free_name(username: str) -> str:
+    """Return the name in Unicode's normal form NFKC.
+
+    Raises ValidationError if the site reserves this name for itself or for deleted accounts, or if the name looks like
+    that of another person.
+    """
+    name = str(Person.normalize_username(username))
+    if is_reserved(name, FORMER):
+        raise ValidationError({"username": gettext("This site keeps that name for itself.")})
+    other = Person.objects.filter(look=look_of(name)[:LOOK_LENGTH]).first()
+    if other is not None and other.username.lower() != name.lower():
+        text = gettext("That name looks like %(name)s, which is taken.") % {"name": other.username}
+        raise ValidationError({"username": text})
+    return name
 
 
 def make_first_operator(*, username: str, password: str) -> Person:

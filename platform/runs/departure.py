@@ -8,6 +8,7 @@ from django.db.models import Q
 
 from accounts import deactivation
 from accounts.models import Person
+from accounts.names import is_mark
 from jobs import queue
 from jobs.queue import Kind
 from notices import services as notices
@@ -70,7 +71,10 @@ def without_name(text: str, name: str) -> str:
 
 
 def _nobody(found: re.Match[str]) -> str:
-    return found[0] if found[0].startswith("“") else NOBODY
+    """Return what replaces a match: a quotation, or a part of a longer name, stays as it is."""
+    beside = found.string[found.start() - 1 : found.start()] + found.string[found.end() : found.end() + 1]
+    is_part = any(is_mark(each) for each in beside)  # \w knows letters, but no vowel signs
+    return found[0] if is_part or found[0].startswith("“") else NOBODY
 
 
 def _require_not_needed(person: Person) -> None:

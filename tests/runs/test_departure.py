@@ -168,7 +168,7 @@ def test_name_is_free_again_and_former_names_are_reserved(volunteer: Person) -> 
     delete_account(person=volunteer)
     assert sign_up(username=name, password="correct horse battery").username == name
     for taken in (f"{FORMER}1", f"{FORMER.upper()}1"):
-        with pytest.raises(Exception, match="That name is taken"):
+        with pytest.raises(Exception, match="keeps that name for itself"):
             sign_up(username=taken, password="correct horse battery")
 
 

@@ -121,7 +121,7 @@ def add_member(*, run: Run, name: str, by: Person | None = None) -> Member:
 
 def person_called(name: str) -> Person:
     """Return the active person with this name, ignoring case. Raises Problem E314 if there is none."""
-    person = Person.objects.filter(username__iexact=name.strip(), is_active=True).first()
+    person = Person.objects.filter(username__iexact=Person.normalize_username(name.strip()), is_active=True).first()
     if person is None:
         raise Problem.of("E314", name=name.strip())
     return person
