@@ -53,7 +53,7 @@ PARTS = (
     *(m.Plan, m.Slot, m.PlannedSpan, Unit, Included, Signed, m.Arrival, m.Departure),
     *(machine.OwnerLimits, machine.Hours),
     *(records.Entry, records.RecordHead, records.SpanEntry, records.Scalars, records.Contribution, records.ChunkRange),
-    records.Restored,
+    *(records.Evidence, records.Restored),
 )
 
 PROTOCOL = """# The protocol, version {version}

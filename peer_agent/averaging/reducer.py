@@ -10,6 +10,7 @@ from msgspec import Struct
 from peer_agent.averaging.aggregates import Aggregate, Mean, Room
 from peer_agent.averaging.codecs import Encoded, Floats, decode_into, decode_with_leaf, encode_with_leaves
 from peer_agent.averaging.memory import SCRATCH, Payloads
+from peer_agent.averaging.sketches import BUCKETS, Signs
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.log.merkle import LEAF, Leaf, root_of, span_leaf, unpack_leaves
@@ -67,6 +68,7 @@ class Residuals:
         self._open = {}
 
 
+NO_SKETCH: Floats = np.zeros(0, np.float32)
 NORM_TOLERANCE = 1e-9  # For square roots in float64. An honest contributor's norm differs by about 1e-15.
 LARGEST_TERM = 2.0**111  # the sum of 2^16 such terms, one per slot, stays below float32's 2^128
 
@@ -82,6 +84,7 @@ class ClosedSpan(Struct, frozen=True):
     included: tuple[Included, ...]
     leaves: tuple[Leaf, ...]
     payloads: tuple[memoryview, ...]
+    sketches: tuple[bytes, ...] = ()  # one per slot, or none if the plan has no seed
 
 
 def received_span(plan: OpenPlan, span: PlannedSpan, payloads: Sequence[bytes]) -> ClosedSpan:
@@ -95,11 +98,15 @@ def received_span(plan: OpenPlan, span: PlannedSpan, payloads: Sequence[bytes]) 
 
 
 def _closed(
-    span: PlannedSpan, leaves: tuple[Leaf, ...], included: Iterable[Included], payloads: Iterable[memoryview]
+    span: PlannedSpan,
+    leaves: tuple[Leaf, ...],
+    included: Iterable[Included],
+    payloads: Iterable[memoryview],
+    sketches: tuple[bytes, ...] = (),
 ) -> ClosedSpan:
     whole = span_leaf(leaves)
     place = span.span, span.first, span.stop
-    return ClosedSpan(*place, whole.digest, whole.sum_squares, tuple(included), leaves, tuple(payloads))
+    return ClosedSpan(*place, whole.digest, whole.sum_squares, tuple(included), leaves, tuple(payloads), sketches)
 
 
 class Reduction:
@@ -117,6 +124,8 @@ class Reduction:
         self._residuals.begin(opened.place)
         self._committed: dict[int, bytes] = {}  # by slot: the contributor's leaves, packed
         self._aggregate = aggregate
+        self._signs = Signs(opened.plan.seed, self.grid.chunk_elements) if opened.plan.seed else None
+        self._sketches: dict[tuple[int, int], Floats] = {}  # by span and slot
         self._open: dict[int, Aggregate] = {}  # by chunk
         self._spare: list[Floats] = []  # memory of averages that have been encoded, for reuse
         self._spans = sorted(opened.plan.spans, key=lambda span: span.first)
@@ -156,6 +165,9 @@ class Reduction:
             entry = self.plan.slots[slot]
             if chunk not in self._open:
                 self._open[chunk] = self._aggregate(self._room)
+            if self._signs is not None:  # before the aggregate, which may overwrite the values
+                place = self._span_of(chunk).span, slot
+                self._signs.add(chunk, checked, self._sketches.setdefault(place, np.zeros(BUCKETS, np.float32)))
             self._open[chunk].add(slot, checked, _tokens_of(entry.weights, chunk), entry.scale)
         return None
 
@@ -185,10 +197,17 @@ class Reduction:
         """Return a span whose chunks are all closed, removing it from this reduction."""
         payloads, leaves = zip(*(self._averages.pop(chunk) for chunk in range(span.first, span.stop)), strict=True)
         del self._payloads[span.span]
-        return _closed(span, tuple(leaves), included, payloads)
+        slots = range(len(self.plan.slots)) if self._signs is not None else ()
+        sketches = [self._sketches.pop((span.span, slot), NO_SKETCH) for slot in slots]
+        return _closed(
+            span, tuple(leaves), included, payloads, tuple(each.astype("<f4").tobytes() for each in sketches)
+        )
+
+    def _span_of(self, chunk: int) -> PlannedSpan:
+        return self._spans[bisect_right(self._spans, chunk, key=lambda span: span.first) - 1]
 
     def _payloads_of(self, chunk: int) -> Payloads:
-        span = self._spans[bisect_right(self._spans, chunk, key=lambda span: span.first) - 1]
+        span = self._span_of(chunk)
         if span.span not in self._payloads:
             self._payloads[span.span] = Payloads(self.plan.plan.codec_down, self.grid, span.first, span.stop)
         return self._payloads[span.span]

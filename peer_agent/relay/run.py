@@ -379,7 +379,7 @@ class RelayedRun:
                 place, closed = taken
                 if self.state.keeper is not None:
                     self.log.hold(self.run, place.step, place.fence, place.attempt, closed)
-                return e.SpanWritten(place, closed.span, closed.root, closed.sum_squares)
+                return e.SpanWritten(place, closed.span, closed.root, closed.sum_squares, closed.sketches)
             case e.WriteReceived():
                 plan, payloads = taken
                 closed = received_span(plan, action.span, payloads)

@@ -17,7 +17,7 @@ from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.advance import advance, hello
 from peer_agent.protocol.relay.opened import OpenCommit, OpenPlan, Place
 from peer_agent.protocol.relay.state import Attempt, Keeper, Phase, Reducer, RelayState
-from peer_agent.simulation.site import Peer, Surroundings
+from peer_agent.simulation.site import Peer, Surroundings, sketch_of
 from peer_agent.simulation.trainer import Trainer
 
 POLL_S = 0.4  # seconds between checks for chunks that have arrived
@@ -121,14 +121,23 @@ class Relay(Peer):
         part = (action.span.stop - action.span.first) / attempt.plan.grid.chunks
         norm = min(slot.scale * slot.norm for slot in plan.slots)  # no mean of the slots is smaller
         leaf = Leaf(hashlib.sha256(repr(parts).encode()).digest(), part * norm**2)
-        self.after(DISK_S, lambda: self._written(place, action.span, leaf))
+        sketches = self._sketches(plan, action)
+        self.after(DISK_S, lambda: self._written(place, action.span, leaf, sketches))
 
-    def _written(self, place: Place, span: m.PlannedSpan, leaf: Leaf) -> None:
+    def _sketches(self, plan: m.Plan, action: e.WriteSpan) -> tuple[bytes, ...]:
+        if not plan.seed:
+            return ()
+        there = {slot for part in action.included for slot in part.slots}
+        names = [self.world.gradients.get(slot.root, "") for slot in plan.slots]
+        chunks = action.span.stop - action.span.first
+        return tuple(sketch_of(name, chunks) if number in there else b"" for number, name in enumerate(names))
+
+    def _written(self, place: Place, span: m.PlannedSpan, leaf: Leaf, sketches: tuple[bytes, ...]) -> None:
         """Report a written span, and deliver its averages to the trainers.
 
         A real relay sends each average before its span is written.
         """
-        self._take(e.SpanWritten(place, span.span, leaf.digest, leaf.sum_squares))
+        self._take(e.SpanWritten(place, span.span, leaf.digest, leaf.sum_squares, sketches))
         for trainer in self.trainers.values():
             if self.world.reaches(trainer.peer, self.peer):
                 trainer.after(self.latency_s, lambda trainer=trainer: trainer.gather(place, span, leaf))  # type: ignore[misc]

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Literal, Protocol, assert_never
 
+import numpy as np
+
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import advance as coordinator
 from peer_agent.protocol.coordinator import events as e
@@ -68,6 +70,12 @@ class Observer(Protocol):
         """Receive the outcome of a write, which says if the database has stored the record."""
 
 
+def sketch_of(gradient: str, chunks: int) -> bytes:
+    """Return a sketch of some chunks of the gradient with this name. Those of other gradients are almost orthogonal."""
+    values = np.frombuffer(hashlib.shake_256(gradient.encode()).digest(256), np.int8)
+    return (chunks * values.astype("<f4")).astype("<f4").tobytes()
+
+
 class Tally:
     """Counts the coordinator's notes by kind, and stores the text of the first few."""
 
@@ -107,6 +115,7 @@ class Surroundings(ABC):
     non_finite: float
     layer_back_at: float
     unreachable: set[tuple[PeerId, PeerId]]
+    gradients: dict[bytes, str]  # in an open run: the root of each offer -> the units of its gradient
     host: "Host | None"
 
     def person_of(self, peer: PeerId) -> str:
@@ -516,7 +525,7 @@ class Host:
                 self.after(REPLAY_S, lambda: self._replayed(command))
             case e.Adopt():
                 self.handle(e.Adopted(command.peer, 0))
-            case e.Agreed() | e.Branch() | e.Waiting() | e.Elected() | e.Admitted():
+            case e.Agreed() | e.Branch() | e.Waiting() | e.Elected() | e.Admitted() | e.Checked() | e.Strike():
                 pass
             case _:
                 assert_never(command)

@@ -1,7 +1,7 @@
 """A virtual trainer with a real trainer's state machine. Instead of computing, it lets virtual time pass."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import encoded_size
@@ -19,7 +19,7 @@ from peer_agent.protocol.trainer.speaking import hello_of
 from peer_agent.protocol.trainer.state import Phase, new_trainer
 from peer_agent.protocol.trainer.tokens import Ranges
 from peer_agent.simulation.database import state_digest
-from peer_agent.simulation.site import Peer, Surroundings, name_of
+from peer_agent.simulation.site import Peer, Surroundings, name_of, sketch_of
 
 TICK_S = 0.5
 ENCODE_S = 0.05  # seconds from the cut to the offer
@@ -40,6 +40,8 @@ class Trainer(Peer):
         super().__init__(world, peer, latency_s)
         self.samples_per_s, self.chunks_per_s = samples_per_s, chunks_per_s
         self.computed = 0  # samples computed so far
+        self.adds = ""  # what this trainer adds to its gradients; if anything, they are not those of its units
+        self.accuses = False  # True if this trainer finds other machines' gradients false
         self.damaged = False  # True if faulty memory corrupts the chunks sent by this trainer
         self.corrupt = False  # True if this trainer's replica differs from the log
         self.offer_delay_s = ENCODE_S
@@ -148,6 +150,9 @@ class Trainer(Peer):
                 digest = digest_of(message.record)
                 opened = OpenedRecord(record, digest, message.fence, own, message.snapshot, message.hash_state)
                 self.handle(e.CommitHeard(opened))
+            case m.Audit():
+                samples = sum(unit.samples for unit in message.units)
+                self.after(samples / self.samples_per_s, lambda: self._audit(message))
             case _:
                 self.handle(e.Heard(message))  # type: ignore[arg-type] # the host sends peers no other messages
 
@@ -216,7 +221,18 @@ class Trainer(Peer):
 
     def _freeze(self, action: e.Freeze) -> None:
         held = f"{self.core.accumulator} {self.core.done} {action.weights}"
-        self.handle(e.Frozen(action.job, hashlib.sha256(held.encode()).digest(), 1.0))
+        root = hashlib.sha256(held.encode()).digest()
+        if self.world.trusted is not None:
+            self.world.gradients[root] = _gradient(done.unit for done in self.core.done) + self.adds
+        self.handle(e.Frozen(action.job, root, 1.0))
+
+    def _audit(self, asked: m.Audit) -> None:
+        tokens = sum(map(self._tokens_of, asked.units))
+        chunks = sum(part.stop - part.first for part in asked.parts)
+        sketch = sketch_of(_gradient(asked.units) + self.adds + "false" * self.accuses, chunks)
+        self.say(
+            m.Audited(run=asked.run, number=asked.number, sketch=sketch, loss_sum=NATS * tokens, loss_tokens=tokens)
+        )
 
     def _load(self, action: e.Load) -> None:
         self.corrupt = False
@@ -251,3 +267,7 @@ def _pass_over(action: Words | OfFloats | e.Dial | e.Made | e.Send | e.Serve | e
 
 def _in_order(plan: m.PlanHead) -> list[m.PlannedSpan]:
     return sorted(plan.spans, key=lambda span: span.first)
+
+
+def _gradient(units: Iterable[Unit]) -> str:
+    return str(sorted(units))

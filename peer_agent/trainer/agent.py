@@ -65,7 +65,7 @@ class Agent:
         """Prepare an agent. `place`: where other peers can dial this machine, or None if they may not."""
         self.home, self.access, self.owner, self.view, self.place = home, access, owner, view, place
         self.links = DataLinks(access, self._hear_relay, self._reached, lambda: self.round is not None)
-        self.prober = Prober(access.run, self._say)
+        self.prober = Prober(access.run, self.say)
         self.listening: Listening | None = None  # set if other peers may dial this machine
         self.control: Connection | None = None
         self.away: Fault | None = None  # why the control link is down; None while it is up or before the first attempt
@@ -88,7 +88,7 @@ class Agent:
         await self.access.renew()
         self.core = self._new_core()  # the core for the credential's run
         self.owner.on_change = self._obey
-        self.prober = Prober(self.access.run, self._say)
+        self.prober = Prober(self.access.run, self.say)
         if self.place is not None:
             await self._listen(self.place)
         for part in (self._keep_control(), self._speak(), self.jobs.run(), self._beat()):
@@ -154,7 +154,7 @@ class Agent:
     # --- listening ----------------------------------------------------------------------------------------------
 
     async def _listen(self, place: Place) -> None:
-        self.listening = Listening(self.access, self.links, self._say, self._stop_listening)
+        self.listening = Listening(self.access, self.links, self.say, self._stop_listening)
         await self.listening.open(place)
         self.core.url, self.core.fingerprint = self.listening.url, self.listening.fingerprint
 
@@ -194,7 +194,7 @@ class Agent:
         self._forget_words()
         self.control = link
         self.handle(e.Linked())
-        self.owner.linked(self.access.run, self._say)
+        self.owner.linked(self.access.run, self.say)
         try:
             while True:
                 body = await link.receive()
@@ -203,6 +203,8 @@ class Agent:
                     continue
                 if isinstance(body, m.Probe) and body.begins:
                     self.prober.hear(body, self.links.open.get(body.partner))
+                if isinstance(body, m.Audit):
+                    self.jobs.add(self.jobs.audit, body)
                 if isinstance(body, m.Uplink):
                     UPLINK.pace(body.bytes_per_s)
                 if self.listening is not None:
@@ -260,7 +262,7 @@ class Agent:
     def _carry(self, action: e.Action) -> None:
         match action:
             case e.Say():
-                self._say(action.message)
+                self.say(action.message)
             case e.Tell() | e.Warn() | e.Began() | e.Ended() | e.Show() | e.Quit():
                 self._tell(action)
             case e.Dial():
@@ -332,7 +334,7 @@ class Agent:
         if slot is not None:
             round_.task = self.start(contribute(round_, self.links))
 
-    def _say(self, message: m.Message) -> None:
+    def say(self, message: m.Message) -> None:
         """Queue a message to the coordinator, or drop it if the queue is full. Messages are also dropped while the link
         is down. The next hello makes up for dropped messages.
         """

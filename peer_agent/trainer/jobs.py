@@ -12,6 +12,8 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
+import psutil
+
 from peer_agent.averaging.assembly import Assembly
 from peer_agent.averaging.codecs import Floats
 from peer_agent.averaging.contributor import Accumulator, NotFinite, Sending
@@ -22,23 +24,24 @@ from peer_agent.machine.limits import GIGABYTE, Limits
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem, codes
 from peer_agent.protocol.grid import Grid, grid_of
-from peer_agent.protocol.log.records import Record, RecordHead, SpanEntry
+from peer_agent.protocol.log.records import Record, RecordHead, SpanEntry, Unit
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.state import TrainerState
 from peer_agent.recipes import parse_recipe
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.machine_control import MachineControl
 from peer_agent.site.relay_links import DataLinks
+from peer_agent.trainer.auditing import PATIENCE, audited
 from peer_agent.trainer.collaboration import Collaboration, compute_units
 from peer_agent.trainer.files import fetch_averages, fetch_model_files, fetch_snapshot, hand_in
 from peer_agent.trainer.round import OpenRound
 from peer_agent.trainer.shards import Shards
-from peer_agent.training.units import Computed, DeviceBatch
+from peer_agent.training.units import Computed, DeviceBatch, NonFinite
 
 if TYPE_CHECKING:
     from peer_agent.trainer.hub_publisher import HubPublisher
     from peer_agent.training.layers import CompiledLayers
-    from peer_agent.training.loop import Trainer
+    from peer_agent.training.loop import Elsewhere, Trainer
     from peer_agent.training.replica import Replica
 
 log = logging.getLogger(__name__)
@@ -149,7 +152,7 @@ class Accumulation:
             began = time.monotonic()
             result = await asyncio.wrap_future(self.collaboration.ask(self.trainer.begin, *action.units))
         took_s = max(time.monotonic() - began, 1e-6)
-        self._rests_until = time.monotonic() + min(took_s * (100 / self.duty_percent - 1), LONGEST_REST_S)
+        self._rest_after(took_s)
         samples = [unit.samples for unit in action.units]
         if self.trainer.at_once:  # memory is short, so a smaller batch was necessary
             self.device_batch.fits(self.trainer.at_once // max(samples))
@@ -163,6 +166,23 @@ class Accumulation:
         rate = sum(samples) / took_s
         self.speed = 0.9 * self.speed + 0.1 * rate if self.speed else rate
         return e.Computed(action.job, result.loss_sum, result.loss_tokens, result.base_step, self.device_batch.units)
+
+    async def compute_elsewhere(self, elsewhere: "Elsewhere", unit: Unit) -> Computed | NonFinite:
+        """Compute a unit with a copy of earlier parameters, add its gradient to the copy's sum, and pause as the duty
+        cycle requires.
+        """
+        await asyncio.sleep(max(0.0, self._rests_until - time.monotonic()))
+        async with self.busy:
+            began = time.monotonic()
+            with elsewhere.used():
+                result = await asyncio.wrap_future(self.collaboration.ask(self.trainer.try_out, unit))
+            if isinstance(result, Computed):
+                await asyncio.to_thread(elsewhere.keep)
+        self._rest_after(time.monotonic() - began)
+        return result
+
+    def _rest_after(self, took_s: float) -> None:
+        self._rests_until = time.monotonic() + min(took_s * (100 / self.duty_percent - 1), LONGEST_REST_S)
 
     def keep(self) -> None:
         """Add the last computed gradient to the sum not yet offered."""
@@ -201,6 +221,18 @@ class Accumulation:
             self.accumulator.remove_averaged(action.included)
 
 
+def _has_room(replica: "Replica") -> bool:
+    """Return True if an audit leaves at least as much memory free as it takes."""
+    import torch
+
+    from peer_agent.training.loop import Elsewhere
+
+    needed = 2 * Elsewhere.BYTES * replica.layout.elements
+    free = psutil.virtual_memory().available
+    on_device = torch.cuda.mem_get_info(replica.device)[0] if replica.device.type == "cuda" else free
+    return bool(min(free, on_device) >= needed)
+
+
 def _own_loop() -> Collaboration:
     """Start the agent's own loop in a single thread.
 
@@ -229,6 +261,9 @@ class Surroundings(Protocol):
     def handle(self, event: e.Event) -> None:
         """Pass a job's result to the core."""
 
+    def say(self, message: m.Message) -> None:
+        """Send a message to the site. If there is no link, drop it."""
+
     def start(self, part: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine in the background."""
 
@@ -245,6 +280,7 @@ class Jobs:
         self._waiting: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue(MOST_JOBS)
         self._handing_in: asyncio.Task[Any] | None = None
         self._told_of_compiling = False
+        self._auditing = False
 
     async def run(self) -> None:
         try:
@@ -406,6 +442,41 @@ class Jobs:
         self._tell_of_compiling(accumulation.trainer.compiled)
         if result is not None:
             self.agent.handle(result)
+
+    async def audit(self, asked: m.Audit) -> None:
+        """Begin to compute another machine's contribution again, in the background. Copy the parameters first.
+
+        Only one audit is under way at a time, and none in another program's loop, which uses the model in its own way.
+        """
+        from peer_agent.training.loop import Elsewhere  # also imports torch
+
+        _, accumulation = self._there()
+        is_able = self.collaboration is None and self.shards is not None and _has_room(accumulation.trainer.replica)
+        if self._auditing or not is_able or accumulation.trainer.replica.step != asked.step:
+            self.agent.say(m.Audited(run=asked.run, number=asked.number))
+            return
+        try:
+            elsewhere = await asyncio.to_thread(Elsewhere, accumulation.trainer)
+        except Problem as problem:  # too little memory
+            log.warning("no audit: %s", problem)
+            self.agent.say(m.Audited(run=asked.run, number=asked.number))
+            return
+        self._auditing = True
+        self.agent.start(self._audit(asked, elsewhere))
+
+    async def _audit(self, asked: m.Audit, elsewhere: "Elsewhere") -> None:
+        _, accumulation = self._there()
+        assert self.shards is not None
+        try:
+            compute, replica = accumulation.compute_elsewhere, accumulation.trainer.replica
+
+            def is_wanted() -> bool:
+                return asked.step <= replica.step <= asked.step + PATIENCE
+
+            given = asked, accumulation.grid, self.shards, elsewhere
+            self.agent.say(await audited(*given, compute=compute, is_wanted=is_wanted))
+        finally:
+            self._auditing = False
 
     def _tell_of_compiling(self, compiled: "CompiledLayers | None") -> None:
         if compiled is None or not compiled.error or self._told_of_compiling:

@@ -1,11 +1,14 @@
 """A trainer's inner loop: it turns leased units into one gradient sum, and never changes the replica."""
 
+import logging
 import math
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from peer_agent.protocol.errors import Problem, codes
 from peer_agent.protocol.identifiers import RunId
@@ -18,6 +21,8 @@ from peer_agent.training.model import parameters_of
 from peer_agent.training.precision import LossScale, half_of, widen_attention
 from peer_agent.training.replica import Replica
 from peer_agent.training.units import MOST_UNITS, Batches, Computed, NonFinite, Shards, Taken, batch_of
+
+log = logging.getLogger(__name__)
 
 
 class Mean(Struct, frozen=True):
@@ -85,9 +90,22 @@ class Trainer:
         self._scale = LossScale(self.half)
         with memory_or_problem():
             self._sum = torch.zeros_like(replica.parameters)
-            self._fresh = torch.zeros_like(replica.parameters)
+            self._own = self._fresh = torch.zeros_like(replica.parameters)  # other units' gradients are elsewhere
+        self.elsewhere: Elsewhere | None = None  # set while gradients of an earlier step are computed
         self._tie()
         self._forget()
+
+    @property
+    def step(self) -> int:
+        """The step of the parameters with which gradients are computed."""
+        return self.elsewhere.step if self.elsewhere is not None else self.replica.step
+
+    def aim(self, elsewhere: "Elsewhere | None") -> None:
+        """Compute with a copy of the parameters, and into its gradient buffer. None: with the replica, as usual."""
+        self.elsewhere = elsewhere
+        self.replica.use(self.replica.parameters if elsewhere is None else elsewhere.parameters)
+        self._fresh = self._own if elsewhere is None else elsewhere.fresh
+        self._tie()
 
     @property
     def most_units(self) -> int:
@@ -123,6 +141,10 @@ class Trainer:
             self._tie()  # an earlier loop may have replaced the gradients
             self._fresh.zero_()
             return UnitInHand(self, units)
+
+    def try_out(self, *units: Unit) -> "UnitInHand":
+        """Like `begin`, but for another machine's units: if they cannot be computed, they count as not finite."""
+        return TriedUnit(self, units)
 
     def compute(self, *units: Unit) -> Computed | NonFinite:
         """Compute these units' gradient in one pass. Call `keep` to add it to the sum. Raises Problem E107 if there is
@@ -164,7 +186,7 @@ class Trainer:
         loss_sum = sum(self._add_gradient(recipe, part, scale) for part in _parts(batch, self.at_once or len(batch[0])))
         if scale != 1:
             self._fresh.div_(scale)
-        self._leave_out(recipe.frozen(self.replica.step))
+        self._leave_out(recipe.frozen(self.step))
         return loss_sum
 
     def is_sound(self, recipe: Recipe, loss_sum: float) -> bool:
@@ -216,7 +238,7 @@ class Trainer:
 
     def keep(self, done: Computed) -> None:
         """Add the last computed gradient to the sum."""
-        self._sum.add_(self._fresh)
+        self._sum.add_(self._own)
         self._units += [DoneUnit(unit, done.base_step) for unit in done.units]
         self._loss_tokens += sum(done.loss_tokens)
         self._loss_sum += done.loss_sum
@@ -245,15 +267,49 @@ class Trainer:
             return mean_loss(self.replica.model, self.replica.recipe, heldout, self.replica.device).loss
 
 
+class Elsewhere:
+    """A copy of a replica's parameters at one step, and the gradient sum of units computed with it.
+
+    Together with the encoded gradient, it takes about `BYTES` per parameter.
+    """
+
+    BYTES = 24
+
+    def __init__(self, trainer: Trainer) -> None:
+        """Copy the parameters as they are now. Raises Problem E107 if there is too little memory."""
+        self._trainer, self.step = trainer, trainer.replica.step
+        with memory_or_problem():
+            self.parameters = trainer.replica.parameters.clone()
+            self.fresh = torch.zeros_like(self.parameters)  # the last computed gradient
+            self._sum = torch.zeros_like(self.parameters)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Compute with the copy in this block. The replica's own vectors stay as they are."""
+        self._trainer.aim(self)
+        try:
+            yield
+        finally:
+            self._trainer.aim(None)
+
+    def keep(self) -> None:
+        """Add the last computed gradient to the sum."""
+        self._sum.add_(self.fresh)
+
+    def take_sum(self) -> NDArray[np.float32]:
+        """Return the gradient sum [P] in CPU memory."""
+        return self._sum.to("cpu", copy=True).numpy()
+
+
 class UnitInHand:
     """Leased units and their batch, between `begin` and `finish`. Another program's loop always gets one unit."""
 
     def __init__(self, trainer: Trainer, units: tuple[Unit, ...]) -> None:
         replica = trainer.replica
-        self.units, self.base_step = units, replica.step
+        self.units, self.base_step = units, trainer.step
         self.model, self.device = replica.model, replica.device
         self._trainer = trainer
-        self._recipe = replica.recipe.at(replica.step)
+        self._recipe = replica.recipe.at(trainer.step)
         joined = trainer.batches.take(self._recipe, units, trainer.coming)
         self.batch, self._loss_units = joined.batch, joined.loss_units
         self._loss: torch.Tensor | float | None = None
@@ -297,6 +353,33 @@ class UnitInHand:
         if not is_sound:
             return NonFinite(self.units)
         return Computed(self.units, self.base_step, loss_sum, self._loss_units)
+
+
+class TriedUnit(UnitInHand):
+    """Another machine's units. An error ends neither the loop that computes them nor this machine's own work."""
+
+    def __init__(self, trainer: Trainer, units: tuple[Unit, ...]) -> None:
+        self.units = units
+        self._inner: UnitInHand | None = None
+        with self._tries():
+            self._inner = trainer.begin(*units)
+
+    def backward(self) -> None:
+        inner, self._inner = self._inner, None
+        if inner is not None:
+            with self._tries():
+                inner.backward()
+                self._inner = inner
+
+    def finish(self) -> Computed | NonFinite:
+        return self._inner.finish() if self._inner is not None else NonFinite(self.units)
+
+    @contextmanager
+    def _tries(self) -> Iterator[None]:
+        try:
+            yield
+        except (Problem, ValueError) as error:
+            log.warning("units of an audit: %s", error)
 
 
 def are_finite(values: torch.Tensor) -> bool:

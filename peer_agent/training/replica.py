@@ -62,6 +62,11 @@ class Replica:
         self.step, self.index, self.log_digest = 0, 0, GENESIS
         self._move_model_into_vector()
 
+    def use(self, parameters: torch.Tensor) -> None:
+        """Let the model compute with these parameters, which must be shaped like `self.parameters`."""
+        for piece, parameter in parameters_of(self.model, self.layout):
+            parameter.data = piece.of(parameters)
+
     def _move_model_into_vector(self) -> None:
         for piece, parameter in parameters_of(self.model, self.layout):
             view = piece.of(self.parameters)

@@ -6,9 +6,10 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from typing import Any, Literal, TypedDict
+from uuid import UUID
 
 from django.db import DatabaseError, connection, transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Q, QuerySet, Sum
 from django.utils import timezone
 
 from accounts.keys import site_key
@@ -20,9 +21,10 @@ from jobs.queue import Kind
 from peer_agent.protocol import messages as m
 from peer_agent.protocol import reasons
 from peer_agent.protocol.averaged import averaged_bytes
-from peer_agent.protocol.coordinator.events import Directed, Goal, Mark, Target
+from peer_agent.protocol.coordinator.events import Checked, Directed, Goal, Mark, Strike, Target
 from peer_agent.protocol.coordinator.facts import StoredFacts, restored
 from peer_agent.protocol.coordinator.state import RECORDS_WALKED, RunState
+from peer_agent.protocol.coordinator.workers.counts import RECORDS_KEPT
 from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
@@ -40,8 +42,9 @@ from runs.ledger.records import (
     settled_units,
     with_records,
 )
+from runs.ledger.reversals import reverse
 from runs.ledger.totals import MOST, add_averaged, add_to_day, add_to_totals
-from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Publication, Run, Snapshot
+from runs.models import Check, Head, LeaseMark, LedgerEntry, LogEntry, Publication, Run, Snapshot
 from runs.snapshots.state_check import Restated, restate
 from runs.snapshots.verification import verified_up_to
 from runs.states import NOT_OPEN
@@ -56,7 +59,10 @@ UNKNOWN = " Credit for {samples:,} samples is missing: the database does not kno
 LOST = (
     "Steps {first:,} to {last:,} were lost when the site was restored: {samples:,} samples by {by}. Their credit stays."
 )
-DONE = "Rolled back to step {step:,}: {undone} undone. Credit stays."
+DONE = "Rolled back to step {step:,}: {undone} undone. {samples:,} samples no longer count."
+
+
+ROLLBACK = "the step was rolled back"  # why credit is taken back
 
 
 class Stale(Exception):
@@ -97,9 +103,16 @@ def load(run: Run, fence: int) -> RunState:
         digest=head.digest,
         **goal_of(run),
         trusted=trusted_in(run),
+        contributed=dict(run.totals.values_list("person__username").annotate(updates=Sum("person_rounds"))),
+        checks=_checks(run),
         last=[sealed_of(entry) for entry in reversed(newest)],
     )
     return restored(facts)
+
+
+def _checks(run: Run) -> dict[PeerId, tuple[int, int]]:
+    rows = run.checks.order_by("-at").values_list("machine", "passed", "index")[:RECORDS_KEPT]
+    return {PeerId(machine.hex): (passed, index) for machine, passed, index in rows}
 
 
 def commit(run: Run, sealed: Entry, record: Record, *, duration_s: float, attempts: int) -> Outcome:
@@ -252,6 +265,24 @@ def sealed_from(run: Run, first: int, count: int) -> list[Entry]:
     return [sealed_of(entry) for entry in with_records(run, first=first)[:count]]
 
 
+def check(run: Run, fence: int, checked: Checked) -> None:
+    """Store that a machine's work up to a log entry counts as checked. Raises Stale if this host has lost the run."""
+    with fenced(run, fence):
+        facts = {"passed": checked.passed, "index": checked.index}
+        Check.objects.update_or_create(run=run, machine_id=UUID(checked.peer), defaults=facts)
+
+
+def strike(run: Run, fence: int, struck: Strike) -> None:
+    """Take back a machine's credit for log entries after the last checked one.
+
+    Raises Stale if this host has lost the run.
+    """
+    with fenced(run, fence):
+        machine = UUID(struck.peer)
+        reverse(run, LedgerEntry.objects.filter(machine=machine, entry__index__gt=struck.index), struck.reason)
+        Check.objects.update_or_create(run=run, machine_id=machine, defaults={"passed": 0, "index": struck.index})
+
+
 def set_waiting(run: Run, reason: str) -> None:
     """Store why the run is waiting, unless the run has since become a draft again."""
     Run.objects.filter(pk=run.pk).exclude(state__in=NOT_OPEN).update(waiting_for=reason)
@@ -385,8 +416,9 @@ def _add_rollback(run: Run, sealed: Entry, record: Record, target: Snapshot, mad
     facts = {name: getattr(target, name) for name in KEPT}
     Snapshot.objects.create(run=run, step=target.step, digest=entry.digest, **place, **made._asdict(), **facts)
     undone = step - target.step
+    samples = reverse(run, LedgerEntry.objects.filter(entry__index__gt=target.index, entry__is_undone=True), ROLLBACK)
     count = f"the {undone:,} steps after it are" if undone != 1 else "the step after it is"
-    add_line(run=run, kind=ROLLED_BACK, text=DONE.format(step=target.step, undone=count))
+    add_line(run=run, kind=ROLLED_BACK, text=DONE.format(step=target.step, undone=count, samples=samples))
     for kind in (Kind.MEASURE_HELDOUT, Kind.THIN_SNAPSHOTS):
         queue.put(kind, run.pk)
 

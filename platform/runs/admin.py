@@ -92,7 +92,7 @@ class LogEntryAdmin(ReadOnly):
 class LedgerEntryAdmin(ReadOnly):
     paginator = pages_of(rounds)
 
-    list_display = ("run", "step", "person", "machine", "samples", "tokens", "weight", "credit")
+    list_display = ("run", "step", "person", "machine", "samples", "tokens", "weight", "credit", "reason")
     list_select_related = ("run", "person", "machine")
     search_fields = ("run__slug", "person__username")
     ordering = ("-id",)

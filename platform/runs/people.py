@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db.models import QuerySet, Sum
+from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce
 from django.utils.translation import gettext as _
 
 from accounts.days import day_of
 from accounts.models import Person
 from runs.access import Viewer, listed_runs, visible_runs
-from runs.models import AveragedTotal, DailyTotal, LedgerEntry, MachineTotal, Run
+from runs.models import KEPT, AveragedTotal, DailyTotal, LedgerEntry, MachineTotal, Run
 
 SAMPLES = (1, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 DAYS = (7, 30, 100, 365)  # number of days with a contribution
@@ -128,6 +129,16 @@ def runs_shown(person: Person, viewer: Viewer) -> QuerySet[Run]:
 
 def ledger_of(person: Person, run: Run) -> QuerySet[LedgerEntry]:
     return run.ledger.filter(person=person).select_related("entry", "machine").order_by("-pk")
+
+
+def provisional(person: Person, run: Run) -> int:
+    """Return the person's samples since the last audits of their machines' work. A members-only run has no audits."""
+    if run.members_only:
+        return 0
+    own = run.checks.filter(machine=OuterRef("machine")).values("index")
+    rows = run.ledger.filter(KEPT, person=person).order_by().annotate(checked=Coalesce(Subquery(own), 0))
+    since = rows.filter(entry__index__gt=F("checked"), entry__is_undone=False)
+    return int(since.aggregate(given=Sum("samples", default=0))["given"])
 
 
 def _given(run: Run, row: Mapping[str, Any] | None, sent: int, whole: Mapping[UUID, int]) -> Given:

@@ -109,7 +109,7 @@ def sealed(record: Record) -> Entry:
 def books(run: Run) -> tuple[dict[str, int], dict[str, int]]:
     """Return each machine's credit according to the ledger, and according to the signed records."""
     ledger: dict[str, int] = {}
-    for row in LedgerEntry.objects.filter(run=run).select_related("machine"):
+    for row in LedgerEntry.objects.filter(run=run, reverses=None).select_related("machine"):
         ledger[row.machine.peer_id] = ledger.get(row.machine.peer_id, 0) + row.credit
     log: dict[str, int] = {}
     for entry in map(sealed_of, with_records(run)):

@@ -82,6 +82,13 @@ def _out_of_place(memory: Memory) -> Word:
     return m.Void(**memory.place(), round=1, reason="hostile")
 
 
+def _false_audits(memory: Memory) -> Iterable[Word]:
+    """Answer the next audits with sketches of any length."""
+    for number in range(3):
+        sketch = memory.chance.randbytes(memory.chance.choice((0, 7, 1024)))
+        yield m.Audited(run=memory.run, number=number, sketch=sketch, loss_sum=1.0, loss_tokens=1)
+
+
 def _false_arrivals(memory: Memory) -> Word:
     """Report extremely slow links from all the reducers, and averages that no reducer made."""
     plan = memory.plan
@@ -143,6 +150,12 @@ BREAKING = (
         fault="one person's word excludes at most a quarter of those who listen (rule 27)",
         adds=times(1, _reaches_nobody, every=4),
         bites=("arrived Reaches",),
+    ),
+    Behaviour(
+        name="answers_audits_that_nobody_asked_for",
+        fault="only the machine that was asked may answer an audit, and only once",
+        adds=lambda memory: tuple(_false_audits(memory)),
+        bites=("arrived Audited",),
     ),
     Behaviour(
         name="says_that_probes_carried_nothing",

@@ -92,9 +92,9 @@ def _void_offers(state: RunState, row: Row, items: Sequence[Awaited], _: int) ->
     return void_offers(state)
 
 
-def _plan_offers(state: RunState, row: Row, items: Sequence[Awaited], _: int) -> list[Command]:
+def _plan_offers(state: RunState, row: Row, items: Sequence[Awaited], seed: int) -> list[Command]:
     _blame(state, row, items)
-    return plan_offers(state)
+    return plan_offers(state, seed)
 
 
 # --- reductions

@@ -29,6 +29,7 @@ from peer_agent.protocol.coordinator.reach import look_at_reach, take_reaches
 from peer_agent.protocol.coordinator.recovery import WINDOW_S, look_at_recovery, take_adopted, take_records
 from peer_agent.protocol.coordinator.reports import take_heartbeat, take_paged, take_report, take_returned
 from peer_agent.protocol.coordinator.rollback import roll_back, take_rolled_back
+from peer_agent.protocol.coordinator.round.audits import take_audited
 from peer_agent.protocol.coordinator.round.choosing import choose_anew, choose_at_cut
 from peer_agent.protocol.coordinator.round.committing import take_persisted
 from peer_agent.protocol.coordinator.round.lateness import take_lateness
@@ -167,6 +168,8 @@ def _receive(state: RunState, peer: PeerId, message: m.TO_SITE) -> list[e.Comman
             return take_refusal(state, member, message)
         case m.Records():
             return take_records(state, member, message)
+        case m.Audited():
+            return take_audited(state, member, message)
         case m.UnitsReturned():
             return take_returned(state, member, message)
         case m.Leave():
@@ -217,7 +220,7 @@ def _move(state: RunState, seed: int) -> list[e.Command]:
         case Phase.ACCUMULATE if may_cut(state) and not awaits_replicas(state) and choose_at_cut(state):
             return cut(state) + _move(state, seed)
         case Phase.OFFER if state.round is not None and not state.round.waiting:
-            return close_offers(state)
+            return close_offers(state, seed)
         case Phase.OFFER if state.round is not None and state.round.deadline <= state.now:
             return act(state, of_round(state, state.now), seed)
         case Phase.REDUCE if state.round is not None and not state.round.is_planned:

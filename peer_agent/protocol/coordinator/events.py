@@ -223,6 +223,22 @@ class Agreed(Struct, frozen=True):
     digest: str
 
 
+class Checked(Struct, frozen=True):
+    """Store that a machine's work up to a log entry counts as checked. `passed`: audits that it has passed."""
+
+    peer: PeerId
+    index: int
+    passed: int
+
+
+class Strike(Struct, frozen=True):
+    """Take back a machine's credit for log entries after `index`, because audits have proven its work false."""
+
+    peer: PeerId
+    index: int
+    reason: str
+
+
 class Note(Struct, frozen=True):
     """Add a line to the run's public timeline. `names`: the people named in the text.
 
@@ -288,6 +304,8 @@ Command = (
     | Agreed
     | Elected
     | Admitted
+    | Checked
+    | Strike
     | Note
     | Waiting
     | Finish

@@ -1,15 +1,18 @@
 """Restore a run's state from facts in the database, for both the site and the simulator."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from peer_agent.protocol.codec_sizes import ERROR
 from peer_agent.protocol.coordinator import leases
 from peer_agent.protocol.coordinator.events import Goal, Mark
+from peer_agent.protocol.coordinator.reliability import Reliability
 from peer_agent.protocol.coordinator.state import RECORDS_WALKED, Inclusion, RunState
-from peer_agent.protocol.identifiers import AccumulatorId, RunId
+from peer_agent.protocol.coordinator.typical import remember_norm
+from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
 from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of, is_everywhere, read_record
 from peer_agent.protocol.messages import Shard, Snapshot
 from peer_agent.protocol.recipe import Recipe
@@ -37,6 +40,8 @@ class StoredFacts(Struct, frozen=True, kw_only=True):
     goal: Goal = "running"
     scheduled: str = ""
     trusted: frozenset[str] | None = None
+    contributed: Mapping[str, int] = {}  # person -> number of updates with their work
+    checks: Mapping[PeerId, tuple[int, int]] = {}  # machine -> audits passed, and the last checked index
     snapshot: Snapshot  # the latest admitted snapshot
     verified: int = 0  # index of the latest snapshot that the site has replayed
     archived: int | None = None  # the site has archived averages up to this index; None: no archive
@@ -73,9 +78,12 @@ def restored(facts: StoredFacts) -> RunState:
         goal=facts.goal,
         scheduled=facts.scheduled,
         trusted=facts.trusted,
+        contributed=Counter(facts.contributed),
         started=facts.step > 0,
         orphans_until=facts.step + GRACE_ROUNDS,
     )
+    for peer, (passed, index) in facts.checks.items():
+        state.reliabilities[peer] = Reliability(audits_passed=passed, checked_index=index)
     for sealed in facts.last[-RECORDS_WALKED:]:
         _remember(state, sealed)
     return state
@@ -96,6 +104,7 @@ def _remember(state: RunState, sealed: Entry) -> None:
         state.inclusions.clear()  # no accumulator carries tokens over a rollback
     else:
         state.inclusions.append(inclusions_of(record))
+        remember_norm(state, record)
     for entry in record.contributions:
         state.recent[entry.person] = record.index
     if digest_of(sealed) == state.digest:

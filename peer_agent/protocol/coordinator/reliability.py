@@ -75,7 +75,7 @@ class Failure(StrEnum):
     MISSED = "missed"  # it made no offer, or stopped sending
     REFUSED = "refused"  # its work was refused
     FAILED = "failed"  # it kept a round from ending
-    FALSE = "false"  # what it said about averages has been proven false
+    FALSE = "false"  # its averages or gradients have been proven false
 
 
 SAYS = {
@@ -85,7 +85,8 @@ SAYS = {
     Failure.REFUSED: "The machine's work was refused. Quarantine; its work is returned to the pool.",
     Failure.FAILED: "The machine kept a round from ending, or disputed with others twice. In quarantine it averages "
     "nothing, but contributes.",
-    Failure.FALSE: "What the machine said about averages has been proven false. The longest quarantine.",
+    Failure.FALSE: "The machine's averages, or the gradients that it contributed, have been proven false. The longest "
+    "quarantine.",
 }
 
 
@@ -106,6 +107,14 @@ class Reliability(Struct):
     proven: int = 0  # most samples in any of its contributions, less a tenth per contribution since then
     disputed_by: frozenset[str] = frozenset()  # persons whose reducers refused its gradient since it was last used
     disputes_with: frozenset[str] = frozenset()  # persons whose gradients it alone refused
+    audits_passed: int = 0  # since its last proven false contribution
+    checked_index: int = 0  # its work up to this log entry counts as checked
+    in_doubt: bool = False  # all its contributions are audited
+    doubted_in: int = 0  # the round in which the doubt began
+    accused_by: frozenset[str] = frozenset()  # since it is in doubt, persons whose machines found other gradients
+    cleared_by: frozenset[str] = frozenset()  # since it is in doubt, persons whose machines found the same gradients
+    dismissed: int = 0  # accusations that it made and others dismissed
+    audited_in: int = -(2**31)  # the last round in which it was asked to audit another machine
     skipped_updates: int = 0  # updates in a row without it, because its link would have slowed the others
 
     def deliver(self, samples: int, now: float) -> None:

@@ -1,8 +1,8 @@
 """Roll back to a snapshot: record the rollback in the log, and let a new host start from that snapshot (rule 15).
 
 The log entry has the next index but a lower step. This host's rounds, votes and leases belong to undone steps, so it
-stops driving the run. The next host restores the run from the database. People keep their credit, and used samples stay
-used.
+stops driving the run. The next host restores the run from the database. The undone steps no longer count as credit, but
+used samples stay used.
 """
 
 from peer_agent.protocol.coordinator.events import Abdicate, Command, Persist, Persisted, Target

@@ -14,8 +14,8 @@ from peer_agent.protocol.coordinator.reliability import Reliability
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
-from peer_agent.protocol.log.records import Entry, Record, Unit
-from peer_agent.protocol.messages import Listener, Offer, Plan, Shard, Slot, Snapshot, SpanDone
+from peer_agent.protocol.log.records import ChunkRange, Entry, Record, Unit
+from peer_agent.protocol.messages import Audited, Listener, Offer, Plan, Shard, Slot, Snapshot, SpanDone
 from peer_agent.protocol.plan import Limit, Outline
 from peer_agent.protocol.recipe import Codec, Recipe
 from peer_agent.protocol.timing import ROUNDS_KEPT
@@ -26,6 +26,7 @@ NO_ACCUMULATOR = AccumulatorId("")  # the accumulator was revoked, and the peer 
 KEEPING_ROLES = frozenset({Role.RELAY})  # roles trusted by the coordinator when they claim that bytes are on disk
 STAND_INS = 2  # how many trainers are trusted like KEEPING_ROLES if no relay or auxiliary is present
 RECORDS_WALKED = 16  # latest records read to find what an accumulator may still carry
+NORMS_KEPT = 10  # latest updates whose typical norm is remembered
 TIMES_KEPT = 4096  # most delays of offers and replicas remembered
 MOST_LISTENERS = 64  # maximum number of listeners besides relays, because every peer keeps a link to each
 
@@ -146,6 +147,8 @@ class Round(Struct):
     repeat_at: float = 0.0  # when to repeat the cut for peers that have not answered
     offers: dict[PeerId, Offer] = field(default_factory=dict)
     slots: tuple[Slot, ...] = ()
+    seed: int = 0  # of the sketches; 0: none are made
+    secret: int = 0  # seed for the choice of the audited contributions
     norm: float = 0.0  # largest possible norm of the average over all slots
     dropped: set[int] = field(default_factory=set)
     late: set[int] = field(default_factory=set)  # slots missing from closed chunks, except dropped ones
@@ -179,6 +182,24 @@ class Round(Struct):
     def reported_at(self, reducer: PeerId) -> float:
         """Return when a reducer last reported on this attempt, or when the attempt was planned."""
         return self.reductions[reducer].reported_at if reducer in self.reductions else self.planned_at
+
+
+class Audit(Struct):
+    """A contribution that the machine `auditor` computes again. `name`: the audited person and machine, for people."""
+
+    peer: PeerId  # the audited machine
+    name: str
+    person: str
+    auditor: PeerId
+    auditing: str  # the auditor's person
+    round: int
+    slot: int
+    loss_sum: float  # as offered
+    loss_tokens: int
+    parts: tuple[ChunkRange, ...]  # compared chunks
+    index: int = 0  # of the log entry; 0 until the update is committed
+    sketch: bytes = b""  # the reducers' sketch of the whole gradient; empty until the update is committed
+    answer: Audited | None = None
 
 
 class Ballot(Struct):
@@ -282,6 +303,8 @@ class RunState(Struct, kw_only=True):
     goal: Goal = "running"
     scheduled: str = ""  # the reason for a pause that ends at the run's start time
     trusted: frozenset[str] | None = None  # people with looser limits (rule 12); None: everyone, as in a closed run
+    contributed: Counter[str] = field(default_factory=Counter)  # person -> number of updates with their work
+    norms: deque[float] = field(default_factory=lambda: deque(maxlen=NORMS_KEPT))  # typical norms of the last updates
     ending_since: float = 0.0  # when the organizer ended the run early
     started: bool = False
     finished: bool = False
@@ -317,6 +340,9 @@ class RunState(Struct, kw_only=True):
     quotas_raised: bool = False  # because the batch is taking too long
     override: Override = field(default_factory=Override)
     is_dirty: bool = False  # check all leases and shares at the next tick
+    # audits
+    audits: dict[int, Audit] = field(default_factory=dict)  # by number
+    audits_drawn: int = 0  # number of the last audit
     # votes
     recent: dict[str, int] = field(default_factory=dict)  # person -> index of the last entry with their work
     voters: int = 0  # number of people with recent work and a working machine

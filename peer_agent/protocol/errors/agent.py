@@ -288,6 +288,13 @@ AGENT: dict[str, Entry] = {
         "The agent is loading the site's model. The run's page says which steps were lost.",
         means=STAYS,
     ),
+    "E143": Entry(
+        "Results differ from other machines'",
+        Severity.HIGH,
+        "Two other people's machines computed some of this machine's work again, and got other results.",
+        "Stop overclocking, and test this machine's memory, for example with memtest86+. Then join again.",
+        means="Its work counts again once checks find no more differences.",
+    ),
     "E447": Entry(
         "GPU cannot compute",
         Severity.HIGH,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from msgspec import Meta, Struct, structs
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from peer_agent.protocol.credentials import RECORD, Signed, is_signed_by, sign
 from peer_agent.protocol.errors import Problem
@@ -30,6 +30,7 @@ MOST_SQUARES = 1e90  # more than the sum of the squares of 2^31 float32 values
 Squares = Annotated[float, Meta(ge=0, le=MOST_SQUARES)]
 Scalar = Annotated[float, Meta(ge=-3.5e38, le=3.5e38)]  # an exact float32
 Nats = Annotated[float, Meta(ge=0, le=1e15)]
+Norm = Annotated[float, Meta(ge=0, le=1e45)]  # more than the norm of 2^31 float32 values
 
 
 class Unit(Struct, frozen=True, array_like=True, order=True, gc=False):
@@ -82,6 +83,14 @@ class Scalars(Struct, frozen=True, kw_only=True):
     inverse_tokens: Scalar
 
 
+class Evidence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A contribution as it was offered before the plan was made. An audit compares a recomputation with it."""
+
+    root: Hex  # Merkle root over the encoded chunks of the gradient, averaged over its loss tokens
+    norm: Norm
+    loss_sum: Nats  # over all the contribution's loss tokens
+
+
 class Contribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One peer's averaged work in an entry. `samples` and `tokens` are derived from `credit`, in token-elements."""
 
@@ -99,6 +108,7 @@ class Contribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     clipped: bool = False  # the gradient's norm or weight exceeded rule 12's bound
     stale: Annotated[tuple[Unit, ...], Meta(max_length=100_000)] = ()  # `units` computed on older parameters (rule 10)
     codec: Codec
+    evidence: Evidence | UnsetType = UNSET  # entries of older versions have none
 
 
 class Restored(Struct, frozen=True, array_like=True):

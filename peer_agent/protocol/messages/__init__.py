@@ -4,13 +4,13 @@ from peer_agent.protocol.messages.base import (
     MAX_HANDSHAKE,
     MAX_MESSAGE,
     PROTOCOL,
+    SKETCH_BYTES,
     Attempted,
     Clock,
     Hex,
     Index,
     Message,
     Nats,
-    Norm,
     Path,
     Seconds,
     StateDigest,
@@ -33,6 +33,7 @@ from peer_agent.protocol.messages.handshake import Authenticate, Challenge, Refu
 from peer_agent.protocol.messages.machine import Instructions, MachineReport
 from peer_agent.protocol.messages.to_peer import (
     AccumulatorRevoked,
+    Audit,
     Commit,
     Cut,
     Drop,
@@ -60,6 +61,7 @@ from peer_agent.protocol.messages.to_peer import (
 from peer_agent.protocol.messages.to_site import (
     Arrival,
     Arrivals,
+    Audited,
     Departure,
     DoneUnit,
     Have,
@@ -97,6 +99,7 @@ TO_SITE = (
     | Arrivals
     | SlotRefused
     | Records
+    | Audited
     | Leave
 )
 TO_PEER = (
@@ -109,6 +112,7 @@ TO_PEER = (
     | SitOut
     | Planned
     | Probe
+    | Audit
     | Uplink
     | Drop
     | Void

@@ -13,8 +13,9 @@ from peer_agent.protocol.identifiers import (
 )
 from peer_agent.protocol.log.records import Unit
 
-PROTOCOL = 3
+PROTOCOL = 4
 MAX_HANDSHAKE = 8 * 1024  # bytes in a message before a link is open, so that unknown peers cannot fill our memory
+SKETCH_BYTES = 1024  # 256 float32 numbers, little-endian
 MAX_MESSAGE = 8 * 1024 * 1024  # bytes in a message or frame
 
 Path = Annotated[tuple[Digest, ...], Meta(max_length=32)]  # hashes from a leaf up to a Merkle root
@@ -24,7 +25,7 @@ Hex = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Index = Annotated[int, Meta(ge=-1, le=2**53)]  # index of a log entry, or a step; -1 means none
 # The bounds keep these numbers, and sums of a thousand of them, within float64.
 Nats = Annotated[float, Meta(ge=0, le=1e15)]  # a summed loss
-Norm = Annotated[float, Meta(ge=0, le=1e45)]  # more than the norm of 2^31 float32 values
+Sketch = Annotated[bytes, Meta(max_length=SKETCH_BYTES)]
 Clock = Annotated[float, Meta(ge=0, le=1e12)]  # seconds of UTC
 Seconds = Annotated[float, Meta(ge=0, le=1e6)]  # seconds since a plan arrived
 Wait = Annotated[float, Meta(ge=-1, le=1e9)]  # seconds; below 0 means none

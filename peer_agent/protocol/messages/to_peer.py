@@ -16,8 +16,8 @@ from peer_agent.protocol.identifiers import (
     Small,
     Text,
 )
-from peer_agent.protocol.log.records import Contribution
-from peer_agent.protocol.messages.base import MAX_MESSAGE, Attempted, Hex, Message, Norm, Path, Units, Wait
+from peer_agent.protocol.log.records import ChunkRange, Contribution, Norm
+from peer_agent.protocol.messages.base import MAX_MESSAGE, Attempted, Hex, Message, Path, Units, Wait
 from peer_agent.protocol.messages.to_site import Weight
 from peer_agent.protocol.recipe import MOST_SOURCES, Codec
 
@@ -163,6 +163,7 @@ class PlanHead(Struct, frozen=True, kw_only=True):
     codec_down: Codec
     duration_s: Wait  # T, the planned duration; 0 if no bandwidth is known
     sigma: Annotated[float, Meta(ge=0, le=1)] = 0.0  # fraction of T to wait for a chunk (rule 8); 0: forever
+    seed: Count = 0  # for the sketches of all slots; 0: reducers make none
     pace: Annotated[float, Meta(ge=0, le=16)] = 0.0  # multiple of the plan's pace for gradients; 0: full speed
 
 
@@ -192,6 +193,22 @@ class Probe(Message, frozen=True, kw_only=True):
     number: Count
     partner: Peer
     begins: bool
+
+
+class Audit(Message, frozen=True, kw_only=True):
+    """A request to compute another machine's contribution again and to answer with its sketch.
+
+    The units are computed on the parameters of step `step`, averaged over their loss tokens, and encoded in `codec`.
+    """
+
+    run: Run
+    number: Count
+    step: Count
+    units: Units
+    codec: Codec
+    chunk_elements: Medium
+    parts: Annotated[tuple[ChunkRange, ...], Meta(max_length=65_536)]  # make a sketch of these chunks only
+    seed: Count  # of the sketch
 
 
 class Uplink(Message, frozen=True, kw_only=True):

@@ -14,15 +14,15 @@ from peer_agent.protocol.identifiers import (
     Short,
     Small,
 )
-from peer_agent.protocol.log.records import Included, Squares, Unit
+from peer_agent.protocol.log.records import Included, Norm, Squares, Unit
 from peer_agent.protocol.messages.base import (
     Attempted,
     Hex,
     Index,
     Message,
     Nats,
-    Norm,
     Seconds,
+    Sketch,
     StateDigest,
     Units,
 )
@@ -158,12 +158,16 @@ class UnitsReturned(Message, frozen=True, kw_only=True):
 
 
 class SpanDone(Attempted, frozen=True, kw_only=True):
-    """A reducer's report that it has averaged a span and written it to disk."""
+    """A reducer's report that it has averaged a span and written it to disk.
+
+    `sketches` are those of each slot's chunks in this span, 256 float32 numbers, or empty if it averaged none of them.
+    """
 
     span: Small
     root: Digest
     sum_squares: Squares
     included: Annotated[tuple[Included, ...], Meta(max_length=100_000)]
+    sketches: Annotated[tuple[Sketch, ...], Meta(max_length=65_536)] = ()  # one per slot, if the plan has a seed
 
 
 class Have(Attempted, frozen=True, kw_only=True):
@@ -224,6 +228,18 @@ class SlotRefused(Attempted, frozen=True, kw_only=True):
     slot: Small
     chunk: Medium
     code: Short
+
+
+class Audited(Message, frozen=True, kw_only=True):
+    """The answer to an audit. `sketch` is empty if this machine could not compute the units, for example because it no
+    longer has the parameters.
+    """
+
+    run: Run
+    number: Count
+    sketch: Sketch = b""
+    loss_sum: Nats = 0.0
+    loss_tokens: Count = 0
 
 
 class Leave(Message, frozen=True, kw_only=True):

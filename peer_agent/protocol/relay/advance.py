@@ -119,7 +119,15 @@ def _hear(state: RelayState, message: Opened, now: float) -> list[e.Action]:
         case m.State():
             return _stand(state, message, now)
         case (
-            m.Lease() | m.AccumulatorRevoked() | m.Cut() | m.SitOut() | m.Reload() | m.Notice() | m.Probe() | m.Uplink()
+            m.Lease()
+            | m.AccumulatorRevoked()
+            | m.Cut()
+            | m.SitOut()
+            | m.Reload()
+            | m.Notice()
+            | m.Probe()
+            | m.Uplink()
+            | m.Audit()
         ):
             return []  # these messages are for trainers or for the links
     assert_never(message)

@@ -90,6 +90,7 @@ class SpanWritten(Struct, frozen=True):
     span: int
     root: bytes
     sum_squares: float
+    sketches: tuple[bytes, ...] = ()
 
 
 class AverageCame(Struct, frozen=True):

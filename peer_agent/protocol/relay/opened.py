@@ -69,6 +69,7 @@ Opened = (
     | m.SitOut
     | m.Probe
     | m.Uplink
+    | m.Audit
     | OpenPlan
     | m.Drop
     | m.Void

@@ -1,5 +1,7 @@
 """Average gradients: attempts, slots, spans. These functions change the state, but only `move` changes the phase."""
 
+from msgspec.structs import replace
+
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.counting import arrivals_of, count
 from peer_agent.protocol.codec_sizes import encoded_size
@@ -292,8 +294,9 @@ def span_written(reducer: Reducer, event: e.SpanWritten, now: float) -> list[e.A
         root=event.root,
         sum_squares=event.sum_squares,
         included=attempt.coverage.included(attempt.spans[event.span]),
+        sketches=event.sketches,
     )
-    attempt.done[event.span] = Said(message, now)
+    attempt.done[event.span] = Said(replace(message, sketches=()), now)  # sketches are large; audits can do without
     if len(attempt.done) < len(attempt.spans):
         return [e.Say(message)]
     move(reducer, "its last span is written")

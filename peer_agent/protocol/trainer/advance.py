@@ -108,8 +108,8 @@ def _hear(state: TrainerState, message: m.TO_PEER, seed: int) -> list[e.Action]:
             return [e.Warn(Fault(message.code, message.text))]
         case m.Drop():
             return rounds.take_drop(state, message)
-        case m.Probe() | m.Uplink():
-            return []  # these messages are for the links and do not change the trainer
+        case m.Probe() | m.Uplink() | m.Audit():
+            return []  # these messages are for the shell and do not change the trainer
         case m.Planned() | m.Commit():
             raise TypeError("plans and commits are opened before they are taken")
     assert_never(message)

@@ -68,6 +68,8 @@ Write = (
     | e.Replay
     | e.Elected
     | e.Admitted
+    | e.Checked
+    | e.Strike
     | Listens
 )
 
@@ -107,7 +109,7 @@ class Writer:
     def drain(self) -> None:
         self._asked.put_nowait(None)
 
-    async def _write(self, command: Write) -> None:
+    async def _write(self, command: Write) -> None:  # noqa: C901, PLR0912 - one arm per command
         match command:
             case e.Persist():
                 await self._persist(command)
@@ -125,6 +127,10 @@ class Writer:
                 await self._resend(command)
             case e.Agreed():
                 await in_thread(store.agree)(self.run, command.step, command.digest)
+            case e.Checked():
+                await in_thread(store.check)(self.run, self.holding.fence, command)
+            case e.Strike():
+                await in_thread(store.strike)(self.run, self.holding.fence, command)
             case e.Note(kind=kind, text=text, names=names):
                 await in_thread(timeline.add_line)(run=self.run, kind=kind, text=text, names=names)
             case e.Waiting():

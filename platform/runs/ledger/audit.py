@@ -47,7 +47,7 @@ Line = tuple[str, int, int, int]  # machine, samples, tokens, credit
 REFUSED, BRIDGED = "refused", "not checked, because averages are lost"
 NOT_ITS_ROW = "entry {index} is not the record that its row describes"
 TOTAL = ("machine_id", "person_id", *SUMS)
-COLUMNS = ("entry_id", "pk", "machine_id", "person_id", "step", "samples", "tokens", "credit")
+COLUMNS = ("entry_id", "pk", "machine_id", "person_id", "step", "samples", "tokens", "credit", "reverses_id")
 
 
 class Books(Struct, array_like=True):
@@ -58,6 +58,7 @@ class Books(Struct, array_like=True):
     committed: int = 0
     lost: int = 0  # entries read that are on lost branches
     lost_samples: int = 0
+    struck: int = 0  # samples whose credit was taken back
     unknown: int = 0  # samples from machines unknown to a restored database, which have no ledger row
     last_row: int = 0  # last ledger row read
     ranges: dict[Place, Ranges] = field(default_factory=dict)
@@ -83,7 +84,7 @@ def audit(run: Run, *, is_full: bool = False) -> dict[str, Any]:
         given = LedgerEntry.objects.filter(run=run).aggregate(given=Sum("samples", default=0))["given"]
         files = dict(run.snapshots.filter(is_stored=True).order_by("index").values_list("file", "step"))
         snapshots = _snapshots(run)
-    if before and (faults or given != books.committed + books.lost_samples - books.unknown):
+    if before and (faults or given != books.committed + books.lost_samples - books.unknown - books.struck):
         return audit(run, is_full=True)
     books.files = {file: known for file, known in books.files.items() if file in files}
     faults += [fault for file, step in files.items() for fault in _file_faults(run, step, file, books.files)]
@@ -97,6 +98,7 @@ def audit(run: Run, *, is_full: bool = False) -> dict[str, Any]:
         "ledger_samples": given,
         "lost_samples": books.lost_samples,
         "unknown_samples": books.unknown,
+        "struck_samples": books.struck,
         "snapshots": snapshots,
         "faults": faults,
     }
@@ -163,7 +165,8 @@ def _read(run: Run, books: Books, entries: list[LogEntry]) -> Iterator[str]:
     for entry in entries:
         mine = ledger.get(entry.pk, [])
         count(run, books.totals, mine)
-        yield from _read_entry(books, entry, Counter(map(_line, mine)))
+        yield from _reversals(books, mine)
+        yield from _read_entry(books, entry, _lines(mine))
 
 
 def _read_lost(run: Run, books: Books) -> Iterator[str]:
@@ -177,6 +180,7 @@ def _read_lost(run: Run, books: Books) -> Iterator[str]:
             mine = ledger.get(entry.pk, [])
             books.lost = -entry.index
             count(run, books.totals, mine, is_lost=True)
+            yield from _reversals(books, mine)
             opened = _opened(entry)
             if isinstance(opened, str):
                 yield opened
@@ -187,7 +191,7 @@ def _read_lost(run: Run, books: Books) -> Iterator[str]:
                 yield NOT_ITS_ROW.format(index=entry.index)
             if entries_with(run, record.index, digest).count() > 1:
                 yield f"entry {entry.index} is in the log twice"
-            yield from _row_faults(books, record, Counter(map(_line, mine)))
+            yield from _row_faults(books, record, _lines(mine))
 
 
 def _rows_of(entries: list[LogEntry], books: Books) -> dict[int, list[Any]]:
@@ -199,8 +203,23 @@ def _rows_of(entries: list[LogEntry], books: Books) -> dict[int, list[Any]]:
     return ledger
 
 
+def _lines(rows: list[Any]) -> Counter[Line]:
+    return Counter(_line(row) for row in rows if row.reverses_id is None)
+
+
 def _line(row: Any) -> Line:
     return row.machine_id.hex, row.samples, row.tokens, row.credit
+
+
+def _reversals(books: Books, rows: list[Any]) -> Iterator[str]:
+    """Add up the credit that was taken back. Yield a fault for each row that does not undo exactly the one it names."""
+    given = {row.pk: _line(row) for row in rows if row.reverses_id is None}
+    for row in rows:
+        if row.reverses_id is not None:
+            books.struck -= row.samples
+            machine, *amounts = _line(row)
+            if given.get(row.reverses_id) != (machine, *(-amount for amount in amounts)):
+                yield f"step {row.step}: a ledger row takes back other credit than machine {machine[:8]} was given"
 
 
 def _read_entry(books: Books, entry: LogEntry, rows: Counter[Line]) -> Iterator[str]:

@@ -56,20 +56,27 @@ def add_to_day(run: Run, rows: Sequence[LedgerEntry], at: datetime) -> None:
 def count(run: Run, held: dict[UUID, MachineTotal], rows: Iterable[LedgerEntry], *, is_lost: bool = False) -> None:
     """Add an entry's rows to totals in memory. A round counts once per person, for the first of their machines.
 
+    Rows that reverse others come after them.
+
     `is_lost`: the entry is on a lost branch. It may be added at any time, so it leaves `last_step` as it is.
     """
-    counted: set[int] = set()
+    counted: dict[int, int] = {}  # person -> the row that counts as a round of theirs
     for row in rows:
         total = held.get(row.machine_id)
         if total is None:
             total = held[row.machine_id] = MachineTotal(run=run, machine_id=row.machine_id, person_id=row.person_id)
         total.samples += row.samples
         total.tokens += row.tokens
+        if row.reverses_id is not None:
+            total.credit += row.credit if total.credit < MOST else 0
+            total.rounds -= 1
+            total.person_rounds -= counted.get(row.person_id) == row.reverses_id
+            continue
         total.credit = min(MOST, total.credit + row.credit)
         total.rounds += 1
         total.person_rounds += row.person_id not in counted
         total.last_step = total.last_step if is_lost else row.step
-        counted.add(row.person_id)
+        counted.setdefault(row.person_id, row.pk)
 
 
 # Bytes that each relay and auxiliary has averaged in a run, summed from the records. They do not affect rankings.

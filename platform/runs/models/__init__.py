@@ -3,8 +3,10 @@
 from runs.models.datasets import Dataset, Shard, Upload
 from runs.models.log import (
     IN_MODEL,
+    KEPT,
     AuditMark,
     AveragedTotal,
+    Check,
     Coverage,
     DailyTotal,
     Head,

@@ -145,7 +145,10 @@ class LedgerQuerySet(models.QuerySet["LedgerEntry"]):
 
 
 class LedgerEntry(models.Model):
-    """One machine's work in a committed entry. Credit is read from these rows alone."""
+    """One machine's work in a committed entry. Credit is read from these rows alone.
+
+    A row whose credit was taken back has a `reversal`: a row of the same entry with the negative amounts.
+    """
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="ledger")
     entry = models.ForeignKey(LogEntry, models.PROTECT, related_name="contributions")
@@ -156,13 +159,19 @@ class LedgerEntry(models.Model):
     tokens = models.BigIntegerField()
     credit = models.BigIntegerField()  # tokens times elements of the parameter vector
     weight = models.BigIntegerField()  # tokens that count towards the loss
+    reverses = models.OneToOneField("self", models.PROTECT, null=True, related_name="reversal")
+    reason = models.CharField(max_length=200, blank=True, db_default="")  # why `reverses` was reversed
 
     objects = LedgerQuerySet.as_manager()
 
     class Meta:
         ordering = ("id",)
         verbose_name_plural = "ledger entries"
-        constraints = (models.UniqueConstraint(fields=("entry", "machine"), name="ledger_machine_once_an_entry"),)
+        constraints = (
+            models.UniqueConstraint(
+                fields=("entry", "machine"), condition=models.Q(reverses=None), name="ledger_machine_once_an_entry"
+            ),
+        )
         # The index includes the samples, so that queries for recent work read nothing but the index.
         indexes = (models.Index(fields=("run", "person", "step", "samples"), name="ledger_by_person_and_step"),)
 
@@ -177,6 +186,9 @@ class LedgerEntry(models.Model):
 
     def delete(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError("the ledger is append-only")
+
+
+KEPT = models.Q(reverses=None, reversal=None)  # ledger rows whose credit was not taken back
 
 
 class MachineTotal(models.Model):
@@ -199,6 +211,22 @@ class MachineTotal(models.Model):
 
     def __str__(self) -> str:
         return f"{self.samples} samples of {self.machine_id}"
+
+
+class Check(models.Model):
+    """The audits that a machine's work in a run has passed. Its work up to the entry `index` counts as checked."""
+
+    run = models.ForeignKey(Run, models.PROTECT, related_name="checks")
+    machine = models.ForeignKey("accounts.Machine", models.PROTECT, related_name="checks")
+    passed = models.BigIntegerField(default=0)  # since an audit last proved the machine's work false
+    index = models.BigIntegerField(default=0)
+    at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("run", "machine"), name="check_machine_once_a_run"),)
+
+    def __str__(self) -> str:
+        return f"{self.machine_id} up to entry {self.index}"
 
 
 class DailyTotal(models.Model):

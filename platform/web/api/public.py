@@ -186,7 +186,7 @@ def _step_facts(entry: LogEntry) -> dict[str, Any]:
 
 def _ledger_facts(entry: LedgerEntry) -> dict[str, Any]:
     amounts = {name: getattr(entry, name) for name in ("step", "samples", "tokens", "weight")}
-    return {"person": entry.person.username, "machine": entry.machine.name, **amounts}
+    return {"person": entry.person.username, "machine": entry.machine.name, "reason": entry.reason, **amounts}
 
 
 def _snapshot_facts(best: Snapshot | None, snapshot: Snapshot) -> dict[str, Any]:

@@ -130,11 +130,15 @@ class AveragedOut(Schema):
 
 
 class LedgerOut(Schema):
-    """One machine's contribution to one step. `weight` is the number of tokens that count towards the loss."""
+    """One machine's contribution to one step. `weight` is the number of tokens that count towards the loss.
+
+    With a `reason`, the amounts are negative and take back an earlier item's credit.
+    """
 
     step: int
     person: str
     machine: str
+    reason: str
     samples: int
     tokens: int
     weight: int

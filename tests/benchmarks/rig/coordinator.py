@@ -241,7 +241,17 @@ class Coordinator:
                 raise AssertionError("there is no other host")
             case e.Adopt() | e.Branch():
                 raise AssertionError("no relay is ahead of this coordinator")
-            case e.LeftOut() | e.Agreed() | e.Waiting() | e.Finish() | e.Replay() | e.Elected() | e.Admitted():
+            case (
+                e.LeftOut()
+                | e.Agreed()
+                | e.Waiting()
+                | e.Finish()
+                | e.Replay()
+                | e.Elected()
+                | e.Admitted()
+                | e.Checked()
+                | e.Strike()
+            ):
                 pass  # these commands write rows and files of a site
             case _:
                 assert_never(command)

@@ -128,11 +128,14 @@ def test_the_next_host_begins_from_there(example: Example) -> None:
     assert (run.head.index, run.head.step) == (7, 3)
 
 
-def test_credit_stays_and_what_was_used_is_not_used_again(example: Example) -> None:
+def test_credit_is_taken_back_but_what_was_used_is_not_used_again(example: Example) -> None:
     run = example.run
     given, covered = books(run), list(run.coverage.values_list("ranges", flat=True))
     go_back(run, wish(run))
     assert books(run) == given
+    assert run.totals.get().samples == 4
+    assert list(run.ledger.exclude(reverses=None).values_list("step", "samples")) == [(3, -2), (4, -2), (5, -2)]
+    assert run.activity.filter(text__endswith="6 samples no longer count.").exists()
     assert list(run.coverage.values_list("ranges", flat=True)) == covered
     require_equal_books(run)
     steps_on(example)

@@ -333,7 +333,7 @@ class Swarm:
             return connection.execute(query).fetchall()
 
     def books(self, relay: Path | None = None) -> tuple[int, int]:
-        ledger = sum(row["samples"] for row in self.items("ledger"))
+        ledger = sum(row["samples"] for row in self.items("ledger") if not row["reason"])
         return ledger, sum(record["samples"] for record in self.records(relay))
 
     def records(self, relay: Path | None = None) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ The peers send exactly what the test tells them to, and compute nothing.
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from peer_agent.protocol import messages as m
@@ -32,6 +33,9 @@ UNIT = 4  # samples
 
 def peer_of(name: str) -> PeerId:
     return PeerId(name.encode().hex().ljust(32, "0")[:32])
+
+
+SKETCH = np.arange(1, 257, dtype="<f4").tobytes()  # of every gradient, unless `Stage.sketches` has another
 
 
 def first_snapshot() -> Snapshot:
@@ -93,6 +97,8 @@ class Stage:
         self.state: RunState = restored(StoredFacts(**{**given, **facts}))
         self.now = 1000.0
         self.names = 0
+        self.seed = 1  # of the coordinator's random choices
+        self.sketches: dict[PeerId, bytes] = {}  # of peers whose gradients have others than SKETCH
         self.trainers: dict[PeerId, Trainer] = {}
         self.said: list[e.Command] = []  # all commands so far
         self.records: list[Record] = []
@@ -105,7 +111,7 @@ class Stage:
 
     def handle(self, event: e.Event) -> list[e.Command]:
         """Handle an event, then play the responses of the database and the peers to the commands."""
-        commands = advance(self.state, event, self.now, seed=1)
+        commands = advance(self.state, event, self.now, self.seed)
         self.said += commands
         for command in commands:
             if isinstance(command, e.Reserve):
@@ -272,6 +278,11 @@ class Stage:
             "sum_squares": self.squares(span),
             "included": (Included(span.first, span.stop, slots),),
         }
+        if self.round.seed:
+            fields["sketches"] = tuple(
+                self.sketches.get(slot.peer, SKETCH) if number in slots else b""
+                for number, slot in enumerate(self.round.slots)
+            )
         return self.say(span.reducer, m.SpanDone(**self.place(), **{**fields, **said})) + self._gather()
 
     def squares(self, span: m.PlannedSpan) -> float:

@@ -99,7 +99,7 @@ class TestReading:
             {"rank": 1, "name": "Teo", "samples": 4, "tokens": 32, "rounds": 1}
         ]
         assert get("runs/proverbs/ledger").json()["items"] == [
-            {"step": 1, "person": "Teo", "machine": "laptop", "samples": 4, "tokens": 32, "weight": 32}
+            {"step": 1, "person": "Teo", "machine": "laptop", "reason": "", "samples": 4, "tokens": 32, "weight": 32}
         ]
 
     def test_what_a_card_says_names_only_who_agreed(self, run: Run, laptop: Owned, volunteer: Person) -> None:

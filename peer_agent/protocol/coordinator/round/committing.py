@@ -6,12 +6,14 @@ from peer_agent.protocol.coordinator.agreement.digests import call_voters
 from peer_agent.protocol.coordinator.agreement.snapshots import elect, is_due
 from peer_agent.protocol.coordinator.phases import Why, enter
 from peer_agent.protocol.coordinator.round.attempt import norm_limit
+from peer_agent.protocol.coordinator.round.audits import compare
 from peer_agent.protocol.coordinator.round.choosing import settle_choice
 from peer_agent.protocol.coordinator.round.outlining import end_outline
 from peer_agent.protocol.coordinator.round.recording import record_of
 from peer_agent.protocol.coordinator.round.replicas import await_replicas
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.state import Phase, RunState
+from peer_agent.protocol.coordinator.typical import remember_norm
 from peer_agent.protocol.coordinator.workers.counts import look_soon, recount_all
 from peer_agent.protocol.coordinator.workers.settlement import close_round, grace, settle_leases
 from peer_agent.protocol.identifiers import PeerId
@@ -71,6 +73,9 @@ def _committed(state: RunState, event: e.Persisted, seed: int) -> list[e.Command
     close_round(state, round_)
     limit = norm_limit(round_, (part for done in round_.done.values() for part in done.included))
     state.feedback_norm = ERROR[record.codec] * (limit + state.feedback_norm)
+    state.contributed.update({part.person for part in record.contributions})
+    remember_norm(state, record)
+    judged = compare(state, round_, record)
     settle_choice(state, round_)
     state.index, state.step = record.index, record.step
     state.digest = digest_of(event.sealed)
@@ -87,7 +92,7 @@ def _committed(state: RunState, event: e.Persisted, seed: int) -> list[e.Command
     recount_all(state)
     call_voters(state)
     look_soon(state)
-    return [e.Note("step", _sentence(record)), *_tell(state, record, before, seed), *grace(state)]
+    return [e.Note("step", _sentence(record)), *_tell(state, record, before, seed), *grace(state), *judged]
 
 
 def _tell(state: RunState, record: Record, before: int, seed: int) -> list[e.Command]:

@@ -9,6 +9,7 @@ from peer_agent.protocol.coordinator.events import Command, Note, Send
 from peer_agent.protocol.coordinator.phases import Why, enter
 from peer_agent.protocol.coordinator.reliability import Failure
 from peer_agent.protocol.coordinator.round.attempt import norm_limit
+from peer_agent.protocol.coordinator.round.audits import draw, draw_seeds
 from peer_agent.protocol.coordinator.round.choosing import contributed, may_offer
 from peer_agent.protocol.coordinator.round.planning import patience_s, plan
 from peer_agent.protocol.coordinator.round.replicas import leave_behind
@@ -178,10 +179,10 @@ def repeat_cut(state: RunState) -> list[Command]:
     return _cuts(state, round_, sorted(round_.waiting))
 
 
-def close_offers(state: RunState) -> list[Command]:
+def close_offers(state: RunState, seed: int) -> list[Command]:
     """Plan the round if enough was offered, or else void it. Later offers do not count."""
     assert state.round is not None
-    return plan_offers(state) if has_enough(state, state.round) else void_offers(state)
+    return plan_offers(state, seed) if has_enough(state, state.round) else void_offers(state)
 
 
 def void_offers(state: RunState) -> list[Command]:
@@ -197,8 +198,8 @@ def void_offers(state: RunState) -> list[Command]:
     return void(state, Why.TOO_LITTLE, "too few machines answered in time")
 
 
-def plan_offers(state: RunState) -> list[Command]:
-    """Plan the round with the offers so far."""
+def plan_offers(state: RunState, seed: int) -> list[Command]:
+    """Plan the round with the offers so far, and draw the contributions to audit."""
     round_ = state.round
     assert round_ is not None
     returned = _return_of_slow(state, round_)
@@ -207,7 +208,9 @@ def plan_offers(state: RunState) -> list[Command]:
     round_.norm = norm_limit(round_, [Included(0, state.grid.chunks, tuple(range(len(round_.slots))))])
     enter(state, Why.OFFERED)
     state.moved_at, round_.deadline = state.now, state.now + patience_s(state)
-    return returned + doubt_losses(state, round_) + plan(state)
+    draw_seeds(state, round_, seed)
+    planned = plan(state)
+    return returned + doubt_losses(state, round_) + planned + draw(state, round_)
 
 
 def has_enough(state: RunState, round_: Round) -> bool:

@@ -1,6 +1,7 @@
 """Plan an attempt: assign spans to reducers without changing the offers (rule 6)."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -16,11 +17,14 @@ from peer_agent.protocol.coordinator.reach import look_at_reach
 from peer_agent.protocol.coordinator.round.lateness import sigma_of
 from peer_agent.protocol.coordinator.round.outlining import begin_outline
 from peer_agent.protocol.coordinator.state import Member, Round, RunState
+from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Limit, Limits, Party, Shares, judged, solve, spans_of
 from peer_agent.protocol.sealed import plan_of
 from peer_agent.protocol.timing import AHEAD_OF_PLAN, EXPIRY_S, FAR_AHEAD, MOST_SIGMA, OTHERS, backoff_s
 
+MOST_OF_VECTOR = 1 / 3  # averaged by one stranger's machines while others can average
+LEAST_PART = 1e-3  # of the vector, for people without a share when the shares of others are limited
 CHANGED = 0.02  # fraction of a member's rate; smaller changes are not sent
 
 LONGER = 1.02  # times the assumed time; if a round takes longer, its links are slower than assumed
@@ -73,7 +77,7 @@ def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Pl
     parties, down_bytes = _parties(state, round_, members), encoded_size(round_.codec_down, state.elements)
     limits, hoped_limits = (Limits(limits_of(state.links.pairs, hopes=hopes)) for hopes in (False, True))
     hoped = _parties(state, round_, members, hopes=True)
-    dealt = shares = solve(hoped, down_bytes, hoped_limits)
+    dealt = shares = _divided(state, solve(hoped, down_bytes, hoped_limits), hoped, down_bytes, hoped_limits)
     if (hoped, hoped_limits) != (parties, limits):
         shares = judged(dealt, parties, down_bytes, limits)
     round_.limits = shares.limits
@@ -93,8 +97,52 @@ def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Pl
         slots=round_.slots,
         spans=tuple(kept) + tuple(spans),
         codec_down=round_.codec_down,
+        seed=round_.seed,
         **_timing(state, shares.duration_s, _limits(dealt, shares), has_straggler=_has_straggler(parties, down_bytes)),
     )
+
+
+def _divided(state: RunState, shares: Shares, parties: Sequence[Party], down_bytes: float, limits: Limits) -> Shares:
+    """Return the shares, of which one stranger's machines together have at most a third while others can average.
+
+    What bandwidth a machine has is a claim of those who measured it. Accomplices could claim that one of them has far
+    more than everyone else, and so let one person see and average almost everything.
+    """
+    if state.trusted is None:
+        return shares
+    members = {peer: state.members[peer] for peer in shares.reducers}
+    owner = {peer: "" if _is_known(state, member) else member.person for peer, member in members.items()}
+    own = dict.fromkeys(owner.values(), 0.0)
+    for peer, share in zip(shares.reducers, shares.shares, strict=True):
+        own[owner[peer]] += share
+    part = limited_parts(own, MOST_OF_VECTOR if "" in own else max(MOST_OF_VECTOR, 1 / len(own)))
+    if part == own:
+        return shares
+    several = Counter(owner.values())
+    new = tuple(
+        share * part[owner[peer]] / own[owner[peer]] if own[owner[peer]] else part[owner[peer]] / several[owner[peer]]
+        for peer, share in zip(shares.reducers, shares.shares, strict=True)
+    )
+    return judged(replace(shares, shares=new), parties, down_bytes, limits)
+
+
+def _is_known(state: RunState, member: Member) -> bool:
+    """Return True for the site's relays, and for machines of people for whom the organizer vouches."""
+    return member.role is Role.RELAY or state.trusted is None or member.person in state.trusted
+
+
+def limited_parts(own: Mapping[str, float], most: float) -> dict[str, float]:
+    """Return parts that sum to 1. Only the person "" may have more than `most`.
+
+    What the others lose goes to the rest in proportion.
+    """
+    part, full = dict(own), set[str]()
+    while over := {person for person, each in part.items() if person and person not in full and each > most}:
+        full |= over
+        rest = {person: max(own[person], LEAST_PART) for person in own.keys() - full}
+        factor = (1 - most * len(full)) / sum(rest.values()) if rest else 0.0
+        part = {person: most if person in full else rest[person] * factor for person in own}
+    return part
 
 
 def _has_straggler(parties: Iterable[Party], down_bytes: float) -> bool:

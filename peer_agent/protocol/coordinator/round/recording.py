@@ -7,7 +7,17 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.round.screening import loss_of
 from peer_agent.protocol.coordinator.state import Member, Round, RunState
 from peer_agent.protocol.grid import Grid
-from peer_agent.protocol.log.records import ChunkRange, Contribution, Included, Record, SpanEntry, Unit, joined, whole
+from peer_agent.protocol.log.records import (
+    ChunkRange,
+    Contribution,
+    Evidence,
+    Included,
+    Record,
+    SpanEntry,
+    Unit,
+    joined,
+    whole,
+)
 from peer_agent.protocol.messages import Offer, Slot
 from peer_agent.protocol.schedule import scalars_of
 
@@ -89,10 +99,15 @@ def _contributions(state: RunState, round_: Round, included: Sequence[Included])
             clipped=_is_limited(round_, entry),
             stale=_stale(state, round_.offers[entry.peer]),
             codec=entry.codec,
+            evidence=_evidence(round_.offers[entry.peer]),
         )
         for slot, entry in enumerate(round_.slots)
         if credit[slot]
     )
+
+
+def _evidence(offer: m.Offer) -> Evidence:
+    return Evidence(root=offer.root.hex(), norm=offer.norm, loss_sum=offer.loss_sum)
 
 
 def _stale(state: RunState, offer: m.Offer) -> tuple[Unit, ...]:

@@ -212,6 +212,11 @@ def _is_sound(round_: Round, planned: m.PlannedSpan, done: m.SpanDone) -> bool:
         position = part.stop
     if position != planned.stop or not all(has_quorum(round_.slots, part) for part in done.included):
         return False
+    if round_.seed and done.sketches:
+        there = {slot for part in done.included for slot in part.slots}
+        sizes = [m.SKETCH_BYTES if slot in there else 0 for slot in range(len(round_.slots))]
+        if [len(sketch) for sketch in done.sketches] != sizes:
+            return False
     return math.isfinite(done.sum_squares) and done.sum_squares >= 0
 
 

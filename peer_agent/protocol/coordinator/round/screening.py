@@ -5,16 +5,20 @@ lists the people it trusts: its organizer and members. Everyone else gets tighte
 """
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Note
 from peer_agent.protocol.coordinator.state import Round, RunState
+from peer_agent.protocol.coordinator.typical import typical
 
 GROSS = 10.0  # times the typical norm; anything larger is a gross error
 STRANGER = 2.0  # times the typical norm and weight; replaces GROSS for people who are not trusted
+NEWCOMER = 0.25  # part of a newcomer's weight that counts beside people who are not newcomers
+SETTLED = 10  # updates with a stranger's work, after which they are no newcomer
+FEW = 3  # people; with fewer, the typical norm is that of earlier updates
 NEAR = 2.0  # a loss more than twice the typical one, or less than half of it, does not count in the update's loss
 FAR = 4.0  # the same factor for a loss that the timeline reports
 
@@ -26,8 +30,8 @@ def slots_of(state: RunState, round_: Round) -> tuple[m.Slot, ...]:
     offers = [(peer, offer) for peer, offer in sorted(round_.offers.items()) if offer.loss_tokens]
     persons = [round_.persons[peer][0] for peer, _ in offers]
     norms, tokens = [offer.norm for _, offer in offers], [offer.loss_tokens for _, offer in offers]
-    scales = scales_of(persons, norms, tokens, state.trusted)
-    weights = weights_of(persons, [offer.weights for _, offer in offers], state.trusted)
+    scales = scales_of(persons, norms, tokens, state.trusted, _earlier(state))
+    weights = weights_of(persons, [offer.weights for _, offer in offers], state.trusted, newcomers_of(state, persons))
     return tuple(
         m.Slot(
             peer=peer,
@@ -41,14 +45,27 @@ def slots_of(state: RunState, round_: Round) -> tuple[m.Slot, ...]:
     )
 
 
+def _earlier(state: RunState) -> float:
+    """Return the typical norm of earlier updates of an open run, or 0 if there are none."""
+    return median(state.norms) if state.norms and state.trusted is not None else 0.0
+
+
 def scales_of(
-    persons: Sequence[str], norms: Sequence[float], tokens: Sequence[int], trusted: Trusted = None
+    persons: Sequence[str],
+    norms: Sequence[float],
+    tokens: Sequence[int],
+    trusted: Trusted = None,
+    earlier: float = 0.0,
 ) -> list[float]:
     """Return each offer's scale, limiting its norm to a multiple of the typical norm.
 
-    An offer with fewer tokens than typical is noisier. It may exceed this limit by the square root of the ratio.
+    An offer with fewer tokens than typical is noisier. It may exceed this limit by the square root of the ratio. Two
+    people could each call the other's norm the gross error. With fewer than three, `earlier`, the typical norm of
+    earlier updates, decides. 0 means that there is none.
     """
-    norm, usual = _typical(persons, norms), _typical(persons, tokens)
+    norm, usual = typical(persons, norms), typical(persons, tokens)
+    if earlier and len(set(persons)) < FEW:
+        norm = earlier
     bounds = [
         (GROSS if _is_trusted(person, trusted) else STRANGER) * norm * max(1.0, math.sqrt(usual / own))
         for person, own in zip(persons, tokens, strict=True)
@@ -56,18 +73,32 @@ def scales_of(
     return [bound / norm if norm > bound else 1.0 for norm, bound in zip(norms, bounds, strict=True)]
 
 
+def newcomers_of(state: RunState, persons: Collection[str]) -> frozenset[str]:
+    """Return the newcomers among these people: strangers whose work is in few updates. None, if all are newcomers."""
+    found = {p for p in persons if not _is_trusted(p, state.trusted) and state.contributed[p] < SETTLED}
+    return frozenset(found) if found < set(persons) else frozenset()
+
+
 def weights_of(
-    persons: Sequence[str], offered: Sequence[tuple[m.Weight, ...]], trusted: Trusted = None
+    persons: Sequence[str],
+    offered: Sequence[tuple[m.Weight, ...]],
+    trusted: Trusted = None,
+    newcomers: Collection[str] = (),
 ) -> list[tuple[m.Weight, ...]]:
-    """Return each offer's weights in the average. A stranger's offers weigh at most twice the median person's."""
+    """Return each offer's weights in the average.
+
+    A stranger's offers together weigh at most twice the median person's, and a newcomer's a quarter of what they offer.
+    """
     total = Counter[str]()
     for person, weights in zip(persons, offered, strict=True):
         total[person] += max(weight.tokens for weight in weights)
     most = int(STRANGER * median(total.values()))
+    limits = {person: tokens if _is_trusted(person, trusted) else min(most, tokens) for person, tokens in total.items()}
+    limits |= {person: min(most, int(NEWCOMER * total[person])) for person in newcomers}
     return [
         weights
-        if _is_trusted(person, trusted) or total[person] <= most
-        else tuple(m.Weight(w.first, w.stop, _part(w.tokens, most, total[person])) for w in weights)
+        if total[person] <= limits[person]
+        else tuple(m.Weight(w.first, w.stop, _part(w.tokens, limits[person], total[person])) for w in weights)
         for person, weights in zip(persons, offered, strict=True)
     ]
 
@@ -78,14 +109,6 @@ def _part(tokens: int, most: int, total: int) -> int:
 
 def _is_trusted(person: str, trusted: Trusted) -> bool:
     return trusted is None or person in trusted
-
-
-def _typical(persons: Iterable[str], values: Iterable[float]) -> float:
-    """Return the median, over people, of each person's own median."""
-    own = defaultdict[str, list[float]](list)
-    for person, value in zip(persons, values, strict=True):
-        own[person].append(value)
-    return median(median(each) for each in own.values())
 
 
 # --- losses

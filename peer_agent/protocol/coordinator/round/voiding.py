@@ -3,6 +3,7 @@
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Note, Send
 from peer_agent.protocol.coordinator.phases import Why, enter
+from peer_agent.protocol.coordinator.round.audits import forget_round
 from peer_agent.protocol.coordinator.round.outlining import end_outline
 from peer_agent.protocol.coordinator.state import RunState
 from peer_agent.protocol.coordinator.workers.batch import end_override
@@ -36,6 +37,7 @@ def void(state: RunState, why: Why, text: str, names: tuple[str, ...] = ()) -> l
     end_outline(state, is_void=True)
     enter(state, why)
     state.round = None
+    forget_round(state, round_)
     close_round(state, round_)
     state.void_rounds += 1
     end_override(state)

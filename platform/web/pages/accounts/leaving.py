@@ -33,7 +33,7 @@ from web.http.files import in_turns
 from web.http.requester import person_in
 
 AT_ONCE = 2000  # ledger rows in memory at a time
-LEDGER = ("run__slug", "step", "machine__name", "samples", "tokens", "credit", "weight", "entry__digest")
+LEDGER = ("run__slug", "step", "machine__name", "samples", "tokens", "credit", "weight", "entry__digest", "reason")
 
 
 class DeleteForm(forms.Form):

@@ -26,8 +26,8 @@ from accounts.teams import team_of
 from coordination import presence
 from runs import selectors
 from runs.ledger.totals import in_words
-from runs.models import Run
-from runs.people import Contributions, Given, contributions, given_to, ledger_of, runs_shown
+from runs.models import KEPT, Run
+from runs.people import Contributions, Given, contributions, given_to, ledger_of, provisional, runs_shown
 from web import qr, strokes
 from web.http import rate_limits
 from web.http.parts import rows_before
@@ -78,7 +78,8 @@ def rounds_page(request: HttpRequest, name: str, slug: str) -> HttpResponse:
     run = get_object_or_404(runs_shown(person, request.user), slug=slug)
     found = rows_before(ledger_of(person, run), request, ROWS)
     machines = list(run.totals.filter(person=person).order_by("pk").values_list("machine__name", flat=True)[:2])
-    newest = list(ledger_of(person, run).values_list("step", "samples")[: strokes.STRIP])
+    kept = ledger_of(person, run).filter(KEPT)
+    newest = list(kept.values_list("step", "samples")[: strokes.STRIP])
     by_step = [
         [(tint_of(person.username), sum(given for _, given in of_step))]
         for _, of_step in groupby(newest[::-1], key=itemgetter(0))
@@ -87,6 +88,7 @@ def rounds_page(request: HttpRequest, name: str, slug: str) -> HttpResponse:
         "person": person,
         "run": run,
         "sentence": _given_words(given_to(person, run)),
+        "provisional": provisional(person, run),
         "machine": machines[0] if len(machines) == 1 else "",
         "strip": strokes.history(by_step, "") if by_step else "",
         "drawn": len(by_step),

@@ -1,5 +1,7 @@
 """Planning: every chunk goes to a present reducer, and a dead reducer's bytes do not count as stored."""
 
+from collections import Counter
+
 import pytest
 
 from peer_agent.protocol import messages as m
@@ -14,10 +16,12 @@ from peer_agent.protocol.coordinator.round.planning import (
     FRAMING,
     START_S,
     _missing,
+    limited_parts,
     make_plan,
     patience_s,
 )
 from peer_agent.protocol.coordinator.state import Late
+from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.timing import AHEAD_OF_PLAN, EXPIRY_S, FAR_AHEAD, MOST_SIGMA
 from tests.protocol.coordinator.scenes import CHUNKS, capacities_of, chunks_arrive, reducing
 from tests.protocol.coordinator.stage import ELEMENTS, RUN, Stage, peer_of, sent
@@ -84,6 +88,46 @@ def test_reducer_with_triple_bandwidth_gets_a_triple_part() -> None:
     stage, _, relays = reducing({}, {}, bps=(3_000_000, 1_000_000))
     parts = {relay: sum(s.stop - s.first for s in stage.spans() if s.reducer == relay) for relay in relays}
     assert parts == {relays[0]: 6, relays[1]: 2}
+
+
+@pytest.mark.parametrize(
+    ("own", "most", "parts"),
+    [
+        ({"": 0.1, "eve": 0.9}, 1 / 3, {"": 2 / 3, "eve": 1 / 3}),
+        ({"": 0.0, "eve": 1.0}, 1 / 3, {"": 2 / 3, "eve": 1 / 3}),
+        ({"": 0.7, "eve": 0.3}, 1 / 3, {"": 0.7, "eve": 0.3}),
+        (
+            {"ann": 0.1, "bob": 0.1, "cem": 0.2, "eve": 0.6},
+            1 / 3,
+            {"ann": 1 / 6, "bob": 1 / 6, "cem": 1 / 3, "eve": 1 / 3},
+        ),
+        ({"ann": 0.0, "bob": 0.0, "eve": 1.0}, 1 / 3, {"ann": 1 / 3, "bob": 1 / 3, "eve": 1 / 3}),
+        ({"ann": 0.1, "eve": 0.9}, 1 / 2, {"ann": 1 / 2, "eve": 1 / 2}),
+        ({"eve": 1.0}, 1.0, {"eve": 1.0}),
+    ],
+)
+def test_nobody_has_more_than_the_limit_while_others_can_average(
+    own: dict[str, float], most: float, parts: dict[str, float]
+) -> None:
+    assert limited_parts(own, most) == pytest.approx(parts)
+
+
+@pytest.mark.parametrize(
+    ("trusted", "most"),
+    [(None, 8), (frozenset({"eve"}), 8), (frozenset[str](), 3)],
+    ids=["closed", "member", "stranger"],
+)
+def test_strangers_auxiliary_averages_at_most_a_third(trusted: frozenset[str] | None, most: int) -> None:
+    """Accomplices said that it had a hundred times the relay's bandwidth."""
+    stage, _, (relay,) = reducing(bps=(1_000_000,))
+    eve = stage.relay("eve", Role.AUXILIARY, "eve")
+    stage.state.links.capacities |= capacities_of([(eve, 100_000_000)])
+    stage.state.reached.add(eve)
+    stage.state.trusted = trusted
+    parts = Counter({relay: 0})
+    for span in dealt(stage).spans:
+        parts[span.reducer] += span.stop - span.first
+    assert parts[eve] in {most, most - 1}
 
 
 @pytest.mark.parametrize("is_out", [False, True])

@@ -7,10 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.coordinator.round.screening import GROSS, STRANGER, scales_of, weights_of
+from peer_agent.protocol.coordinator.round.screening import (
+    GROSS,
+    NEWCOMER,
+    SETTLED,
+    STRANGER,
+    scales_of,
+    weights_of,
+)
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.log.records import Included, Record
-from tests.protocol.coordinator.scenes import NAMES, reducing
+from tests.protocol.coordinator.scenes import NAMES, reducing, restarted
 from tests.protocol.coordinator.stage import TOKENS, Stage, Trainer, notes
 
 NOBODY = frozenset[str]()
@@ -82,7 +89,71 @@ def test_one_persons_machines_do_not_clip_everybody_else() -> None:
     assert [scales[trainer.peer] for trainer in honest] == [1.0] * 3
 
 
+def two_people(*, steps: int, norms: tuple[float, float]) -> Stage:
+    """Return a round of two people after `steps` updates whose norms were all 1."""
+    stage = Stage(batch=32, trusted=NOBODY)
+    stage.relay()
+    trainers = [stage.trainer(name) for name in ("ann", "eve")]
+    for step in range(steps + 1):
+        stage.accumulate()
+        for trainer, norm in zip(trainers, norms if step == steps else (1.0, 1.0), strict=True):
+            stage.offer(trainer, norm=norm)
+        if step < steps:
+            committed(stage)
+    return stage
+
+
+@pytest.mark.parametrize(("steps", "scales"), [(0, [1.0, 1.0]), (3, [1.0, STRANGER / 1e6])])
+def test_between_two_people_earlier_updates_decide_whose_norm_is_typical(steps: int, scales: list[float]) -> None:
+    stage = two_people(steps=steps, norms=(1.0, 1e6))
+    assert [slot.scale for slot in stage.round.slots] == (scales if steps else [1.0, pytest.approx(1.0)])
+
+
+def test_the_typical_norm_of_earlier_updates_at_most_doubles_with_each() -> None:
+    stage = two_people(steps=1, norms=(8.0, 8.0))
+    assert [slot.scale for slot in stage.round.slots] == [STRANGER / 8] * 2
+    committed(stage)
+    assert list(stage.state.norms) == [1.0, 2.0]
+    assert list(restarted(stage).state.norms) == [1.0, 2.0]
+
+
 # --- weights
+
+
+def test_newcomers_weigh_a_quarter_until_ten_updates_contain_their_work() -> None:
+    persons, offered = ["ann", "bob", "eve", "eve"], [weight(100), weight(120), weight(60), weight(40)]
+    *others, first, second = weights_of(persons, offered, NOBODY, {"eve"})
+    assert others == offered[:2]
+    assert [first, second] == [weight(int(60 * NEWCOMER)), weight(int(40 * NEWCOMER))]
+    stage = Stage(batch=24, trusted=frozenset({"ann"}))
+    stage.relay()
+    for name in ("ann", "bob"):
+        stage.trainer(name)
+    parts = [[slot.weights[0].tokens / TOKENS for slot in committed_slots(stage)] for _ in range(SETTLED + 1)]
+    offers = [trainer.samples for trainer in stage.trainers.values()]
+    assert all(bob == pytest.approx(ann * NEWCOMER, rel=0.5) for ann, bob in parts[:SETTLED])
+    assert parts[SETTLED][0] == pytest.approx(parts[SETTLED][1], rel=0.5), offers
+    assert stage.records[SETTLED].exact
+    assert not stage.records[0].exact
+    assert restarted(stage, contributed={"bob": SETTLED}).state.contributed["bob"] == SETTLED
+
+
+def committed_slots(stage: Stage) -> tuple[m.Slot, ...]:
+    stage.accumulate()
+    for trainer in stage.trainers.values():
+        stage.offer(trainer)
+    slots = stage.round.slots
+    committed(stage)
+    return slots
+
+
+def test_if_all_are_newcomers_all_count_in_full() -> None:
+    stage = Stage(batch=24, trusted=NOBODY)
+    stage.relay()
+    for name in ("ann", "bob"):
+        stage.trainer(name)
+    committed_slots(stage)
+    assert stage.records[0].exact
 
 
 def test_persons_machines_together_weigh_at_most_twice_typical() -> None:

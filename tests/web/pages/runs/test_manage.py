@@ -294,7 +294,7 @@ class TestDrafts:
             text = page(as_(organizer).get(path)).split("<h1>")[1]
             assert text.count("The text is not UTF-8.") == 1
             assert "The dataset could not be prepared." in text
-            assert "Everyone keeps their credit." not in text
+            assert "These steps no longer count as credit." not in text
 
     def test_what_was_just_refused_is_told_once(self, organizer: Person, data_folder: Any) -> None:
         draft(organizer)
@@ -668,7 +668,7 @@ def test_it_is_asked_once_with_what_it_means(trained: Run) -> None:
     text = page(as_("Amina").get(ASK))
     assert "Roll back to step 2?" in text
     assert "Rolling back will discard the 3 steps after step 2." in text
-    assert "Everyone keeps their credit." in text
+    assert "These steps no longer count as credit." in text
     assert "Every machine reloads the snapshot of step 2" in text
     trained.refresh_from_db()
     assert trained.rollback_index is None

@@ -1,0 +1,86 @@
+"""Audits in whole runs that strangers may join: liars are named, honest machines never."""
+
+from functools import partial
+from statistics import median
+
+import pytest
+
+from peer_agent.simulation.churn import all_conditions, inject
+from peer_agent.simulation.world import World
+from tests.simulation.checked_world import checked_world, state, trainers
+
+NAMED = "contributed gradients other than those of its samples"
+
+
+def named(world: World) -> list[str]:
+    return [text.split(" (")[0] for text in world.tally.texts if NAMED in text]
+
+
+def updates_of(world: World, person: str) -> int:
+    return sum(any(part.person == person for part in record.contributions) for record in world.database.records)
+
+
+def open_world(
+    seed: int, *, liars: int, honest: int = 5, trusted: int = 1, steps: int = 60
+) -> tuple[World, list[str], list[str]]:
+    """Return a world, the honest people's names, and the liars'. The organizer vouches for the first `trusted`."""
+    world, _ = checked_world(
+        seed=seed, trainers=liars + honest, steps=steps, samples_each=8, even=True, thorough=False, trusted=frozenset()
+    )
+    people = [world.person_of(trainer.peer) for trainer in trainers(world)]
+    world.trusted = state(world).trusted = frozenset(people[:trusted])
+    for number, trainer in enumerate(trainers(world)[honest:]):
+        trainer.adds = f"liar {number}"
+    return world, people[:honest], people[honest:]
+
+
+@pytest.mark.parametrize("liars", [1, 2, 3])
+def test_liars_are_named_within_ten_updates_as_newcomers(liars: int) -> None:
+    after = [updates for seed in range(3) for updates in updates_until_named(seed, liars)]
+    assert len(after) == 3 * liars
+    assert median(after) <= 10
+
+
+def updates_until_named(seed: int, liars: int) -> list[int]:
+    """Return in how many updates each liar's work was before the liar was named."""
+    world, honest, false = open_world(seed, liars=liars)
+    after = []
+    for person in false:
+        assert world.run(partial(is_named, world, person), 600.0), "every liar is named"
+        after.append(updates_of(world, person))
+    assert not set(honest) & set(named(world))
+    return after
+
+
+def is_named(world: World, person: str) -> bool:
+    return person in named(world)
+
+
+def test_nobody_is_named_if_all_are_honest() -> None:
+    world, people, _ = open_world(1, liars=0, steps=80)
+    assert world.run(lambda: world.tally.finished, 3000.0)
+    assert named(world) == []
+    checks = [
+        state(world).reliabilities.get(t.peer) or state(world).members[t.peer].reliability for t in trainers(world)
+    ]
+    assert sum(record.audits_passed for record in checks) > 10
+    assert not any(record.in_doubt or record.accused_by for record in checks)
+    assert world.database.records[-1].exact
+    assert len(people) == 5
+
+
+def test_auditors_that_lie_convict_nobody() -> None:
+    """Two of seven people accuse everyone. Their own work is honest, so that they have passed audits."""
+    world, honest, _ = open_world(2, liars=0, honest=7, steps=80)
+    for trainer in trainers(world)[5:]:
+        trainer.accuses = True
+    assert world.run(lambda: world.tally.finished, 3000.0)
+    assert not set(honest[:5]) & set(named(world))
+
+
+def test_a_run_with_audits_survives_churn() -> None:
+    world, honest, false = open_world(4, liars=2, steps=40)
+    inject(world, all_conditions(0.3))
+    assert world.run(lambda: world.tally.finished, 6000.0)
+    assert set(false) <= set(named(world))
+    assert not set(honest) & set(named(world))
