@@ -53,6 +53,7 @@ from runs.models import Run
 
 log = logging.getLogger(__name__)
 
+SEED_BITS = 128  # of each random seed; fewer could be guessed from what the coordinator draws and publishes
 LOOK_S = 1.0  # seconds between database polls for people's requests
 MOST_NAMED = 100  # peers named on the timeline for lost messages; the site's log names all
 HEARD = get_args(m.TO_SITE)
@@ -312,7 +313,7 @@ class Host:
         while waiting and self.holding.is_held():
             event = waiting.popleft()
             try:
-                for command in merged(advance(self.state, event, time.monotonic(), secrets.randbits(32))):
+                for command in merged(advance(self.state, event, time.monotonic(), secrets.randbits(SEED_BITS))):
                     waiting += await self._carry_out(command)
             except Exception as error:  # after any error, the state may be half changed
                 raise Faulty(sender_of(event)) from error

@@ -112,6 +112,17 @@ def test_share_of_audited_contributions(trusted: frozenset[str], updates: int, p
     assert found / (80 * len(trainers)) == pytest.approx(rate, rel=0.5, abs=0.012)
 
 
+def test_all_bits_of_the_seed_decide_what_is_audited() -> None:
+    """The plan publishes a number drawn from the seed. If the seed were short, anyone could search for it."""
+    secrets = set()
+    for seed in (1, 1 + 2**64, 1 + 2**127):
+        stage, _ = opened()
+        offered(stage, seed)
+        secrets.add(stage.round.secret)
+        assert stage.round.secret != stage.round.seed
+    assert len(secrets) == 3
+
+
 def test_an_audit_states_units_parameters_codec_and_the_plans_seed() -> None:
     stage, (ann, *_) = opened()
     doubted(stage, ann)
@@ -350,8 +361,8 @@ def test_liar_is_named_and_loses_credit_once_enough_people_accuse_it() -> None:
     assert len(set(note.names)) == 1 + PROVEN
     assert note.text.startswith("eve (eve) contributed gradients other than those of its samples")
     assert [each.code for each in sent(commands, m.Notice, eve.peer) if isinstance(each, m.Notice)] == ["E143"]
-    (strike,) = [each for each in commands if isinstance(each, e.Strike)]
-    assert (strike.peer, strike.index) == (eve.peer, 0)
+    (reverse,) = [each for each in commands if isinstance(each, e.Reverse)]
+    assert (reverse.peer, reverse.index) == (eve.peer, 0)
     assert stage.state.in_quarantine(record)
     assert (record.in_doubt, record.accused_by, record.audits_passed) == (True, frozenset(), 0)
 
