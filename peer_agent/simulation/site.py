@@ -525,7 +525,7 @@ class Host:
                 self.after(REPLAY_S, lambda: self._replayed(command))
             case e.Adopt():
                 self.handle(e.Adopted(command.peer, 0))
-            case e.Agreed() | e.Branch() | e.Waiting() | e.Elected() | e.Admitted() | e.Checked() | e.Strike():
+            case e.Agreed() | e.Branch() | e.Waiting() | e.Elected() | e.Admitted() | e.Checked() | e.Reverse():
                 pass
             case _:
                 assert_never(command)

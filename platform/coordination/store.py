@@ -21,7 +21,7 @@ from jobs.queue import Kind
 from peer_agent.protocol import messages as m
 from peer_agent.protocol import reasons
 from peer_agent.protocol.averaged import averaged_bytes
-from peer_agent.protocol.coordinator.events import Checked, Directed, Goal, Mark, Strike, Target
+from peer_agent.protocol.coordinator.events import Checked, Directed, Goal, Mark, Reverse, Target
 from peer_agent.protocol.coordinator.facts import StoredFacts, restored
 from peer_agent.protocol.coordinator.state import RECORDS_WALKED, RunState
 from peer_agent.protocol.coordinator.workers.counts import RECORDS_KEPT
@@ -42,8 +42,7 @@ from runs.ledger.records import (
     settled_units,
     with_records,
 )
-from runs.ledger.reversals import reverse
-from runs.ledger.totals import MOST, add_averaged, add_to_day, add_to_totals
+from runs.ledger.totals import MOST, add_averaged, add_to_day, add_to_totals, reverse
 from runs.models import Check, Head, LeaseMark, LedgerEntry, LogEntry, Publication, Run, Snapshot
 from runs.snapshots.state_check import Restated, restate
 from runs.snapshots.verification import verified_up_to
@@ -272,15 +271,15 @@ def check(run: Run, fence: int, checked: Checked) -> None:
         Check.objects.update_or_create(run=run, machine_id=UUID(checked.peer), defaults=facts)
 
 
-def strike(run: Run, fence: int, struck: Strike) -> None:
+def reverse_credit(run: Run, fence: int, asked: Reverse) -> None:
     """Take back a machine's credit for log entries after the last checked one.
 
     Raises Stale if this host has lost the run.
     """
     with fenced(run, fence):
-        machine = UUID(struck.peer)
-        reverse(run, LedgerEntry.objects.filter(machine=machine, entry__index__gt=struck.index), struck.reason)
-        Check.objects.update_or_create(run=run, machine_id=machine, defaults={"passed": 0, "index": struck.index})
+        machine = UUID(asked.peer)
+        reverse(run, LedgerEntry.objects.filter(machine=machine, entry__index__gt=asked.index), asked.reason)
+        Check.objects.update_or_create(run=run, machine_id=machine, defaults={"passed": 0, "index": asked.index})
 
 
 def set_waiting(run: Run, reason: str) -> None:

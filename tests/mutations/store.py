@@ -15,6 +15,7 @@ RAISED = "                await in_thread(store.raise_marks)(self.run, self.hold
 GRANTED = "                self._answer(e.Reserved(command.marks))"
 RANGE = "    first = bisect_left(ranges, start, key=lambda known: known[1])"
 OURS = "entry is not None and entry.digest == digest_of(sealed)"
+TOTALS, REVERSALS = "runs/ledger/totals", "tests/runs/ledger/test_reversals.py"
 STANDINGS, COVERAGE = "tests/runs/ledger/test_standings.py", "tests/runs/ledger/test_records.py"
 HOST = "tests/coordination/hosts/test_host.py::"
 JOBS, QUEUE = "jobs/queue", "tests/jobs/test_queue.py"
@@ -22,6 +23,15 @@ LEASES = f"{QUEUE}::TestLeases"
 CLAIM, WRITER = f"{HOST}TestTheClaim", f"{HOST}TestTheDatabase"
 
 STORED: tuple[Mutation, ...] = (
+    fault("credit is taken back twice", TOTALS, "rows.filter(KEPT, run=run)", "rows.filter(run=run)", REVERSALS),
+    fault("totals keep what was taken back", TOTALS, "    _take(run, by_machine, by_day)\n", "", REVERSALS),
+    fault(
+        "a rollback leaves credit",
+        STORE,
+        "entry__index__gt=target.index, entry__is_undone=True",
+        "entry__index__gt=target.index, entry__is_undone=False",
+        "tests/coordination/hosts/test_rollbacks.py",
+    ),
     fault("a deposed host commits", STORE, HEAD, HEAD.replace(", fence=fence", ""), f"{ROWS}TestCommit"),
     fault(
         "a record need not follow the head",

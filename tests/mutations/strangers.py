@@ -14,6 +14,13 @@ def proxy(name: str, before: str, after: str) -> Mutation:
 
 
 STRANGERS: tuple[Mutation, ...] = (
+    Mutation(
+        "a name may look like another",
+        "platform/accounts/services.py",
+        "    if other is not None and other.username.lower() != name.lower():",
+        "    if False:",
+        ("tests/accounts/test_names.py",),
+    ),
     fault(
         "one address takes all places",
         "stranger_limits",

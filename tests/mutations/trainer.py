@@ -22,6 +22,20 @@ FETCHED = "            if payloads is not None and await keep(payloads):\n      
 OURS = "is_ours = round_.offer is not None and record.own is not None and record.own.accumulator == state.accumulator"
 
 TRAINER: tuple[Mutation, ...] = (
+    shell(
+        "an audit computes into this machine's own gradient",
+        "training/loop",
+        "        self._fresh = self._own if elsewhere is None else elsewhere.fresh",
+        "        self._fresh = self._own",
+        "trainer/test_auditing",
+    ),
+    shell(
+        "an audit has no end",
+        "trainer/auditing",
+        " or not is_wanted():",
+        ":",
+        "trainer/test_auditing",
+    ),
     fault("a cut of another step is followed", "rounds", CUT, CUT.replace("cut.step != state.step or ", ""), "rounds"),
     fault("an old cut begins the round again", "rounds", CUT, CUT.replace(" or not _is_new(state, cut)", ""), "rounds"),
     fault("an old void ends a later attempt", "rounds", VOID, "    if False:", "rounds"),

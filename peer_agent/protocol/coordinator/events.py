@@ -231,7 +231,7 @@ class Checked(Struct, frozen=True):
     passed: int
 
 
-class Strike(Struct, frozen=True):
+class Reverse(Struct, frozen=True):
     """Take back a machine's credit for log entries after `index`, because audits have proven its work false."""
 
     peer: PeerId
@@ -305,7 +305,7 @@ Command = (
     | Elected
     | Admitted
     | Checked
-    | Strike
+    | Reverse
     | Note
     | Waiting
     | Finish

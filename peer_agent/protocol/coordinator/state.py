@@ -435,6 +435,10 @@ class RunState(Struct, kw_only=True):
         """Return True if the member averages spans and the contributors can reach it."""
         return member.reduces and (member.role is Role.RELAY or member.peer in self.reached)
 
+    def is_vouched_for(self, member: Member) -> bool:
+        """Return True for the site's relays, and for machines of people for whom the organizer vouches."""
+        return member.role is Role.RELAY or self.trusted is None or member.person in self.trusted
+
     def in_quarantine(self, record: Reliability) -> bool:
         """Return True if earlier failures put the machine in quarantine for the open or next round."""
         return bool(record.failed_at) and record.in_quarantine(self.rounds + (self.round is None), self.now)

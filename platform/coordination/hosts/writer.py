@@ -69,7 +69,7 @@ Write = (
     | e.Elected
     | e.Admitted
     | e.Checked
-    | e.Strike
+    | e.Reverse
     | Listens
 )
 
@@ -129,8 +129,8 @@ class Writer:
                 await in_thread(store.agree)(self.run, command.step, command.digest)
             case e.Checked():
                 await in_thread(store.check)(self.run, self.holding.fence, command)
-            case e.Strike():
-                await in_thread(store.strike)(self.run, self.holding.fence, command)
+            case e.Reverse():
+                await in_thread(store.reverse_credit)(self.run, self.holding.fence, command)
             case e.Note(kind=kind, text=text, names=names):
                 await in_thread(timeline.add_line)(run=self.run, kind=kind, text=text, names=names)
             case e.Waiting():

@@ -58,7 +58,7 @@ class Books(Struct, array_like=True):
     committed: int = 0
     lost: int = 0  # entries read that are on lost branches
     lost_samples: int = 0
-    struck: int = 0  # samples whose credit was taken back
+    reversed: int = 0  # samples whose credit was taken back
     unknown: int = 0  # samples from machines unknown to a restored database, which have no ledger row
     last_row: int = 0  # last ledger row read
     ranges: dict[Place, Ranges] = field(default_factory=dict)
@@ -84,7 +84,7 @@ def audit(run: Run, *, is_full: bool = False) -> dict[str, Any]:
         given = LedgerEntry.objects.filter(run=run).aggregate(given=Sum("samples", default=0))["given"]
         files = dict(run.snapshots.filter(is_stored=True).order_by("index").values_list("file", "step"))
         snapshots = _snapshots(run)
-    if before and (faults or given != books.committed + books.lost_samples - books.unknown - books.struck):
+    if before and (faults or given != books.committed + books.lost_samples - books.unknown - books.reversed):
         return audit(run, is_full=True)
     books.files = {file: known for file, known in books.files.items() if file in files}
     faults += [fault for file, step in files.items() for fault in _file_faults(run, step, file, books.files)]
@@ -98,7 +98,7 @@ def audit(run: Run, *, is_full: bool = False) -> dict[str, Any]:
         "ledger_samples": given,
         "lost_samples": books.lost_samples,
         "unknown_samples": books.unknown,
-        "struck_samples": books.struck,
+        "reversed_samples": books.reversed,
         "snapshots": snapshots,
         "faults": faults,
     }
@@ -216,7 +216,7 @@ def _reversals(books: Books, rows: list[Any]) -> Iterator[str]:
     given = {row.pk: _line(row) for row in rows if row.reverses_id is None}
     for row in rows:
         if row.reverses_id is not None:
-            books.struck -= row.samples
+            books.reversed -= row.samples
             machine, *amounts = _line(row)
             if given.get(row.reverses_id) != (machine, *(-amount for amount in amounts)):
                 yield f"step {row.step}: a ledger row takes back other credit than machine {machine[:8]} was given"

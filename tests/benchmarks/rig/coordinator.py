@@ -250,7 +250,7 @@ class Coordinator:
                 | e.Elected()
                 | e.Admitted()
                 | e.Checked()
-                | e.Strike()
+                | e.Reverse()
             ):
                 pass  # these commands write rows and files of a site
             case _:

@@ -100,7 +100,7 @@ def test_honest_books_have_no_fault(audited: Run) -> None:
         "ledger_samples": 12,
         "lost_samples": 0,
         "unknown_samples": 0,
-        "struck_samples": 0,
+        "reversed_samples": 0,
         "snapshots": [{"step": 0, "state": "verified", "file": audited.snapshots.get().file}],
         "faults": [],
     }

@@ -6,10 +6,10 @@ from django.db import IntegrityError, connection, transaction
 from accounts.days import day_of
 from accounts.models import Person
 from coordination import store
-from peer_agent.protocol.coordinator.events import Checked, Strike
+from peer_agent.protocol.coordinator.events import Checked, Reverse
 from peer_agent.protocol.log.records import Unit
 from runs.ledger.audit import audit
-from runs.ledger.reversals import reverse
+from runs.ledger.totals import reverse
 from runs.models import Check, DailyTotal, Head, LedgerEntry, LogEntry, MachineTotal
 from runs.people import provisional
 from tests.coordination.example_run import Example, example_run, next_record, sealed
@@ -40,13 +40,13 @@ def days_of(person: Person) -> dict[int, tuple[int, int]]:
     return {row.day: (row.samples, row.tokens) for row in DailyTotal.objects.filter(person=person)}
 
 
-def strike(example: Example, machine: Owned, after: int) -> None:
-    store.strike(example.run, Head.objects.get().fence, Strike(machine.machine.peer_id, after, "for a reason"))
+def reverse_since(example: Example, machine: Owned, after: int) -> None:
+    store.reverse_credit(example.run, Head.objects.get().fence, Reverse(machine.machine.peer_id, after, "for a reason"))
 
 
 def test_credit_after_the_last_check_is_taken_back_in_all_totals(example: Example) -> None:
     before, others = totals_of(example.teo), totals_of(example.noor)
-    strike(example, example.teo, after=1)
+    reverse_since(example, example.teo, after=1)
     assert totals_of(example.teo) == tuple(value // 3 for value in before)
     assert totals_of(example.noor) == others
     today = day_of(LogEntry.objects.first().at)  # type: ignore[union-attr]
@@ -58,14 +58,14 @@ def test_credit_after_the_last_check_is_taken_back_in_all_totals(example: Exampl
 
 
 def test_taking_back_twice_changes_nothing(example: Example) -> None:
-    strike(example, example.teo, after=1)
+    reverse_since(example, example.teo, after=1)
     once = totals_of(example.teo), LedgerEntry.objects.count()
-    strike(example, example.teo, after=1)
+    reverse_since(example, example.teo, after=1)
     assert (totals_of(example.teo), LedgerEntry.objects.count()) == once
 
 
 def test_a_row_can_be_reversed_only_once(example: Example) -> None:
-    strike(example, example.teo, after=2)
+    reverse_since(example, example.teo, after=2)
     row = LedgerEntry.objects.exclude(reverses=None).get()
     row.pk, row._state.adding = None, True
     with pytest.raises(IntegrityError), transaction.atomic():
@@ -78,7 +78,7 @@ def test_a_round_of_a_person_with_two_machines_is_taken_back_once(*, is_first: b
     second = owned(example.teo.machine.person)
     record = next_record(example.run, (example.teo, (Unit(0, 0, 0, 4),)), (second, (Unit(0, 0, 4, 8),)))
     store.commit(example.run, sealed(record), record, duration_s=1.0, attempts=1)
-    strike(example, example.teo if is_first else second, after=0)
+    reverse_since(example, example.teo if is_first else second, after=0)
     assert totals_of(example.teo)[3:] == ((0, 0) if is_first else (1, 1))
     assert totals_of(second)[3:] == ((1, 0) if is_first else (0, 0))
     assert audit(example.run)["faults"] == []
@@ -86,18 +86,18 @@ def test_a_round_of_a_person_with_two_machines_is_taken_back_once(*, is_first: b
 
 def test_audit_finds_the_books_correct_afterwards(example: Example) -> None:
     assert audit(example.run)["faults"] == []
-    strike(example, example.teo, after=1)
+    reverse_since(example, example.teo, after=1)
     found = audit(example.run)
-    assert (found["faults"], found["struck_samples"], found["ledger_samples"]) == ([], 8, 10)
+    assert (found["faults"], found["reversed_samples"], found["ledger_samples"]) == ([], 8, 10)
     again = audit(example.run)
-    assert (again["faults"], again["read"], again["struck_samples"]) == ([], 0, 8)
+    assert (again["faults"], again["read"], again["reversed_samples"]) == ([], 0, 8)
 
 
 @pytest.mark.parametrize(
     ("column", "fault"), [("samples", "takes back other credit"), ("credit", "takes back other credit")]
 )
 def test_audit_finds_a_false_reversal(example: Example, column: str, fault: str) -> None:
-    strike(example, example.teo, after=2)
+    reverse_since(example, example.teo, after=2)
     with connection.cursor() as cursor:
         cursor.execute(f"UPDATE runs_ledgerentry SET {column} = {column} - 1 WHERE reverses_id IS NOT NULL")
     assert any(fault in each for each in audit(example.run)["faults"])
@@ -106,7 +106,7 @@ def test_audit_finds_a_false_reversal(example: Example, column: str, fault: str)
 def test_deposed_host_takes_nothing_back(example: Example) -> None:
     fence = Head.objects.get().fence - 1
     with pytest.raises(store.Stale):
-        store.strike(example.run, fence, Strike(example.teo.machine.peer_id, 0, ""))
+        store.reverse_credit(example.run, fence, Reverse(example.teo.machine.peer_id, 0, ""))
     with pytest.raises(store.Stale):
         store.check(example.run, fence, Checked(example.teo.machine.peer_id, 3, 1))
     assert not LedgerEntry.objects.exclude(reverses=None).exists()
@@ -127,7 +127,7 @@ def test_samples_since_the_last_check_are_provisional(example: Example) -> None:
     assert provisional(teo, example.run) == 12
     store.check(example.run, Head.objects.get().fence, Checked(example.teo.machine.peer_id, 2, 1))
     assert provisional(teo, example.run) == 4
-    strike(example, example.teo, after=2)
+    reverse_since(example, example.teo, after=2)
     assert provisional(teo, example.run) == 0
     example.run.visibility = "private"
     assert provisional(example.noor.machine.person, example.run) == 0

@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.coordinator.events import Checked, Command, Note, Send, Strike
+from peer_agent.protocol.coordinator.events import Checked, Command, Note, Reverse, Send
 from peer_agent.protocol.coordinator.reliability import Failure, Reliability
 from peer_agent.protocol.coordinator.round.screening import SETTLED
 from peer_agent.protocol.coordinator.state import Audit, Member, Round, RunState
 from peer_agent.protocol.coordinator.workers.counts import blame
-from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import ChunkRange, Record, is_everywhere
@@ -184,14 +183,10 @@ def _compared(state: RunState, round_: Round) -> list[m.PlannedSpan]:
     """
     assert round_.plan is not None
     spans = sorted(round_.plan.spans, key=lambda span: span.first)
-    if any(_is_known(state, member.peer) for member in state.reducers()):
-        return [span for span in spans if _is_known(state, span.reducer)]
-    return spans
-
-
-def _is_known(state: RunState, peer: PeerId) -> bool:
-    member = state.members.get(peer)
-    return member is not None and (member.role is Role.RELAY or member.person in (state.trusted or ()))
+    if not any(map(state.is_vouched_for, state.reducers())):
+        return spans
+    vouched = {peer for peer, member in state.members.items() if state.is_vouched_for(member)}
+    return [span for span in spans if span.reducer in vouched]
 
 
 def _is_comparable(state: RunState, round_: Round, slot: m.Slot) -> bool:
@@ -335,7 +330,7 @@ def _prove(state: RunState, audit: Audit, record: Reliability) -> list[Command]:
     fault = Fault.of("E143")
     return [
         Note("refused", FALSE.format(audit.name, " and ".join(accusers)), (audit.person, *accusers)),
-        Strike(audit.peer, record.checked_index, WHY),
+        Reverse(audit.peer, record.checked_index, WHY),
         Send((audit.peer,), m.Notice(run=state.run, code=fault.code, text=fault.text)),
     ]
 

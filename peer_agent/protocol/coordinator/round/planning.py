@@ -17,7 +17,6 @@ from peer_agent.protocol.coordinator.reach import look_at_reach
 from peer_agent.protocol.coordinator.round.lateness import sigma_of
 from peer_agent.protocol.coordinator.round.outlining import begin_outline
 from peer_agent.protocol.coordinator.state import Member, Round, RunState
-from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Limit, Limits, Party, Shares, judged, solve, spans_of
 from peer_agent.protocol.sealed import plan_of
@@ -111,7 +110,7 @@ def _divided(state: RunState, shares: Shares, parties: Sequence[Party], down_byt
     if state.trusted is None:
         return shares
     members = {peer: state.members[peer] for peer in shares.reducers}
-    owner = {peer: "" if _is_known(state, member) else member.person for peer, member in members.items()}
+    owner = {peer: "" if state.is_vouched_for(member) else member.person for peer, member in members.items()}
     own = dict.fromkeys(owner.values(), 0.0)
     for peer, share in zip(shares.reducers, shares.shares, strict=True):
         own[owner[peer]] += share
@@ -124,11 +123,6 @@ def _divided(state: RunState, shares: Shares, parties: Sequence[Party], down_byt
         for peer, share in zip(shares.reducers, shares.shares, strict=True)
     )
     return judged(replace(shares, shares=new), parties, down_bytes, limits)
-
-
-def _is_known(state: RunState, member: Member) -> bool:
-    """Return True for the site's relays, and for machines of people for whom the organizer vouches."""
-    return member.role is Role.RELAY or state.trusted is None or member.person in state.trusted
 
 
 def limited_parts(own: Mapping[str, float], most: float) -> dict[str, float]:
