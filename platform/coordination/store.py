@@ -42,8 +42,8 @@ from runs.ledger.records import (
     settled_units,
     with_records,
 )
-from runs.ledger.totals import MOST, add_averaged, add_to_day, add_to_totals, reverse
-from runs.models import Check, Head, LeaseMark, LedgerEntry, LogEntry, Publication, Run, Snapshot
+from runs.ledger.totals import MOST, add_averaged, add_to_day, add_to_totals, confirm, reverse
+from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Publication, Run, Snapshot
 from runs.snapshots.state_check import Restated, restate
 from runs.snapshots.verification import verified_up_to
 from runs.states import NOT_OPEN
@@ -267,8 +267,7 @@ def sealed_from(run: Run, first: int, count: int) -> list[Entry]:
 def check(run: Run, fence: int, checked: Checked) -> None:
     """Store that a machine's work up to a log entry counts as checked. Raises Stale if this host has lost the run."""
     with fenced(run, fence):
-        facts = {"passed": checked.passed, "index": checked.index}
-        Check.objects.update_or_create(run=run, machine_id=UUID(checked.peer), defaults=facts)
+        confirm(run, UUID(checked.peer), passed=checked.passed, index=checked.index)
 
 
 def reverse_credit(run: Run, fence: int, asked: Reverse) -> None:
@@ -279,7 +278,7 @@ def reverse_credit(run: Run, fence: int, asked: Reverse) -> None:
     with fenced(run, fence):
         machine = UUID(asked.peer)
         reverse(run, LedgerEntry.objects.filter(machine=machine, entry__index__gt=asked.index), asked.reason)
-        Check.objects.update_or_create(run=run, machine_id=machine, defaults={"passed": 0, "index": asked.index})
+        run.checks.update_or_create(machine_id=machine, defaults={"passed": 0})
 
 
 def set_waiting(run: Run, reason: str) -> None:

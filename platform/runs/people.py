@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
-from django.db.models.functions import Coalesce
+from django.db.models import QuerySet, Sum
 from django.utils.translation import gettext as _
 
 from accounts.days import day_of
 from accounts.models import Person
 from runs.access import Viewer, listed_runs, visible_runs
-from runs.models import KEPT, AveragedTotal, DailyTotal, LedgerEntry, MachineTotal, Run
+from runs.models import AveragedTotal, DailyTotal, LedgerEntry, MachineTotal, Run
 
 SAMPLES = (1, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 DAYS = (7, 30, 100, 365)  # number of days with a contribution
@@ -68,13 +67,22 @@ def reached(by_day: Mapping[int, int], *, bytes_averaged: int, finished: Sequenc
 
 
 class Given(NamedTuple):
-    """A person's contribution to one run. `part` is the fraction of all of the run's samples."""
+    """A person's contribution to one run. `part` is the fraction of all of the run's samples.
+
+    `checked`: how many of the samples other people's machines have confirmed.
+    """
 
     run: Run
     samples: int
     steps: int
     bytes_averaged: int
     part: float
+    checked: int = 0
+
+    @property
+    def provisional(self) -> int:
+        """Samples that no check has covered yet. A members-only run has no checks."""
+        return 0 if self.run.members_only else self.samples - self.checked
 
 
 class Contributions(NamedTuple):
@@ -94,7 +102,8 @@ def contributions(person: Person, viewer: Viewer) -> Contributions:
     """Return the person's contributions to the runs that the viewer may see, most samples first."""
     seen = runs_shown(person, viewer)
     sums = MachineTotal.objects.filter(person=person, run__in=seen).order_by().values("run")
-    rows = {row["run"]: row for row in sums.annotate(given=Sum("samples"), made=Sum("person_rounds"))}
+    sums_of = {"given": Sum("samples"), "made": Sum("person_rounds"), "confirmed": Sum("checked")}
+    rows = {row["run"]: row for row in sums.annotate(**sums_of)}
     averaged = AveragedTotal.objects.filter(person=person, run__in=seen).order_by().values("run")
     sent = dict(averaged.annotate(given=Sum("bytes_averaged")).values_list("run", "given"))
     of_all = MachineTotal.objects.filter(run__in=list(rows)).order_by().values("run")
@@ -116,7 +125,9 @@ def contributions(person: Person, viewer: Viewer) -> Contributions:
 def given_to(person: Person, run: Run) -> Given:
     """Return the person's contribution to one run, not counting bytes averaged by their machines."""
     sums = run.totals.filter(person=person).aggregate(
-        given=Sum("samples", default=0), made=Sum("person_rounds", default=0)
+        given=Sum("samples", default=0),
+        made=Sum("person_rounds", default=0),
+        confirmed=Sum("checked", default=0),
     )
     whole = run.totals.aggregate(given=Sum("samples", default=0))["given"]
     return _given(run, sums, 0, {run.pk: whole})
@@ -131,18 +142,8 @@ def ledger_of(person: Person, run: Run) -> QuerySet[LedgerEntry]:
     return run.ledger.filter(person=person).select_related("entry", "machine").order_by("-pk")
 
 
-def provisional(person: Person, run: Run) -> int:
-    """Return the person's samples since the last audits of their machines' work. A members-only run has no audits."""
-    if run.members_only:
-        return 0
-    own = run.checks.filter(machine=OuterRef("machine")).values("index")
-    rows = run.ledger.filter(KEPT, person=person).order_by().annotate(checked=Coalesce(Subquery(own), 0))
-    since = rows.filter(entry__index__gt=F("checked"), entry__is_undone=False)
-    return int(since.aggregate(given=Sum("samples", default=0))["given"])
-
-
 def _given(run: Run, row: Mapping[str, Any] | None, sent: int, whole: Mapping[UUID, int]) -> Given:
     if row is None:
         return Given(run, 0, 0, sent, 0.0)
     part = row["given"] / whole[run.pk] if whole[run.pk] else 0.0
-    return Given(run, row["given"], row["made"], sent, part)
+    return Given(run, row["given"], row["made"], sent, part, row["confirmed"])

@@ -21,6 +21,20 @@ STRANGERS: tuple[Mutation, ...] = (
         "    if False:",
         ("tests/accounts/test_names.py",),
     ),
+    Mutation(
+        "strangers vote beside audited people",
+        "peer_agent/protocol/coordinator/agreement/digests.py",
+        "    if state.jury is not None and person not in state.jury:",
+        "    if False:",
+        ("tests/protocol/coordinator/agreement/test_digests.py",),
+    ),
+    Mutation(
+        "samples count as checked before they are",
+        "platform/runs/ledger/totals.py",
+        "entry__index__gt=known.index, entry__index__lte=index)",
+        "entry__index__gt=known.index)",
+        ("tests/runs/ledger/test_reversals.py",),
+    ),
     fault(
         "one address takes all places",
         "stranger_limits",

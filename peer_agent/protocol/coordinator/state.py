@@ -345,7 +345,8 @@ class RunState(Struct, kw_only=True):
     audits_drawn: int = 0  # number of the last audit
     # votes
     recent: dict[str, int] = field(default_factory=dict)  # person -> index of the last entry with their work
-    voters: int = 0  # number of people with recent work and a working machine
+    voters: int = 0  # number of people with recent work and a working machine, or of the jury
+    jury: set[str] | None = None  # the audited people among them, if only these vote
     digests: dict[int, Ballot] = field(default_factory=dict)  # step -> votes
     split_since: float | None = None  # since when a step's digests have differed without a majority
     replay: tuple[int, int, float] | None = None  # index and step for the site to replay, and when it was asked to
@@ -438,6 +439,10 @@ class RunState(Struct, kw_only=True):
     def is_vouched_for(self, member: Member) -> bool:
         """Return True for the site's relays, and for machines of people for whom the organizer vouches."""
         return member.role is Role.RELAY or self.trusted is None or member.person in self.trusted
+
+    def is_audited(self, member: Member) -> bool:
+        """Return True if the organizer vouches for the member's person, or if its work has passed an audit."""
+        return self.is_vouched_for(member) or member.reliability.audits_passed > 0
 
     def in_quarantine(self, record: Reliability) -> bool:
         """Return True if earlier failures put the machine in quarantine for the open or next round."""

@@ -34,7 +34,7 @@ from runs.models import IN_MODEL, DailyTotal, LedgerEntry, MachineTotal, Run
 
 # Half-life of samples on the weekly board, and the oldest day counted, whose samples weigh under 0.1 %.
 HALF_LIFE_DAYS, OLDEST_DAYS = 7.0, 70
-BOARD = ("rank", "person__username", "given", "read", "made", "machines")
+BOARD = ("rank", "person__username", "given", "read", "made", "machines", "confirmed")
 MOVED = ("rank_before", "given_before")  # rank and samples at the start of the day
 STRETCHES = 24  # stretches of the latest steps
 BARS, BAR_STEPS = 12, 5  # the chart of recent work: most bars, and steps per bar
@@ -46,7 +46,8 @@ IN_IT = Q(person__in_teams__joined_day__lte=F("day")) & (
 class LeaderboardLine(NamedTuple):
     """A person's row on the leaderboard. People with equally many samples share a rank.
 
-    `moved` is the number of ranks gained since midnight (UTC), or 0 for someone new.
+    `checked` is how many of the samples other people's machines have confirmed. `moved` is the number of ranks gained
+    since midnight (UTC), or 0 for someone new.
     """
 
     rank: int
@@ -55,6 +56,7 @@ class LeaderboardLine(NamedTuple):
     tokens: int
     rounds: int
     machines: int
+    checked: int = 0
     moved: int = 0
 
 
@@ -245,7 +247,7 @@ def shares(run: Run, *, steps: int, limit: int) -> Shares:
 def _board(run: Run, today: int | None = None) -> Any:
     """Return one row per person in leaderboard order, with the columns `BOARD`, and `MOVED` if `today` is given."""
     ranked = _people(run).annotate(rank=Window(Rank(), order_by=F("given").desc()), machines=Count("pk"))
-    sums = ranked.annotate(read=Sum("tokens"), made=Sum("person_rounds"), first=Min("pk"))
+    sums = ranked.annotate(read=Sum("tokens"), made=Sum("person_rounds"), confirmed=Sum("checked"), first=Min("pk"))
     if today is not None:
         own = run.daily.filter(person=OuterRef("person"), day=today).order_by().values("samples")
         before = sums.annotate(

@@ -12,7 +12,7 @@ from accounts.days import day_of
 from accounts.models import Machine
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import RecordHead
-from runs.models import KEPT, AveragedTotal, DailyTotal, LedgerEntry, MachineTotal, Run
+from runs.models import KEPT, AveragedTotal, Check, DailyTotal, LedgerEntry, MachineTotal, Run
 
 MOST = 2**63 - 1  # a column's maximum, which the credit for 10^10 tokens exceeds with 10^9 parameters
 SUMS = ("samples", "tokens", "credit", "rounds", "person_rounds", "last_step")
@@ -80,6 +80,19 @@ def count(run: Run, held: dict[UUID, MachineTotal], rows: Iterable[LedgerEntry],
         counted.setdefault(row.person_id, row.pk)
 
 
+def confirm(run: Run, machine: UUID, *, passed: int, index: int) -> None:
+    """Store that `passed` audits have confirmed a machine's work, up to the log entry `index`.
+
+    Call this in a transaction, with the run's head locked. One query sums the rows since the last check.
+    """
+    known, _ = Check.objects.get_or_create(run=run, machine_id=machine)
+    since = run.ledger.filter(KEPT, machine=machine, entry__index__gt=known.index, entry__index__lte=index)
+    samples = since.aggregate(given=Sum("samples", default=0))["given"]
+    run.totals.filter(machine=machine).update(checked=F("checked") + samples)
+    known.passed, known.index = passed, max(known.index, index)
+    known.save()
+
+
 # Taking credit back. The ledger only grows: a further row, with negative amounts, reverses an earlier one.
 
 AT_ONCE = 1_000
@@ -93,6 +106,7 @@ def reverse(run: Run, rows: QuerySet[LedgerEntry], reason: str) -> int:
     person's day one more.
     """
     open_rows, last = rows.filter(KEPT, run=run).order_by("pk"), 0
+    confirmed = dict(run.checks.values_list("machine", "index"))
     by_machine, by_day = dict[UUID, Counter[str]](), dict[tuple[int, int], Counter[str]]()
     while some := list(open_rows.filter(pk__gt=last).select_related("entry")[:AT_ONCE]):
         last, first = some[-1].pk, first_rows(some)
@@ -100,6 +114,7 @@ def reverse(run: Run, rows: QuerySet[LedgerEntry], reason: str) -> int:
         for row in some:
             amounts = {"samples": row.samples, "tokens": row.tokens}
             whole = {**amounts, "credit": row.credit, "rounds": 1, "person_rounds": int(row.pk in first)}
+            whole["checked"] = row.samples if 0 < row.entry.index <= confirmed.get(row.machine_id, 0) else 0
             by_machine.setdefault(row.machine_id, Counter()).update(whole)
             by_day.setdefault((row.person_id, day_of(row.entry.at)), Counter()).update(amounts)
     _take(run, by_machine, by_day)

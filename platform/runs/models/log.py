@@ -204,6 +204,8 @@ class MachineTotal(models.Model):
     # Rounds counted for the person: only one of their machines counts in each round.
     person_rounds = models.BigIntegerField(default=0)
     last_step = models.BigIntegerField(default=0)
+    # Samples up to the entry at which an audit last confirmed the machine's work. The others are provisional.
+    checked = models.BigIntegerField(default=0, db_default=0)
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=("run", "machine"), name="total_machine_once_a_run"),)

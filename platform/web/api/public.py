@@ -90,7 +90,8 @@ def leaderboard(request: HttpRequest, slug: Slug, cursor: Offset = 0, limit: Lim
     """List a run's contributors and their samples."""
     found = run_for(request, slug)
     lines = standings.leaderboard(found, offset=cursor, limit=limit + 1)
-    items = [line._asdict() for line in lines[:limit]]
+    unchecked = {"checked": None} if found.members_only else {}
+    items = [line._asdict() | unchecked for line in lines[:limit]]
     averaged = [{"name": line.name, "bytes_averaged": line.bytes_averaged} for line in averaged_lines(found)]
     return {"items": items, "averaged": averaged, "next": str(cursor + limit) if len(lines) > limit else None}
 

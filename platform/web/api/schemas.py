@@ -113,11 +113,16 @@ class StepOut(Schema):
 
 
 class LeaderboardLineOut(Schema):
-    """A person's contributions to a run, summed over the ledger."""
+    """A person's contributions to a run, summed over the ledger.
+
+    `checked`: samples that other people's machines have confirmed by computing some of them again. The rest is
+    provisional. It is null in a run for members only, which has no such checks.
+    """
 
     rank: int
     name: str
     samples: int
+    checked: int | None
     tokens: int
     rounds: int
 

@@ -101,6 +101,8 @@ def test_honest_books_have_no_fault(audited: Run) -> None:
         "lost_samples": 0,
         "unknown_samples": 0,
         "reversed_samples": 0,
+        "checked_samples": 0,
+        "overdue": [],
         "snapshots": [{"step": 0, "state": "verified", "file": audited.snapshots.get().file}],
         "faults": [],
     }

@@ -9,9 +9,10 @@ from coordination import store
 from peer_agent.protocol.coordinator.events import Checked, Reverse
 from peer_agent.protocol.log.records import Unit
 from runs.ledger.audit import audit
+from runs.ledger.standings import leaderboard
 from runs.ledger.totals import reverse
-from runs.models import Check, DailyTotal, Head, LedgerEntry, LogEntry, MachineTotal
-from runs.people import provisional
+from runs.models import Check, DailyTotal, Head, LedgerEntry, LogEntry, MachineTotal, Member
+from runs.people import given_to
 from tests.coordination.example_run import Example, example_run, next_record, sealed
 from tests.runs.factories import Owned, owned
 
@@ -122,15 +123,55 @@ def test_checks_are_known_to_the_next_host(example: Example) -> None:
     assert store.load(example.run, 9).contributed == {"Teo": 3, "Noor": 3}
 
 
+def check(example: Example, machine: Owned, index: int) -> None:
+    store.check(example.run, Head.objects.get().fence, Checked(machine.machine.peer_id, index, 1))
+
+
 def test_samples_since_the_last_check_are_provisional(example: Example) -> None:
-    teo = example.teo.machine.person
-    assert provisional(teo, example.run) == 12
-    store.check(example.run, Head.objects.get().fence, Checked(example.teo.machine.peer_id, 2, 1))
-    assert provisional(teo, example.run) == 4
+    teo, noor = (given_to(each.machine.person, example.run) for each in (example.teo, example.noor))
+    assert (teo.provisional, noor.provisional) == (12, 6)
+    check(example, example.teo, 2)
+    teo = given_to(example.teo.machine.person, example.run)
+    assert (teo.checked, teo.provisional) == (8, 4)
     reverse_since(example, example.teo, after=2)
-    assert provisional(teo, example.run) == 0
+    teo = given_to(example.teo.machine.person, example.run)
+    assert (teo.checked, teo.provisional) == (8, 0)
     example.run.visibility = "private"
-    assert provisional(example.noor.machine.person, example.run) == 0
+    assert given_to(example.noor.machine.person, example.run).provisional == 0
+
+
+def test_leaderboard_says_how_much_is_checked(example: Example) -> None:
+    check(example, example.noor, 1)
+    check(example, example.teo, 3)
+    check(example, example.teo, 2)  # an older audit that is answered late
+    assert {line.name: line.checked for line in leaderboard(example.run)} == {"Teo": 12, "Noor": 2}
+    assert audit(example.run)["checked_samples"] == 14
+
+
+def test_checked_samples_of_undone_steps_are_taken_back(example: Example) -> None:
+    check(example, example.teo, 3)
+    with transaction.atomic():
+        reverse(example.run, LedgerEntry.objects.filter(entry__index__gt=1), "undone")
+    assert MachineTotal.objects.get(machine=example.teo.machine).checked == 4
+    assert audit(example.run, is_full=True)["faults"] == []
+
+
+def test_audit_finds_a_false_number_of_checked_samples(example: Example) -> None:
+    check(example, example.teo, 2)
+    MachineTotal.objects.filter(machine=example.teo.machine).update(checked=9)
+    (fault,) = audit(example.run, is_full=True)["faults"]
+    assert fault.endswith("9 samples count as checked, but 8 were")
+
+
+def test_audit_lists_machines_without_a_check_for_long(example: Example, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runs.ledger.audit.OVERDUE", 2)
+    check(example, example.teo, 2)
+    noor = {"machine": example.noor.machine.pk.hex, "person": "Noor", "samples": 6}
+    assert audit(example.run)["overdue"] == [noor]
+    check(example, example.noor, 1)
+    assert audit(example.run)["overdue"] == [noor | {"samples": 4}]
+    Member.objects.create(run=example.run, person=example.noor.machine.person)
+    assert audit(example.run)["overdue"] == []
 
 
 def test_reversal_returns_the_samples_of_what_it_took(example: Example) -> None:

@@ -1,7 +1,8 @@
 """Decide which state of the model is correct (rule 17). People vote; if the vote stays split, the site replays the log.
 
 Every person with work in one of the last ten commits has a vote, and a majority decides. A person whose machines
-disagree abstains. So no single machine can decide alone, and neither can one person with many machines.
+disagree abstains. So no single machine can decide alone, and neither can one person with many machines. In an open run,
+only audited people vote, once three of them are present: a stranger may have any number of accounts.
 """
 
 from collections import Counter
@@ -15,6 +16,7 @@ from peer_agent.protocol.coordinator.workers.counts import recount
 from peer_agent.protocol.identifiers import PeerId
 
 DIGESTS_KEPT = 16
+JURY = 3  # audited people; with fewer, everyone with work in the last commits votes
 REPLAY_AGAIN_S = 600.0  # seconds before asking the site for another replay
 
 
@@ -75,14 +77,27 @@ def look_at_split(ballot: Ballot, now: float) -> None:
 
 
 def may_vote(state: RunState, person: str) -> bool:
+    if state.jury is not None and person not in state.jury:
+        return False
     return state.recent.get(person, -LATELY) > state.index - LATELY
 
 
 def call_voters(state: RunState) -> None:
-    """Count the voters: people with work in the last ten commits and at least one trainer that is not silent."""
+    """Determine who votes: people with work in the last ten commits and at least one trainer that is not silent.
+
+    Once three audited people are among them, withdraw the votes of the others.
+    """
     state.recent = {person: index for person, index in state.recent.items() if index > state.index - LATELY}
-    present = (member.person for member in state.members.values() if member.trains and not member.reliability.is_silent)
-    state.voters = len(state.recent.keys() & set(present))
+    present = [member for member in state.members.values() if member.trains and not member.reliability.is_silent]
+    voters = state.recent.keys() & {member.person for member in present}
+    audited = voters & {member.person for member in present if state.is_audited(member)}
+    before, state.jury = state.jury, audited if state.trusted is not None and len(audited) >= JURY else None
+    state.voters = len(voters if state.jury is None else state.jury)
+    if state.jury is None or state.jury == before:
+        return
+    for ballot in [*state.digests.values(), *([state.hashes[2]] if state.hashes is not None else [])]:
+        for peer in [peer for peer, (person, _) in ballot.votes.items() if person not in state.jury]:
+            withdraw_vote(ballot, peer)
 
 
 # --- digests of each step

@@ -235,8 +235,7 @@ def audited_people(state: RunState) -> set[str]:
     If there are none, anyone may audit: at the beginning of a run whose organizer has no machine in it.
     """
     here = [each for each in state.members.values() if each.trains and each.reliability.dismissed < DISMISSALS]
-    trusted = state.trusted or frozenset()
-    known = {each.person for each in here if each.person in trusted or each.reliability.audits_passed}
+    known = {each.person for each in here if state.is_audited(each)}
     return known or {each.person for each in here}
 
 

@@ -48,6 +48,10 @@ def _words(found: dict[str, Any]) -> str:
         lines.append(f"{found['lost_samples']} samples of steps that a restore lost; they keep their credit")
     if found["unknown_samples"]:
         lines.append(f"{found['unknown_samples']} samples of machines that this database does not know")
+    if found["checked_samples"]:
+        lines.append(f"{found['checked_samples']} samples checked by other people's machines")
+    late = "{samples} samples of machine {machine:.8} of {person} are long overdue for a check"
+    lines += [late.format(**each) for each in found["overdue"]]
     lines += [f"snapshot of step {row['step']}: {row['state']}" for row in found["snapshots"]]
     if found.get("replayed_to"):
         lines.append(f"replayed from step {found['replayed_from']} to step {found['replayed_to']}: the same state")

@@ -27,7 +27,7 @@ from coordination import presence
 from runs import selectors
 from runs.ledger.totals import in_words
 from runs.models import KEPT, Run
-from runs.people import Contributions, Given, contributions, given_to, ledger_of, provisional, runs_shown
+from runs.people import Contributions, Given, contributions, given_to, ledger_of, runs_shown
 from web import qr, strokes
 from web.http import rate_limits
 from web.http.parts import rows_before
@@ -84,11 +84,12 @@ def rounds_page(request: HttpRequest, name: str, slug: str) -> HttpResponse:
         [(tint_of(person.username), sum(given for _, given in of_step))]
         for _, of_step in groupby(newest[::-1], key=itemgetter(0))
     ]
+    given = given_to(person, run)
     facts = {
         "person": person,
         "run": run,
-        "sentence": _given_words(given_to(person, run)),
-        "provisional": provisional(person, run),
+        "sentence": _given_words(given),
+        "provisional": given.provisional,
         "machine": machines[0] if len(machines) == 1 else "",
         "strip": strokes.history(by_step, "") if by_step else "",
         "drawn": len(by_step),
@@ -227,7 +228,9 @@ def _given_words(given: Given) -> str:
 
 
 def _row(each: Given) -> dict[str, object]:
-    return {**each._asdict(), "percent": percent(each.part), "averaged": in_words(each.bytes_averaged)}
+    confirmed = percent(each.checked / each.samples) if each.checked else ""
+    words = {"percent": percent(each.part), "averaged": in_words(each.bytes_averaged), "confirmed": confirmed}
+    return {**each._asdict(), **words}
 
 
 @lru_cache(maxsize=256)

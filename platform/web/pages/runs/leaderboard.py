@@ -95,12 +95,19 @@ def _lines(
             "is_own": row.name == own,
             "now": _key(row) in here,
             "share": card_sentences.percent(row.samples / max(whole, 1)),
+            "confirmed": _confirmed(row),
             "recent": sum(recent.given.get(row.name, ())),
             "heights": [-(-TALLEST * part // tallest) if part else 0 for part in recent.given.get(row.name, ())],
         }
         for row in rows
     ]
-    return {"rows": lines, "recent_steps": recent.steps}
+    return {"rows": lines, "recent_steps": recent.steps, "checks": any(line["confirmed"] for line in lines)}
+
+
+def _confirmed(row: Row) -> str:
+    """Return the percentage of a person's samples that other people's machines have checked, or "" if it is 0."""
+    checked = row.checked if isinstance(row, LeaderboardLine) else 0
+    return card_sentences.percent(checked / row.samples) if checked else ""
 
 
 def _key(row: Row) -> str:

@@ -43,6 +43,45 @@ def test_a_majority_decides_and_who_differs_reloads() -> None:
     assert "reload" in notes(answer)
 
 
+def with_strangers(*audited: str) -> tuple[Stage, list[Trainer]]:
+    """An open run with a step by seven people, three of whom train for real, and four accounts of one stranger."""
+    stage, trainers = after_a_step("ann", "bob", "cem", "eve1", "eve2", "eve3", "eve4")
+    stage.state.trusted = frozenset(audited)
+    return stage, trainers
+
+
+def test_four_accounts_of_a_stranger_outvote_nobody_who_was_audited() -> None:
+    stage, (ann, bob, cem, *crowd) = with_strangers("ann")
+    for trainer in (bob, cem):
+        stage.member(trainer).reliability.audits_passed = 1
+    stage.wait(2)
+    assert agreed([command for trainer in crowd for command in says(stage, trainer, TWO)]) == []
+    assert agreed(says(stage, ann, ONE)) == []
+    assert agreed(says(stage, bob, ONE)) == [ONE], "two of three"
+    assert sent(says(stage, crowd[0], TWO), m.Reload, crowd[0].peer)
+
+
+def test_votes_of_strangers_are_withdrawn_once_three_people_are_audited() -> None:
+    stage, (ann, _, cem, *crowd) = with_strangers("ann")
+    for trainer in crowd[:3]:
+        says(stage, trainer, TWO)
+    says(stage, ann, ONE)
+    assert agreed(stage.wait(2)) == []
+    assert sum(stage.state.digests[1].machines.values()) == 4
+    stage.state.trusted = frozenset({"ann", "bob", "cem"})
+    stage.wait(2)
+    assert stage.state.digests[1].machines == {ONE: 1}
+    assert agreed(says(stage, cem, ONE)) == [ONE]
+
+
+def test_with_fewer_than_three_audited_people_everyone_votes() -> None:
+    stage, (ann, bob, cem, eve, *_) = with_strangers("ann", "bob")
+    stage.wait(2)
+    for trainer in (ann, cem, eve):
+        assert agreed(says(stage, trainer, ONE)) == []
+    assert agreed(says(stage, bob, ONE)) == [ONE]
+
+
 def test_late_voter_that_differs_reloads_until_it_agrees() -> None:
     stage, (ann, bob, cem) = after_a_step("ann", "bob", "cem")
     says(stage, ann, ONE)

@@ -67,6 +67,18 @@ def test_a_majority_of_people_admits_once() -> None:
     assert admitted(says(stage, cem, ONE)) == []
 
 
+def test_four_accounts_of_a_stranger_admit_nothing_beside_three_audited_people() -> None:
+    people = ("ann", "bob", "cem", "eve1", "eve2", "eve3", "eve4")
+    stage, (ann, bob, _, *crowd), _ = at_a_snapshot(*people, trusted=frozenset({"ann"}))
+    says(stage, crowd[0], TWO)  # before anyone else was audited
+    for trainer in list(stage.trainers.values())[1:3]:
+        stage.member(trainer).reliability.audits_passed = 1
+    stage.wait(2)
+    assert admitted([command for trainer in crowd for command in says(stage, trainer, TWO)]) == []
+    assert admitted(says(stage, ann, ONE)) == []
+    assert admitted(says(stage, bob, ONE)) == [e.Admitted(1, 1, ONE, 77)]
+
+
 def test_one_person_with_many_machines_admits_nothing() -> None:
     stage, machines, _ = at_a_snapshot("ann", "bob", "eve", "eve", "eve", "eve")
     said = [command for trainer in machines[2:] for command in says(stage, trainer, TWO)]

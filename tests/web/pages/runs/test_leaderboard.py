@@ -104,6 +104,17 @@ def test_all_people_and_all_machines(crowd: Run, client: Client, monkeypatch: py
     assert "you: 12th" in page(as_("hand 12").get("/runs/proverbs/leaderboard/"))
 
 
+def test_share_of_checked_samples_is_shown_to_the_person_and_to_all(crowd: Run, client: Client) -> None:
+    assert ">Checked<" not in page(client.get("/runs/proverbs/leaderboard/"))
+    crowd.totals.filter(person__username="hand 02").update(checked=F("samples") * 2 / 3)
+    text = page(client.get("/runs/proverbs/leaderboard/"))
+    assert ">Checked<" in text
+    assert text.count('<td class="number lesser">67%</td>') == 1
+    assert "machines have checked 67% of this work." in page(client.get("/people/hand%2002/certificate/"))
+    assert "machines have checked" not in page(client.get("/people/hand%2003/certificate/"))
+    assert "60 samples are provisional" in page(client.get("/people/hand%2002/runs/proverbs/"))
+
+
 def test_the_whole_board_is_live(crowd: Run, client: Client) -> None:
     machine = Machine.objects.get(person__username="hand 14", name="tower")
     member = {"peer": machine.peer_id, "name": "hand 14", "role": "trainer", "state": "ready"}
