@@ -35,7 +35,7 @@ def end_override(state: RunState) -> None:
     override = state.override
     if override.is_on:
         override.failures += 1
-        override.not_before = state.now + min(OVERRIDE_S * 2.0**override.failures, NEWCOMER_S)
+        override.not_before = state.now + min(OVERRIDE_S * 2.0 ** min(override.failures, 10), NEWCOMER_S)
         override.is_on = False
 
 

@@ -1,7 +1,10 @@
 """Quotas are raised and quarantines overridden where a batch would take too long otherwise."""
 
+import pytest
+
 from peer_agent.protocol.coordinator.state import Phase
-from peer_agent.protocol.timing import SILENT_S
+from peer_agent.protocol.coordinator.workers.batch import end_override
+from peer_agent.protocol.timing import NEWCOMER_S, OVERRIDE_S, SILENT_S
 from tests.protocol.coordinator.scenes import four
 from tests.protocol.coordinator.stage import Stage, Trainer
 
@@ -67,3 +70,11 @@ def test_whoever_is_all_there_is_is_called_back_at_once() -> None:
     pauses = _at_work_between_rounds(stage, stage.trainer("bob"), 600)
     assert stage.state.rounds >= 5
     assert max(pauses) <= 4
+
+
+@pytest.mark.parametrize(("failures", "waits_s"), [(0, 2 * OVERRIDE_S), (1, 4 * OVERRIDE_S), (5_000, NEWCOMER_S)])
+def test_override_that_led_to_no_update_is_delayed_for_longer_each_time(failures: int, waits_s: float) -> None:
+    state = Stage().state
+    state.now, state.override.is_on, state.override.failures = 100.0, True, failures
+    end_override(state)
+    assert state.override.not_before == 100.0 + waits_s
