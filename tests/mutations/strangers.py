@@ -29,6 +29,20 @@ STRANGERS: tuple[Mutation, ...] = (
         ("tests/protocol/coordinator/agreement/test_digests.py",),
     ),
     Mutation(
+        "one machine removes samples from the run",
+        "peer_agent/protocol/coordinator/leases.py",
+        "(len(failures) < 2 and not is_alone)",
+        "False",
+        ("tests/protocol/coordinator/test_leases.py",),
+    ),
+    Mutation(
+        "a machine whose gradients are not finite gets ever more units",
+        "peer_agent/protocol/coordinator/workers/leasing.py",
+        " or state.non_finite.get(member.peer, 0) >= DIVERGED:",
+        ":",
+        ("tests/protocol/coordinator/test_reports.py",),
+    ),
+    Mutation(
         "samples count as checked before they are",
         "platform/runs/ledger/totals.py",
         "entry__index__gt=known.index, entry__index__lte=index)",

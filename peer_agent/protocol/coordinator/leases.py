@@ -7,6 +7,7 @@ that is furthest behind its weight, and only from positions below the marks in t
 
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import chain
@@ -19,7 +20,7 @@ from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages.to_peer import MOST_COMING
 
 SHARDS_AHEAD = 2  # shards of each source that an accumulator owns in advance
-GIVE_UP = 3  # leave out a unit once its gradient has been non-finite this many times
+GIVE_UP = 3  # leave out a unit once its gradient has been non-finite this many times, for two people
 
 
 class Source(Struct):
@@ -47,7 +48,7 @@ class LeaseBook(Struct):
     orphans: list[Unit] = field(default_factory=list)  # ascending; maybe leased before a restart, not yet claimed
     held: dict[AccumulatorId, set[Unit]] = field(default_factory=dict)
     held_samples: dict[AccumulatorId, int] = field(default_factory=dict)
-    failures: dict[Unit, int] = field(default_factory=dict)
+    failures: dict[Unit, Counter[str]] = field(default_factory=dict)  # by person
     lost_samples: int = 0  # samples in units that no update will include
 
     def __post_init__(self) -> None:
@@ -284,12 +285,18 @@ class LeaseBook(Struct):
             heappush(self.returned, unit)
         return sum(unit.samples for unit in back)
 
-    def failed(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> list[Unit]:
-        """Take back units whose gradients were non-finite. Return those that failed too often to be leased again."""
+    def failed(
+        self, accumulator: AccumulatorId, units: Iterable[Unit], person: str, *, is_alone: bool = False
+    ) -> list[Unit]:
+        """Take back units whose gradients were non-finite. Return those that failed too often to be leased again.
+
+        The machines of one person do not suffice for that, unless only this person is training (`is_alone`).
+        """
         left_out = []
         for unit in sorted(self.held.get(accumulator, set()).intersection(units)):
-            self.failures[unit] = self.failures.get(unit, 0) + 1
-            if self.failures[unit] < GIVE_UP:
+            failures = self.failures.setdefault(unit, Counter())
+            failures[person] = min(failures[person] + 1, GIVE_UP)
+            if failures.total() < GIVE_UP or (len(failures) < 2 and not is_alone):
                 self.take_back(accumulator, [unit])
             else:
                 self.mark_used(accumulator, [unit])

@@ -117,7 +117,7 @@ def take_returned(state: RunState, member: Member, returned: m.UnitsReturned) ->
     member.done_samples = sum(unit.samples for unit in member.done)
     notes: list[Command] = []
     if returned.reason == "non_finite":
-        notes = fail_leases(state, member.accumulator, returned.units)
+        notes = fail_leases(state, member, returned.units)
         before = state.non_finite.get(member.peer, 0)
         state.non_finite[member.peer] = before + len(begun)
         text = f"a gradient of {member.person} was not finite and was thrown away"

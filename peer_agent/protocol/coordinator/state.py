@@ -20,7 +20,8 @@ from peer_agent.protocol.plan import Limit, Outline
 from peer_agent.protocol.recipe import Codec, Recipe
 from peer_agent.protocol.timing import ROUNDS_KEPT
 
-DIVERGED = 4  # training has diverged if every trainer returns this many non-finite units at one step
+# A trainer that returns this many non-finite units at one step gets no more in this step. If all do, training diverged.
+DIVERGED = 4
 NAMED = 3  # maximum number of machines named in a text
 NO_ACCUMULATOR = AccumulatorId("")  # the accumulator was revoked, and the peer has not named another
 KEEPING_ROLES = frozenset({Role.RELAY})  # roles trusted by the coordinator when they claim that bytes are on disk

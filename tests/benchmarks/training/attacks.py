@@ -142,7 +142,7 @@ LEARNERS: Mapping[str, Callable[[int], Learner]] = {"mlp": Letters, "gpt2": Gpt2
 
 
 class Seen(NamedTuple):
-    """What a liar knows: its own true gradient, all honest ones, and a direction that stays the same."""
+    """A liar's knowledge: its own true gradient, all honest ones, and a direction that stays the same."""
 
     own: Gradient
     honest: list[Floats]
@@ -158,7 +158,8 @@ class Seen(NamedTuple):
 
 
 def _at(norm: float, values: Floats) -> Floats:
-    return values * np.float32(norm / max(float(np.linalg.norm(values)), 1e-12))
+    scaled: Floats = values * np.float32(norm / max(float(np.linalg.norm(values)), 1e-12))
+    return scaled
 
 
 ATTACKS: Mapping[str, Callable[[Seen], Floats]] = {

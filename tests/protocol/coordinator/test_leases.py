@@ -72,9 +72,7 @@ class Book(RuleBasedStateMachine):
 
     @rule(name=names)
     def fail(self, name: AccumulatorId) -> None:
-        before = {unit for unit, count in self.book.failures.items() if count >= GIVE_UP}
-        self.book.failed(name, list(self.book.held.get(name, set())))
-        self.lost |= {unit for unit, count in self.book.failures.items() if count >= GIVE_UP} - before
+        self.lost |= set(self.book.failed(name, list(self.book.held.get(name, set())), name))
 
     @rule(data=st.data())
     def restart(self, data: st.DataObject) -> None:
@@ -372,10 +370,20 @@ def test_a_unit_that_keeps_failing_is_left_out_and_counted() -> None:
     given_up = []
     for _ in range(GIVE_UP):
         assert leases.holds(A, [unit])
-        given_up.append(leases.failed(A, [unit]))
+        given_up.append(leases.failed(A, [unit], "ann", is_alone=True))
         leases.grant(A, 4)
     assert given_up == [[], [], [unit]]
     assert not leases.holds(A, [unit])
+    assert leases.lost_samples == unit.samples
+
+
+def test_a_unit_is_left_out_only_if_it_fails_for_two_people() -> None:
+    leases = book()
+    (unit,) = leases.grant(A, 4)
+    for _ in range(5 * GIVE_UP):
+        assert leases.failed(A, [unit], "ann") == []
+        assert unit in leases.grant(A, 4)
+    assert leases.failed(A, [unit], "bob") == [unit]
     assert leases.lost_samples == unit.samples
 
 

@@ -4,6 +4,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.leases import GIVE_UP
 from peer_agent.protocol.coordinator.reports import PAGE
+from peer_agent.protocol.coordinator.state import DIVERGED
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.timing import ROUND_TRIP_S, UNAVAILABLE
 from tests.protocol.coordinator.scenes import pair
@@ -131,6 +132,20 @@ def test_unit_that_cannot_be_computed_is_recorded_as_left_out() -> None:
         stage.wait(0.25)
         assert stage.state.leases.holds(ann.accumulator, [unit]) or len(told) == GIVE_UP, "it is leased again"
     assert told == [[], [], [e.LeftOut((unit,))]]
+
+
+def test_one_machine_that_computes_nothing_finite_loses_no_samples_for_the_run() -> None:
+    stage, ann, bob = pair()
+    returned = 0
+    for _ in range(10):
+        stage.wait(0.5)
+        held = tuple(stage.state.leases.held.get(bob.accumulator, ()))
+        stage.say(bob.peer, m.UnitsReturned(run=RUN, units=held, reason="non_finite"))
+        returned += len(held)
+        stage.compute(ann)
+    assert DIVERGED <= returned <= 2 * DIVERGED, "it gets no more of them in this step"
+    assert stage.state.leases.lost_samples == 0
+    assert ann.done
 
 
 def test_peer_returning_its_leases_is_leased_more_by_clock_only() -> None:

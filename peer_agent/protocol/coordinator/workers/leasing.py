@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Reserve, Send
-from peer_agent.protocol.coordinator.state import Member, RunState
+from peer_agent.protocol.coordinator.state import DIVERGED, Member, RunState
 from peer_agent.protocol.coordinator.workers.counts import for_later, is_asked, is_close, is_counted, rate_now, recount
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.timing import ROUND_TRIP_S
@@ -80,7 +80,7 @@ def top_up(state: RunState, member: Member) -> list[Command]:
     """Lease one trainer enough units to continue, and send it its quota."""
     if not member.counted[0] or not member.accumulator or not _may_lease(state):
         return []
-    if not is_asked(state, member.reliability):
+    if not is_asked(state, member.reliability) or state.non_finite.get(member.peer, 0) >= DIVERGED:
         return []
     if member.hello_asked_at is not None and state.now - member.hello_asked_at < ROUND_TRIP_S:
         return []  # otherwise, the hello might or might not include a lease made after the request

@@ -15,9 +15,11 @@ def end_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit
     return state.leases.take_back(accumulator, _ending(state, accumulator, units))
 
 
-def fail_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit]) -> list[Command]:
+def fail_leases(state: RunState, member: Member, units: Iterable[Unit]) -> list[Command]:
     """End the leases on units whose gradients are non-finite. A unit that fails too often is left out for good."""
-    left_out = state.leases.failed(accumulator, _ending(state, accumulator, units))
+    is_alone = all(other.person == member.person for other in state.ready())
+    ending = _ending(state, member.accumulator, units)
+    left_out = state.leases.failed(member.accumulator, ending, member.person, is_alone=is_alone)
     return [LeftOut(tuple(left_out))] if left_out else []
 
 
