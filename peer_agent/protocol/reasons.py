@@ -6,6 +6,7 @@ from peer_agent.protocol.errors.translation import refilled
 
 ROLLED_BACK = "the run is being rolled back to step {step}"
 PAUSED = "the organizer has paused the run"
+LOSS_ROSE = "the loss rose from {before} to {now} by step {step}; roll back to an earlier snapshot, or resume"
 SCHEDULED = "the run starts on {date} at {time} UTC"
 DIVERGED = "training diverged (gradients are no longer finite); start again with a lower learning rate"
 RECOVERING = "the database lacks steps that the machines have; the site is reading them from a relay's log"
@@ -32,6 +33,7 @@ CHECKED = "Checking the model: {done} of {whole} steps replayed."
 REASONS = (  # `in_words` tries the texts in this order
     ROLLED_BACK,
     PAUSED,
+    LOSS_ROSE,
     SCHEDULED,
     DIVERGED,
     RECOVERING,

@@ -525,7 +525,16 @@ class Host:
                 self.after(REPLAY_S, lambda: self._replayed(command))
             case e.Adopt():
                 self.handle(e.Adopted(command.peer, 0))
-            case e.Agreed() | e.Branch() | e.Waiting() | e.Elected() | e.Admitted() | e.Checked() | e.Reverse():
+            case (
+                e.Agreed()
+                | e.Branch()
+                | e.Waiting()
+                | e.Elected()
+                | e.Admitted()
+                | e.Checked()
+                | e.Reverse()
+                | e.Halt()
+            ):
                 pass
             case _:
                 assert_never(command)

@@ -23,7 +23,7 @@ from peer_agent.protocol import reasons
 from peer_agent.protocol.averaged import averaged_bytes
 from peer_agent.protocol.coordinator.events import Checked, Directed, Goal, Mark, Reverse, Target
 from peer_agent.protocol.coordinator.facts import StoredFacts, restored
-from peer_agent.protocol.coordinator.state import RECORDS_WALKED, RunState
+from peer_agent.protocol.coordinator.state import LOSSES_KEPT, RECORDS_WALKED, RunState
 from peer_agent.protocol.coordinator.workers.counts import RECORDS_KEPT
 from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.errors import Fault, Problem
@@ -43,7 +43,8 @@ from runs.ledger.records import (
     with_records,
 )
 from runs.ledger.totals import MOST, add_averaged, add_to_day, add_to_totals, confirm, reverse
-from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Publication, Run, Snapshot
+from runs.lifecycle.services import halt_run
+from runs.models import IN_MODEL, Head, LeaseMark, LedgerEntry, LogEntry, Publication, Run, Snapshot
 from runs.snapshots.state_check import Restated, restate
 from runs.snapshots.verification import verified_up_to
 from runs.states import NOT_OPEN
@@ -104,9 +105,15 @@ def load(run: Run, fence: int) -> RunState:
         trusted=trusted_in(run),
         contributed=dict(run.totals.values_list("person__username").annotate(updates=Sum("person_rounds"))),
         checks=_checks(run),
+        losses=_losses(run),
         last=[sealed_of(entry) for entry in reversed(newest)],
     )
     return restored(facts)
+
+
+def _losses(run: Run) -> list[float]:
+    rows = run.log.filter(IN_MODEL).order_by("-index")
+    return list(rows.values_list("loss", flat=True)[:LOSSES_KEPT])[::-1]
 
 
 def _checks(run: Run) -> dict[PeerId, tuple[int, int]]:
@@ -281,6 +288,12 @@ def reverse_credit(run: Run, fence: int, asked: Reverse) -> None:
         run.checks.update_or_create(machine_id=machine, defaults={"passed": 0})
 
 
+def halt(run: Run, fence: int, reason: str) -> None:
+    """Pause the run for a reason other than the organizer's request. Raises Stale if this host has lost the run."""
+    with fenced(run, fence):
+        halt_run(run=run, reason=reason)
+
+
 def set_waiting(run: Run, reason: str) -> None:
     """Store why the run is waiting, unless the run has since become a draft again."""
     Run.objects.filter(pk=run.pk).exclude(state__in=NOT_OPEN).update(waiting_for=reason)
@@ -288,24 +301,27 @@ def set_waiting(run: Run, reason: str) -> None:
 
 class Wanted(TypedDict):
     goal: Goal
-    scheduled: str
+    pause_reason: str
 
 
 def goal_of(run: Run, now: datetime | None = None) -> Wanted:
     """Return the run's current goal: running, paused or finishing.
 
-    Until its start time, a run counts as paused, and `scheduled` is text that gives this time.
+    Until its start time, a run counts as paused. `pause_reason` is text that gives this time, or says why the site has
+    paused the run.
     """
     if run.wanted == Run.Wanted.FINISHED:
-        return Wanted(goal="finishing", scheduled="")
+        return Wanted(goal="finishing", pause_reason="")
     at = run.later_start(now) if run.state != Run.State.PAUSED else None
-    scheduled = reasons.SCHEDULED.format(date=f"{at:%Y-%m-%d}", time=f"{at:%H:%M}") if at is not None else ""
-    return Wanted(goal="paused" if scheduled or run.state == Run.State.PAUSED else "running", scheduled=scheduled)
+    if run.is_halted:
+        return Wanted(goal="paused", pause_reason=run.waiting_for)
+    starts = reasons.SCHEDULED.format(date=f"{at:%Y-%m-%d}", time=f"{at:%H:%M}") if at is not None else ""
+    return Wanted(goal="paused" if starts or run.state == Run.State.PAUSED else "running", pause_reason=starts)
 
 
 def directed(run: Run) -> Directed:
     """Return the organizer's requests as an event for the coordinator."""
-    facts = ("state", "wanted", "starts_at", "recipe", "rollback_index", "visibility", "organizer")
+    facts = ("state", "wanted", "waiting_for", "starts_at", "recipe", "rollback_index", "visibility", "organizer")
     now = Run.objects.only(*facts).get(pk=run.pk)
     asked, back_to, trusted = parse_recipe(now.recipe), target_of(now), trusted_in(now)
     return Directed(target_steps=asked.target_steps, mix=asked.mix, back_to=back_to, trusted=trusted, **goal_of(now))

@@ -20,6 +20,7 @@ class Event(models.TextChoices):
     NEEDED = "needed", gettext_lazy("A run you are in needs volunteers")
     FINISHED = "finished", gettext_lazy("A run you are in is finished")
     STOPPED = "stopped", gettext_lazy("Your machine stopped")
+    HALTED = "halted", gettext_lazy("A run you manage was paused because its loss rose")
     REQUEST = "request", gettext_lazy("Someone asks to join a run you manage")
     ACCEPTED = "accepted", gettext_lazy("Your request to join a run is accepted")
     DECLINED = "declined", gettext_lazy("Your request to join a run is declined")
@@ -35,7 +36,7 @@ class Way(models.TextChoices):
     WEBHOOK = "webhook", "Webhook"
 
 
-CHOSEN = (Event.NEEDED, Event.FINISHED, Event.STOPPED, Event.REQUEST, Event.ACCEPTED, Event.DECLINED)
+CHOSEN = (Event.NEEDED, Event.FINISHED, Event.STOPPED, Event.HALTED, Event.REQUEST, Event.ACCEPTED, Event.DECLINED)
 OPERATORS_CHOOSE = (*CHOSEN, Event.TROUBLE)
 
 

@@ -84,6 +84,11 @@ def words_of(event: str, *, title: str = "", machine: str = "") -> Words:
                 _("%(machine)s stopped") % {"machine": quoted(machine)},
                 _("Your machine was training %(run)s and has been offline for a while.") % {"run": run},
             )
+        case Event.HALTED:
+            return Words(
+                _("%(run)s was paused because its loss rose") % {"run": run},
+                _("Roll back to an earlier snapshot, or resume."),
+            )
         case Event.REQUEST:
             return Words(
                 _("New requests to join %(run)s") % {"run": run},

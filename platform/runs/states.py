@@ -26,6 +26,7 @@ class Why(StrEnum):
     PREPARED = "its first parameters are made"
     NOT_PREPARED = "its text or its parameters could not be made"
     PAUSED = "its organizer pauses it"
+    HALTED = "its loss has risen"
     RESUMED = "its organizer resumes it"
     ENDED = "its organizer ends it at the present step"
     LAST_STEP = "its last step is made"
@@ -47,6 +48,7 @@ MOVES: Mapping[Why, Move] = MappingProxyType(
         Why.PREPARED: Move((PREPARING,), OPEN),
         Why.NOT_PREPARED: Move(NOT_OPEN, DRAFT),
         Why.PAUSED: Move((OPEN,), PAUSED, Run.Wanted.PAUSED),
+        Why.HALTED: Move((OPEN,), PAUSED, Run.Wanted.PAUSED),
         Why.RESUMED: Move((PAUSED,), OPEN, Run.Wanted.OPEN),
         Why.ENDED: Move(LIVE, OPEN, Run.Wanted.FINISHED),
         Why.LAST_STEP: Move(HOSTED, FINISHING),
@@ -64,7 +66,7 @@ def move(run: Run, why: Why, **values: Any) -> bool:
     """
     step = MOVES[why]
     rows = Run.objects.filter(pk=run.pk, state__in=step.before)
-    if why is Why.PAUSED:
+    if why in (Why.PAUSED, Why.HALTED):
         rows = rows.exclude(wanted=Run.Wanted.FINISHED)
     if step.wanted is not None:
         values["wanted"] = step.wanted

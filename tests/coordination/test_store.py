@@ -17,6 +17,8 @@ from accounts.models import Machine
 from coordination import store
 from coordination.hosts import claims
 from coordination.snapshots import news_of
+from notices.models import Event, Notice, Way
+from notices.services import choose
 from peer_agent.protocol.averaged import averaged_bytes
 from peer_agent.protocol.coordinator.events import Mark
 from peer_agent.protocol.coordinator.leases import LeaseBook
@@ -575,7 +577,33 @@ BEFORE, REASON = START - timedelta(seconds=1), "the run starts on 2026-12-05 at 
 )
 def test_a_run_rests_until_its_start_time(state: str, wanted: str, now: datetime, goal: tuple[str, str]) -> None:
     found = store.goal_of(Run(state=state, wanted=wanted, starts_at=START), now)
-    assert (found["goal"], found["scheduled"]) == goal
+    assert (found["goal"], found["pause_reason"]) == goal
+
+
+LOSS = "the loss rose from 1 to 2.5 by step 5; roll back to an earlier snapshot, or resume"
+
+
+def test_host_pauses_a_run_whose_loss_rose_until_it_is_resumed(example: Example) -> None:
+    run, fence = example.run, Head.objects.get().fence
+    choose(person=run.organizer, wanted=[(Event.HALTED, Way.BROWSER)])
+    with pytest.raises(store.Stale):
+        store.halt(run, fence - 1, LOSS)
+    store.halt(run, fence, LOSS)
+    store.halt(run, fence, LOSS)
+    run.refresh_from_db()
+    assert (run.state, run.wanted, run.waiting_for) == ("paused", "paused", LOSS)
+    assert store.goal_of(run) == {"goal": "paused", "pause_reason": LOSS}
+    assert [notice.event for notice in Notice.objects.filter(person=run.organizer)] == ["halted"]
+    resume_run(run=run)
+    assert store.goal_of(run) == {"goal": "running", "pause_reason": ""}
+
+
+def test_next_host_knows_the_losses_that_were_not_undone(example: Example) -> None:
+    steps(example, (UNIT,), (SECOND,))
+    losses = list(LogEntry.objects.order_by("index").values_list("loss", flat=True))
+    assert list(store.load(example.run, 9).losses) == losses
+    LogEntry.objects.filter(index=2).update(is_undone=True)
+    assert list(store.load(example.run, 9).losses) == losses[:1]
 
 
 def test_commits_during_an_audit_are_no_fault(example: Example, monkeypatch: pytest.MonkeyPatch) -> None:

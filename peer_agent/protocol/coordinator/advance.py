@@ -187,18 +187,22 @@ def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
 
     Peers are not sent a new step target, because each record states the learning rate.
     """
-    before, state.goal, state.scheduled = state.goal, event.goal, event.scheduled
+    before = state.goal
+    state.is_halting &= event.goal == "running"  # the database may not have been told yet
+    if not state.is_halting:
+        state.goal, state.pause_reason = event.goal, event.pause_reason
     state.trusted = event.trusted
     if event.target_steps and event.target_steps != state.recipe.target_steps:
         state.recipe = replace(state.recipe, target_steps=event.target_steps)
         state.recipe_bytes = encode_recipe(state.recipe)
     done = _mix(state, event.mix) if event.mix and event.mix != state.recipe.mix else []
     done += roll_back(state, event.back_to)
-    if before != event.goal:
+    if before != state.goal:
+        state.losses.clear()  # whoever resumes a run after a pause because of its loss accepts the higher one
         state.is_dirty, state.moved_at = True, state.now
         state.batch_since = state.now  # the batch's time does not include the organizer's pauses
         recount_all(state)
-    if event.goal != "finishing" or (before == "finishing" and state.ending_since):
+    if state.goal != "finishing" or (before == "finishing" and state.ending_since):
         return done
     state.ending_since = state.now
     return [*done, e.Send(state.everyone(), standing(state))]
@@ -211,6 +215,7 @@ def _mix(state: RunState, weights: tuple[float, ...]) -> list[e.Command]:
     state.recipe = replace(state.recipe, mix=weights)
     state.recipe_bytes = encode_recipe(state.recipe)
     state.leases.mix(weights)
+    state.losses.clear()  # other data has another loss
     parts = " / ".join(f"{weight / sum(weights):.0%}" for weight in weights)
     return [e.Note("mixed", f"from now on the sources are mixed {parts}")]
 

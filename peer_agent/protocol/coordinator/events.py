@@ -69,7 +69,7 @@ class Target(Struct, frozen=True):
 class Directed(Struct, frozen=True):
     """The organizer's settings. A `target_steps` of 0 or an empty `mix` (source weights) changes nothing.
 
-    `scheduled`: the reason shown while the run waits for its start time; it states that time. `trusted`: the people who
+    `pause_reason`: the reason shown while a run is paused, if the organizer did not pause it. `trusted`: the people who
     get looser limits in a run that strangers may join (rule 12). None means everyone.
     """
 
@@ -77,7 +77,7 @@ class Directed(Struct, frozen=True):
     target_steps: int = 0
     mix: tuple[float, ...] = ()
     back_to: Target | None = None
-    scheduled: str = ""
+    pause_reason: str = ""
     trusted: frozenset[str] | None = None
 
 
@@ -231,6 +231,12 @@ class Checked(Struct, frozen=True):
     passed: int
 
 
+class Halt(Struct, frozen=True):
+    """Pause the run, and tell its managers why."""
+
+    reason: str
+
+
 class Reverse(Struct, frozen=True):
     """Take back a machine's credit for log entries after `index`, because audits have proven its work false."""
 
@@ -306,6 +312,7 @@ Command = (
     | Admitted
     | Checked
     | Reverse
+    | Halt
     | Note
     | Waiting
     | Finish

@@ -1,7 +1,7 @@
 """Restore a run's state from facts in the database, for both the site and the simulator."""
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
@@ -10,7 +10,7 @@ from peer_agent.protocol.codec_sizes import ERROR
 from peer_agent.protocol.coordinator import leases
 from peer_agent.protocol.coordinator.events import Goal, Mark
 from peer_agent.protocol.coordinator.reliability import Reliability
-from peer_agent.protocol.coordinator.state import RECORDS_WALKED, Inclusion, RunState
+from peer_agent.protocol.coordinator.state import LOSSES_KEPT, RECORDS_WALKED, Inclusion, RunState
 from peer_agent.protocol.coordinator.typical import remember_norm
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
 from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of, is_everywhere, read_record
@@ -38,7 +38,8 @@ class StoredFacts(Struct, frozen=True, kw_only=True):
     step: int = 0
     digest: str = GENESIS
     goal: Goal = "running"
-    scheduled: str = ""
+    pause_reason: str = ""
+    losses: Sequence[float] = ()  # of the latest updates that were not undone, oldest first, in nats
     trusted: frozenset[str] | None = None
     contributed: Mapping[str, int] = {}  # person -> number of updates with their work
     checks: Mapping[PeerId, tuple[int, int]] = {}  # machine -> audits passed, and the last checked index
@@ -76,7 +77,8 @@ def restored(facts: StoredFacts) -> RunState:
         step=facts.step,
         digest=facts.digest,
         goal=facts.goal,
-        scheduled=facts.scheduled,
+        pause_reason=facts.pause_reason,
+        losses=deque(facts.losses, LOSSES_KEPT),
         trusted=facts.trusted,
         contributed=Counter(facts.contributed),
         started=facts.step > 0,

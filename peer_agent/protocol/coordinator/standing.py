@@ -16,7 +16,7 @@ def standing(state: RunState) -> m.State:
     """Return the run's current state, along with the reason if it is waiting."""
     if state.finished:
         return m.State(run=state.run, state="finished", reason="")
-    if state.goal != "running" and not state.scheduled:
+    if state.goal != "running" and not state.pause_reason:
         return m.State(run=state.run, state=state.goal, reason=state.waiting)
     return m.State(run=state.run, state="waiting" if state.waiting else "running", reason=state.waiting)
 
@@ -38,7 +38,7 @@ def _reason(state: RunState) -> str:
     if state.done:
         return _of_the_end(state)
     if state.goal == "paused":
-        return state.scheduled or reasons.PAUSED
+        return state.pause_reason or reasons.PAUSED
     if state.has_diverged:
         return reasons.DIVERGED
     if state.is_recovering:

@@ -26,6 +26,7 @@ NAMED = 3  # maximum number of machines named in a text
 NO_ACCUMULATOR = AccumulatorId("")  # the accumulator was revoked, and the peer has not named another
 KEEPING_ROLES = frozenset({Role.RELAY})  # roles trusted by the coordinator when they claim that bytes are on disk
 STAND_INS = 2  # how many trainers are trusted like KEEPING_ROLES if no relay or auxiliary is present
+LOSSES_KEPT = 55
 RECORDS_WALKED = 16  # latest records read to find what an accumulator may still carry
 NORMS_KEPT = 10  # latest updates whose typical norm is remembered
 TIMES_KEPT = 4096  # most delays of offers and replicas remembered
@@ -302,7 +303,7 @@ class RunState(Struct, kw_only=True):
     rolled_back: int = 0  # index of the last rollback; 0 means none
     rolling: Record | None = None  # a rollback's record, while the database writes it
     goal: Goal = "running"
-    scheduled: str = ""  # the reason for a pause that ends at the run's start time
+    pause_reason: str = ""  # the reason for a pause that the organizer did not request
     trusted: frozenset[str] | None = None  # people with looser limits (rule 12); None: everyone, as in a closed run
     contributed: Counter[str] = field(default_factory=Counter)  # person -> number of updates with their work
     norms: deque[float] = field(default_factory=lambda: deque(maxlen=NORMS_KEPT))  # typical norms of the last updates
@@ -344,6 +345,8 @@ class RunState(Struct, kw_only=True):
     # audits
     audits: dict[int, Audit] = field(default_factory=dict)  # by number
     audits_drawn: int = 0  # number of the last audit
+    is_halting: bool = False  # from the coordinator's decision to pause until the database says that the run is paused
+    losses: deque[float] = field(default_factory=lambda: deque(maxlen=LOSSES_KEPT))  # of the latest updates, in nats
     # votes
     recent: dict[str, int] = field(default_factory=dict)  # person -> index of the last entry with their work
     voters: int = 0  # number of people with recent work and a working machine, or of the jury

@@ -70,6 +70,7 @@ Write = (
     | e.Admitted
     | e.Checked
     | e.Reverse
+    | e.Halt
     | Listens
 )
 
@@ -131,6 +132,8 @@ class Writer:
                 await in_thread(store.check)(self.run, self.holding.fence, command)
             case e.Reverse():
                 await in_thread(store.reverse_credit)(self.run, self.holding.fence, command)
+            case e.Halt():
+                await in_thread(store.halt)(self.run, self.holding.fence, command.reason)
             case e.Note(kind=kind, text=text, names=names):
                 await in_thread(timeline.add_line)(run=self.run, kind=kind, text=text, names=names)
             case e.Waiting():

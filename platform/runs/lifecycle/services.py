@@ -13,6 +13,7 @@ from accounts.models import Person
 from jobs import queue
 from jobs.queue import Kind
 from notices import outbox
+from notices.models import Event
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.log.records import GENESIS
 from peer_agent.protocol.recipe import Recipe, checked, encode_recipe
@@ -169,6 +170,15 @@ def pause_run(*, run: Run, by: Person | None = None) -> None:
     """Pause the run, so that no new round begins. A round in progress may still be committed."""
     if move(run, Why.PAUSED):
         add_action(run=run, kind="paused", action="paused the run.", by=by)
+
+
+@transaction.atomic
+def halt_run(*, run: Run, reason: str) -> None:
+    """Pause a run because its loss has risen, and notify its managers."""
+    if move(run, Why.HALTED, waiting_for=reason):
+        managers = [run.organizer_id, *run.roles.exclude(accepted_at=None).values_list("person", flat=True)]
+        path = f"/runs/{run.slug}/manage/#rollback"
+        outbox.note(Event.HALTED, managers, about=f"{run.run_id}:{run.head.index}", title=run.title, path=path)
 
 
 @transaction.atomic

@@ -11,6 +11,7 @@ from django.utils import timezone
 from django.utils.translation import pgettext_lazy
 
 from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.reasons import LOSS_ROSE
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.recipes import parse_recipe
 from runs.models.datasets import Dataset
@@ -96,6 +97,11 @@ class Run(models.Model):
         """Return the run's start time if it lies in the future, or else None."""
         is_later = self.starts_at is not None and self.starts_at > (now or timezone.now())
         return self.starts_at if is_later else None
+
+    @property
+    def is_halted(self) -> bool:
+        """True if the site has paused the run because its loss rose. `waiting_for` then has the figures."""
+        return self.state == self.State.PAUSED and self.waiting_for.startswith(LOSS_ROSE.partition("{")[0])
 
     @property
     def run_id(self) -> RunId:

@@ -53,6 +53,9 @@ def run_sentence(picture: RunPicture, peers: Sequence[OnlinePeer], now: datetime
         case Run.State.PAUSED:
             if not picture.step:
                 return _("Paused before the first step.")
+            if picture.run.is_halted:
+                facts = at_step(picture) | {"reason": reason_in_words_of_page(picture.run.waiting_for)}
+                return _("Paused by the site at step %(step)s: %(reason)s.") % facts
             return _("Paused at step %(step)s. Nothing is lost.") % at_step(picture)
         case Run.State.FINISHING:
             return finishing_sentence(picture)

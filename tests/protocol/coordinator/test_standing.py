@@ -35,9 +35,9 @@ def test_somebody_who_computes_nothing_is_named() -> None:
 def test_a_scheduled_run_waits_for_its_start_and_says_so_once() -> None:
     stage, _ = two()
     reason = reasons.SCHEDULED.format(date="2026-12-05", time="18:00")
-    stage.handle(e.Directed("paused", scheduled=reason))
+    stage.handle(e.Directed("paused", pause_reason=reason))
     stage.wait(5.0)
-    stage.handle(e.Directed("paused", scheduled=reason))
+    stage.handle(e.Directed("paused", pause_reason=reason))
     stage.wait(5.0)
     told = [c.message for c in stage.said if isinstance(c, e.Send) and isinstance(c.message, m.State)]
     assert [state.state for state in told if state.reason == reason] == ["waiting"]

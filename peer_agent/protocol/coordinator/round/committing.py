@@ -4,6 +4,7 @@ from peer_agent.protocol.codec_sizes import ERROR
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.agreement.digests import call_voters
 from peer_agent.protocol.coordinator.agreement.snapshots import elect, is_due
+from peer_agent.protocol.coordinator.loss_guard import watch_loss
 from peer_agent.protocol.coordinator.phases import Why, enter
 from peer_agent.protocol.coordinator.round.attempt import norm_limit
 from peer_agent.protocol.coordinator.round.audits import compare
@@ -92,7 +93,8 @@ def _committed(state: RunState, event: e.Persisted, seed: int) -> list[e.Command
     recount_all(state)
     call_voters(state)
     look_soon(state)
-    return [e.Note("step", _sentence(record)), *_tell(state, record, before, seed), *grace(state), *judged]
+    said = [e.Note("step", _sentence(record)), *watch_loss(state, record.loss)]
+    return [*said, *_tell(state, record, before, seed), *grace(state), *judged]
 
 
 def _tell(state: RunState, record: Record, before: int, seed: int) -> list[e.Command]:

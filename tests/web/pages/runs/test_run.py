@@ -372,6 +372,17 @@ class TestRunPage:
             assert (resume in text) is may
             assert ("Amina can resume it." in text) is not may
 
+    def test_a_run_whose_loss_rose_says_so_and_offers_its_managers_to_roll_back(
+        self, run: Run, laptop: Owned, client: Client
+    ) -> None:
+        committed(run, (laptop.machine, 8))
+        reason = "the loss rose from 3 to 5 by step 1; roll back to an earlier snapshot, or resume"
+        Run.objects.filter(pk=run.pk).update(state="paused", waiting_for=reason)
+        assert f"Paused by the site at step 1: {reason}." in page(client.get("/runs/proverbs/"))
+        link = f'href="/runs/{run.slug}/manage/#rollback"'
+        assert link not in page(client.get("/runs/proverbs/"))
+        assert link in page(as_(run.organizer).get("/runs/proverbs/"))
+
     def test_a_run_paused_before_its_first_step_is_laid_out_like_a_waiting_one(self, client: Client, run: Run) -> None:
         Run.objects.filter(pk=run.pk).update(state="paused")
         text = page(client.get(f"/runs/{run.slug}/"))

@@ -1,0 +1,31 @@
+"""Pause a run whose loss rises suddenly, before further steps spread the harm. Its managers then decide what to do.
+
+The training loss of an update is a mean that one person's claim cannot move far (`screening.loss_of`), and it shows the
+effect of all earlier updates, whoever spoilt one of them.
+"""
+
+from statistics import median
+
+from peer_agent.protocol import reasons
+from peer_agent.protocol.coordinator.events import Command, Halt, Note
+from peer_agent.protocol.coordinator.state import LOSSES_KEPT, RunState
+
+LATEST = 5  # updates whose median loss is compared with that of the others, so that one unusual batch pauses nothing
+RISE = 1.5  # times the usual loss
+SPREAD = 10.0  # times the median distance from the usual loss
+
+
+def watch_loss(state: RunState, loss: float) -> list[Command]:
+    """Add an update's loss. Pause the run if the latest losses are far above those before."""
+    state.losses.append(loss)
+    before, latest = list(state.losses)[:-LATEST], list(state.losses)[-LATEST:]
+    if len(state.losses) < LOSSES_KEPT:
+        return []
+    usual, now = median(before), median(latest)
+    spread = median(abs(each - usual) for each in before)
+    if now <= max(RISE * usual, usual + SPREAD * spread):
+        return []
+    state.losses.clear()
+    reason = reasons.LOSS_ROSE.format(before=f"{usual:.3g}", now=f"{now:.3g}", step=f"{state.step:,}")
+    state.goal, state.pause_reason, state.is_halting = "paused", reason, True
+    return [Halt(reason), Note("halted", f"The run was paused, because {reason}.")]
