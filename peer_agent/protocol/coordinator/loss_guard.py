@@ -1,7 +1,7 @@
 """Pause a run whose loss rises suddenly, before further steps spread the harm. Its managers then decide what to do.
 
 The training loss of an update is a mean that one person's claim cannot move far (`screening.loss_of`), and it shows the
-effect of all earlier updates, whoever spoilt one of them.
+effect of all earlier updates, including any that a machine spoilt.
 """
 
 from statistics import median

@@ -109,7 +109,9 @@ class Reliability(Struct):
     disputes_with: frozenset[str] = frozenset()  # persons whose gradients it alone refused
     audits_passed: int = 0  # since its last proven false contribution
     checked_index: int = 0  # its work up to this log entry counts as checked
+    checked_samples: int = 0  # most samples in a contribution that has passed an audit
     in_doubt: bool = False  # all its contributions are audited
+    is_proven_false: bool = False  # since audits proved its work false, until an update includes its work again
     doubted_in: int = 0  # the round in which the doubt began
     accused_by: frozenset[str] = frozenset()  # since it is in doubt, persons whose machines found other gradients
     cleared_by: frozenset[str] = frozenset()  # since it is in doubt, persons whose machines found the same gradients
@@ -145,6 +147,7 @@ class Reliability(Struct):
             case Failure.FAILED:
                 self.reduce.fail(rounds, now)
             case Failure.FALSE:
+                self.is_proven_false, self.checked_samples = True, 0
                 for duty in (self.refusals, self.reduce):
                     duty.level = max(duty.level, len(QUARANTINES) - 1)
                     duty.fail(rounds, now)
@@ -153,6 +156,7 @@ class Reliability(Struct):
     def included(self, samples: int) -> None:
         """Record that an update includes `samples` of the machine's samples."""
         self.refusals.succeed()
+        self.is_proven_false = False
         self.misses.level, self.was_late = 0, False
         self.proven = max(samples, self.proven * 9 // 10)
         self.disputed_by = frozenset()

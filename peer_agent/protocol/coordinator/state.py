@@ -196,6 +196,7 @@ class Audit(Struct):
     auditing: str  # the auditor's person
     round: int
     slot: int
+    samples: int
     loss_sum: float  # as offered
     loss_tokens: int
     parts: tuple[ChunkRange, ...]  # compared chunks

@@ -13,7 +13,7 @@ HERE = Path(runner.__file__).parents[1]
 MODULES = {path.stem for path in HERE.glob("[a-z]*.py")}
 ROOMS = ("training", "memory", "sockets")
 MODULES |= {f"{room}.{path.stem}" for room in ROOMS for path in (HERE / room).glob("[a-z]*.py")}
-ALONE = {"faults"}  # takes 25 minutes and gives no speed to compare, so it is run by itself
+ALONE = {"credit", "faults"}  # take 25 minutes and more and give no speed to compare, so they are run by themselves
 MODULES = {name for name in MODULES if "test_" not in name} - ALONE
 
 

@@ -26,7 +26,10 @@ from peer_agent.protocol.log.records import ChunkRange, Record, is_everywhere
 
 RATE, NEWCOMERS_RATE, TRUSTED_RATE = 0.05, 0.25, 0.01  # share of contributions that are audited
 CLEARED = 2  # people by which those who clear a machine must outnumber its accusers, to end the doubt
-PROVEN = 3  # people by which its accusers must outnumber them, or 2 if that is the majority of all who may audit
+PROVEN = 3  # people by which its accusers must outnumber those who clear it
+JUDGES = 5  # people who must have judged it by then
+MAJORITY = 2  # replaces both numbers if its accusers are the majority of all who may audit
+GROWN = 1.25  # times the largest contribution that passed an audit; a larger one is audited as often as a newcomer's
 DISMISSALS = 2  # accusations by a machine that others have dismissed, after which it audits no more
 REST = 3  # rounds in which a machine audits at most once, unless few people may audit or the audited one is in doubt
 FEW = 3  # people
@@ -75,11 +78,10 @@ def draw(state: RunState, round_: Round) -> list[Command]:
         record, person = _record_of(state, slot.peer), round_.persons[slot.peer][0]
         if record.in_doubt and state.rounds > record.doubted_in + LONGEST_DOUBT:
             record.in_doubt, record.accused_by, record.cleared_by = False, frozenset(), frozenset()
-        if not _is_comparable(state, round_, slot) or _drawn(round_.secret, 3 * number + 1) >= 2**64 * _rate(
-            state, record, person
-        ):
-            continue
         samples = sum(done.unit.samples for done in round_.offers[slot.peer].units)
+        is_drawn = _drawn(round_.secret, 3 * number + 1) < 2**64 * _rate(state, record, person, samples)
+        if not is_drawn or not _is_comparable(state, round_, slot):
+            continue
         auditors = _auditors(state, able, record, person, samples)
         if auditors:
             auditor = auditors[_drawn(round_.secret, 3 * number + 2) % len(auditors)]
@@ -167,12 +169,13 @@ def _numbers(sketch: bytes) -> Numbers:
     return np.frombuffer(sketch, "<f4").astype(np.float64)
 
 
-def _rate(state: RunState, record: Reliability, person: str) -> float:
+def _rate(state: RunState, record: Reliability, person: str, samples: int) -> float:
     if record.in_doubt:
         return 1.0
     if state.trusted is not None and person in state.trusted:
         return TRUSTED_RATE
-    return RATE if record.audits_passed and state.contributed[person] >= SETTLED else NEWCOMERS_RATE
+    is_known = record.audits_passed and samples <= GROWN * record.checked_samples
+    return RATE if is_known and state.contributed[person] >= SETTLED else NEWCOMERS_RATE
 
 
 def _compared(state: RunState, round_: Round) -> list[m.PlannedSpan]:
@@ -239,9 +242,19 @@ def audited_people(state: RunState) -> set[str]:
     return known or {each.person for each in here}
 
 
-def _proof(state: RunState, person: str) -> int:
-    """Return by how many people the accusers of a person's machine must outnumber those who clear it."""
-    return max(2, min(PROVEN, len(audited_people(state) - {person}) // 2 + 1))
+def _is_proven(state: RunState, person: str, record: Reliability) -> bool:
+    """Return True if a machine's work counts as false, because clearly more people accuse it than clear it.
+
+    Either they are most of those who may judge it, or enough people have judged it: three who lie might happen to be
+    asked first.
+    """
+    judges, lead = audited_people(state), len(record.accused_by) - len(record.cleared_by)
+    if len(judges) < FEW:  # in the beginning, strangers may have become auditors by clearing each other
+        judges = {member.person for member in state.members.values() if member.trains}
+    able = len(judges - {person})
+    if 2 * len(record.accused_by) > able:
+        return lead >= MAJORITY
+    return lead >= PROVEN and len(record.accused_by | record.cleared_by) >= JUDGES
 
 
 def _ask(state: RunState, round_: Round, number: int, auditor: Member) -> list[Command]:
@@ -258,6 +271,7 @@ def _ask(state: RunState, round_: Round, number: int, auditor: Member) -> list[C
         auditing=auditor.person,
         round=round_.number,
         slot=number,
+        samples=sum(done.unit.samples for done in offer.units),
         loss_sum=offer.loss_sum,
         loss_tokens=offer.loss_tokens,
         parts=parts,
@@ -285,6 +299,7 @@ def _judge(state: RunState, number: int, audit: Audit) -> list[Command]:
     match verdict_of(audit):
         case Verdict.PASSED:
             record.audits_passed += 1
+            record.checked_samples = max(record.checked_samples, audit.samples)
             record.accused_by -= {audit.auditing}
             if not record.accused_by:
                 record.checked_index = max(record.checked_index, audit.index)
@@ -297,7 +312,7 @@ def _judge(state: RunState, number: int, audit: Audit) -> list[Command]:
             record.accused_by |= {audit.auditing}
             record.cleared_by -= {audit.auditing}
     lead = len(record.accused_by) - len(record.cleared_by)
-    if lead >= _proof(state, audit.person):
+    if _is_proven(state, audit.person, record):
         return commands + _prove(state, audit, record)
     if record.in_doubt and lead <= -CLEARED:
         _dismiss(state, record)

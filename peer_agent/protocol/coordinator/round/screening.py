@@ -74,8 +74,13 @@ def scales_of(
 
 
 def newcomers_of(state: RunState, persons: Collection[str]) -> frozenset[str]:
-    """Return the newcomers among these people: strangers whose work is in few updates. None, if all are newcomers."""
-    found = {p for p in persons if not _is_trusted(p, state.trusted) and state.contributed[p] < SETTLED}
+    """Return the newcomers among these people: strangers whose work is in few updates, or with a machine in doubt.
+
+    None, if all are newcomers.
+    """
+    doubted = {member.person for member in state.members.values() if member.reliability.in_doubt}
+    strangers = {person for person in persons if not _is_trusted(person, state.trusted)}
+    found = {person for person in strangers if state.contributed[person] < SETTLED or person in doubted}
     return frozenset(found) if found < set(persons) else frozenset()
 
 

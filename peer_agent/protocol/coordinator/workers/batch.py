@@ -60,9 +60,13 @@ def remake_s(state: RunState, round_: Round, slots: Collection[int]) -> float:
 
 
 def _working(state: RunState) -> dict[PeerId, Reliability]:
-    """Return the machines that deliver work and whose replicas are at most one step behind."""
+    """Return the machines that deliver work and whose replicas are at most one step behind.
+
+    Leave out a machine whose work has been proven false, as long as it is in quarantine.
+    """
     near = (member for member in state.members.values() if member.trains and is_close(state, member))
-    return {member.peer: member.reliability for member in near if not member.reliability.is_silent}
+    working = {member.peer: member.reliability for member in near if not member.reliability.is_silent}
+    return {peer: r for peer, r in working.items() if not (r.is_proven_false and state.in_quarantine(r))}
 
 
 def _takes_too_long(state: RunState, rate: float, whole: float) -> bool:

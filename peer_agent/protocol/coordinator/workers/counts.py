@@ -42,12 +42,15 @@ def _put(state: RunState, member: Member, counted: tuple[bool, bool, int]) -> No
 
 def is_counted(state: RunState, record: Reliability) -> bool:
     """Return True if the machine counts towards shares, majorities and rounds."""
-    return not record.is_silent and (state.override.is_on or not is_doubted(state, record))
+    return is_asked(state, record) and not record.is_silent and (state.override.is_on or not is_doubted(state, record))
 
 
 def is_asked(state: RunState, record: Reliability) -> bool:
-    """Return True if the machine may take part in the next round and therefore gets leases."""
-    return state.override.is_on or not state.in_quarantine(record)
+    """Return True if the machine may take part in the next round and therefore gets leases.
+
+    No override readmits a machine whose work has been proven false.
+    """
+    return not state.in_quarantine(record) or (state.override.is_on and not record.is_proven_false)
 
 
 def is_doubted(state: RunState, record: Reliability) -> bool:

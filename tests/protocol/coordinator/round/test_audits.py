@@ -12,6 +12,7 @@ from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.round.audits import (
     CLEARED,
     DISMISSALS,
+    JUDGES,
     LONGEST_DOUBT,
     NEWCOMERS_RATE,
     PROVEN,
@@ -22,6 +23,7 @@ from peer_agent.protocol.coordinator.round.audits import (
     verdict_of,
 )
 from peer_agent.protocol.coordinator.state import Audit, Phase
+from peer_agent.protocol.coordinator.workers.counts import is_asked, is_counted
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import ChunkRange, Included
@@ -89,22 +91,25 @@ def test_closed_run_has_no_audits_and_no_sketches() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trusted", "updates", "passed", "rate"),
+    ("trusted", "updates", "passed", "largest", "rate"),
     [
-        (NOBODY, 0, 0, NEWCOMERS_RATE),
-        (NOBODY, 100, 0, NEWCOMERS_RATE),
-        (NOBODY, 100, 1, RATE),
-        (frozenset(PEOPLE), 0, 0, TRUSTED_RATE),
+        (NOBODY, 0, 0, 0, NEWCOMERS_RATE),
+        (NOBODY, 100, 0, 0, NEWCOMERS_RATE),
+        (NOBODY, 100, 1, 7, RATE),  # each contributes 8 samples
+        (NOBODY, 100, 1, 6, NEWCOMERS_RATE),
+        (frozenset(PEOPLE), 0, 0, 0, TRUSTED_RATE),
     ],
 )
-def test_share_of_audited_contributions(trusted: frozenset[str], updates: int, passed: int, rate: float) -> None:
+def test_share_of_audited_contributions(
+    trusted: frozenset[str], updates: int, passed: int, largest: int, rate: float
+) -> None:
     stage, trainers = opened(trusted=trusted)
     found = 0
     for seed in range(80):
         stage.state.contributed = Counter(dict.fromkeys(PEOPLE, updates))
         for trainer in trainers:
-            stage.member(trainer).reliability.audits_passed = passed
-            stage.member(trainer).reliability.audited_in = -REST
+            record = stage.member(trainer).reliability
+            record.audits_passed, record.checked_samples, record.audited_in = passed, largest, -REST
         found += len(offered(stage, seed))
         stage.reduce()
         stage.persist()
@@ -206,6 +211,7 @@ def test_verdict_follows_from_direction_norm_loss_and_tokens(
         auditing="b",
         round=1,
         slot=0,
+        samples=1,
         loss_sum=loss * 100.0,
         loss_tokens=40 + tokens,
         parts=(),
@@ -412,6 +418,74 @@ def test_two_liars_among_five_prove_nothing() -> None:
         stage.persist()
     assert not stage.state.in_quarantine(record)
     assert others
+
+
+SEVEN = ("ann", "bob", "cem", "dan", "eve", "fay", "gus")
+
+
+@pytest.mark.parametrize(
+    ("accusers", "clearers", "is_proven"),
+    [
+        (("bob", "cem", "dan"), (), False),  # they may have been asked first
+        (("bob", "cem", "dan"), ("eve", "fay"), False),
+        (("bob", "cem", "dan", "eve"), (), True),  # most of six
+        (("bob", "cem", "dan", "eve"), ("fay", "gus"), True),
+        (("bob", "cem"), (), False),
+    ],
+)
+def test_proof_against_seven_takes_the_majority(
+    accusers: tuple[str, ...], clearers: tuple[str, ...], *, is_proven: bool
+) -> None:
+    stage, trainers = opened(people=SEVEN, trusted=frozenset(SEVEN) - {"ann"})
+    for person in (*clearers, *accusers):
+        (auditor,) = [trainer for trainer in trainers if trainer.person == person]
+        judged_by(stage, trainers[0], auditor, SKETCH if person in clearers else FALSE)
+    assert stage.member(trainers[0]).reliability.is_proven_false == is_proven
+
+
+def judged_by(stage: Stage, audited: Trainer, auditor: Trainer, sketch: bytes) -> None:
+    """Drive a round in which only this auditor is free, and answers with this sketch."""
+    stage.member(audited).reliability.in_doubt = True
+    for trainer in stage.trainers.values():
+        stage.member(trainer).reliability.audited_in = -REST if trainer is auditor else stage.state.rounds + 9
+    for peer, asked in offered(stage):
+        assert peer == auditor.peer
+        answer(stage, peer, asked, sketch=sketch if stage.state.audits[asked.number].peer == audited.peer else SKETCH)
+    stage.reduce()
+    stage.persist()
+
+
+def test_of_nine_people_five_must_have_judged() -> None:
+    people = (*SEVEN, "hal", "ida")
+    stage, (ann, *others) = opened(people=people, trusted=frozenset(people) - {"ann"})
+    record = stage.member(ann).reliability
+    for number, auditor in enumerate(others[:5], start=1):
+        judged_by(stage, ann, auditor, SKETCH if number == 1 else FALSE)
+        assert record.is_proven_false == (number == JUDGES), "four accuse, one clears"
+
+
+def test_strangers_who_cleared_each_other_prove_nothing_against_the_rest() -> None:
+    """In the beginning, no one is trusted and few have passed an audit, perhaps by an accomplice."""
+    stage, (ann, bob, cem, *_) = opened(people=SEVEN)
+    for trainer in (bob, cem):
+        stage.member(trainer).reliability.audits_passed = 1
+        judged_by(stage, ann, trainer, FALSE)
+    assert stage.member(ann).reliability.accused_by == {"bob", "cem"}
+    assert not stage.member(ann).reliability.is_proven_false
+
+
+def test_no_shortage_readmits_a_machine_whose_work_was_proven_false() -> None:
+    stage, trainers = opened()
+    eve = doubted(stage, trainers[-1])
+    stage.sketches[eve.peer] = FALSE
+    audited(stage, eve, rounds=PROVEN)
+    record = stage.member(eve).reliability
+    assert record.is_proven_false
+    stage.state.override.is_on = True
+    assert not is_asked(stage.state, record)
+    assert not is_counted(stage.state, record)
+    record.included(8)
+    assert is_asked(stage.state, record)
 
 
 def test_passed_audit_is_stored_with_the_entry_up_to_which_work_counts_as_checked() -> None:

@@ -138,6 +138,17 @@ def test_newcomers_weigh_a_quarter_until_ten_updates_contain_their_work() -> Non
     assert restarted(stage, contributed={"bob": SETTLED}).state.contributed["bob"] == SETTLED
 
 
+def test_machine_in_doubt_weighs_a_quarter() -> None:
+    stage = Stage(batch=24, trusted=frozenset({"ann"}), contributed={"bob": SETTLED})
+    stage.relay()
+    ann, bob = stage.trainer("ann"), stage.trainer("bob")
+    weights = [slot.weights[0].tokens for slot in committed_slots(stage)]
+    assert weights[0] == weights[1]
+    stage.member(bob).reliability.in_doubt = True
+    parts = {slot.peer: slot.weights[0].tokens for slot in committed_slots(stage)}
+    assert parts[bob.peer] <= 0.5 * parts[ann.peer]
+
+
 def committed_slots(stage: Stage) -> tuple[m.Slot, ...]:
     stage.accumulate()
     for trainer in stage.trainers.values():
