@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict
 from uuid import UUID
 
 from django.db import DatabaseError, connection, transaction
-from django.db.models import Q, QuerySet, Sum
+from django.db.models import Max, Q, QuerySet, Sum
 from django.utils import timezone
 
 from accounts.keys import site_key
@@ -112,7 +112,9 @@ def load(run: Run, fence: int) -> RunState:
 
 
 def _losses(run: Run) -> list[float]:
-    rows = run.log.filter(IN_MODEL).order_by("-index")
+    """Return the losses since the run was last resumed, or since its sources were mixed in other parts."""
+    changed = run.activity.filter(kind__in=("resumed", "mixed")).aggregate(at=Max("at"))["at"]
+    rows = run.log.filter(IN_MODEL, *([Q(at__gt=changed)] if changed is not None else [])).order_by("-index")
     return list(rows.values_list("loss", flat=True)[:LOSSES_KEPT])[::-1]
 
 

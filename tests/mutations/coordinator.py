@@ -226,7 +226,7 @@ COORDINATOR: tuple[Mutation, ...] = (
     fault(
         "a run whose loss rises goes on",
         "loss_guard",
-        '    state.goal, state.pause_reason, state.is_halting = "paused", reason, True\n',
+        '    state.goal, state.pause_reason, state.halting_until = "paused", reason, state.now + WRITTEN_S\n',
         "",
         "loss_guard",
     ),

@@ -147,7 +147,7 @@ STORED: tuple[Mutation, ...] = (
     fault(
         "a run's state is written past the table",
         "runs/lifecycle/services",
-        "    if move(run, Why.RESUMED):",
+        '    if move(run, Why.RESUMED, waiting_for=""):',
         "    if Run.objects.filter(pk=run.pk).update(state=Run.State.OPEN, wanted=Run.Wanted.OPEN):",
         "tests/runs/test_states.py",
     ),

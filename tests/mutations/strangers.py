@@ -38,7 +38,7 @@ STRANGERS: tuple[Mutation, ...] = (
     Mutation(
         "a machine whose gradients are not finite gets ever more units",
         "peer_agent/protocol/coordinator/workers/leasing.py",
-        " or state.non_finite.get(member.peer, 0) >= DIVERGED:",
+        " or _fails_alone(state, member):",
         ":",
         ("tests/protocol/coordinator/test_reports.py",),
     ),

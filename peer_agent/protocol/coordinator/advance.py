@@ -188,8 +188,7 @@ def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
     Peers are not sent a new step target, because each record states the learning rate.
     """
     before = state.goal
-    state.is_halting &= event.goal == "running"  # the database may not have been told yet
-    if not state.is_halting:
+    if event.goal != "running" or state.now >= state.halting_until:
         state.goal, state.pause_reason = event.goal, event.pause_reason
     state.trusted = event.trusted
     if event.target_steps and event.target_steps != state.recipe.target_steps:

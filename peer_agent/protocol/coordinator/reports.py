@@ -120,6 +120,7 @@ def take_returned(state: RunState, member: Member, returned: m.UnitsReturned) ->
         notes = fail_leases(state, member, returned.units)
         before = state.non_finite.get(member.peer, 0)
         state.non_finite[member.peer] = before + len(begun)
+        state.returned[member.peer] += len(begun)
         text = f"a gradient of {member.person} was not finite and was thrown away"
         notes += [] if before else [Note("non-finite", text, (member.person,))]
     else:

@@ -346,7 +346,7 @@ class RunState(Struct, kw_only=True):
     # audits
     audits: dict[int, Audit] = field(default_factory=dict)  # by number
     audits_drawn: int = 0  # number of the last audit
-    is_halting: bool = False  # from the coordinator's decision to pause until the database says that the run is paused
+    halting_until: float = 0.0  # until then, the database may not know yet that the coordinator has paused the run
     losses: deque[float] = field(default_factory=lambda: deque(maxlen=LOSSES_KEPT))  # of the latest updates, in nats
     # votes
     recent: dict[str, int] = field(default_factory=dict)  # person -> index of the last entry with their work
@@ -367,6 +367,7 @@ class RunState(Struct, kw_only=True):
     until_look: int = 0  # samples to lease before rechecking the marks, if the last check changed nothing
     orphans_until: int = 0  # step at which unclaimed units return to the pool
     non_finite: dict[PeerId, int] = field(default_factory=dict)  # non-finite units by peer since its last finite one
+    returned: Counter[PeerId] = field(default_factory=Counter)  # non-finite units by peer since the last update
     # time and words
     waiting: str = ""
     now: float = 0.0

@@ -316,8 +316,8 @@ def _total_faults(run: Run, counted: dict[UUID, MachineTotal]) -> Iterator[str]:
 def _checked_faults(run: Run) -> Iterator[str]:
     """Yield a fault for each machine whose checked samples are not those up to its last check."""
     last = run.checks.filter(machine=OuterRef("machine")).values("index")
-    rows = run.ledger.filter(KEPT, entry__index__gt=0, entry__index__lte=Subquery(last)).order_by().values("machine")
-    known = dict(rows.annotate(given=Sum("samples")).values_list("machine", "given"))
+    rows = run.ledger.filter(KEPT, entry__run=run, entry__index__gt=0, entry__index__lte=Subquery(last)).order_by()
+    known = dict(rows.values("machine").annotate(given=Sum("samples")).values_list("machine", "given"))
     for machine, checked in run.totals.order_by("pk").values_list("machine", "checked"):
         if checked != known.get(machine, 0):
             yield f"machine {machine.hex[:8]}: {checked} samples count as checked, but {known.get(machine, 0)} were"
@@ -334,7 +334,8 @@ def _overdue(run: Run) -> list[dict[str, Any]]:
     strangers = run.totals.exclude(person=run.organizer_id).exclude(person__in=vouched).select_related("person")
     last, found = dict(run.checks.values_list("machine", "index")), list[dict[str, Any]]()
     for total in strangers.filter(samples__gt=F("checked"), rounds__gte=OVERDUE).order_by("pk"):
-        own = run.ledger.filter(KEPT, machine=total.machine_id, entry__index__gt=last.get(total.machine_id, 0))
+        own = run.ledger.filter(KEPT, machine=total.machine_id, entry__run=run)
+        own = own.filter(entry__index__gt=last.get(total.machine_id, 0))
         if own[:OVERDUE].count() == OVERDUE:
             machine = {"machine": total.machine_id.hex, "person": total.person.username}
             found.append({**machine, "samples": total.samples - total.checked})

@@ -183,7 +183,7 @@ def halt_run(*, run: Run, reason: str) -> None:
 
 @transaction.atomic
 def resume_run(*, run: Run, by: Person | None = None) -> None:
-    if move(run, Why.RESUMED):
+    if move(run, Why.RESUMED, waiting_for=""):
         add_action(run=run, kind="resumed", action="resumed the run.", by=by)
 
 
@@ -316,7 +316,7 @@ def ask_rollback(*, run: Run, index: int, by: Person | None = None) -> None:
 
     Raises Problem E412, with the reason, if the run cannot be rolled back to it now.
     """
-    now = Run.objects.select_for_update().select_related("head").get(pk=run.pk)
+    now = Run.objects.select_for_update().get(pk=run.pk)
     if now.rollback_index == index:
         return
     if not can_roll_back(now):

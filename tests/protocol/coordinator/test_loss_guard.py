@@ -3,9 +3,9 @@
 import pytest
 
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.protocol.coordinator.loss_guard import LATEST, watch_loss
+from peer_agent.protocol.coordinator.loss_guard import LATEST, WRITTEN_S, watch_loss
 from peer_agent.protocol.coordinator.state import LOSSES_KEPT, Phase
-from tests.protocol.coordinator.stage import Stage, notes
+from tests.protocol.coordinator.stage import TOKENS, Stage, notes
 
 BEFORE = LOSSES_KEPT - LATEST
 NOISY = [3.0 + 0.02 * (number % 7) for number in range(BEFORE)]
@@ -37,6 +37,10 @@ def test_losses_that_vary_much_pause_nothing() -> None:
     assert halts(Stage(), [1.0, 2.0, 3.0] * 16 + [2.0] * 2 + [5.0] * LATEST) == []
 
 
+def test_rare_hard_samples_of_a_model_near_zero_loss_pause_nothing() -> None:
+    assert halts(Stage(), [0.002] * 40 + [0.03] + [0.002] * 9 + [0.002, 0.002, 0.027, 0.027, 0.027]) == []
+
+
 def test_a_short_history_pauses_nothing() -> None:
     assert halts(Stage(), NOISY[LATEST:] + [50.0] * (LATEST - 1)) == []
 
@@ -52,6 +56,30 @@ def risen() -> Stage:
     return stage
 
 
+@pytest.mark.parametrize(
+    ("trusted", "people", "is_halted"),
+    [
+        (None, 3, False),  # two others say what they usually say
+        (frozenset({"ann"}), 2, False),
+        (frozenset(), 2, False),  # nobody's word counts
+        (None, 1, True),
+    ],
+)
+def test_one_person_pauses_nothing_by_a_claim(trusted: frozenset[str] | None, people: int, *, is_halted: bool) -> None:
+    stage = Stage(batch=8 * people, trusted=trusted)
+    stage.relay()
+    trainers = [stage.trainer(name) for name in ("eve", "ann", "bob")[:people]]
+    stage.state.losses.extend([2.5] * BEFORE)
+    for _ in range(LATEST):
+        stage.accumulate()
+        for trainer in trainers:
+            stage.offer(trainer, loss_sum=(9.0 if trainer.person == "eve" else 2.5) * trainer.samples * TOKENS)
+        stage.close()
+        stage.reduce()
+        stage.persist()
+    assert (stage.state.goal == "paused") == is_halted
+
+
 def test_no_round_begins_until_the_run_is_resumed() -> None:
     stage = risen()
     reason = "the loss rose from 1 to 2.5 by step 5; roll back to an earlier snapshot, or resume"
@@ -60,12 +88,12 @@ def test_no_round_begins_until_the_run_is_resumed() -> None:
     stage.wait(2)
     assert stage.state.waiting == reason
     stage.handle(e.Directed("running"))  # read before the database was told
-    stage.wait(2)
     assert (stage.state.goal, stage.state.waiting) == ("paused", reason)
     stage.handle(e.Directed("paused", pause_reason=reason))
     for trainer in stage.trainers.values():
         stage.compute(trainer, 10)
     assert stage.state.phase is Phase.ACCUMULATE
+    stage.wait(WRITTEN_S)
     stage.handle(e.Directed("running"))
     stage.commit()
     assert stage.state.step == LATEST + 1

@@ -148,6 +148,33 @@ def test_one_machine_that_computes_nothing_finite_loses_no_samples_for_the_run()
     assert ann.done
 
 
+def test_claimed_work_between_its_claims_earns_a_machine_no_more_units() -> None:
+    """It says right after each commit, when no one else is in step yet, that everything failed."""
+    stage, ann, bob = pair()
+    stage.lose |= {(ann.peer, m.Commit)}
+    stage.commit()
+    lost = 0
+    for _ in range(20):
+        held = tuple(stage.state.leases.held.get(bob.accumulator, ()))
+        if held:
+            stage.report(bob, done=(m.DoneUnit(held[0], bob.step),), loss_tokens=1)
+        stage.say(bob.peer, m.UnitsReturned(run=RUN, units=held, reason="non_finite"))
+        lost += len(held)
+    assert stage.state.leases.lost_samples == 0
+    assert lost <= 3 * DIVERGED
+    assert ann
+
+
+def test_samples_that_fail_are_left_out_although_a_machine_of_another_person_idles() -> None:
+    stage, ann, bob = pair()
+    stage.member(bob).reliability.is_silent = True
+    bad = ann.undone[0]
+    for _ in range(GIVE_UP):
+        stage.say(ann.peer, m.UnitsReturned(run=RUN, units=(bad,), reason="non_finite"))
+        stage.state.leases.grant(ann.accumulator, bad.samples)  # the smallest returned unit comes first
+    assert stage.state.leases.lost_samples == bad.samples
+
+
 def test_peer_returning_its_leases_is_leased_more_by_clock_only() -> None:
     """A regression: 220 leases a second cost three honest machines a quarter of their steps."""
     stage = Stage(batch=400)

@@ -16,7 +16,9 @@ from peer_agent.protocol.coordinator.workers.counts import recount
 from peer_agent.protocol.identifiers import PeerId
 
 DIGESTS_KEPT = 16
-JURY = 3  # audited people; with fewer, everyone with work in the last commits votes
+# Audited people, at least one of whom the organizer trusts: otherwise, strangers may have cleared each other alone.
+# With fewer, everyone with work in the last commits votes.
+JURY = 3
 REPLAY_AGAIN_S = 600.0  # seconds before asking the site for another replay
 
 
@@ -62,8 +64,11 @@ def _add(counter: Counter[str], value: str, by: int) -> None:
 def has_majority(state: RunState, ballot: Ballot, value: str) -> bool:
     """Return True if more than half of the voters chose `value`.
 
-    People who have not voted yet count as voters. People who abstain do not.
+    People who have not voted yet count as voters. People who abstain do not. In an open run, a new host decides nothing
+    until machines had time to come back. Otherwise, a stranger that reports first would decide alone.
     """
+    if not state.voters or (state.trusted is not None and state.now < state.recover_until):
+        return False
     voting = max(len(ballot.persons), state.voters) - ballot.abstaining
     return 2 * ballot.counts.get(value, 0) > voting
 
@@ -91,7 +96,8 @@ def call_voters(state: RunState) -> None:
     present = [member for member in state.members.values() if member.trains and not member.reliability.is_silent]
     voters = state.recent.keys() & {member.person for member in present}
     audited = voters & {member.person for member in present if state.is_audited(member)}
-    before, state.jury = state.jury, audited if state.trusted is not None and len(audited) >= JURY else None
+    is_jury = state.trusted is not None and len(audited) >= JURY and not audited.isdisjoint(state.trusted)
+    before, state.jury = state.jury, audited if is_jury else None
     state.voters = len(voters if state.jury is None else state.jury)
     if state.jury is None or state.jury == before:
         return

@@ -12,6 +12,7 @@ from peer_agent.protocol.coordinator.round.choosing import settle_choice
 from peer_agent.protocol.coordinator.round.outlining import end_outline
 from peer_agent.protocol.coordinator.round.recording import record_of
 from peer_agent.protocol.coordinator.round.replicas import await_replicas
+from peer_agent.protocol.coordinator.round.screening import loss_of_people
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.state import Phase, RunState
 from peer_agent.protocol.coordinator.typical import remember_norm
@@ -90,10 +91,11 @@ def _committed(state: RunState, event: e.Persisted, seed: int) -> list[e.Command
     await_replicas(state, round_)
     state.round, state.attempt, state.accumulating_since = None, 0, state.now
     state.non_finite, state.moved_at = {}, state.now
+    state.returned.clear()
     recount_all(state)
     call_voters(state)
     look_soon(state)
-    said = [e.Note("step", _sentence(record)), *watch_loss(state, record.loss)]
+    said = [e.Note("step", _sentence(record)), *watch_loss(state, loss_of_people(state, round_))]
     return [*said, *_tell(state, record, before, seed), *grace(state), *judged]
 
 

@@ -127,6 +127,17 @@ def loss_of(state: RunState, round_: Round) -> float:
     return sum(loss for loss, _ in near) / sum(tokens for _, tokens in near) if near else typical
 
 
+def loss_of_people(state: RunState, round_: Round) -> float | None:
+    """Return the median of the mean losses of all people.
+
+    With fewer than three people in an open run, use those of people whom the organizer trusts. None if there are none.
+    """
+    means = {person: loss / tokens for person, (loss, tokens) in _said(round_).items()}
+    if state.trusted is not None and len(means) < FEW:
+        means = {person: mean for person, mean in means.items() if person in state.trusted}
+    return median(means.values()) if means else None
+
+
 def doubt_losses(state: RunState, round_: Round) -> list[Command]:
     """Report on the timeline which people state a loss that is implausible given everyone else's."""
     said = _said(round_)

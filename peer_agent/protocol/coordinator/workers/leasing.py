@@ -80,7 +80,7 @@ def top_up(state: RunState, member: Member) -> list[Command]:
     """Lease one trainer enough units to continue, and send it its quota."""
     if not member.counted[0] or not member.accumulator or not _may_lease(state):
         return []
-    if not is_asked(state, member.reliability) or state.non_finite.get(member.peer, 0) >= DIVERGED:
+    if not is_asked(state, member.reliability) or _fails_alone(state, member):
         return []
     if member.hello_asked_at is not None and state.now - member.hello_asked_at < ROUND_TRIP_S:
         return []  # otherwise, the hello might or might not include a lease made after the request
@@ -99,6 +99,14 @@ def top_up(state: RunState, member: Member) -> list[Command]:
     is_low = wanted and state.until_look <= 0 and state.leases.marked(member.accumulator) < AHEAD * share
     short = reserve(state) if granted < wanted or is_low else []
     return short + _tell(state, member, units, quota)
+
+
+def _fails_alone(state: RunState, member: Member) -> bool:
+    """Return True if a machine has returned many non-finite units since the last update, but another one has not."""
+    if state.returned[member.peer] < DIVERGED:
+        return False
+    others = (other for other in state.trainers() if not other.reliability.is_silent)
+    return any(state.returned[other.peer] < DIVERGED for other in others if other.peer != member.peer)
 
 
 def _may_lease(state: RunState) -> bool:

@@ -17,7 +17,8 @@ def end_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit
 
 def fail_leases(state: RunState, member: Member, units: Iterable[Unit]) -> list[Command]:
     """End the leases on units whose gradients are non-finite. A unit that fails too often is left out for good."""
-    is_alone = all(other.person == member.person for other in state.ready())
+    working = (other for other in state.trainers() if not other.reliability.is_silent)
+    is_alone = all(other.person == member.person for other in working)
     ending = _ending(state, member.accumulator, units)
     left_out = state.leases.failed(member.accumulator, ending, member.person, is_alone=is_alone)
     return [LeftOut(tuple(left_out))] if left_out else []

@@ -6,6 +6,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.agreement.digests import cast, withdraw_vote
 from peer_agent.protocol.coordinator.facts import LATELY
+from peer_agent.protocol.coordinator.recovery import WINDOW_S
 from peer_agent.protocol.coordinator.state import Ballot
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.timing import SILENT_S
@@ -47,6 +48,7 @@ def with_strangers(*audited: str) -> tuple[Stage, list[Trainer]]:
     """An open run with a step by seven people, three of whom train for real, and four accounts of one stranger."""
     stage, trainers = after_a_step("ann", "bob", "cem", "eve1", "eve2", "eve3", "eve4")
     stage.state.trusted = frozenset(audited)
+    stage.wait(WINDOW_S)
     return stage, trainers
 
 
@@ -80,6 +82,25 @@ def test_with_fewer_than_three_audited_people_everyone_votes() -> None:
     for trainer in (ann, cem, eve):
         assert agreed(says(stage, trainer, ONE)) == []
     assert agreed(says(stage, bob, ONE)) == [ONE]
+
+
+def test_strangers_who_passed_audits_are_no_jury_without_a_trusted_person() -> None:
+    stage, (ann, bob, cem, *crowd) = with_strangers()
+    for trainer in crowd:
+        stage.member(trainer).reliability.audits_passed = 1
+    stage.wait(2)
+    assert stage.state.jury is None
+    said = [command for trainer in crowd[:3] for command in says(stage, trainer, TWO)]
+    said += [command for trainer in (ann, bob, cem) for command in says(stage, trainer, ONE)]
+    assert agreed(said) == []
+
+
+def test_first_report_to_a_new_host_decides_nothing() -> None:
+    stage, (ann, bob, *_) = after_a_step("ann", "bob")
+    stage.state.trusted, stage.state.voters = frozenset({"ann"}), 0
+    assert agreed(says(stage, bob, TWO)) == []
+    assert agreed(says(stage, ann, ONE) + stage.wait(WINDOW_S - 5)) == []
+    assert agreed(says(stage, bob, ONE) + stage.wait(WINDOW_S)) == [ONE]
 
 
 def test_late_voter_that_differs_reloads_until_it_agrees() -> None:

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.recovery import WINDOW_S
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import Snapshot
 from peer_agent.protocol.timing import LONGEST_S, SILENT_S
@@ -73,7 +74,7 @@ def test_four_accounts_of_a_stranger_admit_nothing_beside_three_audited_people()
     says(stage, crowd[0], TWO)  # before anyone else was audited
     for trainer in list(stage.trainers.values())[1:3]:
         stage.member(trainer).reliability.audits_passed = 1
-    stage.wait(2)
+    stage.wait(WINDOW_S)
     assert admitted([command for trainer in crowd for command in says(stage, trainer, TWO)]) == []
     assert admitted(says(stage, ann, ONE)) == []
     assert admitted(says(stage, bob, ONE)) == [e.Admitted(1, 1, ONE, 77)]
