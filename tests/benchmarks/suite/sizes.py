@@ -107,7 +107,7 @@ JOBS: dict[Size, tuple[Job, ...]] = {
         Job("hostile", 1200, ("--rows", "all", "--seconds", "4")),
         Job("training.inner_loop", 90),
         Job("training.codecs", 300),
-        Job("training.attacks", 600, ("--models", "mlp")),
+        Job("training.attacks", 240, ("--models", "mlp", "--attackers", "3")),
         Job("memory.training", 240),
         Job("memory.averaging", 300),
         Job("plan", 60),
