@@ -251,6 +251,7 @@ class Coordinator:
                 | e.Admitted()
                 | e.Checked()
                 | e.Reverse()
+                | e.Halt()
             ):
                 pass  # these commands write rows and files of a site
             case _:

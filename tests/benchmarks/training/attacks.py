@@ -150,7 +150,8 @@ class Seen(NamedTuple):
 
     @property
     def mean(self) -> Floats:
-        return np.mean(self.honest, axis=0, dtype=np.float32)
+        mean: Floats = np.mean(self.honest, axis=0, dtype=np.float32)
+        return mean
 
     @property
     def usual(self) -> float:
