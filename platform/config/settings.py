@@ -16,6 +16,7 @@ PUBLIC_URL = environment.address("MANYHANDS_PUBLIC_URL", "http://127.0.0.1:8000"
 UPLOAD_LIMIT_MB = environment.number("MANYHANDS_UPLOAD_LIMIT_MB", 512, least=1, most=1_000_000)
 # The default is enough for a school whose computers share one address.
 PEOPLE_PER_ADDRESS = environment.number("MANYHANDS_PEOPLE_PER_ADDRESS", 300, least=1, most=1_000_000)
+SIGN_UP_BITS = environment.number("MANYHANDS_SIGN_UP_BITS", 0, least=0, most=28)  # proof of work; 0: none
 TRUSTED_PROXIES = environment.networks("MANYHANDS_TRUSTED_PROXIES")  # in addition to those on this machine
 HUB_ENDPOINT = environment.address("MANYHANDS_HUB_ENDPOINT", "https://huggingface.co")
 HUB_LIMIT_MB = environment.number("MANYHANDS_HUB_LIMIT_MB", 4_096, least=1, most=1_000_000)

@@ -9,6 +9,7 @@ from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods, require_POST
 
 from accounts import services
@@ -17,11 +18,12 @@ from config.environment import kept_secret
 from notices import services as notices
 from notices.models import Event, Way
 from web import strokes
-from web.http import rate_limits
+from web.http import rate_limits, sign_up_work
 from web.http.requester import address_of
 from web.pages.accounts.forms import LoginForm, SignUpForm
 from web.run_picture.picture import TINTS
 
+NOT_DONE = gettext_lazy("Your browser has to do some work first, to keep out automated sign-ups. Please try again.")
 CROWD = [place * 5 % TINTS for place in range(36)]  # tints of the strokes drawn next to a newcomer's place
 
 log_in = rate_limits.limited("log-ins", address_of, failures_only=True)(
@@ -41,8 +43,8 @@ log_in = rate_limits.limited("log-ins", address_of, failures_only=True)(
 def sign_up(request: HttpRequest) -> HttpResponse:
     if request.user.is_authenticated:
         return redirect(after_login(request))
-    form = SignUpForm(request.POST or None)
-    if request.method == "POST" and form.is_valid():
+    form, bits = SignUpForm(request.POST or None), settings.SIGN_UP_BITS
+    if request.method == "POST" and form.is_valid() and _has_worked(request, form):
         try:
             person = services.sign_up(**form.cleaned_data)
         except ValidationError as error:
@@ -50,8 +52,23 @@ def sign_up(request: HttpRequest) -> HttpResponse:
         else:
             login(request, person)
             return redirect(after_login(request))
-    facts = {"form": form, "next": request.GET.get("next", ""), "drawing": strokes.places(CROWD, len(CROWD) + 1)}
+    facts = {
+        "form": form,
+        "next": request.GET.get("next", ""),
+        "drawing": strokes.places(CROWD, len(CROWD) + 1),
+        "bits": bits,
+        "work": sign_up_work.challenge() if bits else "",
+    }
     return render(request, "web/accounts/signup.html", facts)
+
+
+def _has_worked(request: HttpRequest, form: SignUpForm) -> bool:
+    """Return True if the browser has done the work that this site asks for. Otherwise, add an error to the form."""
+    bits, said = settings.SIGN_UP_BITS, request.POST
+    if not bits or sign_up_work.is_done(said.get("work", ""), said.get("answer", ""), bits):
+        return True
+    form.add_error(None, NOT_DONE)
+    return False
 
 
 @require_POST
