@@ -1,4 +1,4 @@
-"""Every cited rule is in docs/rules.md, and every rule there names tests that exist."""
+"""Every cited rule is in docs/rules.md, and every rule and every row of the threat model names tests that exist."""
 
 import ast
 import re
@@ -74,6 +74,15 @@ def test_every_rule_names_tests_that_exist() -> None:
     named = {number: NAMED.findall(body) for number, body in entries(RULES.read_text()).items()}
     assert [number for number, tests in named.items() if not tests] == []
     assert [(number, test) for number, tests in named.items() for test in tests if not is_a_test(test)] == []
+
+
+def test_every_row_of_the_threat_model_names_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "threat-model.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| who |")]
+    assert len(rows) > 40
+    named = [(row, NAMED.findall(row.rsplit("|", 2)[1])) for row in rows]
+    assert [row[4:35] for row, tests in named if not tests] == ["to learn members' IP addresses "]
+    assert [(row, test) for row, tests in named for test in tests if not is_a_test(test)] == []
 
 
 def test_numbers_ascend() -> None:
