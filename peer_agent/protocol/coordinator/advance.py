@@ -23,6 +23,7 @@ from peer_agent.protocol.coordinator.agreement.snapshots import (
     take_verified,
 )
 from peer_agent.protocol.coordinator.awaited import of_member, of_round, of_run
+from peer_agent.protocol.coordinator.loss_guard import forget_losses
 from peer_agent.protocol.coordinator.membership import join, lose, reappoint
 from peer_agent.protocol.coordinator.probing import probe, take_probed
 from peer_agent.protocol.coordinator.reach import look_at_reach, take_reaches
@@ -197,7 +198,7 @@ def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
     done = _mix(state, event.mix) if event.mix and event.mix != state.recipe.mix else []
     done += roll_back(state, event.back_to)
     if before != state.goal:
-        state.losses.clear()  # whoever resumes a run after a pause because of its loss accepts the higher one
+        forget_losses(state)
         state.is_dirty, state.moved_at = True, state.now
         state.batch_since = state.now  # the batch's time does not include the organizer's pauses
         recount_all(state)
@@ -214,7 +215,7 @@ def _mix(state: RunState, weights: tuple[float, ...]) -> list[e.Command]:
     state.recipe = replace(state.recipe, mix=weights)
     state.recipe_bytes = encode_recipe(state.recipe)
     state.leases.mix(weights)
-    state.losses.clear()  # other data has another loss
+    forget_losses(state)
     parts = " / ".join(f"{weight / sum(weights):.0%}" for weight in weights)
     return [e.Note("mixed", f"from now on the sources are mixed {parts}")]
 

@@ -4,6 +4,7 @@ The loss is a median over people, so that one of them cannot pause the run by a 
 earlier updates, including any that a machine spoilt.
 """
 
+import math
 from statistics import median
 
 from peer_agent.protocol import reasons
@@ -17,7 +18,7 @@ WRITTEN_S = 10.0  # for which an older answer of the database may still say that
 
 
 def watch_loss(state: RunState, loss: float | None) -> list[Command]:
-    """Add an update's loss, if it is known. Pause the run if the latest losses are far above those before."""
+    """Add an update's loss, if it is known. Pause the run if the loss has risen far, at once or little by little."""
     if loss is None or state.done or state.goal != "running":
         return []
     state.losses.append(loss)
@@ -26,9 +27,22 @@ def watch_loss(state: RunState, loss: float | None) -> list[Command]:
         return []
     usual, now = median(before), median(latest)
     spread = median(abs(each - usual) for each in before)
-    if now <= max(RISE * usual, usual + SPREAD * spread, *before):
-        return []
+    state.lowest_loss = min(state.lowest_loss, usual)
+    if now > max(RISE * usual, usual + SPREAD * spread, *before):
+        return _halt(state, usual, now)
+    if usual > RISE * state.lowest_loss:
+        return _halt(state, state.lowest_loss, now)
+    return []
+
+
+def forget_losses(state: RunState) -> None:
+    """Begin anew, because the run was resumed despite a higher loss, or because other data has another loss."""
     state.losses.clear()
-    reason = reasons.LOSS_ROSE.format(before=f"{usual:.3g}", now=f"{now:.3g}", step=f"{state.step:,}")
+    state.lowest_loss = math.inf
+
+
+def _halt(state: RunState, before: float, now: float) -> list[Command]:
+    forget_losses(state)
+    reason = reasons.LOSS_ROSE.format(before=f"{before:.3g}", now=f"{now:.3g}", step=f"{state.step:,}")
     state.goal, state.pause_reason, state.halting_until = "paused", reason, state.now + WRITTEN_S
     return [Halt(reason), Note("halted", f"The run was paused, because {reason}.")]

@@ -1,5 +1,6 @@
 """The coordinator's state. It changes only while `advance` processes an event; `state.now` is the time."""
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterable
 from enum import StrEnum
@@ -347,6 +348,7 @@ class RunState(Struct, kw_only=True):
     audits: dict[int, Audit] = field(default_factory=dict)  # by number
     audits_drawn: int = 0  # number of the last audit
     halting_until: float = 0.0  # until then, the database may not know yet that the coordinator has paused the run
+    lowest_loss: float = math.inf  # lowest median of as many losses as `losses` has
     losses: deque[float] = field(default_factory=lambda: deque(maxlen=LOSSES_KEPT))  # of the latest updates, in nats
     # votes
     recent: dict[str, int] = field(default_factory=dict)  # person -> index of the last entry with their work

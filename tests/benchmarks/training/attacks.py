@@ -181,9 +181,13 @@ QUICK = ("flip", "bound", "little is enough", "claims")
 
 
 class Outcome(NamedTuple):
-    """`acted`: false gradients offered. `named_after`: for each liar, its updates until its work was proven false."""
+    """`acted`: false gradients offered. `named_after`: for each liar, its updates until its work was proven false.
+
+    `steps`: fewer than wanted if the run was paused because its loss rose.
+    """
 
     loss: float
+    steps: int
     acted: int
     named_after: list[int]
     wrongly_named: int
@@ -223,11 +227,13 @@ class Attacked:
         self.named: dict[PeerId, int] = {}
 
     def run(self, *, sleeps: int = 0) -> Outcome:
-        while self.stage.state.step < self.stage.state.recipe.target_steps:
-            self._round(is_attacking=self.stage.state.step >= sleeps)
+        state = self.stage.state
+        while state.step < state.recipe.target_steps and state.goal == "running":
+            self._round(is_attacking=state.step >= sleeps)
         named = [self.named.get(liar, math.inf) for liar in sorted(self.liars)]
         after = [int(each) for each in named if each < math.inf]
-        return Outcome(self.learner.heldout(), self.acted, after, len(self.named.keys() - self.liars))
+        wrongly = len(self.named.keys() - self.liars)
+        return Outcome(self.learner.heldout(), state.step, self.acted, after, wrongly)
 
     def _round(self, *, is_attacking: bool) -> None:
         stage, said = self.stage, len(self.stage.said)
@@ -373,6 +379,7 @@ def _figures(found: Sequence[Outcome], clean: Sequence[Outcome], case: Case) -> 
         "of": MACHINES,
         "ratio": median(ratios),
         "worst": max(ratios),
+        "least_steps": min(outcome.steps for outcome in found),
         "acted": min(outcome.acted for outcome in found),
         "named": len(named),
         "named_after": median(named) - SLEEP * case.sleeper if named else None,

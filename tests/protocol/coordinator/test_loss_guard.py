@@ -33,6 +33,19 @@ def test_latest_losses_are_compared_with_those_before(latest: list[float], *, is
     assert (stage.state.goal == "paused") == is_halted
 
 
+def test_loss_that_rises_little_by_little_pauses_the_run() -> None:
+    """From 4 to 7 within a hundred updates, as beside three liars of eight."""
+    stage = Stage()
+    (halt,) = halts(stage, [4.0 * 1.006**update for update in range(150)])[:1]
+    assert isinstance(halt, e.Halt)
+    assert stage.state.goal == "paused"
+
+
+def test_loss_that_falls_and_comes_back_in_part_pauses_nothing() -> None:
+    falling = [6.0 * 0.98**update for update in range(40)]
+    assert halts(Stage(), [*falling, *[2.7] * 60, *[3.9] * 3, *[3.6] * 60]) == []
+
+
 def test_losses_that_vary_much_pause_nothing() -> None:
     assert halts(Stage(), [1.0, 2.0, 3.0] * 16 + [2.0] * 2 + [5.0] * LATEST) == []
 
