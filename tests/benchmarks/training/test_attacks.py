@@ -17,7 +17,7 @@ def test_liars_act_and_are_named_and_no_one_else_is(attack: str) -> None:
 
 def test_without_audits_and_limits_the_same_attack_does_harm() -> None:
     clean, defended, open_ = (Case("mlp", *facts).run(1, STEPS) for facts in CASES)
-    assert defended.loss <= 1.05 * clean.loss
+    assert defended.loss <= 1.10 * clean.loss
     assert open_.loss >= 1.2 * clean.loss
     assert open_.named_after == []
 

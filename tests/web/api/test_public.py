@@ -96,7 +96,7 @@ class TestReading:
         committed(run, (laptop.machine, 4))
         assert get("runs/proverbs/leaderboard").json()["averaged"] == []
         assert get("runs/proverbs/leaderboard").json()["items"] == [
-            {"rank": 1, "name": "Teo", "samples": 4, "tokens": 32, "rounds": 1}
+            {"rank": 1, "name": "Teo", "samples": 4, "checked": 0, "tokens": 32, "rounds": 1}
         ]
         assert get("runs/proverbs/ledger").json()["items"] == [
             {"step": 1, "person": "Teo", "machine": "laptop", "reason": "", "samples": 4, "tokens": 32, "weight": 32}
