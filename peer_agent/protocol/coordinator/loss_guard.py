@@ -36,7 +36,7 @@ def watch_loss(state: RunState, loss: float | None) -> list[Command]:
 
 
 def forget_losses(state: RunState) -> None:
-    """Begin anew, because the run was resumed despite a higher loss, or because other data has another loss."""
+    """Forget all losses, after the organizer resumes the run or changes its data."""
     state.losses.clear()
     state.lowest_loss = math.inf
 

@@ -16,8 +16,8 @@ from peer_agent.protocol.coordinator.workers.counts import recount
 from peer_agent.protocol.identifiers import PeerId
 
 DIGESTS_KEPT = 16
-# Audited people, at least one of whom the organizer trusts: otherwise, strangers may have cleared each other alone.
-# With fewer, everyone with work in the last commits votes.
+# With this many audited people, including a trusted one, only they vote. Strangers alone may have cleared each other,
+# so without a trusted person, everyone with work in the last commits votes.
 JURY = 3
 REPLAY_AGAIN_S = 600.0  # seconds before asking the site for another replay
 

@@ -45,7 +45,7 @@ def test_a_majority_decides_and_who_differs_reloads() -> None:
 
 
 def with_strangers(*audited: str) -> tuple[Stage, list[Trainer]]:
-    """An open run with a step by seven people, three of whom train for real, and four accounts of one stranger."""
+    """Return an open run after a step by three people and by four accounts of one stranger."""
     stage, trainers = after_a_step("ann", "bob", "cem", "eve1", "eve2", "eve3", "eve4")
     stage.state.trusted = frozenset(audited)
     stage.wait(WINDOW_S)
