@@ -211,6 +211,21 @@ def status(*, json: Json = False) -> None:
     typer.echo(msgspec.json.encode(facts) if json else "\n".join(status_lines(home, facts)))
 
 
+@app.command(help=_("Install the newer agent that SITE offers, if the agent's publisher has signed it."))
+def upgrade(site: str) -> None:
+    import asyncio
+
+    from peer_agent import __version__
+    from peer_agent.site.credential import site_of
+    from peer_agent.site.upgrade import upgrade as upgrade_from
+
+    version = asyncio.run(upgrade_from(site_of(site)))
+    text = (
+        _("Upgraded to version {version}.") if version else _("Version {version} is the latest that the site offers.")
+    )
+    typer.echo(text.format(version=version or __version__))
+
+
 @app.command(help=_("Remove what this machine stores for SITE: its identity and the files of its runs."))
 def forget(
     site: str, *, yes: Annotated[bool, typer.Option("--yes", help=_("Do not ask."))] = False, json: Json = False

@@ -209,7 +209,7 @@ async def check_site(url: str) -> list[Check]:
         return [bad("site", hardware.not_reached(fault) if fault.code == codes.NOT_REACHED else fault)]
     took_ms = (time.monotonic() - began) * 1000
     reached = good("site", _("{address} answers in {time} ms").format(address=url, time=round(took_ms)))
-    agent = check_agent(await offer_of(url))
+    agent = check_agent(await offer_of(url), url)
     return [reached, agent] if theirs is None else [reached, check_clock(theirs, time.time()), agent]
 
 
@@ -222,11 +222,11 @@ def _is_untrusted(problem: Problem) -> bool:
     return False
 
 
-def check_agent(offer: Offer | None) -> Check:
+def check_agent(offer: Offer | None, site: str) -> Check:
     if offer is None:
         return good("agent", _("{version}; the site doesn't say which version it offers").format(version=__version__))
     words = _("{version}, up to date")
-    return found("agent", difference(offer), words.format(version=__version__))
+    return found("agent", difference(offer, site), words.format(version=__version__))
 
 
 def check_clock(theirs: float, ours: float) -> Check:

@@ -56,8 +56,8 @@ def build(root: Path, download: Path) -> Path:
         made = make_wheel(clean_copy(root, Path(work) / "source"), Path(work) / "wheel")
         place = download / made.name
         made.replace(place)
-    for other in download.glob("*.whl"):
-        if other != place:
+    for other in (*download.glob("*.whl"), *download.glob("*.whl.sig")):
+        if other != place:  # even a signature of this name is of other bytes now
             other.unlink()
     (download / STAMP).write_text(f"{built} {place.name}")
     return place

@@ -14,12 +14,13 @@ CLOCK_TOLERANCE_S = 300
 LIFETIME_S = 3600
 TOKEN_PREFIX = "mh_"  # noqa: S105 (the prefix of one-time tokens is no secret)
 
-CREDENTIAL, LINK, RECORD, PLAN, REQUEST = (
+CREDENTIAL, LINK, RECORD, PLAN, REQUEST, RELEASE = (
     b"manyhands credential\0",
     b"manyhands link\0",
     b"manyhands record\0",
     b"manyhands plan\0",
     b"manyhands request\0",
+    b"manyhands release\0",
 )
 
 

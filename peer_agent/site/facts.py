@@ -1,6 +1,7 @@
 """Reads what the site reports about its agent and a run, before joining, and checks that both suit this machine."""
 
 import asyncio
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,25 +20,36 @@ from peer_agent.network.site import Headers, get_json
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.messages import PROTOCOL
+from peer_agent.protocol.releases import release_keys
 from peer_agent.recipes import parse_recipe
 from peer_agent.site.credential import RunAccess
 
 
 class Offer(Struct, frozen=True):
-    """The fields used from the site's offer of an agent. The upgrade commands are None if the site has no package."""
+    """The fields used from the site's offer of an agent. The optional ones are None if the site has no package."""
 
     version: str
     protocol: int
+    url: str | None = None
+    signature: str | None = None  # the address of the package's signature
     upgrade_pip: str | None = None
     upgrade_uv: str | None = None
 
-    @property
-    def line(self) -> str:
-        """The upgrade command for this installation, which also works in a new terminal."""
-        by_uv = (Path(sys.prefix) / "uv-receipt.toml").exists()
-        if is_bundle() or not (line := self.upgrade_uv if by_uv else self.upgrade_pip):
+    def line(self, site: str) -> str:
+        """Return the upgrade command for this installation, which also works in a new terminal.
+
+        `site`: the address that the owner gave. A site that was taken over could offer any command.
+        """
+        if release_keys() and not is_bundle():
+            return sanitize(f"manyhands upgrade {shlex.quote(site)}")
+        if is_bundle() or not (line := self.upgrade_uv if is_by_uv() else self.upgrade_pip):
             return _("see the site's download page")
-        return sanitize(line if by_uv else line.replace("pip", f"{sys.executable} -m pip", 1))
+        return sanitize(line if is_by_uv() else line.replace("pip", f"{sys.executable} -m pip", 1))
+
+
+def is_by_uv() -> bool:
+    """Return True if uv installed this agent."""
+    return (Path(sys.prefix) / "uv-receipt.toml").exists()
 
 
 async def offer_of(site: str) -> Offer | None:
@@ -48,13 +60,16 @@ async def offer_of(site: str) -> Offer | None:
         return None
 
 
-def difference(offer: Offer) -> Fault | None:
-    """Return E205 if this agent is incompatible with the site, E126 if a newer agent is available, otherwise None."""
+def difference(offer: Offer, site: str) -> Fault | None:
+    """Compare this agent with the one that a site offers.
+
+    Return E205 if this agent is incompatible with the site, E126 if a newer agent is available, otherwise None.
+    """
     if offer.protocol != PROTOCOL:
         fault = Fault.of("E205", theirs=PROTOCOL, ours=offer.protocol)
-        return replace(fault, remedy=f"{fault.remedy}\n{offer.line}")
+        return replace(fault, remedy=f"{fault.remedy}\n{offer.line(site)}")
     if is_newer(offer.version, __version__):
-        return Fault.of("E126", theirs=offer.version, ours=__version__, line=offer.line)
+        return Fault.of("E126", theirs=offer.version, ours=__version__, line=offer.line(site))
     return None
 
 

@@ -124,7 +124,7 @@ async def compare_versions(run_url: str, view: View) -> None:
     agent.
     """
     offer = await offer_of(site_of(run_url))
-    if offer is not None and (fault := difference(offer)) is not None:
+    if offer is not None and (fault := difference(offer, site_of(run_url))) is not None:
         if fault.code != codes.NEWER_AGENT:
             raise Problem(fault)
         view.newer(fault)

@@ -11,6 +11,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 
 from peer_agent.machine.hardware import PYTORCH_CPU
+from peer_agent.protocol.releases import SUFFIX
 
 SYSTEMS = {"linux": "Linux", "macos": "macOS", "windows": "Windows"}  # names in scripts/bundle.py and for people
 BUNDLES = (".tar.gz", ".zip")
@@ -37,6 +38,12 @@ class Package(NamedTuple):
     def version(self) -> str:
         """The agent's version, which is the second part of the file name (PEP 427)."""
         return self.name.split("-")[1]
+
+    @property
+    def signature(self) -> Path | None:
+        """The file with the wheel's signature by a release key, or None."""
+        path = self.path.with_name(self.name + SUFFIX)
+        return path if path.is_file() else None
 
     @property
     def system(self) -> str:
@@ -71,6 +78,7 @@ class Install(NamedTuple):
     uv: str
     systems: tuple[System, ...]
     likely: str  # the visitor's system, according to the browser
+    signature: str | None  # the address of the wheel's signature
 
     @property
     def upgrade_pip(self) -> str:
@@ -115,7 +123,8 @@ def install_lines(request: HttpRequest) -> Install | None:
     requirement = f'"manyhands[train] @ {url}#sha256={wheel.sha256}"'
     systems = tuple(_systems(requirement))
     likely = likely_system(request.headers.get("User-Agent", ""))
-    return Install(wheel, url, requirement, f"uv tool install --torch-backend auto {requirement}", systems, likely)
+    uv, signature = f"uv tool install --torch-backend auto {requirement}", url + SUFFIX if wheel.signature else None
+    return Install(wheel, url, requirement, uv, systems, likely, signature)
 
 
 def pip_call(request: HttpRequest) -> str:

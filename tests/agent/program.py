@@ -85,8 +85,8 @@ class Handler(http.server.BaseHTTPRequestHandler, ABC):
         self.respond(self.rfile.read(int(self.headers["Content-Length"])))
 
     def reply(self, status: int, body: Any, **headers: str) -> None:
-        """Send `body` as JSON if it is an object, and as an HTML page if it is text."""
-        page = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        """Send `body` as it is if it is bytes, as an HTML page if it is text, and otherwise as JSON."""
+        page = body if isinstance(body, bytes) else (body if isinstance(body, str) else json.dumps(body)).encode()
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)

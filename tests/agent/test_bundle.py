@@ -130,4 +130,6 @@ def test_without_a_window_it_opens_a_terminal_once(tmp_path: Path) -> None:
 def test_nothing_is_installed_into_a_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     assert "pip" not in install_line("torch", again=True)
-    assert "pip" not in Offer("9.9", 1, "pip install x", "uv tool install x").line
+    assert "pip" not in Offer("9.9", 1, upgrade_pip="pip install x", upgrade_uv="uv tool install x").line(
+        "https://a.example"
+    )

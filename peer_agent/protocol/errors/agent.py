@@ -295,6 +295,27 @@ AGENT: dict[str, Entry] = {
         "Stop overclocking, and test this machine's memory, for example with memtest86+. Then join again.",
         means="Its work counts again once checks find no more differences.",
     ),
+    "E144": Entry(
+        "Agent not signed",
+        Severity.HIGH,
+        "The site offers an agent that this one must not install: {reason}.",
+        "Do not install it by hand either. Ask those who publish the agent whether the site is still to be trusted.",
+        means="Nothing was installed.",
+    ),
+    "E145": Entry(
+        "Agent cannot upgrade itself",
+        Severity.LOW,
+        "This agent was built without a release key, or it is a standalone program.",
+        "Install the new version as the site's download page says.",
+        means="Nothing was installed.",
+    ),
+    "E146": Entry(
+        "Upgrade failed",
+        Severity.MEDIUM,
+        "The new version is signed, but could not be installed: {reason}.",
+        "Correct the cause, then run the command again.",
+        means="The installed agent is as it was, unless the message says otherwise.",
+    ),
     "E447": Entry(
         "GPU cannot compute",
         Severity.HIGH,

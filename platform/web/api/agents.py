@@ -70,6 +70,7 @@ def offered_agent(request: HttpRequest) -> dict[str, Any]:
         "url": install.url if install else None,
         "sha256": install.wheel.sha256 if install else None,
         "size": install.wheel.size if install else None,
+        "signature": install.signature if install else None,
         "upgrade_pip": install.upgrade_pip if install else None,
         "upgrade_uv": install.upgrade_uv if install else None,
     }

@@ -289,7 +289,9 @@ class FactsOut(Schema):
 
 
 class AgentOut(Schema):
-    """The agent that this site offers. The last five fields are null until setup has built the agent's package.
+    """The agent that this site offers. The last six fields are null until setup has built the agent's package.
+
+    `signature` is the address of the package's signature, or null if the package is not signed (`manyhands upgrade`).
 
     An agent with a different `protocol` cannot work with this site. The command lines `upgrade_pip` and `upgrade_uv`
     update an older agent.
@@ -300,6 +302,7 @@ class AgentOut(Schema):
     url: str | None
     sha256: str | None
     size: int | None
+    signature: str | None
     upgrade_pip: str | None
     upgrade_uv: str | None
 

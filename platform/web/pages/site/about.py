@@ -22,6 +22,7 @@ from config.metrics import may_read
 from config.proxies import parsed
 from notices.selectors import mailbox_of
 from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.releases import LARGEST
 from web import health, metrics, strokes
 from web.agent_package import current_bundles, current_wheel, install_lines
 from web.http.faults import status_of
@@ -248,13 +249,15 @@ def download_page(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def wheel_file(request: HttpRequest, name: str) -> HttpResponseBase:
-    """Return the current wheel or bundle with this file name. Raises Http404 for any other name.
+    """Return the current wheel, its signature, or a bundle with this file name. Raises Http404 for any other name.
 
     pip compares the wheel with the digest in the command line that it was given.
     """
     wheel = current_wheel()
     if wheel is None:
         raise missing(Fault.of("E321"))
+    if wheel.signature is not None and name == wheel.signature.name:
+        return HttpResponse(wheel.signature.read_bytes()[:LARGEST], content_type="application/json")
     file = next((file for file in (wheel, *current_bundles(wheel)) if file.name == name), None)
     if file is None:
         raise missing(Fault.of("E322", name=name))

@@ -220,6 +220,14 @@ class TestTheFile:
         assert (answer["X-Sha256"], answer["ETag"]) == (DIGEST, f'"{DIGEST}"')
         assert answer["Content-Disposition"] == f'attachment; filename="{NAME}"'
 
+    def test_its_signature_lies_beside_it(self, wheel: Path) -> None:
+        name = f"{NAME}.sig"
+        assert Client().get(f"/download/{name}").status_code == 404
+        assert Client().get("/api/v1/agent").json()["signature"] is None
+        wheel.with_name(name).write_bytes(b"signed")
+        assert Client().get(f"/download/{name}").content == b"signed"
+        assert Client().get("/api/v1/agent").json()["signature"] == f"http://testserver/download/{name}"
+
     def test_a_download_goes_on_where_it_stopped(self, wheel: Path) -> None:
         answer = Client().get(f"/download/{NAME}", headers={"Range": "bytes=1000-"})
         assert (answer.status_code, body(answer)) == (206, CONTENT[1000:])
