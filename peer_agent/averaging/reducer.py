@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from msgspec import Struct
 
-from peer_agent.averaging.aggregates import Aggregate, Mean, Room
+from peer_agent.averaging.aggregates import AGGREGATES, Aggregate, Room
 from peer_agent.averaging.codecs import Encoded, Floats, decode_into, decode_with_leaf, encode_with_leaves
 from peer_agent.averaging.memory import SCRATCH, Payloads
 from peer_agent.averaging.sketches import BUCKETS, Signs
@@ -113,17 +113,20 @@ class Reduction:
     """One attempt's open chunks, and its averages until `take_span` returns them. Not thread-safe."""
 
     def __init__(
-        self, opened: OpenPlan, residuals: Residuals | None = None, aggregate: Callable[[Room], Aggregate] = Mean
+        self,
+        opened: OpenPlan,
+        residuals: Residuals | None = None,
+        aggregate: Callable[[Room], Aggregate] | None = None,
     ) -> None:
         """Start an attempt. `residuals` are the encoding errors of earlier updates on this machine.
 
-        `aggregate` opens the aggregate of one chunk.
+        `aggregate` opens the aggregate of one chunk. None: by the plan's rule.
         """
         self.plan, self.grid = opened, opened.grid
         self._residuals = residuals or Residuals()
         self._residuals.begin(opened.place)
         self._committed: dict[int, bytes] = {}  # by slot: the contributor's leaves, packed
-        self._aggregate = aggregate
+        self._aggregate = aggregate or AGGREGATES[opened.plan.rule]
         self._signs = Signs(opened.plan.seed, self.grid.chunk_elements) if opened.plan.seed else None
         self._sketches: dict[tuple[int, int], Floats] = {}  # by span and slot
         self._open: dict[int, Aggregate] = {}  # by chunk

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct, StructMeta
 from peer_agent.protocol.errors import Fault, Problem
 
 Codec = Literal["fp32", "fp16", "int8", "int4"]
+AveragingRule = Literal["mean", "geometric median", "centered clip"]
 LADDER: tuple[Codec, ...] = ("fp32", "fp16", "int8", "int4")
 OptimizerName = Literal["lamb", "adamw", "sgd", "larc"]
 MOST_PARAMETERS = 2**31 - 1
@@ -141,6 +142,7 @@ class Recipe(
     codec_down: Codec = "fp16"
     contributors: Literal["all", "fast"] = "all"  # fast: leave out, for one round, a peer that would slow the others
     codecs: Literal["stated", "plan"] = "stated"  # plan: the two codecs above, or smaller ones on slow links (rule 14)
+    rule: AveragingRule = "mean"  # of gradients; the others withstand more false ones, but are never exact
     precision: Literal["fp32", "mixed"] = "fp32"  # mixed: devices that compute faster in 16 bits do so
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     # Weights of the data's sources, in order: relative numbers of samples. If empty, sources are weighted by size.

@@ -19,7 +19,7 @@ from peer_agent.protocol.identifiers import (
 from peer_agent.protocol.log.records import ChunkRange, Contribution, Norm
 from peer_agent.protocol.messages.base import MAX_MESSAGE, Attempted, Hex, Message, Path, Units, Wait
 from peer_agent.protocol.messages.to_site import Weight
-from peer_agent.protocol.recipe import MOST_SOURCES, Codec
+from peer_agent.protocol.recipe import MOST_SOURCES, AveragingRule, Codec
 
 MOST_COMING = 2 * MOST_SOURCES  # most shards announced to a machine before it leases units from them
 
@@ -165,6 +165,7 @@ class PlanHead(Struct, frozen=True, kw_only=True):
     sigma: Annotated[float, Meta(ge=0, le=1)] = 0.0  # fraction of T to wait for a chunk (rule 8); 0: forever
     seed: Count = 0  # for the sketches of all slots; 0: reducers make none
     pace: Annotated[float, Meta(ge=0, le=16)] = 0.0  # multiple of the plan's pace for gradients; 0: full speed
+    rule: AveragingRule = "mean"  # how reducers combine the gradients
 
 
 class Plan(PlanHead, frozen=True, kw_only=True):
@@ -198,13 +199,15 @@ class Probe(Message, frozen=True, kw_only=True):
 class Audit(Message, frozen=True, kw_only=True):
     """A request to compute another machine's contribution again and to answer with its sketch.
 
-    The units are computed on the parameters of step `step`, averaged over their loss tokens, and encoded in `codec`.
+    `units` are computed on the parameters of step `step`, and `stale` on those of the step before. The sum is averaged
+    over the loss tokens of both, and encoded in `codec`.
     """
 
     run: Run
     number: Count
     step: Count
     units: Units
+    stale: Units = ()
     codec: Codec
     chunk_elements: Medium
     parts: Annotated[tuple[ChunkRange, ...], Meta(max_length=65_536)]  # make a sketch of these chunks only

@@ -20,7 +20,7 @@ PROGRESS_S = 1.0
 AGAIN_S = 2.0  # seconds before repeating a report of a finished span or refused slot, as it may be lost
 FIRST_FRAME_S = 10.0  # seconds beyond the plan's duration in which a slot must answer an Open message (rule 40)
 AHEAD = 1 / 32  # fraction of its chunks, or two batches, by which a slot may lead the slowest one
-OPEN_BYTES = 256 * 1024 * 1024  # by which slots may lead without deadlines, all slots together, decoded
+OPEN_BYTES = 256 * 1024 * 1024  # by which slots may lead if no deadline limits it, all slots together, decoded
 HOLD_S = 4.0  # seconds for which a slot may be held back without deadlines
 MOVES_S = 1.5  # seconds, or two batches' planned time if longer; slots silent for longer hold back no others
 PAUSE_S = 0.75  # seconds without an event; a longer gap means that this process was suspended
@@ -213,7 +213,7 @@ def is_ahead(reducer: Reducer, slot: int, now: float) -> bool:
     plan = attempt.plan.plan
     since_s = _since_plan_s(attempt, now)
     two_batches = 2 * batch_chunks({each.codec for each in attempt.plan.slots}, plan.chunk_elements)
-    if not plan.sigma or not plan.duration_s:
+    if not plan.sigma or not plan.duration_s or plan.rule != "mean":  # other rules keep all slots of open chunks
         if attempt.held_s.get(attempt.plan.slots[slot].peer, 0.0) >= HOLD_S:
             return False
         chunks = OPEN_BYTES // (4 * plan.chunk_elements * len(attempt.plan.slots))

@@ -106,6 +106,17 @@ COMMON: dict[str, tuple[Words, ...]] = {
             (("all", "Everyone, every step"), ("fast", "Slow connections every other step")),
         ),
         Words(
+            "rule",
+            "rule",
+            "Averaging",
+            "The other rules withstand more false gradients, but learn a little more slowly.",
+            (
+                ("mean", "Mean"),
+                ("geometric median", "Geometric median"),
+                ("centered clip", "Centered clipping"),
+            ),
+        ),
+        Words(
             "codecs",
             "codecs",
             "Slow connections",
