@@ -19,7 +19,8 @@ for.
 
 | the coordinator waits for | due |
 | --- | --- |
-| a word from a peer | 30 s after the last one |
+| a word from a peer | 30 s after the last one, while its link lives. The site closes a control link on which no byte \
+has arrived for 10 s, so a stopped process is gone by then |
 | a trainer's next unit | after three of its usual times (at least 30 s; 600 s for its first unit). It is asked for a \
 hello after two of its usual times (at least 5 s; 15 s before its first unit), then after twice as long each time. \
 Time counts only while the trainer may compute |
@@ -30,10 +31,13 @@ time has passed |
 | a trainer's offer | as long as offers usually take, twice as long after each round that was void for lack of offers |
 | a trainer's gradient at a reducer | In a plan with deadlines, the reducer itself closes each chunk (rule 8). In \
 addition: if a slot sends nothing for four times as long as the others take for a chunk (at least 4 s, or 1 s where \
-batches are short, or the plan's wait), or is not finished four times as long after the others were |
+batches are short, or the plan's wait), or is not finished four times as long after the others were. If too little is \
+left without it, it gets as long again as the others would need to compute its part, or without end if that is over \
+three usual batches |
 | a reducer's averages | three seconds after its last chunk or report; the facts below ask for more time |
 | a second copy of all averages | 5 s |
-| any progress of the round | 20 s, twice as long after each round without any |
+| any progress of the round | 20 s after each progress, and after a plan four times its planned time longer; twice as \
+long after each round without any |
 | the database | 1 s after a failed write, then twice as long, at most 30 s |
 | a snapshot | 60 s |
 | a majority for a digest or a hash | 30 s of several values and no majority |
@@ -59,11 +63,38 @@ it in this sense: the reducer is replaced.
 
 {failures}
 
-A machine in **quarantine** takes part in no round: 1 round after its first failure, 4 rounds and at least 16 seconds
-after the second, 16 rounds and at least 64 seconds after each further one, and never longer than an hour. Included work
-lowers the level again. If the other machines need three usual times to fill a batch, quarantines do not count until the
-next update; after each void round, that exception is suspended for a longer time. A machine on **probation** is not
-counted on until it delivers a unit.
+A machine has three kinds of **quarantine**: after *late* and *missed*, after *refused*, and, from averaging only,
+after *failed*. It lasts 1 round after the first failure, 4 rounds and at least 16 seconds after the second, 16 rounds
+and at least 64 seconds after each further one, and never longer than an hour. After *late*, it is always one round. An
+update with its work ends the first kind, and lowers the level of the others by one.
+
+In the first two kinds, the machine is not asked for its gradient, gets no new leases, and its share is a single unit.
+It still computes what it has leased, receives averages and applies updates. Its carried work counts in the next round
+in which it takes part, unless it is too old by then, or the others cannot do without so much: then it goes back to the
+pool.
+
+If the other machines need three usual times to fill a batch, quarantines do not count while this lasts; after each
+void round, that exception is suspended for a longer time. A machine on **probation** is not counted on until it
+delivers a unit.
+
+## Three examples
+
+**An uplink falls to a tenth of its speed.** Reducers close chunks without the machine, and the coordinator drops it
+(*late*). It sits out one round and offers its carried work in the one after. Meanwhile, its measured speed falls by 70
+% of the difference with each round in which it sends. After three or four such turns, the plan knows the link: the
+machine is no longer late, and every round takes as long as its link needs. With `codecs: plan` it sends fewer bits,
+and with `contributors: fast` it takes part in every other round only.
+
+**A relay stops.** If another reducer is there, the coordinator gives it the relay's part: once the senders have gone
+on elsewhere for three seconds or more, at the latest when the site closes the link after ten seconds. Offers stay the
+same, spans that are on disk stay, unfinished ones begin anew. A stopped relay that is replaced is in quarantine from
+averaging for one round. If it was the only reducer, the round ends without an update some twenty seconds after its
+link, and training waits for a reducer; trainers compute up to a whole batch each meanwhile. No trainer is blamed in
+any case.
+
+**One of two machines is five times slower at computing.** Shares follow measured speeds, so it gets about a sixth of
+the batch. If its uplink is slower instead, no chunk has a quorum without it. Then the round takes as long as its link
+needs, and the plan paces the faster machine. Only if the slow one is not finished long after the other, is it dropped.
 """
 
 

@@ -1,4 +1,6 @@
-"""How long to wait: every time limit for peers, and the constants behind it. Times are in seconds.
+"""How long to wait: every time limit of the coordinator, and the constants behind it. Times are in seconds.
+
+Links and reducers have limits of their own, in `network.link` and `relay.reducing`.
 
 Contributors send throughout the plan's duration T. The plan expects the k-th of a reducer's n chunks at time T * k/n,
 and every chunk of a batch at the time of the batch's last chunk. A reducer waits until the expected time, or until
