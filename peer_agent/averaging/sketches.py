@@ -6,11 +6,18 @@ Farach-Colton, 2002). The signs follow from a seed that the coordinator draws on
 no contributor can make a false gradient that has the sketch of a true one.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
-from peer_agent.averaging.codecs import Floats
+from peer_agent.averaging.codecs import Floats, decode_into
+from peer_agent.averaging.contributor import Accumulator, Sending
 from peer_agent.averaging.memory import SCRATCH
+from peer_agent.protocol.grid import Grid
+from peer_agent.protocol.log.records import ChunkRange
+from peer_agent.protocol.messages import Weight
+from peer_agent.protocol.recipe import Codec
 
 BUCKETS = 256
 
@@ -38,6 +45,30 @@ class Signs:
         own[:rest] += flipped[rows * BUCKETS :].view(np.float32)
         draw = int(_random(self._seed, chunk + 1, 1)[0])
         sketch += np.roll(own if draw >> 63 else -own, draw % BUCKETS)
+
+
+def sketch_again(
+    gradient_sum: Floats, tokens: int, *, codec: Codec, grid: Grid, parts: Iterable[ChunkRange], seed: int
+) -> bytes:
+    """Encode a gradient sum [P] as its contributor did, and return the sketch of these chunks.
+
+    Raises NotFinite if the gradient is not finite.
+    """
+    accumulator = Accumulator(grid)
+    accumulator.add(gradient_sum)
+    return sketch_of(accumulator.offer(codec, [Weight(0, grid.chunks, tokens)]), grid, parts, seed)
+
+
+def sketch_of(sending: Sending, grid: Grid, parts: Iterable[ChunkRange], seed: int) -> bytes:
+    """Return the sketch of these chunks of an encoded gradient, as reducers make it: 256 float32."""
+    signs, sketch = Signs(seed, grid.chunk_elements), np.zeros(BUCKETS, np.float32)
+    values = np.empty(grid.chunk_elements, np.float32)
+    for part in parts:
+        for chunk in range(part.first, part.stop):
+            own = values[: grid.length(chunk)]
+            decode_into(sending.codec, sending.payloads[chunk], own)
+            signs.add(chunk, own, sketch)
+    return sketch.astype("<f4").tobytes()
 
 
 def _random(seed: int, stream: int, words: int) -> NDArray[np.uint64]:

@@ -534,6 +534,7 @@ class Host:
                 | e.Checked()
                 | e.Reverse()
                 | e.Halt()
+                | e.Recheck()
             ):
                 pass
             case _:

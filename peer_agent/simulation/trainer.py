@@ -223,13 +223,14 @@ class Trainer(Peer):
         held = f"{self.core.accumulator} {self.core.done} {action.weights}"
         root = hashlib.sha256(held.encode()).digest()
         if self.world.trusted is not None:
-            self.world.gradients[root] = _gradient(done.unit for done in self.core.done) + self.adds
+            self.world.gradients[root] = _gradient((done.unit, done.base) for done in self.core.done) + self.adds
         self.handle(e.Frozen(action.job, root, 1.0))
 
     def _audit(self, asked: m.Audit) -> None:
-        tokens = sum(map(self._tokens_of, asked.units))
+        based = [(unit, asked.step) for unit in asked.units] + [(unit, asked.step - 1) for unit in asked.stale]
+        tokens = sum(self._tokens_of(unit) for unit, _ in based)
         chunks = sum(part.stop - part.first for part in asked.parts)
-        sketch = sketch_of(_gradient(asked.units) + self.adds + "false" * self.accuses, chunks)
+        sketch = sketch_of(_gradient(based) + self.adds + "false" * self.accuses, chunks)
         self.say(
             m.Audited(run=asked.run, number=asked.number, sketch=sketch, loss_sum=NATS * tokens, loss_tokens=tokens)
         )
@@ -269,5 +270,6 @@ def _in_order(plan: m.PlanHead) -> list[m.PlannedSpan]:
     return sorted(plan.spans, key=lambda span: span.first)
 
 
-def _gradient(units: Iterable[Unit]) -> str:
-    return str(sorted(units))
+def _gradient(based: Iterable[tuple[Unit, int]]) -> str:
+    """Return what stands for the gradient of units, each computed with the parameters of a step."""
+    return str(sorted(based))

@@ -15,7 +15,10 @@ from peer_agent.publishing.__main__ import Commands, add_command, add_destinatio
 from peer_agent.recipes.preparation import parse_preparation
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from peer_agent.site_work.fetching import Wanted
+    from peer_agent.site_work.replay import Logs
 
 LOW = 10  # added to the process's niceness, so that people's requests come first
 
@@ -44,24 +47,33 @@ def run_release(given: argparse.Namespace) -> msgspec.Struct:
     return make_release(recipe=recipe, snapshot=given.snapshot, data=given.data, out=given.out, facts=facts)
 
 
-def run_replay(given: argparse.Namespace) -> msgspec.Struct:
-    _give_way()
-
+@contextlib.contextmanager
+def _logs(given: argparse.Namespace) -> "Iterator[Logs]":
+    """Open the sources of averages: folders, and relays, whose key is on standard input."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from peer_agent.site_work.relay_logs import RelayLogs
-    from peer_agent.site_work.replay import Logs, replay, telling
+    from peer_agent.site_work.replay import Logs
 
     with contextlib.ExitStack() as stack:
         relays = None
         if given.reach is not None:
             key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(secret()))
             relays = stack.enter_context(RelayLogs(given.reach, key, given.site_key))
+        yield Logs(given.log, relays)
+
+
+def run_replay(given: argparse.Namespace) -> msgspec.Struct:
+    _give_way()
+
+    from peer_agent.site_work.replay import replay, telling
+
+    with _logs(given) as logs:
         return replay(
             recipe=recipe_in(given.recipe),
             snapshot=given.snapshot,
             records=given.records,
-            logs=Logs(given.log, relays),
+            logs=logs,
             site_key=given.site_key,
             out=given.out,
             begins=given.begins,
@@ -69,6 +81,18 @@ def run_replay(given: argparse.Namespace) -> msgspec.Struct:
             tell=telling(given.progress),
             files=given.files,
         )
+
+
+def run_recheck(given: argparse.Namespace) -> msgspec.Struct:
+    _give_way()
+
+    from peer_agent.site_work.recheck import recheck
+    from peer_agent.site_work.replay import telling
+
+    paths = {name: getattr(given, name) for name in ("snapshot", "records", "asked", "shards", "files")}
+    with _logs(given) as logs:
+        tell = telling(given.progress)
+        return recheck(recipe=recipe_in(given.recipe), logs=logs, site_key=given.site_key, tell=tell, **paths)
 
 
 def run_evaluate(given: argparse.Namespace) -> msgspec.Struct:
@@ -157,13 +181,15 @@ def add_commands(commands: Commands) -> None:
     write.add_argument("--seed", type=int, required=True)
     write.add_argument("--memory", type=int, default=0, help="bytes")
     replay = add_command(commands, "replay", run_replay, "recipe", "snapshot", "records", "out")
-    replay.add_argument("--log", type=Path, action="append", default=[])
-    replay.add_argument("--site-key", type=bytes.fromhex, required=True)
     replay.add_argument("--begins", default="", help="sha256 of the snapshot")
     replay.add_argument("--expected", default="", help="sha256 of a state that needs not be written")
-    replay.add_argument("--reach", type=Path, help="how relays are reached; the key is on standard input")
-    replay.add_argument("--progress", type=Path)
-    for command in (initial, evaluate, replay):
+    recheck = add_command(commands, "recheck", run_recheck, "recipe", "snapshot", "records", "asked", "shards")
+    for command in (replay, recheck):
+        command.add_argument("--log", type=Path, action="append", default=[])
+        command.add_argument("--site-key", type=bytes.fromhex, required=True)
+        command.add_argument("--reach", type=Path, help="how relays are reached; the key is on standard input")
+        command.add_argument("--progress", type=Path)
+    for command in (initial, evaluate, replay, recheck):
         command.add_argument("--files", type=Path, default=Path(), help="where those lie that the model is built from")
     _add_hub_commands(commands)
 

@@ -92,7 +92,7 @@ def replay(
     if begins and replica.state_hash()[0] != begins:
         raise Problem.of("E342", step=replica.step, reason="its first snapshot has changed on disk")
     for path in sorted(records.iterdir()):
-        _apply(replica, from_lines(path.read_bytes()), logs, site_key)
+        apply_entry(replica, from_lines(path.read_bytes()), logs, site_key)
         tell(replica.step)
     return _written(replica, out, expected)
 
@@ -109,7 +109,8 @@ def telling(path: Path | None) -> Tell:
     return tell
 
 
-def _apply(replica: Replica, sealed: Entry, logs: Logs, site_key: bytes) -> None:
+def apply_entry(replica: Replica, sealed: Entry, logs: Logs, site_key: bytes) -> None:
+    """Apply a signed record's averages to a replica. Raises the errors of `replay`."""
     record = open_head(sealed.head, site_key)
     assembly = Assembly(Grid(record.elements, record.chunk_elements), record.codec)
     for entry in record.spans:

@@ -5,15 +5,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from peer_agent.averaging.codecs import decode_into
-from peer_agent.averaging.contributor import Accumulator
-from peer_agent.averaging.sketches import BUCKETS, Signs
+from peer_agent.averaging.sketches import sketch_again
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.log.records import Unit
-from peer_agent.protocol.messages import Weight
 from peer_agent.trainer.shards import Shards
 from peer_agent.training.units import Computed, NonFinite, Taken
 
@@ -37,12 +32,13 @@ async def audited(
 ) -> m.Audited:
     """Return the answer to an audit, without a sketch if this machine fails to compute it or `is_wanted` turns false.
 
-    `elsewhere`: the parameters of the audited step, and memory for the gradient. `compute` adds one unit's gradient.
+    `elsewhere`: the parameters of the audited step, those of the step before if there are stale units, and memory for
+    the gradient. `compute` adds one unit's gradient.
     """
     try:
         taken = await _computed(asked, shards, elsewhere, compute, is_wanted)
         if taken is not None:
-            sketch = await asyncio.to_thread(sketch_of, asked, grid, taken)
+            sketch = await asyncio.to_thread(sketch_for, asked, grid, taken)
             return m.Audited(
                 run=asked.run,
                 number=asked.number,
@@ -59,10 +55,12 @@ async def _computed(
     asked: m.Audit, shards: Shards, elsewhere: "Elsewhere", compute: Compute, is_wanted: Callable[[], bool]
 ) -> Taken | None:
     """Return the gradient sum of the audited units, or None if it is not finite."""
-    if not await shards.ready([unit.shard for unit in asked.units], is_wanted):
+    if not await shards.ready([unit.shard for unit in (*asked.units, *asked.stale)], is_wanted):
         return None
     loss_sum, loss_tokens = 0.0, 0
-    for unit in asked.units:
+    for number, unit in enumerate((*asked.units, *asked.stale)):
+        if number == len(asked.units):
+            await asyncio.to_thread(elsewhere.go_back)
         result = await compute(elsewhere, unit)
         if not isinstance(result, Computed) or not is_wanted():
             return None
@@ -70,21 +68,12 @@ async def _computed(
     return Taken(elsewhere.take_sum(), loss_tokens, loss_sum, ())
 
 
-def sketch_of(asked: m.Audit, grid: Grid, taken: Taken) -> bytes:
-    """Encode a gradient sum as its contributor did, and return the sketch of the decoded values in the audited parts.
-
-    Raises NotFinite if the gradient is not finite, or ValueError if the site's request does not fit the model.
+def sketch_for(asked: m.Audit, grid: Grid, taken: Taken) -> bytes:
+    """Return the sketch that an audit asks for. Raises NotFinite if the gradient is not finite, or ValueError if the
+    site's request does not fit the model.
     """
     if asked.chunk_elements != grid.chunk_elements or any(part.stop > grid.chunks for part in asked.parts):
         raise ValueError("the audit is of another model")
-    accumulator = Accumulator(grid)
-    accumulator.add(taken.gradient_sum)
-    sending = accumulator.offer(asked.codec, [Weight(0, grid.chunks, taken.loss_tokens)])
-    signs, sketch = Signs(asked.seed, grid.chunk_elements), np.zeros(BUCKETS, np.float32)
-    values = np.empty(grid.chunk_elements, np.float32)
-    for part in asked.parts:
-        for chunk in range(part.first, part.stop):
-            own = values[: grid.length(chunk)]
-            decode_into(asked.codec, sending.payloads[chunk], own)
-            signs.add(chunk, own, sketch)
-    return sketch.astype("<f4").tobytes()
+    return sketch_again(
+        taken.gradient_sum, taken.loss_tokens, codec=asked.codec, grid=grid, parts=asked.parts, seed=asked.seed
+    )

@@ -447,16 +447,20 @@ class Jobs:
         """Begin to compute another machine's contribution again, in the background. Copy the parameters first.
 
         Only one audit is under way at a time, and none in another program's loop, which uses the model in its own way.
+        The first audit with stale units is not answered: from then on, the replica keeps the last step's parameters.
         """
         from peer_agent.training.loop import Elsewhere  # also imports torch
 
         _, accumulation = self._there()
-        is_able = self.collaboration is None and self.shards is not None and _has_room(accumulation.trainer.replica)
-        if self._auditing or not is_able or accumulation.trainer.replica.step != asked.step:
+        replica = accumulation.trainer.replica
+        is_able = self.collaboration is None and self.shards is not None and _has_room(replica)
+        replica.keeps_before |= is_able and bool(asked.stale)
+        is_able = is_able and (not asked.stale or replica.before is not None)
+        if self._auditing or not is_able or replica.step != asked.step:
             self.agent.say(m.Audited(run=asked.run, number=asked.number))
             return
         try:
-            elsewhere = await asyncio.to_thread(Elsewhere, accumulation.trainer)
+            elsewhere = await asyncio.to_thread(Elsewhere, accumulation.trainer, replica.before)
         except Problem as problem:  # too little memory
             log.warning("no audit: %s", problem)
             self.agent.say(m.Audited(run=asked.run, number=asked.number))

@@ -19,7 +19,7 @@ from peer_agent.recipes.training import Batch, Shard, heldout_batches, training_
 from peer_agent.training.layers import CompiledLayers, recompute_layers
 from peer_agent.training.model import parameters_of
 from peer_agent.training.precision import LossScale, half_of, widen_attention
-from peer_agent.training.replica import Replica
+from peer_agent.training.replica import Before, Replica
 from peer_agent.training.units import MOST_UNITS, Batches, Computed, NonFinite, Shards, Taken, batch_of
 
 log = logging.getLogger(__name__)
@@ -275,9 +275,11 @@ class Elsewhere:
 
     BYTES = 24
 
-    def __init__(self, trainer: Trainer) -> None:
-        """Copy the parameters as they are now. Raises Problem E107 if there is too little memory."""
-        self._trainer, self.step = trainer, trainer.replica.step
+    def __init__(self, trainer: Trainer, before: Before | None = None) -> None:
+        """Copy the parameters as they are now. `before`: those of the step before, for `go_back`. Raises Problem E107
+        if there is too little memory.
+        """
+        self._trainer, self.step, self._before = trainer, trainer.replica.step, before
         with memory_or_problem():
             self.parameters = trainer.replica.parameters.clone()
             self.fresh = torch.zeros_like(self.parameters)  # the last computed gradient
@@ -291,6 +293,12 @@ class Elsewhere:
             yield
         finally:
             self._trainer.aim(None)
+
+    def go_back(self) -> None:
+        """Compute from now on with the parameters of the step before. The gradient sum stays as it is."""
+        assert self._before is not None
+        self.parameters.copy_(self._before.parameters)
+        self.step = self._before.step
 
     def keep(self) -> None:
         """Add the last computed gradient to the sum."""

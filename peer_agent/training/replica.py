@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -42,9 +43,17 @@ class OutOfOrder(ValueError):
     """Raised for a record that does not follow the replica's state, which remains unchanged."""
 
 
+class Before(NamedTuple):
+    """The parameters [P] of the step before a replica's own, in CPU memory."""
+
+    step: int
+    parameters: torch.Tensor
+
+
 class Replica:
     """Parameters and two moments, as flat float32 vectors on one device. The model's parameters are views of
     `parameters`. `step` and `index` count committed updates and log entries. `log_digest`: the last record's digest.
+    `before`: a copy of the last step's parameters, which `apply` makes while `keeps_before` is set.
     """
 
     def __init__(self, recipe: Recipe, device: torch.device | str = "cpu", files: Path = NO_FILES) -> None:
@@ -60,6 +69,8 @@ class Replica:
         self.moment1 = torch.zeros_like(self.parameters)
         self.moment2 = torch.zeros_like(self.parameters)
         self.step, self.index, self.log_digest = 0, 0, GENESIS
+        self.keeps_before = False
+        self.before: Before | None = None
         self._move_model_into_vector()
 
     def use(self, parameters: torch.Tensor) -> None:
@@ -79,6 +90,7 @@ class Replica:
         if gradient.shape != (self.layout.elements,):
             raise ValueError(f"a gradient of {gradient.shape} for {self.layout.elements} parameters")
         averaged = torch.tensor(gradient, dtype=torch.float32, device=self.device)
+        self.before = Before(self.step, self.parameters.to("cpu", copy=True)) if self.keeps_before else None
         state = Moving(self.parameters, self.moment1, self.moment2)
         update(
             self.recipe.optimizer, record.scalars, self.layout, state, averaged,
@@ -134,6 +146,7 @@ class Replica:
             raise Problem.of("E310", step=state.step)
         for name in VECTORS:
             getattr(self, name).copy_(torch.from_numpy(getattr(state, name)))
+        self.before = None
         self.step, self.index, self.log_digest = state.step, state.index, state.log_digest
 
 

@@ -60,6 +60,7 @@ class Kind(StrEnum):
     PREPARE_RUN = "prepare run"
     PUBLISH_CHECKPOINT = "publish checkpoint"
     PUBLISH_RELEASE = "publish release"
+    RECHECK = "recheck"
     REMAKE_RELEASE = "remake release"
     THIN_SNAPSHOTS = "thin snapshots"
     VERIFY_SNAPSHOTS = "verify snapshots"
@@ -79,6 +80,7 @@ LANES: dict[Kind, Lane] = {
     Kind.PREPARE_RUN: Lane.PREPARE,
     Kind.PUBLISH_CHECKPOINT: Lane.PACK,
     Kind.PUBLISH_RELEASE: Lane.PUBLISH,
+    Kind.RECHECK: Lane.MEASURE,
     Kind.REMAKE_RELEASE: Lane.PACK,
     Kind.THIN_SNAPSHOTS: Lane.SHORT,
     Kind.VERIFY_SNAPSHOTS: Lane.REPLAY,

@@ -15,7 +15,7 @@ from runs.lifecycle import services
 from runs.models import Release, Run
 from runs.processes import faults_to
 from runs.releases import checkpoints, making, publishing, trials
-from runs.snapshots import archive, heldout, retention, verification
+from runs.snapshots import archive, heldout, recheck, retention, verification
 
 BUSY_S = 5.0
 AFTER_VERIFYING = (Kind.MEASURE_HELDOUT, Kind.THIN_SNAPSHOTS, Kind.PUBLISH_CHECKPOINT)
@@ -80,6 +80,13 @@ def measure_heldout(job: Job) -> Outcome:
         return Later(BUSY_S)
     fault = heldout.measure_newest(UUID(job.key), making.choose_by_default)
     return Failed(str(fault)) if fault is not None else None
+
+
+@does(Kind.RECHECK)
+def recheck_run(job: Job) -> Outcome:
+    """Compute the contributions of a run's last steps again. Retry if no relay can provide the averages."""
+    fault = recheck.recheck_run(UUID(job.key))
+    return Later(fault=str(fault)) if fault is not None else None
 
 
 @does(Kind.DELETE_FILES)

@@ -17,7 +17,7 @@ GROUPS = {
     "people": ("joined", "left", MEMBER, "evicted"),
     "problems": (
         *(VOID, "silent", "dropped", "late", "refused", "replan", "non-finite", "returned", "reload", "replay"),
-        *("failed", "unpublished", "lost words", "recovered", "lost steps", "bridged", "halted"),
+        *("failed", "unpublished", "lost words", "recovered", "lost steps", "bridged", "halted", "rechecked"),
     ),
     "organizer": (
         *("created", "edited", "mixed", "prepared", "opened", "paused", "resumed", "extended", "ending", "taken back"),

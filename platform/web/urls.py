@@ -63,6 +63,7 @@ urlpatterns = [
     path("runs/<slug:slug>/trail/", activity.trail_page, name="trail"),
     path("runs/<slug:slug>/finish/", manage.end_run, name="finish"),
     path("runs/<slug:slug>/rollback/<int:index>/", manage.roll_back, name="rollback"),
+    path("runs/<slug:slug>/repair/", manage.repair, name="repair"),
     path("runs/<slug:slug>/members/", manage.add_member, name="members"),
     path("runs/<slug:slug>/members/<int:member_id>/", manage.remove_member, name="member"),
     path("runs/<slug:slug>/removed/", manage.remove_person, name="removals"),

@@ -1,8 +1,9 @@
-"""Faults in the limits on strangers, and in choosing which proxy headers to trust for a visitor's address."""
+"""Faults in the limits on strangers, in checking their work, and in choosing which proxy headers to trust."""
 
 from tests.mutations.mutation import Mutation
 
 SERVER, TESTS = "platform/server/", "tests/server/"
+AUDITS = "tests/protocol/coordinator/round/test_audits.py"
 
 
 def fault(name: str, file: str, before: str, after: str, *tests: str) -> Mutation:
@@ -14,6 +15,62 @@ def proxy(name: str, before: str, after: str) -> Mutation:
 
 
 STRANGERS: tuple[Mutation, ...] = (
+    *(
+        Mutation(name, "peer_agent/protocol/coordinator/round/audits.py", before, after, (AUDITS,))
+        for name, before, after in (
+            ("stale units are audited on the wrong parameters", "if done.base < state.step),", "if False),"),
+            (
+                "a machine may always carry gradients",
+                "record.incomparable = 0 if slot.peer in seen.gradients else record.incomparable + 1",
+                "record.incomparable = 0",
+            ),
+            ("one person's doubt is the site's verdict", "len(own) >= SITE_NEEDS", "len(own) >= 99"),
+            ("the site punishes again and again", "    state.findings = findings\n", ""),
+            ("a proof raises no alarm", "    state.alarmed_until = state.rounds + ALARM\n", ""),
+        )
+    ),
+    Mutation(
+        "an auditor never goes back a step",
+        "peer_agent/trainer/auditing.py",
+        "if number == len(asked.units):",
+        "if False:",
+        ("tests/trainer/test_auditing.py",),
+    ),
+    Mutation(
+        "one false contribution of three blames a machine",
+        "platform/runs/snapshots/recheck.py",
+        "ENOUGH = 2",
+        "ENOUGH = 1",
+        ("tests/runs/snapshots/test_recheck.py",),
+    ),
+    Mutation(
+        "a replay goes past a rollback",
+        "platform/runs/snapshots/recheck.py",
+        "index__gte=since, index__lt=first",
+        "index__lt=first",
+        ("tests/runs/snapshots/test_recheck.py",),
+    ),
+    Mutation(
+        "a robust step counts as exact",
+        "peer_agent/protocol/coordinator/round/recording.py",
+        ' and round_.rule == "mean"',
+        "",
+        ("tests/protocol/coordinator/round/test_recording.py",),
+    ),
+    Mutation(
+        "an agent installs an older version",
+        "peer_agent/site/upgrade.py",
+        "if manifest.version < Version(__version__):",
+        "if False:",
+        ("tests/site/test_upgrade.py",),
+    ),
+    Mutation(
+        "any key signs the agent",
+        "peer_agent/protocol/releases.py",
+        "if not any(is_signed_by(key, RELEASE, signed) for key in keys):",
+        "if False:",
+        ("tests/site/test_upgrade.py",),
+    ),
     Mutation(
         "a name may look like another",
         "platform/accounts/services.py",

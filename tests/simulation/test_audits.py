@@ -21,11 +21,18 @@ def updates_of(world: World, person: str) -> int:
 
 
 def open_world(
-    seed: int, *, liars: int, honest: int = 5, trusted: int = 1, steps: int = 60
+    seed: int, *, liars: int, honest: int = 5, trusted: int = 1, steps: int = 60, staleness: int = 0
 ) -> tuple[World, list[str], list[str]]:
     """Return a world, the honest people's names, and the liars'. The organizer vouches for the first `trusted`."""
     world, _ = checked_world(
-        seed=seed, trainers=liars + honest, steps=steps, samples_each=8, even=True, thorough=False, trusted=frozenset()
+        seed=seed,
+        trainers=liars + honest,
+        steps=steps,
+        samples_each=8,
+        even=True,
+        thorough=False,
+        trusted=frozenset(),
+        staleness=staleness,
     )
     people = [world.person_of(trainer.peer) for trainer in trainers(world)]
     world.trusted = state(world).trusted = frozenset(people[:trusted])
@@ -34,16 +41,48 @@ def open_world(
     return world, people[:honest], people[honest:]
 
 
-@pytest.mark.parametrize("liars", [1, 2, 3])
-def test_liars_are_named_within_ten_updates_as_newcomers(liars: int) -> None:
-    after = [updates for seed in range(3) for updates in updates_until_named(seed, liars)]
+@pytest.mark.parametrize(("liars", "staleness"), [(1, 0), (2, 0), (3, 0), (2, 1)])
+def test_liars_are_named_within_ten_updates_as_newcomers(liars: int, staleness: int) -> None:
+    after = [updates for seed in range(3) for updates in updates_until_named(seed, liars, staleness)]
     assert len(after) == 3 * liars
     assert median(after) <= 10
 
 
-def updates_until_named(seed: int, liars: int) -> list[int]:
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_people_who_begin_to_lie_later_are_named_within_sixty_updates(staleness: int) -> None:
+    after = [updates for seed in range(3) for updates in updates_of_sleepers(seed, staleness)]
+    assert len(after) == 6
+    assert median(after) <= 60
+
+
+def updates_of_sleepers(seed: int, staleness: int) -> list[int]:
+    """Return in how many updates the work of each of two people was, after they began to lie, until they were named."""
+    world, people, _ = open_world(seed, liars=0, honest=7, steps=400, staleness=staleness)
+    assert world.run(lambda: world.database.step >= 30, 2000.0)
+    before = {person: updates_of(world, person) for person in people[5:]}
+    for number, trainer in enumerate(trainers(world)[5:]):
+        trainer.adds = f"liar {number}"
+    after = []
+    for person, updates in before.items():
+        assert world.run(partial(is_named, world, person), 3000.0), "every liar is named"
+        after.append(updates_of(world, person) - updates)
+    assert not set(people[:5]) & set(named(world))
+    return after
+
+
+def test_liars_hardly_slow_the_others_down() -> None:
+    def rate(liars: int) -> float:
+        world, _, _ = open_world(5, liars=liars, honest=5, steps=60)
+        began = world.clock.now
+        assert world.run(lambda: world.database.step >= 60, 2000.0)
+        return world.database.step * world.setting.recipe().target_batch / (world.clock.now - began)
+
+    assert rate(2) >= 0.8 * rate(0), "samples a second"
+
+
+def updates_until_named(seed: int, liars: int, staleness: int) -> list[int]:
     """Return in how many updates each liar's work was before the liar was named."""
-    world, honest, false = open_world(seed, liars=liars)
+    world, honest, false = open_world(seed, liars=liars, staleness=staleness)
     after = []
     for person in false:
         assert world.run(partial(is_named, world, person), 600.0), "every liar is named"

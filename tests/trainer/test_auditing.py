@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -18,7 +19,7 @@ from peer_agent.protocol.log.records import ChunkRange, Unit
 from peer_agent.protocol.recipe import Codec
 from peer_agent.protocol.trainer import events as e
 from peer_agent.trainer.auditing import audited
-from peer_agent.trainer.jobs import Accumulation
+from peer_agent.trainer.jobs import Accumulation, Jobs
 from peer_agent.trainer.shards import Shards
 from peer_agent.training.loop import Elsewhere, Trainer
 from peer_agent.training.replica import Replica
@@ -61,6 +62,18 @@ async def contributed(codec: Codec, units: tuple[Unit, ...] = UNITS) -> tuple[Se
     return sending, loss
 
 
+async def computed(work: Accumulation, units: tuple[Unit, ...]) -> None:
+    for unit in units:
+        assert isinstance(await work.compute(e.Compute(1, (unit,)), lambda _: True), e.Computed)
+        work.keep()
+
+
+def jumped(replica: Replica) -> None:
+    """Apply an update, then move the parameters far."""
+    moved(replica)
+    replica.parameters.add_(torch.randn(replica.layout.elements, generator=torch.Generator().manual_seed(1)))
+
+
 def sketch_by_reducers(sending: Sending, chunks: range, elements: int) -> "np.ndarray[Any, Any]":
     grid = grid_of(elements)
     signs, sketch = Signs(SEED, grid.chunk_elements), np.zeros(BUCKETS, np.float32)
@@ -101,6 +114,27 @@ async def test_an_honest_contribution_is_found_the_same_after_an_update(codec: C
     assert said.loss_sum == pytest.approx(loss, rel=1e-5)
     assert said.loss_tokens == sending.weights[0].tokens
     assert work.trainer.replica.digest() == digest
+
+
+@pytest.mark.parametrize("knows", [True, False], ids=["both steps", "one step"])
+async def test_stale_units_are_computed_with_the_parameters_of_the_step_before(*, knows: bool) -> None:
+    """With staleness 1, a contributor goes on with the old parameters while gradients are averaged."""
+    theirs, work = accumulation(), accumulation()
+    await computed(theirs, UNITS[:2])
+    for each in (theirs, work):
+        each.trainer.replica.keeps_before = True
+        jumped(each.trainer.replica)
+    await computed(theirs, UNITS[2:])
+    elsewhere = Elsewhere(work.trainer, work.trainer.replica.before)
+    stale = UNITS[:2] if knows else ()
+    said = await answered(work, asked_of(work, "fp16", step=1, units=UNITS[len(stale) :], stale=stale), elsewhere)
+    sending = theirs.freeze(e.Freeze(2, cut(codec="fp16"), (m.Weight(0, work.grid.chunks, said.loss_tokens),)))
+    theirs.close()
+    work.close()
+    assert sending is not None
+    sketch = sketch_by_reducers(sending, range(work.grid.chunks), work.grid.elements)
+    cosine, _ = agreement(sketch.astype(np.float64), np.frombuffer(said.sketch, "<f4").astype(np.float64))
+    assert (cosine > 0.9999) == knows
 
 
 @pytest.mark.parametrize("kind", ["other units", "flipped", "part", "other parameters"])
@@ -209,3 +243,29 @@ async def test_gradient_that_is_not_finite_is_answered_without_a_sketch() -> Non
     work.close()
     assert not said.sketch
     assert isinstance(work.trainer.compute(UNITS[0]), Computed), "the replica's own parameters are as before"
+
+
+@pytest.mark.parametrize(
+    ("step", "stale", "has_answer"),
+    [(1, (), True), (1, UNITS[:1], True), (2, (), False), (2, UNITS[:1], False)],
+    ids=["this step", "this step and the one before", "a later step", "a later step and this one"],
+)
+async def test_machine_keeps_the_step_before_from_the_first_audit_that_needs_it(
+    step: int, stale: tuple[Unit, ...], *, has_answer: bool
+) -> None:
+    said, started = list[m.Audited](), list[asyncio.Task[None]]()
+
+    def start(part: Any) -> asyncio.Task[None]:
+        started.append(asyncio.create_task(part))
+        return started[-1]
+
+    work = accumulation()
+    jobs = Jobs(cast("Any", SimpleNamespace(say=said.append, start=start)))
+    jobs.follower, jobs.accumulation, jobs.shards = cast("Any", object()), work, SHARDS
+    await jobs.audit(asked_of(work, "fp16", step=0, units=(), stale=UNITS[:1]))
+    assert not said.pop().sketch, "the step before is not there yet"
+    moved(work.trainer.replica)
+    await jobs.audit(asked_of(work, "fp16", step=step, units=UNITS[1:], stale=stale))
+    await asyncio.gather(*started)
+    work.close()
+    assert bool(said.pop().sketch) == has_answer

@@ -48,6 +48,21 @@ def test_an_update_moves_everything_on(replica: Replica) -> None:
     assert replica.digest() != before
 
 
+def test_keeps_the_parameters_of_the_step_before_if_asked(replica: Replica, tmp_path: Path) -> None:
+    commit(replica, some_gradient(replica))
+    assert replica.before is None
+    replica.keeps_before = True
+    assert replica.before is None, "the step before is already gone"
+    parameters = replica.parameters.clone()
+    commit(replica, some_gradient(replica))
+    assert replica.before is not None
+    assert replica.before.step == 1
+    assert torch.equal(replica.before.parameters, parameters)
+    replica.save(tmp_path / "state")
+    replica.load(tmp_path / "state")
+    assert replica.before is None
+
+
 def test_its_digest_is_the_protocols(replica: Replica) -> None:
     commit(replica, some_gradient(replica))
     state = replica.copy_state()

@@ -201,6 +201,10 @@ GET   /runs/<slug>/rollback/<index>/                 public    login  403      4
 GET   /runs/<slug>/rollback/<index>/                 private   login  404      403    200       404      login
 POST  /runs/<slug>/rollback/<index>/                 public    login  403      403    done      403      login
 POST  /runs/<slug>/rollback/<index>/                 private   login  404      403    done      404      login
+GET   /runs/<slug>/repair/                           public    login  403      403    404       403      login
+GET   /runs/<slug>/repair/                           private   login  404      403    404       404      login
+POST  /runs/<slug>/repair/                           public    login  403      403    404       403      login
+POST  /runs/<slug>/repair/                           private   login  404      403    404       404      login
 POST  /runs/<slug>/members/                          public    login  403      403    done      403      login
 POST  /runs/<slug>/members/                          private   login  404      403    done      404      login
 POST  /runs/<slug>/members/<member_id>/              public    login  403      403    done      403      login

@@ -431,6 +431,7 @@ WAYS: dict[str, Ask] = {
     "POST /runs/<slug>/request/": posting(message="I have a machine"),
     "POST /runs/<slug>/requests/<request_id>/": posting(answer="accept"),
     "POST /runs/<slug>/rollback/<index>/": posting(),
+    "POST /runs/<slug>/repair/": posting(),
     "POST /runs/<slug>/members/": posting(name="Noor"),
     "POST /runs/<slug>/members/<member_id>/": posting(),
     "POST /runs/<slug>/removed/": posting(**{"remove-name": "Noor"}),

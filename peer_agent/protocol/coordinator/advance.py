@@ -30,7 +30,7 @@ from peer_agent.protocol.coordinator.reach import look_at_reach, take_reaches
 from peer_agent.protocol.coordinator.recovery import WINDOW_S, look_at_recovery, take_adopted, take_records
 from peer_agent.protocol.coordinator.reports import take_heartbeat, take_paged, take_report, take_returned
 from peer_agent.protocol.coordinator.rollback import roll_back, take_rolled_back
-from peer_agent.protocol.coordinator.round.audits import take_audited
+from peer_agent.protocol.coordinator.round.audits import take_audited, take_findings
 from peer_agent.protocol.coordinator.round.choosing import choose_anew, choose_at_cut
 from peer_agent.protocol.coordinator.round.committing import take_persisted
 from peer_agent.protocol.coordinator.round.lateness import take_lateness
@@ -197,6 +197,7 @@ def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
         state.recipe_bytes = encode_recipe(state.recipe)
     done = _mix(state, event.mix) if event.mix and event.mix != state.recipe.mix else []
     done += roll_back(state, event.back_to)
+    done += take_findings(state, event.findings) if event.back_to is None else []
     if before != state.goal:
         forget_losses(state)
         state.is_dirty, state.moved_at = True, state.now

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.log.records import Entry, Record, Unit
+from peer_agent.protocol.log.records import ChunkRange, Entry, Record, Unit
 from peer_agent.protocol.messages import TO_SITE, Hello, Message, Plan, Snapshot
 
 Goal = Literal["running", "paused", "finishing"]  # finishing: the current step is the last; no further round begins
@@ -66,11 +66,23 @@ class Target(Struct, frozen=True):
     file: str
 
 
+class Finding(Struct, frozen=True, order=True):
+    """A result of a recheck by the site: a machine's first false contribution, or that its last ones were true.
+
+    `index`: of the log entry with this contribution, or with the last one that was compared.
+    """
+
+    peer: PeerId
+    index: int
+    is_false: bool
+
+
 class Directed(Struct, frozen=True):
     """The organizer's settings. A `target_steps` of 0 or an empty `mix` (source weights) changes nothing.
 
     `pause_reason`: the reason shown while a run is paused, if the organizer did not pause it. `trusted`: the people who
-    get looser limits in a run that strangers may join (rule 12). None means everyone.
+    get looser limits in a run that strangers may join (rule 12). None means everyone. `findings`: what the
+    site found by computing contributions again (`Recheck`).
     """
 
     goal: Goal
@@ -79,6 +91,7 @@ class Directed(Struct, frozen=True):
     back_to: Target | None = None
     pause_reason: str = ""
     trusted: frozenset[str] | None = None
+    findings: frozenset[Finding] = frozenset()
 
 
 class Verified(Struct, frozen=True):
@@ -231,10 +244,33 @@ class Checked(Struct, frozen=True):
     passed: int
 
 
+class Gradient(Struct, frozen=True, array_like=True):
+    """A gradient's sketch, and the summed loss and the number of loss tokens stated with it."""
+
+    sketch: bytes
+    loss_sum: float
+    loss_tokens: int
+
+
+class Sketched(Struct, frozen=True, array_like=True):
+    """The sketches of an entry's contributions that can be computed again, of the chunks in `parts`."""
+
+    index: int
+    seed: int
+    parts: tuple[ChunkRange, ...]
+    gradients: dict[PeerId, Gradient]
+
+
 class Halt(Struct, frozen=True):
     """Pause the run, and tell its managers why."""
 
     reason: str
+
+
+class Recheck(Struct, frozen=True):
+    """Let the site itself compute these contributions again. `Directed.findings` has its answer."""
+
+    sketched: tuple[Sketched, ...]
 
 
 class Reverse(Struct, frozen=True):
@@ -313,6 +349,7 @@ Command = (
     | Checked
     | Reverse
     | Halt
+    | Recheck
     | Note
     | Waiting
     | Finish

@@ -8,7 +8,7 @@ import math
 from statistics import median
 
 from peer_agent.protocol import reasons
-from peer_agent.protocol.coordinator.events import Command, Halt, Note
+from peer_agent.protocol.coordinator.events import Command, Halt, Note, Recheck
 from peer_agent.protocol.coordinator.state import LOSSES_KEPT, RunState
 
 LATEST = 5  # updates whose median loss is compared with that of the others, so that one unusual batch pauses nothing
@@ -45,4 +45,5 @@ def _halt(state: RunState, before: float, now: float) -> list[Command]:
     forget_losses(state)
     reason = reasons.LOSS_ROSE.format(before=f"{before:.3g}", now=f"{now:.3g}", step=f"{state.step:,}")
     state.goal, state.pause_reason, state.halting_until = "paused", reason, state.now + WRITTEN_S
-    return [Halt(reason), Note("halted", f"The run was paused, because {reason}.")]
+    rechecks = [Recheck(tuple(state.sketched))] if state.sketched else []
+    return [Halt(reason), *rechecks, Note("halted", f"The run was paused, because {reason}.")]

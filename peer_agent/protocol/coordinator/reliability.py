@@ -81,7 +81,7 @@ class Failure(StrEnum):
 SAYS = {
     Failure.LATE: "The gradient came too late. One round of quarantine, however often, and probation.",
     Failure.MISSED: "The machine made no offer, offered less than it had reported, or stopped sending. Quarantine and "
-    "probation.",
+    "probation. If it stops sending a second time before an update has its work, that work returns to the pool.",
     Failure.REFUSED: "The machine's work was refused. Quarantine; its work is returned to the pool.",
     Failure.FAILED: "The machine kept a round from ending, or disputed with others twice. In quarantine it averages "
     "nothing, but contributes.",
@@ -111,8 +111,11 @@ class Reliability(Struct):
     checked_index: int = 0  # its work up to this log entry counts as checked
     checked_samples: int = 0  # most samples in a contribution that has passed an audit
     in_doubt: bool = False  # all its contributions are audited
+    incomparable: int = 0  # contributions in a row that no auditor could compute again
     is_proven_false: bool = False  # since audits proved its work false, until an update includes its work again
     doubted_in: int = 0  # the round in which the doubt began
+    unclear: int = 0  # unclear audits since the last one that it passed
+    site_asked: bool = False  # since it is in doubt, the site was asked to compute its work again
     accused_by: frozenset[str] = frozenset()  # since it is in doubt, persons whose machines found other gradients
     cleared_by: frozenset[str] = frozenset()  # since it is in doubt, persons whose machines found the same gradients
     dismissed: int = 0  # accusations that it made and others dismissed
@@ -131,7 +134,7 @@ class Reliability(Struct):
         """Record a failure, and open a quarantine. `is_coming`: the gradient was still arriving.
 
         A delivery after a failure is only a claim. If the machine fails again before an update includes its work, the
-        quarantine is longer.
+        quarantine is longer, except after LATE.
         """
         self.failed_at = now
         match kind:

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from peer_agent.protocol.bandwidth.links import Links
 from peer_agent.protocol.coordinator.decisions import Kind
-from peer_agent.protocol.coordinator.events import Goal
+from peer_agent.protocol.coordinator.events import Finding, Goal, Sketched
 from peer_agent.protocol.coordinator.leases import LeaseBook
 from peer_agent.protocol.coordinator.reliability import Reliability
 from peer_agent.protocol.credentials import Role
@@ -18,7 +18,7 @@ from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
 from peer_agent.protocol.log.records import ChunkRange, Entry, Record, Unit
 from peer_agent.protocol.messages import Audited, Listener, Offer, Plan, Shard, Slot, Snapshot, SpanDone
 from peer_agent.protocol.plan import Limit, Outline
-from peer_agent.protocol.recipe import Codec, Recipe
+from peer_agent.protocol.recipe import AveragingRule, Codec, Recipe
 from peer_agent.protocol.timing import ROUNDS_KEPT
 
 # A trainer that returns this many non-finite units at one step gets no more in this step. If all do, training diverged.
@@ -28,6 +28,7 @@ NO_ACCUMULATOR = AccumulatorId("")  # the accumulator was revoked, and the peer 
 KEEPING_ROLES = frozenset({Role.RELAY})  # roles trusted by the coordinator when they claim that bytes are on disk
 STAND_INS = 2  # how many trainers are trusted like KEEPING_ROLES if no relay or auxiliary is present
 LOSSES_KEPT = 55
+SKETCHED_KEPT = 16
 RECORDS_WALKED = 16  # latest records read to find what an accumulator may still carry
 NORMS_KEPT = 10  # latest updates whose typical norm is remembered
 TIMES_KEPT = 4096  # most delays of offers and replicas remembered
@@ -152,6 +153,7 @@ class Round(Struct):
     slots: tuple[Slot, ...] = ()
     seed: int = 0  # of the sketches; 0: none are made
     secret: int = 0  # seed for the choice of the audited contributions
+    rule: AveragingRule = "mean"  # how its gradients are averaged
     norm: float = 0.0  # largest possible norm of the average over all slots
     dropped: set[int] = field(default_factory=set)
     late: set[int] = field(default_factory=set)  # slots missing from closed chunks, except dropped ones
@@ -201,6 +203,7 @@ class Audit(Struct):
     loss_sum: float  # as offered
     loss_tokens: int
     parts: tuple[ChunkRange, ...]  # compared chunks
+    codec: Codec
     index: int = 0  # of the log entry; 0 until the update is committed
     sketch: bytes = b""  # the reducers' sketch of the whole gradient; empty until the update is committed
     answer: Audited | None = None
@@ -346,9 +349,12 @@ class RunState(Struct, kw_only=True):
     is_dirty: bool = False  # check all leases and shares at the next tick
     # audits
     audits: dict[int, Audit] = field(default_factory=dict)  # by number
+    findings: frozenset[Finding] = frozenset()  # what the site found about machines, as last told
+    alarmed_until: int = 0  # the last round in which a robust rule replaces the mean
     audits_drawn: int = 0  # number of the last audit
     halting_until: float = 0.0  # until then, the database may not know yet that the coordinator has paused the run
     lowest_loss: float = math.inf  # lowest median of as many losses as `losses` has
+    sketched: deque[Sketched] = field(default_factory=lambda: deque(maxlen=SKETCHED_KEPT))  # of the latest updates
     losses: deque[float] = field(default_factory=lambda: deque(maxlen=LOSSES_KEPT))  # of the latest updates, in nats
     # votes
     recent: dict[str, int] = field(default_factory=dict)  # person -> index of the last entry with their work

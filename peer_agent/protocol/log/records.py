@@ -210,6 +210,17 @@ def digest_of(sealed: Signed | Entry) -> str:
     return hashlib.sha256(head.payload).hexdigest()
 
 
+def read_contributions(entry: Entry) -> tuple[Contribution, ...]:
+    """Decode a stored entry's contributions, which were verified before they were stored.
+
+    Raises Problem E218 if they are malformed.
+    """
+    try:
+        return msgspec.json.decode(entry.contributions or b"[]", type=tuple[Contribution, ...])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Problem.of("E218") from error
+
+
 def whole_of(head: RecordHead, contributions: bytes) -> Record:
     """Join a head with its entry's contributions.
 

@@ -71,6 +71,7 @@ Write = (
     | e.Checked
     | e.Reverse
     | e.Halt
+    | e.Recheck
     | Listens
 )
 
@@ -134,6 +135,8 @@ class Writer:
                 await in_thread(store.reverse_credit)(self.run, self.holding.fence, command)
             case e.Halt():
                 await in_thread(store.halt)(self.run, self.holding.fence, command.reason)
+            case e.Recheck():
+                await in_thread(store.recheck)(self.run, self.holding.fence, command.sketched)
             case e.Note(kind=kind, text=text, names=names):
                 await in_thread(timeline.add_line)(run=self.run, kind=kind, text=text, names=names)
             case e.Waiting():

@@ -29,7 +29,7 @@ from runs.datasets.services import (
     require_suited,
 )
 from runs.lifecycle.drafts import state_weights
-from runs.models import Dataset, Head, Release, Run, Snapshot
+from runs.models import Dataset, Head, Recheck, Release, Run, Snapshot
 from runs.processes import faults_to, run_child
 from runs.selectors import best_snapshot
 from runs.states import EXTENDABLE, LIVE, Why, ending_word, move
@@ -174,8 +174,9 @@ def pause_run(*, run: Run, by: Person | None = None) -> None:
 
 @transaction.atomic
 def halt_run(*, run: Run, reason: str) -> None:
-    """Pause a run because its loss has risen, and notify its managers."""
+    """Pause a run because its loss has risen, and notify its managers. Forget what an earlier recheck found."""
     if move(run, Why.HALTED, waiting_for=reason):
+        Recheck.objects.filter(run=run).delete()
         managers = [run.organizer_id, *run.roles.exclude(accepted_at=None).values_list("person", flat=True)]
         path = f"/runs/{run.slug}/manage/#rollback"
         outbox.note(Event.HALTED, managers, about=f"{run.run_id}:{run.head.index}", title=run.title, path=path)

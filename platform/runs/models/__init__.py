@@ -18,4 +18,4 @@ from runs.models.log import (
 )
 from runs.models.releases import HubAccount, NamedVolunteer, Publication, Release, Trial
 from runs.models.run import ActivityLine, Invitation, JoinRequest, Member, Run, RunRole
-from runs.models.snapshots import RefusedSnapshot, RelayAddress, ReplayRequest, Snapshot, Verification
+from runs.models.snapshots import Recheck, RefusedSnapshot, RelayAddress, ReplayRequest, Snapshot, Verification

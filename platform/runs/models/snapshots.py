@@ -75,6 +75,19 @@ class ReplayRequest(models.Model):
         return f"replay up to step {self.step}"
 
 
+class Recheck(models.Model):
+    """A request to compute the contributions of a run's last steps again, and its outcome (`snapshots.recheck`)."""
+
+    run = models.OneToOneField("runs.Run", models.CASCADE, primary_key=True, related_name="recheck")
+    asked_at = models.DateTimeField(default=timezone.now)
+    evidence = models.BinaryField(default=b"")  # the contributions' sketches, as JSON; empty once there is an outcome
+    outcome = models.JSONField(null=True)
+    fault = models.TextField(blank=True)  # why the last attempt failed
+
+    def __str__(self) -> str:
+        return f"recheck of {self.run_id}"
+
+
 class RefusedSnapshot(models.Model):
     """A file that was admitted as a snapshot although it contradicts the log. The site has since deleted it."""
 

@@ -6,7 +6,7 @@ relays over data links. It authenticates there with its own key, and with a cred
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from accounts.services import issue_reader
 from peer_agent.protocol.credentials import LIFETIME_S, public_bytes
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.log.records import Entry, to_lines
+from peer_agent.protocol.log.records import Entry, read_contributions, to_lines
 from peer_agent.protocol.messages import Listener
 from peer_agent.site_work.relay_logs import MOST_RELAYS, Reach, write_reach
 from runs import storage
@@ -30,6 +30,7 @@ from runs.storage import recipe_file
 
 RENEW_S = LIFETIME_S / 2
 TIMEOUT_S = 7 * 24 * 3600  # enough for the steps between two snapshots of a large model on a busy site
+RECHECK_S = 3600  # of a recheck; its child computes contributions for ten minutes, and else replays
 
 Tell = Callable[[int], None]
 
@@ -54,6 +55,44 @@ def replay_to(run: Run, start: Snapshot, index: int, work: Path, *, expected: st
     sign a record, E310 if the snapshot is malformed, E106 if the disk is full, or E327 if the child fails otherwise.
     Raises ChildStopped if the site is shutting down.
     """
+    paths = [*_paths(run, start, index, work), str(work / "out")]
+    expectations = ["--begins", start.file, "--expected", expected]
+    return msgspec.convert(_child(run, start, index, ["replay", *paths, *expectations], work, tell=tell), Made)
+
+
+def recheck(run: Run, start: Snapshot, indexes: Collection[int], asked: bytes, work: Path) -> dict[str, Any]:
+    """Compute contributions to these entries again while replaying the log from a snapshot.
+
+    `asked` is what the child computes, and the result is what it found, both as in `peer_agent.site_work.recheck`.
+    Raises the errors of `replay_to`, and E111 if a shard is damaged.
+    """
+    used = _shards_of(run, indexes)
+    folder = storage.prepared_folder(run.dataset) / "shards"
+    file, shards = work / "asked.json", storage.local(folder, lambda name: name.partition(".")[0] in used)
+    file.write_bytes(asked)
+    paths = [*_paths(run, start, max(indexes), work, whole=indexes), str(file), str(shards)]
+    return _child(run, start, max(indexes), ["recheck", *paths], work, timeout_s=RECHECK_S)
+
+
+def _shards_of(run: Run, indexes: Collection[int]) -> set[str]:
+    """Return the digests of the shards that contributions to these entries are from."""
+    entries = with_records(run, first=min(indexes)).filter(index__in=indexes)
+    parts = [part for entry in entries for part in read_contributions(sealed_of(entry))]
+    numbers = {unit.shard for part in parts for unit in part.units}
+    return set(run.dataset.shards.filter(position__in=numbers).values_list("digest", flat=True))
+
+
+def _child(
+    run: Run,
+    start: Snapshot,
+    index: int,
+    command: list[str],
+    work: Path,
+    *,
+    tell: Tell = lambda _: None,
+    timeout_s: float = TIMEOUT_S,
+) -> dict[str, Any]:
+    """Run a child that replays the log from a snapshot up to an entry, and return what it prints."""
     reader = Reader(run, work / "reach")
     progress = work / "progress"
 
@@ -63,10 +102,8 @@ def replay_to(run: Run, start: Snapshot, index: int, work: Path, *, expected: st
 
     spans = storage.archive_folder(run) / "spans"
     storage.local(spans, lambda name: start.index < int(name.partition("-")[0]) <= index)
-    command = [*_paths(run, start, index, work), *_options(run, start, expected, reader.path, progress)]
-    command += storage.model_files(run)
-    made = run_child(["replay", *command], timeout_s=TIMEOUT_S, secret=reader.secret, beat=beat)
-    return msgspec.convert(made, Made)
+    command = [*command, *_options(run, reader.path, progress), *storage.model_files(run)]
+    return run_child(command, timeout_s=timeout_s, secret=reader.secret, beat=beat)
 
 
 def replay_all(run: Run) -> dict[str, Any]:
@@ -129,26 +166,26 @@ def _known_relays() -> tuple[Listener, ...]:
     return tuple(Listener(peer=PeerId(row.peer), url=row.url, fingerprint=row.fingerprint) for row in rows)
 
 
-def _paths(run: Run, start: Snapshot, index: int, work: Path) -> list[str]:
+def _paths(run: Run, start: Snapshot, index: int, work: Path, *, whole: Collection[int] = ()) -> list[str]:
     state = storage.local(storage.snapshot_path(run, start.file))
-    paths = (recipe_file(run, work), state, _records(run, start, index, work))
-    return [*map(str, paths), str(work / "out")]
+    return [*map(str, (recipe_file(run, work), state, _records(run, start, index, work, whole)))]
 
 
-def _options(run: Run, start: Snapshot, expected: str, reach: Path, progress: Path) -> list[str]:
+def _options(run: Run, reach: Path, progress: Path) -> list[str]:
     folders = [storage.archive_folder(run), *log_folders(run)]
     logs = [part for folder in folders for part in ("--log", str(folder))]
-    known = ["--site-key", public_bytes(site_key()).hex(), "--begins", start.file, "--expected", expected]
-    return [*known, "--reach", str(reach), "--progress", str(progress), *logs]
+    return ["--site-key", public_bytes(site_key()).hex(), "--reach", str(reach), "--progress", str(progress), *logs]
 
 
-def _records(run: Run, start: Snapshot, index: int, work: Path) -> Path:
+def _records(run: Run, start: Snapshot, index: int, work: Path, whole: Collection[int]) -> Path:
+    """Write the entries after a snapshot to files. A replay needs only the head, except of the entries in `whole`."""
     folder = work / "records"
     folder.mkdir()
     entries = with_records(run, first=start.index + 1).filter(index__lte=index)
     for entry in entries.iterator(chunk_size=AT_ONCE):
-        sealed = Entry(sealed_of(entry).head)  # the replay needs only the record's head
-        (folder / f"{entry.index:012d}.json").write_bytes(to_lines(sealed))
+        sealed = sealed_of(entry)
+        lines = to_lines(sealed if entry.index in whole else Entry(sealed.head))
+        (folder / f"{entry.index:012d}.json").write_bytes(lines)
     return folder
 
 

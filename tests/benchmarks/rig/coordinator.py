@@ -252,6 +252,7 @@ class Coordinator:
                 | e.Checked()
                 | e.Reverse()
                 | e.Halt()
+                | e.Recheck()
             ):
                 pass  # these commands write rows and files of a site
             case _:

@@ -13,7 +13,13 @@ HERE = Path(runner.__file__).parents[1]
 MODULES = {path.stem for path in HERE.glob("[a-z]*.py")}
 ROOMS = ("training", "memory", "sockets")
 MODULES |= {f"{room}.{path.stem}" for room in ROOMS for path in (HERE / room).glob("[a-z]*.py")}
-ALONE = {"credit", "faults", "training.verdicts"}  # they give no speed to compare, so each is run by itself
+ALONE = {
+    "bombs",
+    "checking",
+    "credit",
+    "faults",
+    "training.verdicts",
+}  # they give no speed to compare, so each is run by itself
 MODULES = {name for name in MODULES if "test_" not in name} - ALONE
 
 

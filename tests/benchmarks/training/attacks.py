@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from peer_agent.averaging.aggregates import Mean
+from peer_agent.averaging.aggregates import AGGREGATES
 from peer_agent.averaging.codecs import Floats
 from peer_agent.averaging.sketches import BUCKETS, Signs
 from peer_agent.protocol import messages as m
@@ -194,13 +194,23 @@ class Outcome(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """`is_open`: strangers may join, so the coordinator limits their norms and weights. `audits`: it draws audits."""
+    """`is_open`: strangers may join, so the coordinator limits their norms and weights. `audits`: it draws audits.
+
+    `average`: how the recipe averages gradients.
+    """
 
     is_open: bool
     audits: bool
+    average: str = "mean"
 
 
-RULES = {"defaults": Rule(True, True), "limits alone": Rule(True, False), "known people": Rule(False, False)}
+RULES = {
+    "defaults": Rule(True, True),
+    "limits alone": Rule(True, False),
+    "known people": Rule(False, False),
+    "geometric median": Rule(True, True, "geometric median"),
+    "centered clip": Rule(True, True, "centered clip"),
+}
 
 
 class Attacked:
@@ -212,7 +222,7 @@ class Attacked:
         self.stage = Stage(
             batch=BATCH,
             steps=steps,
-            values={"optimizer": OPTIMIZER},
+            values={"optimizer": OPTIMIZER, "rule": rule.average},
             elements=learner.elements,
             shards=(Shard("0" * 64, learner.tokens),),
             trusted=frozenset() if rule.is_open else None,
@@ -291,10 +301,15 @@ class Attacked:
         return self.learner.gradient(sorted(machine.done), labels=labels)
 
     def _averaged(self, values: Mapping[PeerId, Floats]) -> Floats:
-        mean = Mean(lambda size: np.empty(size, np.float32))
-        for number, slot in enumerate(self.stage.round.slots):
-            mean.add(number, values[slot.peer].copy(), slot.weights[0].tokens, slot.scale)
-        return mean.close()
+        """Average each chunk as a reducer would."""
+        averaged, round_ = list[Floats](), self.stage.round
+        for chunk in self.grid:
+            aggregate = AGGREGATES[round_.rule](lambda size: np.empty(size, np.float32))
+            for number, slot in enumerate(round_.slots):
+                own = _part(values[slot.peer], self.grid, chunk, chunk + 1).copy()
+                aggregate.add(number, own, slot.weights[0].tokens, slot.scale)
+            averaged.append(aggregate.close())
+        return np.concatenate(averaged)
 
     def _reduce(self, averaged: Floats, values: Mapping[PeerId, Floats]) -> None:
         stage, seed = self.stage, self.stage.round.seed

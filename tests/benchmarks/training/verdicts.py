@@ -14,21 +14,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import permutations, product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from peer_agent.averaging.contributor import Accumulator
+from peer_agent.averaging.sketches import sketch_again, sketch_of
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.round.audits import Verdict, verdict_of
-from peer_agent.protocol.coordinator.state import Audit
 from peer_agent.protocol.grid import Grid, grid_of
-from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import ChunkRange, Unit
 from peer_agent.protocol.recipe import Codec, Optimizer
 from peer_agent.protocol.schedule import scalars_of
 from peer_agent.recipes.causal_lm import CausalLM, Model
-from peer_agent.trainer.auditing import sketch_of
 from peer_agent.training.loop import Trainer
 from peer_agent.training.optimizers import Moving, update
 from peer_agent.training.precision import widen_attention
@@ -36,12 +35,14 @@ from peer_agent.training.replica import Replica
 from peer_agent.training.units import Computed, Taken
 from tests.averaging.rounds import RUN
 from tests.benchmarks.rig.figures import Figures, publish, say
+from tests.protocol.coordinator.stage import audit_of
 from tests.publishing.texts import docstrings
 
-CODECS: tuple[Codec, ...] = ("fp32", "fp16", "int8")
+CODECS: tuple[Codec, ...] = ("fp32", "fp16", "int8", "int4")
 STEPS = (0, 20, 100)  # whose parameters are used
 UNITS = (1, 2, 5)  # units of a contribution
 MICRO_BATCH = 4
+SEED = 77  # of the sketches
 
 
 class Kind(NamedTuple):
@@ -155,11 +156,12 @@ def _takens(path: Path) -> Iterator[Taken]:
 
 def _honest(found: dict[Kind, list[Taken]], grid: Grid, codec: Codec) -> Figures:
     verdicts, cosines = Counter[str](), list[float]()
-    sketches = {kind: [_sketch(taken, grid, codec) for taken in takens] for kind, takens in found.items()}
+    sent = {kind: _sent(takens, grid, codec) for kind, takens in found.items()}
+    again = {kind: [_sketch(taken, grid, codec) for taken in takens] for kind, takens in found.items()}
     for one, other in permutations(found, 2):
         for number, (theirs, ours) in enumerate(zip(found[one], found[other], strict=True)):
-            pair = sketches[one][number], sketches[other][number]
-            verdicts[_verdict(theirs, ours, *pair)] += 1
+            pair = sent[one][number], again[other][number]
+            verdicts[_verdict(theirs, ours, *pair, codec)] += 1
             cosines.append(_cosine(*pair))
     say(f"{codec}: {dict(verdicts)}, least cosine {min(cosines):.5f}")
     return {"audits": verdicts.total(), **verdicts, "least_cosine": min(cosines)}
@@ -195,29 +197,26 @@ def _flipped_bits(takens: Sequence[Taken], grid: Grid) -> Figures:
 
 
 def _sketch(taken: Taken, grid: Grid, codec: Codec) -> bytes:
-    facts: dict[str, Any] = {"run": RUN, "number": 1, "step": 0, "units": (), "seed": 77, "codec": codec}
     parts = (ChunkRange(0, grid.chunks),)
-    return sketch_of(m.Audit(**facts, chunk_elements=grid.chunk_elements, parts=parts), grid, taken)
+    return sketch_again(taken.gradient_sum, taken.loss_tokens, codec=codec, grid=grid, parts=parts, seed=SEED)
 
 
-def _verdict(theirs: Taken, ours: Taken, sketch: bytes, answer: bytes) -> Verdict:
+def _sent(takens: Sequence[Taken], grid: Grid, codec: Codec) -> list[bytes]:
+    """Return the sketches that reducers make. Each gradient contains the encoding errors of the one before (rule 9)."""
+    sketches, each = list[bytes](), len(takens) // len(STEPS)
+    for number, taken in enumerate(takens):
+        if number % each == 0:
+            accumulator = Accumulator(grid)
+        accumulator.add(taken.gradient_sum)
+        sending = accumulator.offer(codec, [m.Weight(0, grid.chunks, taken.loss_tokens)])
+        sketches.append(sketch_of(sending, grid, (ChunkRange(0, grid.chunks),), SEED))
+        accumulator.remove_averaged([(0, grid.chunks)])
+    return sketches
+
+
+def _verdict(theirs: Taken, ours: Taken, sketch: bytes, answer: bytes, codec: Codec = "fp16") -> Verdict:
     said = m.Audited(run=RUN, number=1, sketch=answer, loss_sum=ours.loss_sum, loss_tokens=ours.loss_tokens)
-    audit = Audit(
-        peer=PeerId("a"),
-        name="a",
-        person="a",
-        auditor=PeerId("b"),
-        auditing="b",
-        round=1,
-        slot=0,
-        samples=1,
-        loss_sum=theirs.loss_sum,
-        loss_tokens=theirs.loss_tokens,
-        parts=(),
-        sketch=sketch,
-        answer=said,
-    )
-    return verdict_of(audit)
+    return verdict_of(audit_of(sketch, said, loss_sum=theirs.loss_sum, loss_tokens=theirs.loss_tokens, codec=codec))
 
 
 def _cosine(one: bytes, other: bytes) -> float:

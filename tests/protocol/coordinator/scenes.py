@@ -37,14 +37,19 @@ def four(*, same_person: bool, **facts: Any) -> tuple[Stage, list[Trainer], Trai
 
 
 def reducing(
-    *relays: Mapping[str, Any], people: int = 4, unit_s: float = 1.0, bps: Iterable[int] = (), **last: float
+    *relays: Mapping[str, Any],
+    people: int = 4,
+    unit_s: float = 1.0,
+    bps: Iterable[int] = (),
+    values: Mapping[str, Any] | None = None,
+    **last: float,
 ) -> tuple[Stage, list[Trainer], list[PeerId]]:
     """Return a round whose plan has just been announced. Each trainer has computed two units. `last` changes the last
     trainer's offer.
 
-    `bps`: the measured rates of the relays' links, in bytes per second.
+    `bps`: the measured rates of the relays' links, in bytes per second. `values`: further fields of the recipe.
     """
-    stage = Stage(batch=8 * people)
+    stage = Stage(batch=8 * people, values=values)
     reducers = [stage.relay(f"relay{number}", **said) for number, said in enumerate(relays or ({},))]
     stage.state.links.capacities |= capacities_of(zip(reducers, bps, strict=False))
     trainers = [stage.trainer(name) for name in NAMES[:people]]

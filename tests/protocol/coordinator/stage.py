@@ -14,7 +14,7 @@ from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.advance import TICK_S, advance
 from peer_agent.protocol.coordinator.facts import StoredFacts, restored
 from peer_agent.protocol.coordinator.round.reducing import gathered_root
-from peer_agent.protocol.coordinator.state import Member, Phase, Round, RunState
+from peer_agent.protocol.coordinator.state import Audit, Member, Phase, Round, RunState
 from peer_agent.protocol.credentials import Role, public_bytes
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
@@ -36,6 +36,25 @@ def peer_of(name: str) -> PeerId:
 
 
 SKETCH = np.arange(1, 257, dtype="<f4").tobytes()  # of every gradient, unless `Stage.sketches` has another
+
+
+def audit_of(sketch: bytes, answer: m.Audited, **facts: Any) -> Audit:
+    """Return an audit by `b` of a contribution by `a`: what was averaged and stated, and the answer."""
+    usual: dict[str, Any] = {
+        "peer": PeerId("a"),
+        "name": "a",
+        "person": "a",
+        "auditor": PeerId("b"),
+        "auditing": "b",
+        "round": 1,
+        "slot": 0,
+        "samples": 1,
+        "loss_sum": answer.loss_sum,
+        "loss_tokens": answer.loss_tokens,
+        "parts": (),
+        "codec": "fp16",
+    }
+    return Audit(**{**usual, **facts}, sketch=sketch, answer=answer)
 
 
 def first_snapshot() -> Snapshot:

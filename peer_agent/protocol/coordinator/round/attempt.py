@@ -1,5 +1,6 @@
 """Facts about the open attempt: which reducer averages which chunks, what has arrived, and whether a quorum is left."""
 
+import math
 from collections.abc import Collection, Container, Iterable, Sequence
 
 from peer_agent.protocol import messages as m
@@ -66,9 +67,12 @@ def norm_limit(round_: Round, included: Iterable[Included]) -> float:
     """Return the largest possible norm of averages with these contributors, before encoding.
 
     An average is the weighted mean of gradients. The offers state the gradients' norms, and the reducers check them
-    (rule 12). Each slot counts with its largest share of any chunk.
+    (rule 12). Each slot counts with its largest share of any chunk. Other rules than the mean may choose another slot
+    in each chunk.
     """
     slots, among = round_.slots, {part.slots for part in included}
+    if round_.rule != "mean":
+        return math.sqrt(sum((slot.scale * slot.norm) ** 2 for slot in slots))
     if round_.norm and all(len(those) == len(slots) for those in among):
         return round_.norm
     shares = [0.0] * len(slots)

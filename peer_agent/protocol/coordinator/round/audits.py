@@ -8,21 +8,35 @@ the organizer vouches, or whose own work has passed an audit, are auditors.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.coordinator.events import Checked, Command, Note, Reverse, Send
+from peer_agent.protocol.coordinator.events import (
+    Checked,
+    Command,
+    Finding,
+    Gradient,
+    Note,
+    Recheck,
+    Reverse,
+    Send,
+    Sketched,
+)
 from peer_agent.protocol.coordinator.reliability import Failure, Reliability
-from peer_agent.protocol.coordinator.round.screening import SETTLED
+from peer_agent.protocol.coordinator.round.screening import MOST_INCOMPARABLE, SETTLED
 from peer_agent.protocol.coordinator.state import Audit, Member, Round, RunState
 from peer_agent.protocol.coordinator.workers.counts import blame
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import ChunkRange, Record, is_everywhere
+from peer_agent.protocol.recipe import AveragingRule, Codec
 
 RATE, NEWCOMERS_RATE, TRUSTED_RATE = 0.05, 0.25, 0.01  # share of contributions that are audited
 CLEARED = 2  # people by which those who clear a machine must outnumber its accusers, to end the doubt
@@ -35,20 +49,35 @@ REST = 3  # rounds in which a machine audits at most once, unless few people may
 FEW = 3  # people
 LONGEST_S = 60.0  # of an audit, from the auditor's usual speed
 LONGEST_DOUBT = 50  # rounds; without a verdict, the doubt ends
+SITE_NEEDS = 3  # comparable contributions of a machine, for the site to compute them again
+ALARM = 50  # rounds after work was proven false, in which gradients are averaged by a rule that withstands more
+ALARM_PEOPLE, ALARM_SLOTS = 4, 32  # fewest people and most gradients for that rule
+SITE_AFTER = 20  # rounds of doubt, after which the site decides if people have not
+UNCLEAR_INT4 = 5  # unclear audits in a row with int4, after which a machine is in doubt
 MOST_SLOTS = 256  # contributions to a round with sketches, of 1 KiB each
 PATIENCE = 20  # rounds after which an unanswered audit is forgotten
-# Honest recomputations differ in rounding, codec and threads: their cosine was at least 0.9885 with int4, their norms
-# differed by at most 1.7 %. Gradients of other samples had a cosine of at most 0.94.
-SAME, OTHER = 0.98, 0.95  # cosines: at least SAME is the same gradient, below OTHER another one; in between is unclear
-SAME_NORM, OTHER_NORM = 0.03, 0.1  # the same for the relative difference of the norms, and of the losses
 WHY = "audits found other gradients"
-FALSE = (
-    "{} contributed gradients other than those of its samples, as the machines of {} found; its work since the last "
-    "check no longer counts"
-)
+FALSE = "{} contributed gradients other than those of its samples, as {} found; its work since {} no longer counts"
 
 
 Numbers = NDArray[np.float64]
+
+
+class Limits(NamedTuple):
+    """At least the cosine `same` is the same gradient, and below `other` another one; in between is unclear.
+
+    The limits of norms apply to their relative difference. Those of `LIMITS` also apply to the losses, with all codecs.
+    """
+
+    same: float
+    other: float
+    same_norm: float
+    other_norm: float
+
+
+# Honest recomputations differ in rounding, codec and threads (`tests.benchmarks.training.verdicts`).
+LIMITS = Limits(same=0.98, other=0.95, same_norm=0.03, other_norm=0.1)
+LIMITS_INT4 = Limits(same=0.95, other=0.8, same_norm=0.1, other_norm=0.3)
 
 
 class Verdict(StrEnum):
@@ -68,6 +97,23 @@ def draw_seeds(state: RunState, round_: Round, seed: int) -> None:
         round_.secret = _drawn(seed, -round_.number)
 
 
+def rule_of(state: RunState, round_: Round) -> AveragingRule:
+    """Return how this round's gradients are averaged: by the recipe's rule, or more carefully after audits failed.
+
+    The geometric median of few people, or of one person with half the weight, may be a single gradient. Then the mean
+    is better, and also for very many gradients, all of which a reducer would have to keep.
+    """
+    if state.recipe.rule != "mean" or state.trusted is None or state.rounds > state.alarmed_until:
+        return state.recipe.rule
+    tokens = Counter[str]()
+    for slot in round_.slots:
+        tokens[round_.persons[slot.peer][0]] += max(weight.tokens for weight in slot.weights)
+    is_decided_by_one = 2 * max(tokens.values()) >= tokens.total()
+    if len(tokens) < ALARM_PEOPLE or is_decided_by_one or len(round_.slots) > ALARM_SLOTS:
+        return "mean"
+    return "geometric median"
+
+
 def draw(state: RunState, round_: Round) -> list[Command]:
     """Draw contributions of this round, and ask other people's machines to compute them again."""
     if not round_.seed or round_.plan is None:
@@ -80,7 +126,7 @@ def draw(state: RunState, round_: Round) -> list[Command]:
             record.in_doubt, record.accused_by, record.cleared_by = False, frozenset(), frozenset()
         samples = sum(done.unit.samples for done in round_.offers[slot.peer].units)
         is_drawn = _drawn(round_.secret, 3 * number + 1) < 2**64 * _rate(state, record, person, samples)
-        if not is_drawn or not _is_comparable(state, round_, slot):
+        if not is_drawn or not is_comparable(round_.offers[slot.peer]):
             continue
         auditors = _auditors(state, able, record, person, samples)
         if auditors:
@@ -91,10 +137,12 @@ def draw(state: RunState, round_: Round) -> list[Command]:
 
 
 def _in_turn(state: RunState, round_: Round) -> list[int]:
-    """Return the slots in the order in which they get auditors: machines in doubt first, all others at random."""
+    """Return the slots in the order in which they get auditors: those that must be audited first, others at random."""
 
     def turn(number: int) -> tuple[bool, int]:
-        return not _record_of(state, round_.slots[number].peer).in_doubt, _drawn(round_.secret, 3 * number)
+        peer = round_.slots[number].peer
+        is_urgent = _is_suspect(state, _record_of(state, peer), round_.persons[peer][0])
+        return not is_urgent, _drawn(round_.secret, 3 * number)
 
     return sorted(range(len(round_.slots)), key=turn)
 
@@ -111,29 +159,59 @@ def take_audited(state: RunState, member: Member, message: m.Audited) -> list[Co
 
 
 def compare(state: RunState, round_: Round, record: Record) -> list[Command]:
-    """Keep the sketches of this update's audited contributions, and compare those that have been answered.
+    """Keep the sketches of this update's contributions, and compare audited ones that have been answered.
 
-    A contribution that is not in all chunks has no complete sketch, so its audit ends.
+    An audit ends if its contribution is not in all chunks, if the round was planned again, or if a report was lost:
+    its repetitions have no sketches.
     """
-    whole = {part.peer: part for part in record.contributions if is_everywhere(part, record)}
+    seen = _seen(state, round_, record)
+    if seen is not None:
+        _count_incomparable(state, round_, seen)
+        if _is_by_vouched(state, round_):
+            state.sketched.append(seen)
     commands = list[Command]()
     for number, audit in list(state.audits.items()):
-        if audit.round == round_.number and audit.peer in whole:
-            spans = _compared(state, round_)
-            if tuple(ChunkRange(span.first, span.stop) for span in spans) != audit.parts:
-                del state.audits[number]  # the round was planned again
-                continue
-            said = [round_.done[span.span].sketches for span in spans]
-            if not all(said):
-                del state.audits[number]  # a report was lost, and its repetitions have no sketches
-                continue
-            sketches = [_numbers(each[audit.slot]) for each in said]
-            audit.index = record.index
-            audit.sketch = np.sum(sketches, axis=0).astype("<f4").tobytes()
+        is_here = audit.round == round_.number
+        if is_here and seen is not None and seen.parts == audit.parts and audit.peer in seen.gradients:
+            audit.index, audit.sketch = record.index, seen.gradients[audit.peer].sketch
             commands += _judge(state, number, audit) if audit.answer is not None else []
-        elif audit.round <= round_.number - PATIENCE or audit.round == round_.number:
+        elif is_here or audit.round <= round_.number - PATIENCE:
             del state.audits[number]
-    return commands
+    return commands + _ask_site(state)
+
+
+def _seen(state: RunState, round_: Round, record: Record) -> Sketched | None:
+    """Return the sketches of an update's contributions that can be computed again. None if a report lacks sketches."""
+    spans = _compared(state, round_) if round_.seed else []
+    said = [round_.done[span.span].sketches for span in spans]
+    if not spans or not all(said):
+        return None
+    whole = {part.slot for part in record.contributions if is_everywhere(part, record)}
+    oldest = record.step - 1 - state.recipe.staleness  # records of runs with staleness 0 do not name stale units
+    gradients = dict[PeerId, Gradient]()
+    for number in sorted(whole):
+        offer = round_.offers[round_.slots[number].peer]
+        if is_comparable(offer) and all(done.base >= oldest for done in offer.units):
+            sketch = np.sum([_numbers(each[number]) for each in said], axis=0).astype("<f4").tobytes()
+            gradients[round_.slots[number].peer] = Gradient(sketch, offer.loss_sum, offer.loss_tokens)
+    return Sketched(record.index, round_.seed, _parts(spans), gradients)
+
+
+def _count_incomparable(state: RunState, round_: Round, seen: Sketched) -> None:
+    """Count contributions in a row that no auditor could compute again: they carry gradients, or miss some chunks."""
+    for slot in round_.slots:
+        record = _record_of(state, slot.peer)
+        record.incomparable = 0 if slot.peer in seen.gradients else record.incomparable + 1
+
+
+def _is_by_vouched(state: RunState, round_: Round) -> bool:
+    """Return True if only the site's relays and trusted people's machines made the sketches that are compared."""
+    reducers = {span.reducer for span in _compared(state, round_)}
+    return all(peer in state.members and state.is_vouched_for(state.members[peer]) for peer in reducers)
+
+
+def _parts(spans: Iterable[m.PlannedSpan]) -> tuple[ChunkRange, ...]:
+    return tuple(ChunkRange(span.first, span.stop) for span in spans)
 
 
 def forget_round(state: RunState, round_: Round) -> None:
@@ -143,13 +221,26 @@ def forget_round(state: RunState, round_: Round) -> None:
 
 def verdict_of(audit: Audit) -> Verdict:
     """Compare what was averaged and stated with the auditor's answer."""
-    assert audit.answer is not None
-    cosine, norm = agreement(_numbers(audit.sketch), _numbers(audit.answer.sketch))
-    loss = audit.loss_sum / audit.answer.loss_sum if audit.answer.loss_sum else float(not audit.loss_sum)
-    apart = max(abs(norm - 1), abs(loss - 1))
-    if cosine < OTHER or apart > OTHER_NORM or audit.loss_tokens != audit.answer.loss_tokens:
+    answer = audit.answer
+    assert answer is not None
+    stated = Gradient(audit.sketch, audit.loss_sum, audit.loss_tokens)
+    return verdict(stated, Gradient(answer.sketch, answer.loss_sum, answer.loss_tokens), audit.codec)
+
+
+def verdict(stated: Gradient, again: Gradient, codec: Codec) -> Verdict:
+    """Compare a contribution with its recomputation.
+
+    With int4, the encoding errors of the step before, which the contribution contains, are large (rule 9). The limits
+    are then wider.
+    """
+    cosine, norm = agreement(_numbers(stated.sketch), _numbers(again.sketch))
+    loss = stated.loss_sum / again.loss_sum if again.loss_sum else float(not stated.loss_sum)
+    limits, norm_off, loss_off = LIMITS_INT4 if codec == "int4" else LIMITS, abs(norm - 1), abs(loss - 1)
+    is_other = cosine < limits.other or norm_off > limits.other_norm or loss_off > LIMITS.other_norm
+    if is_other or stated.loss_tokens != again.loss_tokens:
         return Verdict.FAILED
-    return Verdict.PASSED if cosine >= SAME and apart <= SAME_NORM else Verdict.UNCLEAR
+    is_same = cosine >= limits.same and norm_off <= limits.same_norm and loss_off <= LIMITS.same_norm
+    return Verdict.PASSED if is_same else Verdict.UNCLEAR
 
 
 def agreement(one: Numbers, other: Numbers) -> tuple[float, float]:
@@ -170,12 +261,22 @@ def _numbers(sketch: bytes) -> Numbers:
 
 
 def _rate(state: RunState, record: Reliability, person: str, samples: int) -> float:
-    if record.in_doubt:
+    if _is_suspect(state, record, person):
         return 1.0
-    if state.trusted is not None and person in state.trusted:
+    if _is_trusted(state, person):
         return TRUSTED_RATE
     is_known = record.audits_passed and samples <= GROWN * record.checked_samples
     return RATE if is_known and state.contributed[person] >= SETTLED else NEWCOMERS_RATE
+
+
+def _is_suspect(state: RunState, record: Reliability, person: str) -> bool:
+    """Return True for a machine that is in doubt, or a stranger's whose last contributions could not be audited."""
+    is_unchecked = record.incomparable >= MOST_INCOMPARABLE and not _is_trusted(state, person)
+    return record.in_doubt or is_unchecked
+
+
+def _is_trusted(state: RunState, person: str) -> bool:
+    return state.trusted is None or person in state.trusted
 
 
 def _compared(state: RunState, round_: Round) -> list[m.PlannedSpan]:
@@ -192,15 +293,17 @@ def _compared(state: RunState, round_: Round) -> list[m.PlannedSpan]:
     return [span for span in spans if span.reducer in vouched]
 
 
-def _is_comparable(state: RunState, round_: Round, slot: m.Slot) -> bool:
-    """Return True if an auditor could compute the whole gradient: it carries nothing over from earlier steps.
+def must_be_comparable(state: RunState, member: Member) -> bool:
+    """Return True for a stranger's machine that is in doubt, or whose last contributions could not be audited."""
+    return not state.is_vouched_for(member) and _is_suspect(state, member.reliability, member.person)
 
-    With int4, the encoding errors of the step before, which the gradient contains, may be too large (rule 9).
+
+def is_comparable(offer: m.Offer) -> bool:
+    """Return True if an auditor could compute the whole gradient.
+
+    A gradient of which an earlier update included some chunks contains units that this offer does not name.
     """
-    offer = round_.offers[slot.peer]
-    is_fresh = all(done.base == state.step for done in offer.units)
-    is_new = {weight.tokens for weight in offer.weights} == {offer.loss_tokens}
-    return bool(offer.units) and is_fresh and is_new and slot.codec != "int4"
+    return bool(offer.units) and {weight.tokens for weight in offer.weights} == {offer.loss_tokens}
 
 
 def _able(state: RunState) -> list[Member]:
@@ -220,7 +323,8 @@ def _able(state: RunState) -> list[Member]:
 
 def _auditors(state: RunState, able: Sequence[Member], record: Reliability, person: str, samples: int) -> list[Member]:
     """Return those who may audit a person's machine now. If it is in doubt, each person judges it only once."""
-    rest = 1 if record.in_doubt or len({member.person for member in able}) <= FEW else REST
+    is_urgent = _is_suspect(state, record, person)
+    rest = 1 if is_urgent or len({member.person for member in able}) <= FEW else REST
     others = [
         member
         for member in able
@@ -259,7 +363,7 @@ def _is_proven(state: RunState, person: str, record: Reliability) -> bool:
 
 def _ask(state: RunState, round_: Round, number: int, auditor: Member) -> list[Command]:
     peer = round_.slots[number].peer
-    offer, parts = round_.offers[peer], tuple(ChunkRange(s.first, s.stop) for s in _compared(state, round_))
+    offer, parts = round_.offers[peer], _parts(_compared(state, round_))
     if not parts:
         return []
     state.audits_drawn += 1
@@ -275,13 +379,15 @@ def _ask(state: RunState, round_: Round, number: int, auditor: Member) -> list[C
         loss_sum=offer.loss_sum,
         loss_tokens=offer.loss_tokens,
         parts=parts,
+        codec=round_.slots[number].codec,
     )
     auditor.reliability.audited_in = state.rounds
     message = m.Audit(
         run=state.run,
         number=state.audits_drawn,
         step=state.step,
-        units=tuple(done.unit for done in offer.units),
+        units=tuple(done.unit for done in offer.units if done.base == state.step),
+        stale=tuple(done.unit for done in offer.units if done.base < state.step),
         codec=round_.slots[number].codec,
         chunk_elements=state.grid.chunk_elements,
         parts=parts,
@@ -298,7 +404,7 @@ def _judge(state: RunState, number: int, audit: Audit) -> list[Command]:
     record, commands = _record_of(state, audit.peer), list[Command]()
     match verdict_of(audit):
         case Verdict.PASSED:
-            record.audits_passed += 1
+            record.audits_passed, record.unclear = record.audits_passed + 1, 0
             record.checked_samples = max(record.checked_samples, audit.samples)
             record.accused_by -= {audit.auditing}
             if not record.accused_by:
@@ -306,23 +412,66 @@ def _judge(state: RunState, number: int, audit: Audit) -> list[Command]:
             record.cleared_by |= {audit.auditing} if record.in_doubt else set()
             commands.append(Checked(audit.peer, record.checked_index, record.audits_passed))
         case Verdict.UNCLEAR:
-            _doubt(state, record)
+            record.unclear += 1
+            if audit.codec != "int4" or record.unclear >= UNCLEAR_INT4:  # with int4, a few are usual
+                _doubt(state, record)
         case Verdict.FAILED:
             _doubt(state, record)
             record.accused_by |= {audit.auditing}
             record.cleared_by -= {audit.auditing}
     lead = len(record.accused_by) - len(record.cleared_by)
     if _is_proven(state, audit.person, record):
-        return commands + _prove(state, audit, record)
+        return commands + _prove(
+            state, audit.peer, audit.name, (audit.person, *sorted(record.accused_by)), record.checked_index
+        )
     if record.in_doubt and lead <= -CLEARED:
         _dismiss(state, record)
+    return commands
+
+
+def _ask_site(state: RunState) -> list[Command]:
+    """Let the site compute machines' contributions again, once per doubt, if people cannot decide.
+
+    Either there are too few people, or they have not decided for some time.
+    """
+    people, asked = {member.person for member in state.members.values() if member.trains}, list[Command]()
+    for member in state.members.values():
+        record = member.reliability
+        if not record.in_doubt or record.site_asked:
+            continue
+        is_undecided = state.rounds >= record.doubted_in + SITE_AFTER
+        are_few = record.accused_by and len(people - {member.person}) < MAJORITY
+        own = [seen for seen in state.sketched if member.peer in seen.gradients]
+        if (is_undecided or are_few) and len(own) >= SITE_NEEDS:
+            record.site_asked = True
+            parts = [replace(seen, gradients={member.peer: seen.gradients[member.peer]}) for seen in own]
+            asked.append(Recheck(tuple(parts)))
+    return asked
+
+
+def take_findings(state: RunState, findings: frozenset[Finding]) -> list[Command]:
+    """Act on what the site found by computing contributions again. Each finding counts once.
+
+    The work of a machine from its first false contribution on is false. If all were true, its doubt ends.
+    """
+    if state.rolling is not None:
+        return []  # the next host takes them
+    commands = list[Command]()
+    for finding in sorted(findings - state.findings):
+        member = state.members.get(finding.peer)
+        if finding.is_false:
+            name, names = (f"{member.person} ({member.machine})", (member.person,)) if member is not None else ("", ())
+            commands += _prove(state, finding.peer, name, names, finding.index - 1)
+        elif member is not None and member.reliability.in_doubt:
+            _dismiss(state, member.reliability)
+    state.findings = findings
     return commands
 
 
 def _doubt(state: RunState, record: Reliability) -> None:
     """Audit all contributions of a machine from now on."""
     if not record.in_doubt:
-        record.in_doubt, record.doubted_in = True, state.rounds
+        record.in_doubt, record.doubted_in, record.site_asked = True, state.rounds, False
 
 
 def _dismiss(state: RunState, record: Reliability) -> None:
@@ -335,18 +484,23 @@ def _dismiss(state: RunState, record: Reliability) -> None:
     record.in_doubt = False
 
 
-def _prove(state: RunState, audit: Audit, record: Reliability) -> list[Command]:
-    """Quarantine a machine whose work has been proven false, take back its credit, and tell everyone."""
-    accusers = sorted(record.accused_by)
+def _prove(state: RunState, peer: PeerId, name: str, persons: tuple[str, ...], index: int) -> list[Command]:
+    """Quarantine a machine whose work has been proven false, take back its credit, and tell everyone.
+
+    `name`: its person and name, or "" if it is unknown. `persons`: its person and, unless the site found the false work
+    by itself, the people whose machines did. `index`: the log entry up to which its credit stays.
+    """
+    record = _record_of(state, peer)
     record.accused_by, record.cleared_by, record.audits_passed = frozenset(), frozenset(), 0
-    record.doubted_in = state.rounds
+    record.in_doubt, record.doubted_in, record.site_asked = True, state.rounds, False
+    state.alarmed_until = state.rounds + ALARM
     blame(state, record, Failure.FALSE)
     fault = Fault.of("E143")
-    return [
-        Note("refused", FALSE.format(audit.name, " and ".join(accusers)), (audit.person, *accusers)),
-        Reverse(audit.peer, record.checked_index, WHY),
-        Send((audit.peer,), m.Notice(run=state.run, code=fault.code, text=fault.text)),
-    ]
+    by = f"the machines of {' and '.join(persons[1:])}" if len(persons) > 1 else "the site"
+    text = FALSE.format(name, by, "the last check" if len(persons) > 1 else "the first of them")
+    notes = [Note("refused", text, persons)] if name else []
+    said = m.Notice(run=state.run, code=fault.code, text=fault.text)
+    return [*notes, Reverse(peer, index, WHY), Send((peer,), said)]
 
 
 def _record_of(state: RunState, peer: PeerId) -> Reliability:

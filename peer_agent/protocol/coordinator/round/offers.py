@@ -9,7 +9,7 @@ from peer_agent.protocol.coordinator.events import Command, Note, Send
 from peer_agent.protocol.coordinator.phases import Why, enter
 from peer_agent.protocol.coordinator.reliability import Failure
 from peer_agent.protocol.coordinator.round.attempt import norm_limit
-from peer_agent.protocol.coordinator.round.audits import draw, draw_seeds
+from peer_agent.protocol.coordinator.round.audits import draw, draw_seeds, is_comparable, must_be_comparable, rule_of
 from peer_agent.protocol.coordinator.round.choosing import contributed, may_offer
 from peer_agent.protocol.coordinator.round.planning import patience_s, plan
 from peer_agent.protocol.coordinator.round.replicas import leave_behind
@@ -202,9 +202,10 @@ def plan_offers(state: RunState, seed: int) -> list[Command]:
     """Plan the round with the offers so far, and draw the contributions to audit."""
     round_ = state.round
     assert round_ is not None
-    returned = _return_of_slow(state, round_)
+    returned = _return_of_slow(state, round_) + _return_of_incomparable(state, round_)
     state.timings.offers.extend([round_.deadline - round_.cut_at] * len(round_.waiting))  # a lower bound
     round_.slots = slots_of(state, round_)
+    round_.rule = rule_of(state, round_)
     round_.norm = norm_limit(round_, [Included(0, state.grid.chunks, tuple(range(len(round_.slots))))])
     enter(state, Why.OFFERED)
     state.moved_at, round_.deadline = state.now, state.now + patience_s(state)
@@ -241,6 +242,23 @@ def _return_of_slow(state: RunState, round_: Round) -> list[Command]:
             del round_.offers[peer]
             member.reliability.was_late = False
             commands += revoke(state, member, "it was too slow before, and holds more than the others can do without")
+    return commands
+
+
+def _return_of_incomparable(state: RunState, round_: Round) -> list[Command]:
+    """Revoke the leases of machines in doubt, or long unchecked, whose gradients no auditor could compute again.
+
+    Otherwise, a machine could avoid all checks by never sending a part of its gradient. Do so only if the other peers'
+    offers amount to a quorum of the batch.
+    """
+    commands = list[Command]()
+    for peer in sorted(round_.offers.keys() & state.members):
+        member, offer = state.members[peer], round_.offers[peer]
+        others = [other for of, other in round_.offers.items() if of != peer]
+        is_avoiding = must_be_comparable(state, member) and not is_comparable(offer)
+        if offer.loss_tokens and is_avoiding and _is_enough(state, others):
+            del round_.offers[peer]
+            commands += revoke(state, member, "no other machine could have checked its gradient")
     return commands
 
 

@@ -97,6 +97,7 @@ def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Pl
         spans=tuple(kept) + tuple(spans),
         codec_down=round_.codec_down,
         seed=round_.seed,
+        rule=round_.rule,
         **_timing(state, shares.duration_s, _limits(dealt, shares), has_straggler=_has_straggler(parties, down_bytes)),
     )
 

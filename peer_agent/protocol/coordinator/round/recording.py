@@ -132,7 +132,7 @@ def _is_exact(state: RunState, round_: Round, included: Sequence[Included]) -> b
     fresh = all(done.base == state.step for offer in round_.offers.values() for done in offer.units)
     uniform = all(len(slot.weights) == 1 for slot in round_.slots)
     untouched = not any(_is_limited(round_, slot) for slot in round_.slots)
-    return complete and fresh and uniform and untouched
+    return complete and fresh and uniform and untouched and round_.rule == "mean"
 
 
 def _is_limited(round_: Round, slot: Slot) -> bool:

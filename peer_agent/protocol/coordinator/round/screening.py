@@ -17,6 +17,7 @@ from peer_agent.protocol.coordinator.typical import typical
 GROSS = 10.0  # times the typical norm; anything larger is a gross error
 STRANGER = 2.0  # times the typical norm and weight; replaces GROSS for people who are not trusted
 NEWCOMER = 0.25  # part of a newcomer's weight that counts beside people who are not newcomers
+MOST_INCOMPARABLE = 10  # contributions in a row that no auditor could compute again
 SETTLED = 10  # updates with a stranger's work, after which they are no newcomer
 FEW = 3  # people; with fewer, the typical norm is that of earlier updates
 NEAR = 2.0  # a loss more than twice the typical one, or less than half of it, does not count in the update's loss
@@ -74,11 +75,12 @@ def scales_of(
 
 
 def newcomers_of(state: RunState, persons: Collection[str]) -> frozenset[str]:
-    """Return the newcomers among these people: strangers whose work is in few updates, or with a machine in doubt.
+    """Return the newcomers among these people: strangers whose work is in few updates.
 
-    None, if all are newcomers.
+    Those with a machine in doubt, or whose work could long not be checked, count as newcomers. None, if all do.
     """
-    doubted = {member.person for member in state.members.values() if member.reliability.in_doubt}
+    records = ((member.person, member.reliability) for member in state.members.values())
+    doubted = {person for person, record in records if record.in_doubt or record.incomparable >= MOST_INCOMPARABLE}
     strangers = {person for person in persons if not _is_trusted(person, state.trusted)}
     found = {person for person in strangers if state.contributed[person] < SETTLED or person in doubted}
     return frozenset(found) if found < set(persons) else frozenset()

@@ -23,6 +23,7 @@ from runs.access import MANAGING, access_managed_run, access_moderated_run, acce
 from runs.datasets.hub_sources import arrived
 from runs.datasets.services import SourceLine, lacks_base
 from runs.lifecycle import drafts, joining, membership, roles, services
+from runs.lifecycle.repair import repair_run
 from runs.lifecycle.services import ask_rollback, rollback_facts
 from runs.models import Dataset, Member, Run
 from runs.releases.trials import set_allowed
@@ -42,7 +43,7 @@ from web.pages.runs.forms.organizer import (
     WeightsForm,
 )
 from web.pages.runs.forms.recipe import estimate_of, headline_of
-from web.pages.runs.run import REFRESH_S, head_facts
+from web.pages.runs.run import REFRESH_S, head_facts, repair_facts
 from web.pages.runs.trials import switch_facts
 from web.run_picture.loading import head_of, troubles_of
 from web.run_picture.own import Own
@@ -465,6 +466,23 @@ def verdict_facts(dataset: Dataset) -> dict[str, Any]:
 def _finding(said: dict[str, str]) -> dict[str, str]:
     fault = Fault(said["code"], said["text"])
     return {**said, "title": title_of_page(fault.title), "text": in_words_of_page(fault).text}
+
+
+@login_required
+@require_http_methods(["GET", "POST"])
+def repair(request: HttpRequest, slug: str) -> HttpResponse:
+    """Ask for confirmation. A POST undoes the false contributions that the site found after the loss rose."""
+    run = run_or_404(access_managed_run, request, slug)
+    found = repair_facts(run).get("repair")
+    if found is None:
+        raise Http404
+    person = person_in(request)
+
+    def action() -> None:
+        repair_run(run=run, by=person)
+
+    page = "web/runs/manage_parts/repair.html"
+    return asked_once_more(request, run, page, action, redirect("web:run", slug=slug), repair=found)
 
 
 LARGEST = 2**63 - 1

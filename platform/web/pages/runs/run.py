@@ -22,11 +22,13 @@ from runs.access import MANAGING, access_run, may_manage, person_of, role_of
 from runs.datasets.services import source_lines
 from runs.ledger.standings import Period
 from runs.lifecycle import joining
+from runs.lifecycle.repair import Repair, repair_of
 from runs.lifecycle.services import failed_here
-from runs.models import Publication, Release, Run, Snapshot
+from runs.models import Publication, Recheck, Release, Run, Snapshot
 from runs.releases.card_facts import how_checked
 from runs.releases.making import better_snapshot, is_stale
 from runs.selectors import RunPicture
+from runs.snapshots.recheck import outcome_of
 from runs.states import LIVE, MOVING
 from web import qr, strokes
 from web.agent_package import install_lines, is_near
@@ -138,6 +140,7 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
     unit = loss_unit_of_page(run.parsed_recipe)[0]
     role = role_of(run, request.user)
     manages = role in MANAGING
+    repairs = repair_facts(run) if manages else {}
     as_perplexity = request.GET.get("as") == PERPLEXITY and bool(live["perplexity"])
     drawn: dict[str, Any] = {"unit": unit, "as_perplexity": as_perplexity}
     return {
@@ -149,9 +152,10 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         **_chart_facts(request, live, picture, drawn),
         "as_perplexity": as_perplexity,
         **board_facts(live, _board_in(request)),
-        "refresh_s": REFRESH_S if run.state in MOVING else None,
+        "refresh_s": REFRESH_S if run.state in MOVING or repairs.get("recheck") else None,
         "role": role,
         "manages": manages,
+        **repairs,
         "preview": PREVIEW,
         "site": site_of(request),
         **home_facts(request, run, own, picture),
@@ -163,6 +167,37 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "room": room_words(run, seen.peers),
         "qr": qr.drawn(facts["address"], is_framed=True) if live["start"] else "",
     }
+
+
+def repair_facts(run: Run) -> dict[str, Any]:
+    """Return what a manager sees of a run whose loss rose: the recheck under way, its outcome, or the repair."""
+    if not run.is_halted:
+        return {}
+    outcome, repair = outcome_of(run), repair_of(run)
+    if outcome is None:
+        return {"recheck": Recheck.objects.filter(run=run).first()}
+    if repair is None:
+        return {"outcome": outcome}
+    names = sorted({machine.person.username for machine in repair.machines})
+    said = {
+        "names": ", ".join(names),
+        "people": repair.people,
+        "target": repair.target,
+        "action": _repair_words(repair),
+    }
+    return {"outcome": outcome, "repair": said}
+
+
+def _repair_words(repair: Repair) -> str:
+    removed, step = len(repair.people), f"{repair.target.step:,}" if repair.target else ""
+    facts = {"name": repair.people[0].username if removed == 1 else "", "people": f"{removed:,}", "step": step}
+    if not removed:
+        return _("Roll back to step %(step)s") % facts if step else _("Take back the credit")
+    if removed == 1:
+        return (_("Remove %(name)s and roll back to step %(step)s") if step else _("Remove %(name)s")) % facts
+    return (
+        _("Remove %(people)s people and roll back to step %(step)s") if step else _("Remove %(people)s people")
+    ) % facts
 
 
 def stage_facts(picture: RunPicture, live: Picture) -> dict[str, Any]:

@@ -29,6 +29,7 @@ TITLES: dict[Kind, Promise] = {
     Kind.PREPARE_RUN: _("Create the initial model"),
     Kind.PUBLISH_CHECKPOINT: _("Send a checkpoint to the Hub"),
     Kind.PUBLISH_RELEASE: _("Send the release to the Hub"),
+    Kind.RECHECK: _("Compute contributions again"),
     Kind.REMAKE_RELEASE: _("Make the release again"),
     Kind.THIN_SNAPSHOTS: _("Delete old snapshots"),
     Kind.ARCHIVE_LOG: _("Archive the log"),

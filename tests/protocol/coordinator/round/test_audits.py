@@ -2,14 +2,16 @@
 
 from collections import Counter
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.round.audits import (
+    ALARM,
     CLEARED,
     DISMISSALS,
     JUDGES,
@@ -18,24 +20,31 @@ from peer_agent.protocol.coordinator.round.audits import (
     PROVEN,
     RATE,
     REST,
+    SITE_AFTER,
+    SITE_NEEDS,
     TRUSTED_RATE,
     Verdict,
+    rule_of,
     verdict_of,
 )
-from peer_agent.protocol.coordinator.state import Audit, Phase
+from peer_agent.protocol.coordinator.round.screening import MOST_INCOMPARABLE, newcomers_of
+from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.coordinator.workers.counts import is_asked, is_counted
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import ChunkRange, Included
-from tests.protocol.coordinator.stage import RUN, SKETCH, TOKENS, Stage, Trainer, notes, peer_of, sent
+from tests.protocol.coordinator.round.test_replicas import overlapped
+from tests.protocol.coordinator.stage import RUN, SKETCH, TOKENS, UNIT, Stage, Trainer, audit_of, notes, peer_of, sent
 
 NOBODY = frozenset[str]()
 PEOPLE = ("ann", "bob", "cem", "dan", "eve")
 FALSE = (-np.frombuffer(SKETCH, "<f4")).tobytes()
 
 
-def opened(*, trusted: frozenset[str] | None = NOBODY, people: tuple[str, ...] = PEOPLE) -> tuple[Stage, list[Trainer]]:
-    stage = Stage(batch=8 * len(people), trusted=trusted)
+def opened(
+    *, trusted: frozenset[str] | None = NOBODY, people: tuple[str, ...] = PEOPLE, staleness: Literal[0, 1] = 0
+) -> tuple[Stage, list[Trainer]]:
+    stage = Stage(batch=8 * len(people), trusted=trusted, staleness=staleness)
     stage.relay()
     return stage, [stage.trainer(name) for name in people]
 
@@ -171,11 +180,125 @@ def rounds_audits(stage: Stage, seed: int) -> list[tuple[PeerId, m.Audit]]:
     return asked
 
 
+def test_stale_units_are_audited_on_the_parameters_of_the_step_before() -> None:
+    stage, trainers = overlapped()
+    ann = doubted(stage, trainers[0])
+    step, stale = stage.state.step, ann.done.keys() - {done.unit for done in stage.round.offers[ann.peer].units}
+    stage.gathers = True
+    stage.gathered(next(iter(stage.trainers)))
+    stage.persist()
+    assert ann.done.keys() == stale, "computed while gradients were averaged"
+    ((_, asked),) = [x for x in offered(stage) if stage.state.audits[x[1].number].peer == ann.peer]
+    assert (asked.step, set(asked.stale)) == (step + 1, stale)
+    assert set(asked.units) == ann.done.keys() - stale
+
+
+def carrying(stage: Stage, trainer: Trainer) -> None:
+    """Let an earlier update include only some chunks of a trainer's gradient, so that it carries the rest."""
+    trainer.carried = stage.member(trainer).carried = 3 * TOKENS
+
+
 def test_gradients_carried_from_earlier_steps_are_not_audited() -> None:
     stage, (ann, *_) = opened()
-    doubted(stage, ann)
-    ann.carried = 3 * TOKENS
-    assert ann.peer not in {stage.state.audits[each.number].peer for _, each in offered(stage)}
+    carrying(stage, ann)
+    for seed in range(MOST_INCOMPARABLE):
+        assert ann.peer not in {stage.state.audits[each.number].peer for _, each in offered(stage, seed)}
+        assert ann.peer in {slot.peer for slot in stage.round.slots}
+        stage.reduce()
+        stage.persist()
+        carrying(stage, ann)
+
+
+@pytest.mark.parametrize("why", ["in doubt", "long unchecked", "vouched for"])
+def test_machines_that_must_be_checked_may_not_carry_gradients(why: str) -> None:
+    stage, (ann, *_) = opened()
+    record = stage.member(ann).reliability
+    record.in_doubt, record.incomparable = why == "in doubt", MOST_INCOMPARABLE * (why != "in doubt")
+    stage.state.trusted = frozenset({"ann"}) if why == "vouched for" else NOBODY
+    carrying(stage, ann)
+    is_out = why != "vouched for"
+    offered(stage)
+    assert (ann.peer not in {slot.peer for slot in stage.round.slots}) == is_out
+    assert bool(sent(stage.said, m.AccumulatorRevoked, ann.peer)) == is_out
+
+
+def test_machine_that_the_batch_needs_may_carry_gradients_though_in_doubt() -> None:
+    stage, (ann, bob) = opened(people=("ann", "bob"))
+    stage.member(ann).reliability.in_doubt = True
+    carrying(stage, ann)
+    stage.accumulate()
+    stage.offer(ann)
+    tokens = UNIT * TOKENS
+    stage.offer(
+        bob,
+        units=(m.DoneUnit(next(iter(bob.done)), 0),),
+        weights=(m.Weight(0, 8, tokens),),
+        loss_tokens=tokens,
+        loss_sum=2.5 * tokens,
+    )
+    stage.close()
+    assert ann.peer in {slot.peer for slot in stage.round.slots}
+
+
+def test_missing_a_chunk_also_makes_a_contribution_incomparable() -> None:
+    """Otherwise, a machine could withhold a chunk of each false gradient."""
+    stage, (ann, *_) = opened()
+    record = stage.member(ann).reliability
+    for seed in range(MOST_INCOMPARABLE + 1):
+        offered(stage, seed)
+        number = next(i for i, slot in enumerate(stage.round.slots) if slot.peer == ann.peer)
+        (span,) = stage.spans()
+        everyone = tuple(range(len(stage.round.slots)))
+        rest = tuple(slot for slot in everyone if slot != number)
+        stage.span_done(span, included=(Included(span.first, 7, everyone), Included(7, span.stop, rest)))
+        stage.persist()
+        assert record.incomparable == seed + 1
+    asked = [x for x in offered(stage, 99) if stage.state.audits[x[1].number].peer == ann.peer]
+    assert len(asked) == 1, "all its contributions are audited now"
+    stage.state.contributed = Counter(dict.fromkeys(PEOPLE, 100))
+    assert newcomers_of(stage.state, PEOPLE) == {"ann"}
+
+
+def test_sketches_by_strangers_are_not_kept_for_the_site() -> None:
+    stage, _ = opened()
+    offered(stage)
+    stage.reduce()
+    stage.persist()
+    assert len(stage.state.sketched) == 1
+    offered(stage)
+    stage.reduce()
+    relay = next(member for member in stage.state.members.values() if not member.trains)
+    relay.role, relay.person = Role.AUXILIARY, "zed"
+    stage.state.sketched.clear()
+    stage.persist()
+    assert not stage.state.sketched
+
+
+def test_one_person_with_half_the_weight_prevents_the_geometric_median() -> None:
+    stage, _ = opened()
+    stage.state.alarmed_until = 100
+    offered(stage)
+    assert stage.round.rule == "geometric median"
+    first, *rest = stage.round.slots
+    stage.round.slots = (replace(first, weights=(m.Weight(0, 8, 10**6),)), *rest)
+    assert rule_of(stage.state, stage.round) == "mean"
+    few, _ = opened(people=PEOPLE[:3])
+    few.state.alarmed_until = 100
+    offered(few)
+    assert few.round.rule == "mean"
+
+
+def test_count_of_incomparable_contributions_begins_again_with_a_comparable_one() -> None:
+    stage, (ann, *_) = opened()
+    carrying(stage, ann)
+    found = []
+    for seed in range(3):
+        offered(stage, seed)
+        stage.reduce()
+        stage.persist()
+        found.append(stage.member(ann).reliability.incomparable)
+        ann.carried = 0
+    assert found == [1, 0, 0]
 
 
 # --- answers
@@ -203,22 +326,9 @@ def test_verdict_follows_from_direction_norm_loss_and_tokens(
 ) -> None:
     one, other = np.zeros((2, 256))
     one[0], other[0], other[1] = 1.0, cosine, np.sqrt(1 - cosine**2) * bool(norm)
-    audit = Audit(
-        peer=PeerId("a"),
-        name="a",
-        person="a",
-        auditor=PeerId("b"),
-        auditing="b",
-        round=1,
-        slot=0,
-        samples=1,
-        loss_sum=loss * 100.0,
-        loss_tokens=40 + tokens,
-        parts=(),
-        sketch=(norm * other).astype("<f4").tobytes(),
-        answer=m.Audited(run=RUN, number=1, sketch=one.astype("<f4").tobytes(), loss_sum=100.0, loss_tokens=40),
-    )
-    assert verdict_of(audit) is verdict
+    answer = m.Audited(run=RUN, number=1, sketch=one.astype("<f4").tobytes(), loss_sum=100.0, loss_tokens=40)
+    sketch = (norm * other).astype("<f4").tobytes()
+    assert verdict_of(audit_of(sketch, answer, loss_sum=loss * 100.0, loss_tokens=40 + tokens)) is verdict
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["before the commit", "after it"])
@@ -371,6 +481,93 @@ def test_liar_is_named_and_loses_credit_once_enough_people_accuse_it() -> None:
     assert (reverse.peer, reverse.index) == (eve.peer, 0)
     assert stage.state.in_quarantine(record)
     assert (record.in_doubt, record.accused_by, record.audits_passed) == (True, frozenset(), 0)
+
+
+def test_rounds_after_a_proof_use_a_rule_that_withstands_more() -> None:
+    stage, trainers = opened()
+    eve = doubted(stage, trainers[-1])
+    stage.sketches[eve.peer] = FALSE
+    assert "refused" in notes(audited(stage, eve, rounds=PROVEN))
+    proven, rules = stage.state.rounds, dict[int, str]()
+    while stage.state.rounds < proven + ALARM + 1:
+        stage.sketches.clear()
+        offered(stage)
+        rules[stage.state.rounds] = stage.round.rule
+        stage.reduce()
+        stage.persist()
+    assert set(rules.values()) == {"geometric median", "mean"}
+    assert [number for number, rule in rules.items() if rule == "mean"] == [proven + ALARM + 1]
+
+
+def test_site_decides_if_one_other_person_is_there() -> None:
+    stage, (ann, eve) = opened(people=("ann", "eve"))
+    doubted(stage, eve)
+    stage.sketches[eve.peer] = FALSE
+    asked = [each for each in audited(stage, eve, rounds=6) if isinstance(each, e.Recheck)]
+    assert len(asked) == 1, "once"
+    assert [list(seen.gradients) for seen in asked[0].sketched] == [[eve.peer]] * SITE_NEEDS
+    assert {seen.gradients[eve.peer].sketch for seen in asked[0].sketched} == {FALSE}
+    assert not stage.member(eve).reliability.is_proven_false
+    commands = told(stage, e.Finding(eve.peer, 5, is_false=True))
+    (note,) = [each for each in commands if isinstance(each, e.Note) and each.kind == "refused"]
+    assert note.text.startswith("eve (eve) contributed gradients other than those of its samples, as the site found")
+    assert note.names == ("eve",)
+    assert [(each.peer, each.index) for each in commands if isinstance(each, e.Reverse)] == [(eve.peer, 4)]
+    record = stage.member(eve).reliability
+    assert stage.state.in_quarantine(record)
+    assert (record.in_doubt, record.site_asked) == (True, False), "its next work is checked as well"
+    assert not told(stage, e.Finding(eve.peer, 5, is_false=True)), "each finding counts once"
+    assert ann.person == "ann"
+
+
+def told(stage: Stage, *findings: e.Finding) -> list[e.Command]:
+    """Tell the coordinator what the site found."""
+    event = e.Directed("running", trusted=stage.state.trusted, findings=frozenset(findings))
+    return [each for each in stage.handle(event) if isinstance(each, e.Note | e.Reverse)]
+
+
+def test_machine_that_the_site_clears_is_in_doubt_no_more_and_its_accuser_is() -> None:
+    stage, (ann, eve) = opened(people=("ann", "eve"))
+    doubted(stage, eve)
+    audited(stage, eve, rounds=4, honest=False)
+    assert stage.member(eve).reliability.accused_by == {"ann"}
+    told(stage, e.Finding(eve.peer, 4, is_false=False))
+    assert not stage.member(eve).reliability.in_doubt
+    assert stage.member(ann).reliability.in_doubt
+
+
+def test_findings_wait_for_the_host_after_a_rollback() -> None:
+    stage, (ann, eve) = opened(people=("ann", "eve"))
+    back = e.Directed(
+        "running",
+        back_to=e.Target(0, 0, "f" * 64),
+        trusted=NOBODY,
+        findings=frozenset({e.Finding(eve.peer, 5, is_false=True)}),
+    )
+    assert not [each for each in stage.handle(back) if isinstance(each, e.Reverse)]
+    assert stage.state.findings == frozenset()
+    assert ann.person == "ann"
+
+
+def test_site_decides_about_a_doubt_that_lasts() -> None:
+    stage, trainers = opened()
+    eve = doubted(stage, trainers[-1])
+    for number in range(SITE_AFTER + 2):
+        for auditor, asked in offered(stage, seed=number):
+            answer(stage, auditor, asked, sketch=b"")  # nobody can tell
+        stage.reduce()
+        stage.persist()
+        asked_in = [each for each in stage.said if isinstance(each, e.Recheck)]
+        assert bool(asked_in) == (stage.state.rounds >= SITE_AFTER)
+    assert len(asked_in) == 1
+    assert [list(seen.gradients) for seen in asked_in[0].sketched] == [[eve.peer]] * len(asked_in[0].sketched)
+
+
+def test_site_is_not_asked_if_people_can_decide() -> None:
+    stage, trainers = opened(people=PEOPLE[:3])
+    eve = doubted(stage, trainers[-1])
+    stage.sketches[eve.peer] = FALSE
+    assert not [each for each in audited(stage, eve, rounds=6) if isinstance(each, e.Recheck)]
 
 
 def test_false_accusation_is_dismissed_and_the_accuser_audited() -> None:

@@ -4,6 +4,7 @@ from fractions import Fraction
 from typing import Literal
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,15 @@ def test_a_step_is_exact_with_fresh_whole_untouched_work() -> None:
     stage, *_ = reducing()
     stage.reduce()
     assert stage.persist().exact
+
+
+@pytest.mark.parametrize("rule", ["geometric median", "centered clip"])
+def test_a_step_of_another_rule_than_the_mean_is_not_exact(rule: str) -> None:
+    stage, *_ = reducing(values={"rule": rule})
+    assert stage.round.plan is not None
+    assert stage.round.plan.rule == rule
+    stage.reduce()
+    assert not stage.persist().exact
 
 
 def test_a_clipped_step_is_not_exact() -> None:
