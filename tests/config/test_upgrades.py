@@ -27,14 +27,14 @@ def test_migrations_that_the_previous_version_cannot_live_with_wait() -> None:
 @pytest.fixture
 def lacking(any_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A database that lacks the last two migrations of `runs`, of which the first one must wait for other versions."""
-    for name in ("0008_reversals", "0009_checked"):
+    for name in ("0009_checked", "0010_recheck"):
         MigrationRecorder(connection).migration_qs.filter(app="runs", name=name).delete()
-    monkeypatch.setattr(import_module("runs.migrations.0008_reversals").Migration, "after", True, raising=False)
+    monkeypatch.setattr(import_module("runs.migrations.0009_checked").Migration, "after", True, raising=False)
 
 
 @pytest.mark.usefixtures("lacking")
 def test_migrations_wait_while_another_version_is_connected(any_database: str) -> None:
-    both = [("runs", "0008_reversals"), ("runs", "0009_checked")]
+    both = [("runs", "0009_checked"), ("runs", "0010_recheck")]
     assert pending() == (both, [], [])
     if any_database != "postgresql":
         assert other_versions() == []

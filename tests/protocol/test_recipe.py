@@ -27,7 +27,7 @@ USUAL = (  # as version 0.1.0 writes it
     b'"optimizer":{"name":"lamb","learning_rate":0.01,"beta1":0.9,"beta2":0.98,"epsilon":1e-6,"weight_decay":0.01,'
     b'"clip_norm":1.0,"warmup_steps":10,"decay":"cosine","final_ratio":0.1},"vocab":2048,"target_batch":48,'
     b'"micro_batch":4,"target_steps":1000,"minimum_trainers":1,"snapshot_every":20,"staleness":0,"codec_up":"fp16",'
-    b'"codec_down":"fp16","contributors":"all","codecs":"stated","precision":"fp32","seed":0,"mix":[],"end":0}'
+    b'"codec_down":"fp16","contributors":"all","codecs":"stated","rule":"mean","precision":"fp32","seed":0,"mix":[],"end":0}'
 )
 
 
