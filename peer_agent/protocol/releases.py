@@ -27,7 +27,7 @@ WHEEL = re.compile(r"manyhands-([0-9A-Za-z.!+]+)-py3-none-any\.whl")
 
 
 class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a release key signs: a wheel's file name, which contains its version, and its SHA-256."""
+    """The content of a signature: a wheel's file name, which contains its version, and its SHA-256."""
 
     name: Short
     sha256: Hex

@@ -40,7 +40,7 @@ class Found(Struct, frozen=True):
 
 
 class Asked(Struct, frozen=True):
-    """What to compute again. `shards`: the SHA-256 of each shard of the run's data, in order."""
+    """The contributions to compute again. `shards`: the SHA-256 of each shard of the run's data, in order."""
 
     run: RunId
     sketched: tuple[Sketched, ...]

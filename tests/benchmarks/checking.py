@@ -1,4 +1,4 @@
-"""What checking work costs: computing for audits, processor time for sketches and robust rules, and bytes.
+"""The costs of checking work: computing for audits, processor time for sketches and robust rules, and bytes.
 
 Run `python -m tests.benchmarks.checking`. The last line is one JSON object. Described in docs/benchmarks.md.
 """

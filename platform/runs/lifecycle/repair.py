@@ -16,7 +16,7 @@ WHY = "the site found other gradients"
 
 
 class Repair(NamedTuple):
-    """What can be repaired: `machines` whose contributions were false, and the snapshot from before the first one.
+    """The parts of a repair: `machines` whose contributions were false, and the snapshot from before the first one.
 
     `people` are their owners who can be removed. `target` is None if no earlier snapshot is stored.
     """
