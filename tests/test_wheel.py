@@ -24,7 +24,7 @@ from tests.machine.test_preflight import site_of_size
 from web.agent_package import System, _systems
 
 ROOT = build_wheel.ROOT
-CARRIED = {".py", ".mo"}
+CARRIED = {".py", ".mo", ".txt"}
 LEFT_OUT = {"simulation", "site_work"}  # rooms that only the site or developers use
 
 

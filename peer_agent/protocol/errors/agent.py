@@ -304,7 +304,7 @@ AGENT: dict[str, Entry] = {
     ),
     "E145": Entry(
         "Agent cannot upgrade itself",
-        Severity.LOW,
+        Severity.MEDIUM,
         "This agent was built without a release key, or it is a standalone program.",
         "Install the new version as the site's download page says.",
         means="Nothing was installed.",
