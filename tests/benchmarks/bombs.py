@@ -39,10 +39,16 @@ DOUBLINGS = 22
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.bombs", description=__doc__)
     parser.add_argument("--bombs", nargs="+", choices=BOMBS, default=list(BOMBS))
-    parser.add_argument("--one", choices=BOMBS, help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--write", nargs=2, help=argparse.SUPPRESS)
     wanted = parser.parse_args(arguments)
+    if wanted.write:
+        name, folder = wanted.write
+        print(json.dumps(BOMBS[name][1](Path(folder))))
+        return 0
     if wanted.one:
-        print(json.dumps(set_off(wanted.one)))
+        name, folder = wanted.one
+        print(json.dumps(set_off(name, Path(folder), json.loads(sys.stdin.read()))))
         return 0
     return publish("bombs", lambda: measure(wanted.bombs))
 
@@ -50,8 +56,13 @@ def main(arguments: list[str]) -> int:
 def measure(names: list[str]) -> Figures:
     lines = []
     for name in names:
-        command = [sys.executable, "-m", "tests.benchmarks.bombs", "--one", name]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        with tempfile.TemporaryDirectory() as folder:  # written in a process of its own, which may take much memory
+            command = [sys.executable, "-m", "tests.benchmarks.bombs"]
+            options = subprocess.run([*command, "--write", name, folder], capture_output=True, text=True, check=True)
+            (Path(folder) / "out").mkdir()
+            done = subprocess.run(
+                [*command, "--one", name, folder], input=options.stdout, capture_output=True, text=True, check=True
+            )
         lines.append(json.loads(done.stdout.splitlines()[-1]))
         say(json.dumps(lines[-1]))
     return {
@@ -62,7 +73,7 @@ def measure(names: list[str]) -> Figures:
     }
 
 
-def set_off(name: str) -> dict[str, Any]:
+def set_off(name: str, place: Path, options: list[str]) -> dict[str, Any]:
     """Prepare a bomb in this process, which plays the site's worker. `site_mb`: its memory above idle, at most."""
     os.environ["DJANGO_SETTINGS_MODULE"], os.environ["MANYHANDS_CHILD_MEMORY_MB"] = "config.settings", str(LIMIT_MB)
     sys.path.insert(0, str(ROOT / "platform"))
@@ -72,16 +83,13 @@ def set_off(name: str) -> dict[str, Any]:
     from peer_agent.protocol.errors import Problem
     from runs.processes import run_child
 
-    with tempfile.TemporaryDirectory() as folder:
-        place, (preparation, write) = Path(folder), BOMBS[name]
-        options = write(place)
-        idle, began, code = psutil.Process().memory_info().rss, time.monotonic(), ""
-        command = ["prepare", str(place / "file"), str(place / "out"), "--preparation", preparation, *options]
-        try:
-            run_child(command, timeout_s=1800)
-        except Problem as problem:
-            code = problem.fault.code
-        size = (place / "file").stat().st_size
+    idle, began, code = psutil.Process().memory_info().rss, time.monotonic(), ""
+    command = ["prepare", str(place / "file"), str(place / "out" / "made"), "--preparation", BOMBS[name][0], *options]
+    try:
+        run_child(command, timeout_s=1800)
+    except Problem as problem:
+        code = problem.fault.code
+    size = (place / "file").stat().st_size
     most = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
         "bomb": name,
@@ -198,7 +206,8 @@ def _tokenizer(folder: Path) -> list[str]:
     """Write a tokenizer of a few kilobytes that doubles each letter a again and again."""
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-    tokenizer = Tokenizer(models.BPE({"<|endoftext|>": 0, "a": 1, "b": 2, "n": 3, " ": 4}, []))
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(Regex("a"), "aa") for _ in range(DOUBLINGS)])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.add_special_tokens(["<|endoftext|>"])
