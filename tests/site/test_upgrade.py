@@ -172,6 +172,9 @@ def test_installed_agent_upgrades_itself_with_pip(tmp_path: Path, shop: Shop) ->
     own = next(path for path in sys.path if path.endswith("site-packages"))
     (packages / "others.pth").write_text(f"{own}\n")  # the agent's requirements, so that pip needs no network
     python = str(environment / "bin" / "python")
+    subprocess.run(
+        [python, "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools"], check=True
+    )  # torch needs a newer
     installs = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--force-reinstall"]
     subprocess.run([*installs, str(made(tmp_path, "0.0.2"))], check=True)
     wheel = made(tmp_path, "9.0.0")
