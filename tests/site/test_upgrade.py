@@ -184,7 +184,8 @@ def test_installed_agent_upgrades_itself_with_pip(tmp_path: Path, shop: Shop) ->
     done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "Upgraded to version 9.0.0.\n"), done.stderr
     asks = [python, "-c", "import peer_agent; print(peer_agent.__version__)"]
-    assert subprocess.run(asks, cwd=tmp_path, capture_output=True, text=True, check=True).stdout == "9.0.0\n"
+    told = subprocess.run(asks, env=variables, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert told.stdout == "9.0.0\n"
 
 
 def made(folder: Path, version: str) -> Path:
