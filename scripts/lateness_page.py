@@ -87,10 +87,10 @@ and with `contributors: fast` it takes part in every other round only.
 
 **A relay stops.** If another reducer is there, the coordinator gives it the relay's part: once the senders have gone
 on elsewhere for three seconds or more, at the latest when the site closes the link after ten seconds. Offers stay the
-same, spans that are on disk stay, unfinished ones begin anew. A stopped relay that is replaced is in quarantine from
-averaging for one round. If it was the only reducer, the round ends without an update some twenty seconds after its
-link, and training waits for a reducer; trainers compute up to a whole batch each meanwhile. No trainer is blamed in
-any case.
+same, spans that are on disk stay, and unfinished ones are averaged from the start. A stopped relay that is replaced is
+in quarantine from averaging for one round. If it was the only reducer, the round ends without an update some twenty
+seconds after its link, and training waits for a reducer; trainers compute up to a whole batch each meanwhile. No
+trainer is blamed in any case.
 
 **One of two machines is five times slower at computing.** Shares follow measured speeds, so it gets about a sixth of
 the batch. If its uplink is slower instead, no chunk has a quorum without it. Then the round takes as long as its link

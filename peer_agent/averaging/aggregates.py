@@ -59,7 +59,7 @@ class Mean:
         return np.multiply(self._sum, np.float32(1 / self.tokens), out=self._sum)
 
 
-MEDIAN_STEPS, CLIP_STEPS = 100, 8  # of the iterations below, each of which costs a product with the Gram matrix
+MEDIAN_STEPS, CLIP_STEPS = 100, 8  # iterations; each takes one product with the Gram matrix
 LEAST = 1e-6  # fraction of the typical norm; a nearer slot counts as if it were this far from the centre
 
 
@@ -103,7 +103,7 @@ def centered_clip(gram: Doubles, weights: Doubles, radius: float | None = None) 
     """Return the coefficients of a centre that each slot moves by at most `radius` times its weight in each step.
 
     The centre begins at zero (Karimireddy, He and Jaggi, arXiv 2012.10333). None: the weighted median of the slots'
-    distances from the centre, in each step anew.
+    distances from the present centre.
     """
     found = np.zeros_like(weights)
     for _ in range(CLIP_STEPS):

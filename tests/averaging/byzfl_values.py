@@ -21,7 +21,7 @@ GOLDEN: dict[str, dict[int, list[float]]] = {
 
 
 def slots_of(case: int) -> NDArray[np.float64]:
-    """Return eight vectors, of which as many as the case's number, up to three, are far from the others."""
+    """Return eight vectors. As many as the case's number, up to three, are far from the others."""
     values = np.random.Generator(np.random.Philox(case)).normal(0.5, 1.0, (SLOTS, SIZE))
     values[: min(case, 3)] *= -4.0 - case
     return values

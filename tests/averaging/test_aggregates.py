@@ -46,7 +46,7 @@ def added(rule: AveragingRule, values: NDArray[np.float64], tokens: Sequence[int
 
 @pytest.mark.parametrize("case", GOLDEN["geometric median"], ids=str)
 def test_geometric_median_is_that_of_byzfl(case: int) -> None:
-    """The values are from byzfl 0.0.11 with 500 iterations, for eight random slots of which some are far away."""
+    """The values are from byzfl 0.0.11 with 500 iterations, for eight random slots, some far away."""
     values = slots_of(case)
     wanted = np.array(GOLDEN["geometric median"][case])
     found = added("geometric median", values)

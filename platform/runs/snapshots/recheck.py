@@ -44,7 +44,7 @@ class Blamed(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """The steps of which contributions were computed again, and the machines to blame.
+    """The result of a recheck: the first and last step, and the machines to blame.
 
     `checked` contributions were computed; for `left` of them the time did not suffice. `cleared`: machines whose last
     contributions were all true. `index`: the last log entry that was checked.

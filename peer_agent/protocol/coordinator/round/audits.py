@@ -101,7 +101,7 @@ def rule_of(state: RunState, round_: Round) -> AveragingRule:
     """Return how this round's gradients are averaged: by the recipe's rule, or more carefully after audits failed.
 
     The geometric median of few people, or of one person with half the weight, may be a single gradient. Then the mean
-    is better, and also for very many gradients, all of which a reducer would have to keep.
+    is better. It is also better for very many gradients, because a reducer would have to keep them all.
     """
     if state.recipe.rule != "mean" or state.trusted is None or state.rounds > state.alarmed_until:
         return state.recipe.rule
@@ -301,7 +301,7 @@ def must_be_comparable(state: RunState, member: Member) -> bool:
 def is_comparable(offer: m.Offer) -> bool:
     """Return True if an auditor could compute the whole gradient.
 
-    A gradient of which an earlier update included some chunks contains units that this offer does not name.
+    It cannot if an earlier update included some chunks: the others contain units that this offer does not name.
     """
     return bool(offer.units) and {weight.tokens for weight in offer.weights} == {offer.loss_tokens}
 
