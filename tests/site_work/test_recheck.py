@@ -18,11 +18,13 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import leaf_of, root_of
 from peer_agent.protocol.log.records import ChunkRange, SpanEntry, Unit, digest_of, seal, to_lines
 from peer_agent.protocol.messages import DoneUnit
+from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.site_work.recheck import ENOUGH, Asked, Found, Rechecked, recheck
 from peer_agent.site_work.replay import Logs
 from peer_agent.training.loop import Elsewhere, Trainer
 from peer_agent.training.replica import Replica
 from peer_agent.training.units import Computed, Taken
+from tests.site_work.test_main import run
 from tests.training.commits import RUN, SITE_KEY, record_after, small_recipe, some_shards, take_units, weighted_mean
 
 SEED, STEPS = 77, 5
@@ -141,3 +143,14 @@ def test_contribution_whose_record_was_changed_is_refused(tmp_path: Path) -> Non
     path.write_bytes(b"\n".join((head, signature, changed, *rest)))
     with pytest.raises(Problem, match="E218"):
         attacked.recheck()
+
+
+def test_the_child_prints_what_it_found(tmp_path: Path) -> None:
+    attacked = Attacked(tmp_path, since=4)
+    attacked.recheck()
+    (tmp_path / "recipe.json").write_bytes(encode_recipe(small_recipe()))
+    places = [tmp_path / name for name in ("recipe.json", "snapshot.safetensors", "records", "asked", "shards")]
+    done = run("recheck", *places, "--site-key", public_bytes(SITE_KEY).hex(), "--log", tmp_path / "log")
+    assert done.returncode == 0, done.stderr
+    found = msgspec.json.decode(done.stdout.splitlines()[-1], type=Rechecked)
+    assert verdicts(found, LIAR) == [(3, Verdict.PASSED), (4, Verdict.FAILED), (5, Verdict.FAILED)]
