@@ -6,7 +6,7 @@ import hashlib
 import heapq
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Literal, Protocol, assert_never
 
@@ -17,11 +17,12 @@ from peer_agent.protocol.coordinator import advance as coordinator
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.advance import TICK_S
 from peer_agent.protocol.coordinator.facts import StoredFacts, restored
+from peer_agent.protocol.coordinator.round.audits import Verdict, work_of
 from peer_agent.protocol.coordinator.state import RECORDS_WALKED, RunState
 from peer_agent.protocol.credentials import Role, public_bytes
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import PeerId, RunId
-from peer_agent.protocol.log.records import GENESIS, Record, digest_of
+from peer_agent.protocol.log.records import GENESIS, Record, Unit, digest_of
 from peer_agent.protocol.messages import Message, Plan, Shard
 from peer_agent.protocol.recipe import Recipe, encode_recipe
 from peer_agent.simulation.database import RENEW_S, Database, state_digest
@@ -76,6 +77,11 @@ def sketch_of(gradient: str, chunks: int) -> bytes:
     return (chunks * values.astype("<f4")).astype("<f4").tobytes()
 
 
+def gradient_of(based: Iterable[tuple[Unit, int]]) -> str:
+    """Return what stands for the gradient of units, each computed with the parameters of a step."""
+    return str(sorted(based))
+
+
 class Tally:
     """Counts the coordinator's notes by kind, and stores the text of the first few."""
 
@@ -115,6 +121,7 @@ class Surroundings(ABC):
     non_finite: float
     layer_back_at: float
     unreachable: set[tuple[PeerId, PeerId]]
+    findings: frozenset[e.Finding]  # what the site found by computing contributions again
     gradients: dict[bytes, str]  # in an open run: the root of each offer -> the units of its gradient
     host: "Host | None"
 
@@ -450,9 +457,11 @@ class Host:
         self.after(TICK_S, self._tick)
 
     def _look(self) -> None:
-        """Pass the organizer's rollback request to the coordinator. Repeating the request is harmless."""
-        if self.alive and self.world.database.back_to is not None:
-            self.handle(e.Directed(self.world.goal, back_to=self.world.database.back_to, trusted=self.world.trusted))
+        """Pass a rollback request and the site's findings to the coordinator. Repeating them is harmless."""
+        back_to, findings = self.world.database.back_to, self.world.findings
+        if self.alive and (back_to is not None or findings):
+            trusted = self.world.trusted
+            self.handle(e.Directed(self.world.goal, back_to=back_to, trusted=trusted, findings=findings))
 
     def _stand_back(self) -> None:
         """End this host but not its sockets, because another host has the run or the run no longer needs one."""
@@ -521,7 +530,7 @@ class Host:
                 self._stand_back()
             case e.Note() | e.Finish():
                 self.world.tally.take(command)
-            case e.Replay():
+            case e.Replay() | e.Recheck():
                 self.after(REPLAY_S, lambda: self._replayed(command))
             case e.Adopt():
                 self.handle(e.Adopted(command.peer, 0))
@@ -534,7 +543,6 @@ class Host:
                 | e.Checked()
                 | e.Reverse()
                 | e.Halt()
-                | e.Recheck()
             ):
                 pass
             case _:
@@ -561,10 +569,36 @@ class Host:
             observer.persisted(self, command, outcome)
         self.after(DATABASE_S if is_there else AGAIN_S, lambda: self.handle(e.Persisted(outcome, sealed)))
 
-    def _replayed(self, command: e.Replay) -> None:
-        """Report the digest derived from the log. No state is uploaded, because virtual relays store no bytes."""
+    def _replayed(self, command: e.Replay | e.Recheck) -> None:
+        """Report the digest derived from the log, or find out which contributions were false.
+
+        No state is uploaded, because virtual relays store no bytes.
+        """
+        if isinstance(command, e.Recheck):
+            self._recheck(command)
+            return
         digest = state_digest(self.world.log_digest(command.index))
         self.handle(e.Replayed(command.index, command.step, digest))
+
+    def _recheck(self, command: e.Recheck) -> None:
+        """Compare the sketches of contributions with those of the units that the records name."""
+        found: dict[PeerId, list[tuple[int, Verdict]]] = {}
+        for seen in command.sketched:
+            record = self.world.database.records[seen.index - 1]
+            chunks = sum(part.stop - part.first for part in seen.parts)
+            for part in record.contributions:
+                if part.peer in seen.gradients:
+                    base = record.step - 1
+                    again = gradient_of((unit, base - (unit in part.stale)) for unit in part.units)
+                    is_same = sketch_of(again, chunks) == seen.gradients[part.peer].sketch
+                    verdict = Verdict.PASSED if is_same else Verdict.FAILED
+                    found.setdefault(part.peer, []).append((seen.index, verdict))
+        works = {peer: work_of([verdict for _, verdict in each]) for peer, each in found.items()}
+        self.world.findings = frozenset(
+            e.Finding(peer, min(index for index, verdict in found[peer]), work)
+            for peer, work in works.items()
+            if work is not None
+        )
 
     def _reserve(self, command: e.Reserve) -> None:
         database, now = self.world.database, self.world.clock.now

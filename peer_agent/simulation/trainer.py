@@ -19,7 +19,7 @@ from peer_agent.protocol.trainer.speaking import hello_of
 from peer_agent.protocol.trainer.state import Phase, new_trainer
 from peer_agent.protocol.trainer.tokens import Ranges
 from peer_agent.simulation.database import state_digest
-from peer_agent.simulation.site import Peer, Surroundings, name_of, sketch_of
+from peer_agent.simulation.site import Peer, Surroundings, gradient_of, name_of, sketch_of
 
 TICK_S = 0.5
 ENCODE_S = 0.05  # seconds from the cut to the offer
@@ -41,6 +41,7 @@ class Trainer(Peer):
         self.samples_per_s, self.chunks_per_s = samples_per_s, chunks_per_s
         self.computed = 0  # samples computed so far
         self.adds = ""  # what this trainer adds to its gradients; if anything, they are not those of its units
+        self.spoils = 0.0  # the share of its gradients and audits that bad memory spoils
         self.accuses = False  # True if this trainer finds other machines' gradients false
         self.damaged = False  # True if faulty memory corrupts the chunks sent by this trainer
         self.corrupt = False  # True if this trainer's replica differs from the log
@@ -217,23 +218,29 @@ class Trainer(Peer):
     def _open_round(self, action: e.Freeze | e.Hold) -> None:
         self.averages.clear()
         if isinstance(action, e.Freeze):
-            self.after(self.offer_delay_s, lambda: self._freeze(action))
+            done = list(self.core.done)  # with staleness 1, further units may be done before the offer
+            self.after(self.offer_delay_s, lambda: self._freeze(action, done))
 
-    def _freeze(self, action: e.Freeze) -> None:
-        held = f"{self.core.accumulator} {self.core.done} {action.weights}"
+    def _freeze(self, action: e.Freeze, done: list[m.DoneUnit]) -> None:
+        held = f"{self.core.accumulator} {done} {action.weights}"
         root = hashlib.sha256(held.encode()).digest()
         if self.world.trusted is not None:
-            self.world.gradients[root] = _gradient((done.unit, done.base) for done in self.core.done) + self.adds
+            self.world.gradients[root] = self._computed((each.unit, each.base) for each in done)
         self.handle(e.Frozen(action.job, root, 1.0))
 
     def _audit(self, asked: m.Audit) -> None:
         based = [(unit, asked.step) for unit in asked.units] + [(unit, asked.step - 1) for unit in asked.stale]
         tokens = sum(self._tokens_of(unit) for unit, _ in based)
         chunks = sum(part.stop - part.first for part in asked.parts)
-        sketch = sketch_of(_gradient(based) + self.adds + "false" * self.accuses, chunks)
+        sketch = sketch_of(self._computed(based) + "false" * self.accuses, chunks)
         self.say(
             m.Audited(run=asked.run, number=asked.number, sketch=sketch, loss_sum=NATS * tokens, loss_tokens=tokens)
         )
+
+    def _computed(self, based: Iterable[tuple[Unit, int]]) -> str:
+        """Return what stands for the gradient of units as this trainer computes it."""
+        is_spoiled = bool(self.spoils) and self.world.chance.random() < self.spoils
+        return gradient_of(based) + self.adds + "spoiled" * is_spoiled
 
     def _load(self, action: e.Load) -> None:
         self.corrupt = False
@@ -268,8 +275,3 @@ def _pass_over(action: Words | OfFloats | e.Dial | e.Made | e.Send | e.Serve | e
 
 def _in_order(plan: m.PlanHead) -> list[m.PlannedSpan]:
     return sorted(plan.spans, key=lambda span: span.first)
-
-
-def _gradient(based: Iterable[tuple[Unit, int]]) -> str:
-    """Return what stands for the gradient of units, each computed with the parameters of a step."""
-    return str(sorted(based))

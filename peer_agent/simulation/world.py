@@ -88,6 +88,7 @@ class World(Surroundings):
         self.non_finite = setting.non_finite
         self.goal: e.Goal = "running"
         self.trusted = setting.trusted
+        self.findings: frozenset[e.Finding] = frozenset()
         self.gradients: dict[bytes, str] = {}
         self.run_id = RunId(name_of(setting.seed, "run"))
         self.database = Database(self.run_id, setting.seed, setting.failure_rates, self.faults)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from peer_agent.protocol.bandwidth.flows import Capacity, Direction
 from peer_agent.protocol.codec_sizes import encoded_size
@@ -61,7 +62,7 @@ class Asked(Struct, frozen=True, eq=False):
     """A benchmark job: rounds over the links of `setup`, in each codec, and the rivals to compare them with.
 
     `is_many`: run many short rounds. `reserve`: percentage of each trainer's uplink that is reserved for its
-    household.
+    household. `sketched`: reducers make sketches of the gradients in every other round.
     """
 
     setup: Setup
@@ -70,6 +71,7 @@ class Asked(Struct, frozen=True, eq=False):
     against: tuple[Rival, ...]
     is_many: bool = False
     reserve: int = 0
+    sketched: bool = False
 
     @property
     def stated(self) -> Codec:
@@ -132,7 +134,8 @@ def ours(place: Place, asked: Asked, codec: Wire) -> Figures:
     """Return the figures of our rounds. If the rounds fail, return the reason, so that the rivals can still run."""
     setup, (unit_s, early_s) = asked.setup, (MANY_UNIT_S, 0.0) if asked.is_many else (UNIT_S, EARLY_S)
     try:
-        run = rounds_of(place, setup, way_of(setup, codec, unit_s, early_s, asked.reserve), is_many=asked.is_many)
+        way = replace(way_of(setup, codec, unit_s, early_s, asked.reserve), sketched=asked.sketched)
+        run = rounds_of(place, setup, way, is_many=asked.is_many)
         return figures_of(run) | {"is_many": asked.is_many}
     except (TimeoutError, Unavailable) as trouble:
         reason = str(trouble) or f"no {place.rounds} rounds in {place.patience_s:.0f} s"
@@ -175,6 +178,7 @@ async def _counted(place: Place, way: Way, made: Swarm, watching: "asyncio.Task[
     if is_many:
         coordinator.end_probes()  # one more uncounted round, since a probe may be running
     await unless(watching, coordinator.reach(WARM_UP))
+    coordinator.has_sketches_in_turn = way.sketched
     before, began, peaks = seen(made), time.monotonic(), dict[str, float]()
     looking = asyncio.create_task(look_at_uplinks(made, place.rates, peaks))
     await unless(watching, coordinator.reach(last))
@@ -275,7 +279,17 @@ def figures_of(run: Made) -> Figures:
         "not_measured": _not_measured(coordinator.state.links.capacities, peers),
         "notes": [note for note in coordinator.notes if not note.startswith("step")][-8:],
         **(freedom_of(run) if run.way.recipe.codecs == "plan" else {}),
+        **({"sketches": sketches_of(steps)} if run.way.sketched else {}),
     }
+
+
+def sketches_of(steps: Sequence[Timed]) -> Figures:
+    """Return the median times of rounds with sketches of the gradients, and of the rounds between them."""
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    for timed in steps:
+        seconds[timed.plan is not None and bool(timed.plan.seed)].append(timed.round_s)
+    with_s, without_s = median(seconds[True]), median(seconds[False])
+    return {"rounds": len(seconds[True]), "with_s": with_s, "without_s": without_s, "times": with_s / without_s}
 
 
 def freedom_of(run: Made) -> Figures:
@@ -399,6 +413,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--many", action="store_true", help="short units, and no probes of idle links after warm-up")
     parser.add_argument("--reserve", type=int, default=0, help="percent of uplinks that households keep")
+    parser.add_argument("--sketched", action="store_true", help="reducers make sketches in every other round")
     parser.add_argument("--against", choices=RIVALS, action="append", default=[], help="may be given several times")
     sizes = parser.add_mutually_exclusive_group()
     for size in SIZES:
@@ -410,7 +425,8 @@ def jobs_of(wanted: argparse.Namespace) -> list[Asked]:
     if wanted.size is None:
         found = sized(setup(wanted.setup, wanted.scale), wanted.elements)
         codecs = tuple(dict.fromkeys(wanted.codec or [STATED]))
-        return [Asked(found, codecs, wanted.rounds, tuple(dict.fromkeys(wanted.against)), wanted.many, wanted.reserve)]
+        against = tuple(dict.fromkeys(wanted.against))
+        return [Asked(found, codecs, wanted.rounds, against, wanted.many, wanted.reserve, wanted.sketched)]
     return [asked_for(job, wanted) for job in AVERAGING[wanted.size]]
 
 

@@ -212,8 +212,8 @@ COORDINATOR: tuple[Mutation, ...] = (
     fault(
         "sudden growth is not audited more often",
         "round/audits",
-        "record.audits_passed and samples <= GROWN * record.checked_samples",
-        "record.audits_passed",
+        "min(1.0, record.checked_samples / samples)",
+        "1.0",
         "round/audits",
     ),
     fault(

@@ -24,7 +24,11 @@ STRANGERS: tuple[Mutation, ...] = (
                 "record.incomparable = 0 if slot.peer in seen.gradients else record.incomparable + 1",
                 "record.incomparable = 0",
             ),
-            ("one person's doubt is the site's verdict", "len(own) >= SITE_NEEDS", "len(own) >= 99"),
+            ("the site is never asked", "len(chosen) < SITE_NEEDS", "len(chosen) < 99"),
+            ("nobody checks a dismissed accusation", " if record.accused_by else []", " if False else []"),
+            ("an auditor that was right audits no more", "    record.overruled = record.accused_by\n", ""),
+            ("one false contribution of three blames a machine", "MOST_SPOILED = 1 ", "MOST_SPOILED = 0 "),
+            ("bad memory never means a longer pause", "    record.faults += 1\n", ""),
             ("the site punishes again and again", "    state.findings = findings\n", ""),
             ("a proof raises no alarm", "    state.alarmed_until = state.rounds + ALARM\n", ""),
         )
@@ -35,13 +39,6 @@ STRANGERS: tuple[Mutation, ...] = (
         "if number == len(asked.units):",
         "if False:",
         ("tests/trainer/test_auditing.py",),
-    ),
-    Mutation(
-        "one false contribution of three blames a machine",
-        "platform/runs/snapshots/recheck.py",
-        "ENOUGH = 2",
-        "ENOUGH = 1",
-        ("tests/runs/snapshots/test_recheck.py",),
     ),
     Mutation(
         "a replay goes past a rollback",

@@ -1,11 +1,18 @@
 """Audits in whole runs that strangers may join: liars are named, honest machines never."""
 
+from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from statistics import median
 
 import pytest
 
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.round.audits import DISMISSALS
+from peer_agent.protocol.identifiers import PeerId
 from peer_agent.simulation.churn import all_conditions, inject
+from peer_agent.simulation.site import Host
 from peer_agent.simulation.world import World
 from tests.simulation.checked_world import checked_world, state, trainers
 
@@ -115,6 +122,48 @@ def test_auditors_that_lie_convict_nobody() -> None:
         trainer.accuses = True
     assert world.run(lambda: world.tally.finished, 3000.0)
     assert not set(honest[:5]) & set(named(world))
+
+
+class Told:
+    """An observer that counts how often the coordinator tells a machine something, by error code."""
+
+    def __init__(self) -> None:
+        self.codes: dict[PeerId, Counter[str]] = {}
+        self.reversed: set[PeerId] = set()
+
+    def before(self, host: Host, event: e.Event, now: float) -> None:
+        pass
+
+    def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
+        del host, event, now
+        for command in commands:
+            if isinstance(command, e.Send) and isinstance(command.message, m.Notice):
+                for peer in command.peers:
+                    self.codes.setdefault(peer, Counter())[command.message.code] += 1
+            elif isinstance(command, e.Reverse):
+                self.reversed.add(command.peer)
+
+    def persisted(self, _: Host, command: e.Persist, outcome: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_machine_with_bad_memory_is_told_so_and_not_named(seed: int, staleness: int) -> None:
+    """Its memory spoils one gradient in seven, and one audit in seven. Honest machines go on auditing."""
+    world, *_ = open_world(seed, liars=0, honest=7, steps=150, staleness=staleness)
+    told = Told()
+    world.observers.append(told)
+    bad, *others = reversed(trainers(world))
+    bad.spoils = 1 / 7
+    assert world.run(lambda: world.tally.finished, 6000.0)
+    assert told.codes[bad.peer]["E147"]
+    assert set(told.codes) == {bad.peer}
+    assert named(world) == []
+    assert told.reversed == set()
+    records = {t.peer: state(world).members[t.peer].reliability for t in others}
+    assert max(record.dismissed for record in records.values()) < DISMISSALS
+    assert updates_of(world, world.person_of(bad.peer)) > 0.6 * len(world.database.records)
 
 
 def test_a_run_with_audits_survives_churn() -> None:

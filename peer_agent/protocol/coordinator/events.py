@@ -1,5 +1,6 @@
 """The events that a run's coordinator processes, and the commands that it gives the host. Both are plain data."""
 
+from enum import StrEnum
 from typing import Literal
 
 from msgspec import Struct
@@ -66,15 +67,22 @@ class Target(Struct, frozen=True):
     file: str
 
 
-class Finding(Struct, frozen=True, order=True):
-    """A result of a recheck by the site: a machine's first false contribution, or that its last ones were true.
+class Work(StrEnum):
+    """A machine's work, as the site found by computing some of its contributions again."""
 
-    `index`: of the log entry with this contribution, or with the last one that was compared.
+    TRUE = "true"
+    FAULTY = "faulty"  # one contribution was false and others true, as with bad memory
+    FALSE = "false"
+
+
+class Finding(Struct, frozen=True, order=True):
+    """A result of a recheck by the site. `index`: of the log entry with the machine's first false contribution, or with
+    the last one that was compared if none was false.
     """
 
     peer: PeerId
     index: int
-    is_false: bool
+    work: Work
 
 
 class Directed(Struct, frozen=True):

@@ -10,6 +10,7 @@ from statistics import median
 
 from msgspec import Struct, field
 
+from peer_agent.protocol.coordinator.events import Sketched
 from peer_agent.protocol.timing import DELIVERIES, FASTEST_S, LONGEST_QUARANTINE_S, QUARANTINES
 
 
@@ -118,6 +119,9 @@ class Reliability(Struct):
     site_asked: bool = False  # since it is in doubt, the site was asked to compute its work again
     accused_by: frozenset[str] = frozenset()  # since it is in doubt, persons whose machines found other gradients
     cleared_by: frozenset[str] = frozenset()  # since it is in doubt, persons whose machines found the same gradients
+    evidence: Sketched | None = None  # since it is in doubt, the last contribution that others found false
+    overruled: frozenset[str] = frozenset()  # persons whose accusations others dismissed, until the site decides
+    faults: int = 0  # times that the site found some of its contributions false and others true
     dismissed: int = 0  # accusations that it made and others dismissed
     audited_in: int = -(2**31)  # the last round in which it was asked to audit another machine
     skipped_updates: int = 0  # updates in a row without it, because its link would have slowed the others

@@ -316,6 +316,14 @@ AGENT: dict[str, Entry] = {
         "Correct the cause, then run the command again.",
         means="The installed agent is as it was, unless the message says otherwise.",
     ),
+    "E147": Entry(
+        "Some results were wrong",
+        Severity.MEDIUM,
+        "The site computed some of this machine's work again. One result was wrong, and others were right.",
+        "Nothing else is needed if this happens once. If it happens again, stop overclocking, and test this machine's "
+        "memory, for example with memtest86+.",
+        means="This machine pauses for a step or a few. Only its owner is told.",
+    ),
     "E447": Entry(
         "GPU cannot compute",
         Severity.HIGH,

@@ -5,6 +5,7 @@ of them, and the replica that replays the log has the parameters. So the verdict
 """
 
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -18,7 +19,8 @@ from msgspec.structs import replace
 from accounts.models import Machine
 from jobs import queue
 from jobs.queue import Kind
-from peer_agent.protocol.coordinator.events import Finding, Sketched
+from peer_agent.protocol.coordinator.events import Finding, Sketched, Work
+from peer_agent.protocol.coordinator.round.audits import Verdict, work_of
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.identifiers import PeerId
 from runs import storage
@@ -27,9 +29,12 @@ from runs.processes import ChildStopped, faults_to
 from runs.snapshots import replay
 from runs.timeline import add_line
 
-PASSED, FAILED = "passed", "failed"  # as in `peer_agent.protocol.coordinator.round.audits.Verdict`
-ENOUGH = 2  # failures of a machine with several contributions; a flipped bit may spoil a single one
+LATELY = timedelta(hours=1)  # in which findings are reported to new hosts
 CLEARED = "The site computed {checked:,} contributions to steps {first:,} to {last:,} again, and found none false."
+FAULTY = (
+    "The site computed {checked:,} contributions to steps {first:,} to {last:,} again, and found {faulty} false. "
+    "Others of the same machine were true, as with bad memory. Its owner has been told."
+)
 BLAMED = (
     "The site computed {checked:,} contributions to steps {first:,} to {last:,} again. Those of {names} were not the "
     "gradients of their samples."
@@ -47,7 +52,8 @@ class Outcome(Struct, frozen=True):
     """The result of a recheck: the first and last step, and the machines to blame.
 
     `checked` contributions were computed; for `left` of them the time did not suffice. `cleared`: machines whose last
-    contributions were all true. `index`: the last log entry that was checked.
+    contributions were all true. `faulty`: machines with one false contribution among true ones. `index`: the last log
+    entry that was checked.
     """
 
     first: int
@@ -57,6 +63,7 @@ class Outcome(Struct, frozen=True):
     index: int
     blamed: tuple[Blamed, ...] = ()
     cleared: tuple[str, ...] = ()
+    faulty: tuple[Blamed, ...] = ()
 
 
 @transaction.atomic
@@ -107,12 +114,18 @@ def outcome_of(run: Run) -> Outcome | None:
 
 
 def findings_of(run: Run) -> frozenset[Finding]:
-    """Return what the last recheck found, for the coordinator. Empty while a manager has yet to decide."""
+    """Return what the last recheck found, for the coordinator. Empty while a manager has yet to decide.
+
+    After an hour, only blame is left, until it has led to a reversal of credit. A later host need not act on the rest.
+    """
     outcome = outcome_of(run) if not run.is_halted else None
     if outcome is None:
         return frozenset()
-    blamed = [Finding(PeerId(each.machine), each.index, is_false=True) for each in outcome.blamed]
-    return frozenset([*blamed, *(Finding(PeerId(each), outcome.index, is_false=False) for each in outcome.cleared)])
+    found = [Finding(PeerId(each.machine), each.index, Work.FALSE) for each in outcome.blamed]
+    if Recheck.objects.filter(run=run, asked_at__gt=timezone.now() - LATELY).exists():
+        found += [Finding(PeerId(each.machine), each.index, Work.FAULTY) for each in outcome.faulty]
+        found += [Finding(PeerId(each), outcome.index, Work.TRUE) for each in outcome.cleared]
+    return frozenset(found)
 
 
 def forget_blame(run: Run, machine: UUID) -> None:
@@ -139,7 +152,10 @@ def _recheck(asked: Recheck, work: Path) -> None:
     outcome = judged(found["found"], found["left"])
     names = _names([each.machine for each in outcome.blamed])
     facts = {"checked": outcome.checked, "first": outcome.first, "last": outcome.last}
-    text = BLAMED.format(names=" and ".join(names), **facts) if names else CLEARED.format(**facts)
+    if outcome.faulty and not names:
+        text = FAULTY.format(faulty=len(outcome.faulty), **facts)
+    else:
+        text = BLAMED.format(names=" and ".join(names), **facts) if names else CLEARED.format(**facts)
     with transaction.atomic():
         made = {"outcome": msgspec.to_builtins(outcome), "evidence": b"", "fault": ""}
         same = Recheck.objects.filter(pk=run.pk, outcome__isnull=True, asked_at=asked.asked_at)
@@ -150,15 +166,23 @@ def _recheck(asked: Recheck, work: Path) -> None:
 def judged(found: Sequence[dict[str, Any]], left: int) -> Outcome:
     """Return the outcome that follows from single verdicts, in log order."""
     steps, last = [each["step"] for each in found] or [0], max((each["index"] for each in found), default=0)
-    blamed, cleared = list[Blamed](), list[str]()
+    work = {kind: list[Blamed]() for kind in Work}
     for machine in sorted({each["machine"] for each in found}):
         own = [each for each in found if each["machine"] == machine]
-        failed = [each["index"] for each in own if each["verdict"] == FAILED]
-        if len(failed) >= min(ENOUGH, len(own)):
-            blamed.append(Blamed(machine, min(failed)))
-        elif len(own) > ENOUGH and all(each["verdict"] == PASSED for each in own):
-            cleared.append(machine)
-    return Outcome(min(steps), max(steps), len(found), left, last, tuple(blamed), tuple(cleared))
+        failed = [each["index"] for each in own if each["verdict"] == Verdict.FAILED]
+        kind = work_of([Verdict(each["verdict"]) for each in own])
+        if kind is not None:
+            work[kind].append(Blamed(machine, min(failed, default=last)))
+    return Outcome(
+        min(steps),
+        max(steps),
+        len(found),
+        left,
+        last,
+        blamed=tuple(work[Work.FALSE]),
+        cleared=tuple(each.machine for each in work[Work.TRUE]),
+        faulty=tuple(work[Work.FAULTY]),
+    )
 
 
 def _start_of(run: Run, first: int) -> Snapshot:

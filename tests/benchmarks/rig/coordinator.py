@@ -113,6 +113,7 @@ class Coordinator:
         self.entries: list[tuple[Entry, Record]] = []
         self.steps: dict[int, Timed] = {}
         self.notes: list[str] = []
+        self.has_sketches_in_turn = False  # True if reducers make sketches in every other round
         self.absent: set[PeerId] = set()  # peers that were stopped on purpose; nothing waits for them
         self.digests: dict[int, dict[PeerId, str]] = {}  # state digests by step and peer, as each peer reports them
         # for each link direction, the peers at the other end when the idle link was probed
@@ -262,6 +263,8 @@ class Coordinator:
         peers = tuple(peers)
         if isinstance(message, m.Cut | m.SitOut):
             self.steps.setdefault(message.step, Timed(time.monotonic())).ask(message, peers)
+        if isinstance(message, m.Audit):
+            return  # these machines have no model
         for peer in peers:
             if peer in self._words:
                 self._words[peer].put_nowait(message)
@@ -289,6 +292,9 @@ class Coordinator:
         timed.whole = frozenset(each.peer for each in record.contributions if _is_whole(each, record))
         if (round_ := self.state.round) is not None:
             timed.dropped = frozenset(round_.slots[slot].peer for slot in round_.dropped)
+        if self.has_sketches_in_turn:  # gradients have sketches in runs that strangers may join
+            people = frozenset(member.person for member in self.state.members.values())
+            self.state.trusted = people if self.state.trusted is None else None
         self._later(e.Persisted("committed", entry))
         asyncio.get_running_loop().call_soon(self._moved_on.set)
 

@@ -40,6 +40,7 @@ class Way(Struct, frozen=True, eq=False):
     pace: Pace
     reserve: int = 0  # percent of a trainer's uplink that its household keeps
     stays: int = 0  # rounds made after a round that left a trainer out
+    sketched: bool = False  # True if reducers make sketches of the gradients in every other round
 
 
 class Swarm(Struct, frozen=True, eq=False):

@@ -48,7 +48,7 @@ def converse(build: Callable[[dict[str, Any]], tuple[Averager, dict[str, Any]]])
 
 
 def obey(averager: Averager, asked: dict[str, Any], words: list[str]) -> None:
-    """Follow one command: `fill SEED`, `average`, or `check SEED`."""
+    """Follow one command: `fill SEED`, `spoil nan|x1000|none`, `average`, `check SEED`, or `look SEED`."""
     match words:
         case ["fill", seed]:
             values.fill(averager.vectors(), int(seed), values.shift_of(asked["index"], asked["contributors"]))
@@ -58,6 +58,11 @@ def obey(averager: Averager, asked: dict[str, Any], words: list[str]) -> None:
         case ["check", seed]:
             mean = values.mean_shift(asked["contributors"])
             answer({"right": values.right_part(averager.vectors(), int(seed), mean)})
+        case ["spoil", kind]:
+            values.spoil(averager.vectors(), kind)
+            answer({})
+        case ["look", seed]:
+            answer(values.beside_mean(averager.vectors(), int(seed), values.mean_shift(asked["contributors"])))
 
 
 def answer(said: dict[str, Any]) -> None:

@@ -39,3 +39,10 @@ def test_a_part_that_kept_its_own_values_is_counted() -> None:
     vectors[0][:1000] += 1.0
     whole = sum(SIZES)
     assert values.right_part(vectors, 7, values.mean_shift(4)) == pytest.approx((whole - 1000) / whole)
+
+
+@pytest.mark.parametrize(("kind", "finite", "times"), [("none", 1.0, 1.0), ("nan", 0.0, None), ("x1000", 1.0, 1000.0)])
+def test_values_of_a_hostile_peer_are_seen_beside_the_true_mean(kind: str, finite: float, times: float | None) -> None:
+    vectors, shift = filled(7, values.mean_shift(4)), values.mean_shift(4)
+    values.spoil(vectors, kind)
+    assert values.beside_mean(vectors, 7, shift) == {"finite": finite, "times": pytest.approx(times) if times else None}

@@ -45,3 +45,24 @@ def right_part(vectors: Sequence[Vector], seed: int, shift: float) -> float:
             beside = vector[index * PART : index * PART + part.size] - part
             right += int(np.count_nonzero(np.abs(beside - np.float32(shift)) < TOLERANCE))
     return right / sum(vector.size for vector in vectors)
+
+
+def spoil(vectors: Sequence[Vector], kind: str) -> None:
+    """Make the values what a hostile peer might send: not numbers, or a thousand times too large."""
+    factor = {"none": 1.0, "nan": np.nan, "x1000": 1000.0}[kind]
+    for vector in vectors:
+        vector[:] = vector * np.float32(factor)
+
+
+def beside_mean(vectors: Sequence[Vector], seed: int, shift: float) -> dict[str, float | None]:
+    """Return the share of finite values, and the norm divided by that of the noise plus this shift.
+
+    The quotient is None if any value is not finite.
+    """
+    finite = sum(int(np.isfinite(vector).sum()) for vector in vectors) / sum(vector.size for vector in vectors)
+    true = [np.zeros_like(vector) for vector in vectors]
+    fill(true, seed, shift)
+    norms = [
+        float(np.sqrt(sum(np.square(vector, dtype=np.float64).sum() for vector in each))) for each in (vectors, true)
+    ]
+    return {"finite": finite, "times": norms[0] / norms[1] if finite == 1.0 else None}

@@ -26,6 +26,7 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Scalars, Unit
 from peer_agent.protocol.messages import Shard
 from peer_agent.protocol.recipe import Optimizer
+from peer_agent.protocol.schedule import scalars_of
 from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.training.loop import Trainer, mean_loss
 from peer_agent.training.model import layout_of
@@ -173,6 +174,8 @@ ATTACKS: Mapping[str, Callable[[Seen], Floats]] = {
     "constant": lambda seen: _at(seen.usual, seen.constant),
     "zeros": lambda seen: np.zeros_like(seen.mean),
     "claims": lambda seen: -seen.own.values,  # of four times as many units as it computes
+    "not numbers": lambda seen: np.full_like(seen.mean, np.nan),
+    "x1000": lambda seen: 1000 * seen.own.values,
 }
 QUICK = ("flip", "bound", "little is enough", "claims")
 
@@ -211,6 +214,7 @@ RULES = {
     "geometric median": Rule(True, True, "geometric median"),
     "centered clip": Rule(True, True, "centered clip"),
 }
+PLAIN = "plain mean"  # without a coordinator or any check, as hivemind averages
 
 
 class Attacked:
@@ -353,6 +357,30 @@ def _sketch(seed: int, grid: Grid, values: Floats, chunks: tuple[int, int]) -> b
     return sketch.astype("<f4").tobytes()
 
 
+def plain(model: str, attack: str, liars: int, *, steps: int, seed: int, sleeps: int = 0) -> Outcome:
+    """Train with the plain mean of eight gradients, whatever they are."""
+    learner, acted = LEARNERS[model](seed), 0
+    recipe = CausalLM(model=Model(context=CONTEXT), optimizer=OPTIMIZER, target_steps=steps)
+    constant = np.random.default_rng(seed).standard_normal(learner.elements).astype(np.float32)
+    each = BATCH // MACHINES
+    for step in range(steps):
+        units = [
+            Unit(0, 0, each * number, each * (number + 1)) for number in range(MACHINES * step, MACHINES * (step + 1))
+        ]
+        values = [learner.gradient([unit]).values for unit in units]
+        if step >= sleeps and liars:
+            for liar in range(liars):
+                own = learner.gradient(units[liar : liar + 1], labels=int(attack == "labels"))
+                values[liar] = ATTACKS[attack](Seen(own, values[liars:], constant)).astype(np.float32)
+                acted += 1
+        mean = np.mean(values, axis=0, dtype=np.float32)
+        scalars = scalars_of(
+            recipe, step=step + 1, sum_squares=float(np.square(mean, dtype=np.float64).sum()), tokens=1
+        )
+        learner.apply(scalars, mean)
+    return Outcome(learner.heldout(), steps, acted, [], 0)
+
+
 class Case(NamedTuple):
     model: str
     rule: str
@@ -361,9 +389,12 @@ class Case(NamedTuple):
     sleeper: bool = False
 
     def run(self, seed: int, steps: int) -> Outcome:
+        sleeps = SLEEP if self.sleeper else 0
+        if self.rule == PLAIN:
+            return plain(self.model, self.attack, self.attackers, steps=steps, seed=seed, sleeps=sleeps)
         learner = LEARNERS[self.model](seed)
         run = Attacked(learner, self.attack, self.attackers, rule=RULES[self.rule], steps=steps, seed=seed)
-        return run.run(sleeps=SLEEP if self.sleeper else 0)
+        return run.run(sleeps=sleeps)
 
 
 def measure(cases: Sequence[Case], steps: int, seeds: int) -> Figures:
@@ -389,11 +420,13 @@ def measure(cases: Sequence[Case], steps: int, seeds: int) -> Figures:
 
 def _figures(found: Sequence[Outcome], clean: Sequence[Outcome], case: Case) -> Figures:
     ratios = [ours.loss / theirs.loss for ours, theirs in zip(found, clean, strict=True)]
+    finite = [ratio for ratio in ratios if math.isfinite(ratio)]
     named = [updates for outcome in found for updates in outcome.named_after]
     return {
         "of": MACHINES,
-        "ratio": median(ratios),
-        "worst": max(ratios),
+        "ratio": median(finite) if finite else None,
+        "worst": max(finite, default=None),
+        "diverged": len(ratios) - len(finite),  # runs whose loss is not a number
         "least_steps": min(outcome.steps for outcome in found),
         "acted": min(outcome.acted for outcome in found),
         "named": len(named),
@@ -408,7 +441,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--models", nargs="+", choices=LEARNERS, default=list(LEARNERS))
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
     parser.add_argument("--attackers", nargs="+", type=int, default=[2, 3])
-    parser.add_argument("--rules", nargs="+", choices=RULES, default=["defaults"])
+    parser.add_argument("--rules", nargs="+", choices=(*RULES, PLAIN), default=["defaults"])
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seeds", type=int, default=3)
     wanted = parser.parse_args(arguments)

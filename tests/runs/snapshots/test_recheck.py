@@ -1,16 +1,18 @@
 """After a run's loss rose, the site finds out whose contributions were false, and one action undoes them."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from django.utils import timezone
 
 from accounts.models import Person
 from jobs.queue import Kind
 from jobs.runner import Later
 from peer_agent.protocol import reasons
-from peer_agent.protocol.coordinator.events import Finding, Gradient, Sketched
+from peer_agent.protocol.coordinator.events import Finding, Gradient, Sketched, Work
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.log.records import ChunkRange
 from runs import storage
@@ -95,20 +97,38 @@ def blame(child: Child, desktop: Owned, laptop: Owned) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "first"),
+    ("verdicts", "kind", "index"),
     [
-        (["failed", "failed", "passed"], 1),
-        (["passed", "failed", "failed"], 2),
-        (["failed", "passed", "passed"], None),  # a flipped bit, perhaps
-        (["passed", "passed", "failed"], None),
-        (["failed"], 1),
-        (["failed", "unclear"], None),
-        (["unclear"] * 3, None),
+        (["passed", "failed", "failed"], "blamed", 2),
+        (["passed", "failed", "passed"], "faulty", 2),
+        (["unclear"] * 3, "", 0),
     ],
 )
-def test_machine_is_to_blame_after_two_failures_or_if_all_failed(verdicts: list[str], first: int | None) -> None:
+def test_outcome_names_the_first_false_contribution(verdicts: list[str], kind: str, index: int) -> None:
     found = [{"index": n, "step": n, "machine": "ab", "verdict": verdict} for n, verdict in enumerate(verdicts, 1)]
-    assert [each.index for each in judged(found, 0).blamed] == ([] if first is None else [first])
+    outcome = judged(found, 0)
+    assert {name: [each.index for each in getattr(outcome, name)] for name in ("blamed", "faulty")} == {
+        "blamed": [index] * (kind == "blamed"),
+        "faulty": [index] * (kind == "faulty"),
+    }
+
+
+def test_machine_with_bad_memory_is_told_to_the_coordinator_and_not_named(
+    halted: Run, child: Child, laptop: Owned, desktop: Owned
+) -> None:
+    child.found = [(n, laptop, HONEST) for n in (6, 7, 8)]
+    child.found += [(6, desktop, FALSE), (7, desktop, HONEST), (8, desktop, HONEST)]
+    do(Kind.RECHECK, halted.pk)
+    (line,) = ActivityLine.objects.filter(kind="rechecked")
+    assert line.text.startswith("The site computed 6 contributions to steps 6 to 8 again, and found 1 false.")
+    assert line.names == ""
+    assert repair_of(halted) is None
+    resume_run(run=halted)
+    faulty = Finding(desktop.machine.peer_id, 6, Work.FAULTY)
+    cleared = Finding(laptop.machine.peer_id, 8, Work.TRUE)
+    assert findings_of(halted) == {faulty, cleared}
+    Recheck.objects.update(asked_at=timezone.now() - timedelta(hours=2))
+    assert findings_of(halted) == frozenset(), "a later host does not warn it again"
 
 
 def test_request_is_for_the_contributions_of_the_last_steps(halted: Run, child: Child) -> None:
@@ -235,8 +255,8 @@ def test_coordinator_learns_of_false_work_once_no_manager_has_to_decide(
     assert findings_of(halted) == frozenset(), "a manager decides"
     forget_blame(halted, desktop.machine.pk)
     resume_run(run=halted)
-    cleared = Finding(laptop.machine.peer_id, 8, is_false=False)
-    assert findings_of(halted) == {Finding(desktop.machine.peer_id, 6, is_false=True), cleared}
+    cleared = Finding(laptop.machine.peer_id, 8, Work.TRUE)
+    assert findings_of(halted) == {Finding(desktop.machine.peer_id, 6, Work.FALSE), cleared}
     forget_blame(halted, desktop.machine.pk)
     assert findings_of(halted) == {cleared}
 

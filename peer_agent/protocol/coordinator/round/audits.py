@@ -28,6 +28,7 @@ from peer_agent.protocol.coordinator.events import (
     Reverse,
     Send,
     Sketched,
+    Work,
 )
 from peer_agent.protocol.coordinator.reliability import Failure, Reliability
 from peer_agent.protocol.coordinator.round.screening import MOST_INCOMPARABLE, SETTLED
@@ -43,13 +44,13 @@ CLEARED = 2  # people by which those who clear a machine must outnumber its accu
 PROVEN = 3  # people by which its accusers must outnumber those who clear it
 JUDGES = 5  # people who must have judged it by then
 MAJORITY = 2  # replaces both numbers if its accusers are the majority of all who may audit
-GROWN = 1.25  # times the largest contribution that passed an audit; a larger one is audited as often as a newcomer's
 DISMISSALS = 2  # accusations by a machine that others have dismissed, after which it audits no more
 REST = 3  # rounds in which a machine audits at most once, unless few people may audit or the audited one is in doubt
 FEW = 3  # people
 LONGEST_S = 60.0  # of an audit, from the auditor's usual speed
 LONGEST_DOUBT = 50  # rounds; without a verdict, the doubt ends
 SITE_NEEDS = 3  # comparable contributions of a machine, for the site to compute them again
+MOST_SPOILED = 1  # false contributions of those that the site computes again, that bad memory explains
 ALARM = 50  # rounds after work was proven false, in which gradients are averaged by a rule that withstands more
 ALARM_PEOPLE, ALARM_SLOTS = 4, 32  # fewest people and most gradients for that rule
 SITE_AFTER = 20  # rounds of doubt, after which the site decides if people have not
@@ -123,7 +124,7 @@ def draw(state: RunState, round_: Round) -> list[Command]:
         slot = round_.slots[number]
         record, person = _record_of(state, slot.peer), round_.persons[slot.peer][0]
         if record.in_doubt and state.rounds > record.doubted_in + LONGEST_DOUBT:
-            record.in_doubt, record.accused_by, record.cleared_by = False, frozenset(), frozenset()
+            _end_doubt(record)
         samples = sum(done.unit.samples for done in round_.offers[slot.peer].units)
         is_drawn = _drawn(round_.secret, 3 * number + 1) < 2**64 * _rate(state, record, person, samples)
         if not is_drawn or not is_comparable(round_.offers[slot.peer]):
@@ -243,6 +244,19 @@ def verdict(stated: Gradient, again: Gradient, codec: Codec) -> Verdict:
     return Verdict.PASSED if is_same else Verdict.UNCLEAR
 
 
+def work_of(verdicts: Sequence[Verdict]) -> Work | None:
+    """Return what the verdicts on some of a machine's contributions say about its work, or None if they are unclear.
+
+    A flipped bit may spoil a single contribution among true ones.
+    """
+    failed = verdicts.count(Verdict.FAILED)
+    if failed >= min(MOST_SPOILED + 1, len(verdicts)):
+        return Work.FALSE
+    if failed and Verdict.PASSED in verdicts:
+        return Work.FAULTY
+    return Work.TRUE if verdicts.count(Verdict.PASSED) == len(verdicts) >= SITE_NEEDS else None
+
+
 def agreement(one: Numbers, other: Numbers) -> tuple[float, float]:
     """Return the cosine of two sketches, and the first one's norm divided by the other's. 0 if either has no norm."""
     norms = float(np.linalg.norm(one)), float(np.linalg.norm(other))
@@ -265,8 +279,9 @@ def _rate(state: RunState, record: Reliability, person: str, samples: int) -> fl
         return 1.0
     if _is_trusted(state, person):
         return TRUSTED_RATE
-    is_known = record.audits_passed and samples <= GROWN * record.checked_samples
-    return RATE if is_known and state.contributed[person] >= SETTLED else NEWCOMERS_RATE
+    is_settled = record.audits_passed and state.contributed[person] >= SETTLED
+    known = min(1.0, record.checked_samples / samples) if is_settled else 0.0
+    return RATE * known + NEWCOMERS_RATE * (1 - known)
 
 
 def _is_suspect(state: RunState, record: Reliability, person: str) -> bool:
@@ -419,14 +434,22 @@ def _judge(state: RunState, number: int, audit: Audit) -> list[Command]:
             _doubt(state, record)
             record.accused_by |= {audit.auditing}
             record.cleared_by -= {audit.auditing}
+            record.evidence = _evidence(state, audit) or record.evidence
     lead = len(record.accused_by) - len(record.cleared_by)
     if _is_proven(state, audit.person, record):
         return commands + _prove(
             state, audit.peer, audit.name, (audit.person, *sorted(record.accused_by)), record.checked_index
         )
     if record.in_doubt and lead <= -CLEARED:
+        commands += _ask_site_about(state, audit.peer, record) if record.accused_by else []
         _dismiss(state, record)
     return commands
+
+
+def _evidence(state: RunState, audit: Audit) -> Sketched | None:
+    """Return the sketch of an audited contribution for the site, or None if it does not trust those who made it."""
+    kept = next((seen for seen in state.sketched if seen.index == audit.index and audit.peer in seen.gradients), None)
+    return replace(kept, gradients={audit.peer: kept.gradients[audit.peer]}) if kept is not None else None
 
 
 def _ask_site(state: RunState) -> list[Command]:
@@ -441,37 +464,87 @@ def _ask_site(state: RunState) -> list[Command]:
             continue
         is_undecided = state.rounds >= record.doubted_in + SITE_AFTER
         are_few = record.accused_by and len(people - {member.person}) < MAJORITY
-        own = [seen for seen in state.sketched if member.peer in seen.gradients]
-        if (is_undecided or are_few) and len(own) >= SITE_NEEDS:
-            record.site_asked = True
-            parts = [replace(seen, gradients={member.peer: seen.gradients[member.peer]}) for seen in own]
-            asked.append(Recheck(tuple(parts)))
+        if is_undecided or are_few:
+            asked += _ask_site_about(state, member.peer, record)
     return asked
+
+
+def _ask_site_about(state: RunState, peer: PeerId, record: Reliability) -> list[Command]:
+    """Let the site compute three of a machine's contributions again: its last ones, and the last accused one.
+
+    Several are needed to tell a machine with bad memory from one that lies.
+    """
+    own = {seen.index: replace(seen, gradients={peer: seen.gradients[peer]}) for seen in _kept(state, peer)}
+    accused = [record.evidence] if record.evidence is not None else []
+    others = [own[index] for index in sorted(own) if not accused or index != accused[0].index]
+    chosen = accused + others[len(accused) - SITE_NEEDS :]
+    if record.site_asked or len(chosen) < SITE_NEEDS:
+        return []
+    record.site_asked = True
+    return [Recheck(tuple(sorted(chosen, key=lambda seen: seen.index)))]
+
+
+def _kept(state: RunState, peer: PeerId) -> list[Sketched]:
+    return [seen for seen in state.sketched if peer in seen.gradients]
 
 
 def take_findings(state: RunState, findings: frozenset[Finding]) -> list[Command]:
     """Act on what the site found by computing contributions again. Each finding counts once.
 
-    The work of a machine from its first false contribution on is false. If all were true, its doubt ends.
+    If a machine's work is false, it is so from the first false contribution on. If all contributions were true, the
+    machine's doubt ends.
     """
     if state.rolling is not None:
         return []  # the next host takes them
     commands = list[Command]()
     for finding in sorted(findings - state.findings):
         member = state.members.get(finding.peer)
-        if finding.is_false:
-            name, names = (f"{member.person} ({member.machine})", (member.person,)) if member is not None else ("", ())
-            commands += _prove(state, finding.peer, name, names, finding.index - 1)
-        elif member is not None and member.reliability.in_doubt:
-            _dismiss(state, member.reliability)
+        match finding.work:
+            case Work.FALSE:
+                known = member is not None
+                name, names = (f"{member.person} ({member.machine})", (member.person,)) if known else ("", ())
+                _vindicate(state, _record_of(state, finding.peer))
+                commands += _prove(state, finding.peer, name, names, finding.index - 1)
+            case Work.FAULTY:
+                commands += _warn(state, finding.peer)
+            case Work.TRUE if member is not None and member.reliability.in_doubt:
+                _dismiss(state, member.reliability)
     state.findings = findings
     return commands
+
+
+def _warn(state: RunState, peer: PeerId) -> list[Command]:
+    """Tell a machine that some of its work was false, pause it, and audit its next contributions.
+
+    Nobody else learns of it, because its memory may be bad. If it happens again, the pause is longer.
+    """
+    record = _record_of(state, peer)
+    _vindicate(state, record)
+    _end_doubt(record)
+    _doubt(state, record)
+    record.faults += 1
+    record.refusals.level = max(record.refusals.level, record.faults - 1)
+    blame(state, record, Failure.REFUSED)
+    fault = Fault.of("E147")
+    return [Send((peer,), m.Notice(run=state.run, code=fault.code, text=fault.text))]
+
+
+def _vindicate(state: RunState, record: Reliability) -> None:
+    """Let those audit again who had accused a machine rightly, although others had dismissed that."""
+    for member in state.members.values():
+        if member.person in record.overruled and member.trains:
+            member.reliability.dismissed = max(0, member.reliability.dismissed - 1)
+    record.overruled = frozenset()
 
 
 def _doubt(state: RunState, record: Reliability) -> None:
     """Audit all contributions of a machine from now on."""
     if not record.in_doubt:
-        record.in_doubt, record.doubted_in, record.site_asked = True, state.rounds, False
+        record.in_doubt, record.doubted_in, record.site_asked, record.evidence = True, state.rounds, False, None
+
+
+def _end_doubt(record: Reliability) -> None:
+    record.in_doubt, record.accused_by, record.cleared_by = False, frozenset(), frozenset()
 
 
 def _dismiss(state: RunState, record: Reliability) -> None:
@@ -480,8 +553,8 @@ def _dismiss(state: RunState, record: Reliability) -> None:
         if member.person in record.accused_by and member.trains:
             _doubt(state, member.reliability)
             member.reliability.dismissed += 1
-    record.accused_by = record.cleared_by = frozenset()
-    record.in_doubt = False
+    record.overruled = record.accused_by
+    _end_doubt(record)
 
 
 def _prove(state: RunState, peer: PeerId, name: str, persons: tuple[str, ...], index: int) -> list[Command]:
@@ -491,8 +564,9 @@ def _prove(state: RunState, peer: PeerId, name: str, persons: tuple[str, ...], i
     by itself, the people whose machines did. `index`: the log entry up to which its credit stays.
     """
     record = _record_of(state, peer)
-    record.accused_by, record.cleared_by, record.audits_passed = frozenset(), frozenset(), 0
-    record.in_doubt, record.doubted_in, record.site_asked = True, state.rounds, False
+    record.audits_passed = 0
+    _end_doubt(record)
+    _doubt(state, record)
     state.alarmed_until = state.rounds + ALARM
     blame(state, record, Failure.FALSE)
     fault = Fault.of("E143")

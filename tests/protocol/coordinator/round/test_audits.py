@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.reliability import Quarantine
 from peer_agent.protocol.coordinator.round.audits import (
     ALARM,
     CLEARED,
@@ -26,6 +27,7 @@ from peer_agent.protocol.coordinator.round.audits import (
     Verdict,
     rule_of,
     verdict_of,
+    work_of,
 )
 from peer_agent.protocol.coordinator.round.screening import MOST_INCOMPARABLE, newcomers_of
 from peer_agent.protocol.coordinator.state import Phase
@@ -38,6 +40,7 @@ from tests.protocol.coordinator.stage import RUN, SKETCH, TOKENS, UNIT, Stage, T
 
 NOBODY = frozenset[str]()
 PEOPLE = ("ann", "bob", "cem", "dan", "eve")
+SEVEN = ("ann", "bob", "cem", "dan", "eve", "fay", "gus")
 FALSE = (-np.frombuffer(SKETCH, "<f4")).tobytes()
 
 
@@ -104,8 +107,9 @@ def test_closed_run_has_no_audits_and_no_sketches() -> None:
     [
         (NOBODY, 0, 0, 0, NEWCOMERS_RATE),
         (NOBODY, 100, 0, 0, NEWCOMERS_RATE),
-        (NOBODY, 100, 1, 7, RATE),  # each contributes 8 samples
-        (NOBODY, 100, 1, 6, NEWCOMERS_RATE),
+        (NOBODY, 100, 1, 8, RATE),  # each contributes 8 samples
+        (NOBODY, 100, 1, 4, (RATE + NEWCOMERS_RATE) / 2),
+        (NOBODY, 100, 1, 0, NEWCOMERS_RATE),
         (frozenset(PEOPLE), 0, 0, 0, TRUSTED_RATE),
     ],
 )
@@ -508,7 +512,7 @@ def test_site_decides_if_one_other_person_is_there() -> None:
     assert [list(seen.gradients) for seen in asked[0].sketched] == [[eve.peer]] * SITE_NEEDS
     assert {seen.gradients[eve.peer].sketch for seen in asked[0].sketched} == {FALSE}
     assert not stage.member(eve).reliability.is_proven_false
-    commands = told(stage, e.Finding(eve.peer, 5, is_false=True))
+    commands = told(stage, e.Finding(eve.peer, 5, e.Work.FALSE))
     (note,) = [each for each in commands if isinstance(each, e.Note) and each.kind == "refused"]
     assert note.text.startswith("eve (eve) contributed gradients other than those of its samples, as the site found")
     assert note.names == ("eve",)
@@ -516,7 +520,7 @@ def test_site_decides_if_one_other_person_is_there() -> None:
     record = stage.member(eve).reliability
     assert stage.state.in_quarantine(record)
     assert (record.in_doubt, record.site_asked) == (True, False), "its next work is checked as well"
-    assert not told(stage, e.Finding(eve.peer, 5, is_false=True)), "each finding counts once"
+    assert not told(stage, e.Finding(eve.peer, 5, e.Work.FALSE)), "each finding counts once"
     assert ann.person == "ann"
 
 
@@ -531,9 +535,75 @@ def test_machine_that_the_site_clears_is_in_doubt_no_more_and_its_accuser_is() -
     doubted(stage, eve)
     audited(stage, eve, rounds=4, honest=False)
     assert stage.member(eve).reliability.accused_by == {"ann"}
-    told(stage, e.Finding(eve.peer, 4, is_false=False))
+    told(stage, e.Finding(eve.peer, 4, e.Work.TRUE))
     assert not stage.member(eve).reliability.in_doubt
     assert stage.member(ann).reliability.in_doubt
+
+
+def accused_once(stage: Stage, ann: Trainer) -> list[e.Command]:
+    """Let one auditor find ann's contribution false, and the next ones true. Return what the coordinator asks."""
+    doubted(stage, ann)
+    audited(stage, ann)
+    audited(stage, ann, honest=False)
+    return [each for each in audited(stage, ann, rounds=3) if isinstance(each, e.Recheck)]
+
+
+def test_site_checks_an_accusation_that_others_dismissed() -> None:
+    stage, (ann, *_) = opened(people=SEVEN)
+    record = stage.member(ann).reliability
+    (asked,) = accused_once(stage, ann)
+    assert isinstance(asked, e.Recheck)
+    assert [list(seen.gradients) for seen in asked.sketched] == [[ann.peer]] * SITE_NEEDS
+    assert [seen.index for seen in asked.sketched] == [2, 3, 4], "the accused one, and those that ended the doubt"
+    assert not record.in_doubt
+
+
+def test_machine_with_bad_memory_is_paused_and_only_its_owner_told() -> None:
+    stage, (ann, *others) = opened(people=SEVEN)
+    accused_once(stage, ann)
+    assert sum(stage.member(other).reliability.dismissed for other in others) == 1
+    record = stage.member(ann).reliability
+    for number, rounds in enumerate((1, 4, 16, 16), 1):
+        record.refusals = Quarantine()
+        event = e.Directed("running", trusted=stage.state.trusted, findings=finding(ann, number, e.Work.FAULTY))
+        (sent,) = [each for each in stage.handle(event) if isinstance(each, e.Send | e.Note | e.Reverse)]
+        assert isinstance(sent, e.Send)
+        assert isinstance(sent.message, m.Notice)
+        assert (sent.peers, sent.message.code) == ((ann.peer,), "E147")
+        assert record.refusals.until_round == stage.state.rounds + rounds, "longer each time"
+        assert record.in_doubt, "its next work is audited"
+    assert sum(stage.member(other).reliability.dismissed for other in others) == 0, "the accuser was right"
+
+
+def test_accuser_that_the_site_contradicts_stays_dismissed() -> None:
+    stage, (ann, *others) = opened(people=SEVEN)
+    accused_once(stage, ann)
+    told(stage, *finding(ann, 4, e.Work.TRUE))
+    assert sum(stage.member(other).reliability.dismissed for other in others) == 1
+
+
+def finding(trainer: Trainer, index: int, work: e.Work) -> frozenset[e.Finding]:
+    return frozenset({e.Finding(trainer.peer, index, work)})
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "work"),
+    [
+        ("fpp", e.Work.FAULTY),
+        ("ppf", e.Work.FAULTY),
+        ("ffp", e.Work.FALSE),
+        ("fp", e.Work.FAULTY),
+        ("f", e.Work.FALSE),
+        ("fu", None),
+        ("uuu", None),
+        ("ppu", None),
+        ("ppp", e.Work.TRUE),
+        ("pp", None),
+    ],
+)
+def test_one_false_contribution_among_true_ones_is_bad_memory(verdicts: str, work: e.Work | None) -> None:
+    letters = {"f": Verdict.FAILED, "p": Verdict.PASSED, "u": Verdict.UNCLEAR}
+    assert work_of([letters[letter] for letter in verdicts]) is work
 
 
 def test_findings_wait_for_the_host_after_a_rollback() -> None:
@@ -542,7 +612,7 @@ def test_findings_wait_for_the_host_after_a_rollback() -> None:
         "running",
         back_to=e.Target(0, 0, "f" * 64),
         trusted=NOBODY,
-        findings=frozenset({e.Finding(eve.peer, 5, is_false=True)}),
+        findings=frozenset({e.Finding(eve.peer, 5, e.Work.FALSE)}),
     )
     assert not [each for each in stage.handle(back) if isinstance(each, e.Reverse)]
     assert stage.state.findings == frozenset()
@@ -615,9 +685,6 @@ def test_two_liars_among_five_prove_nothing() -> None:
         stage.persist()
     assert not stage.state.in_quarantine(record)
     assert others
-
-
-SEVEN = ("ann", "bob", "cem", "dan", "eve", "fay", "gus")
 
 
 @pytest.mark.parametrize(
