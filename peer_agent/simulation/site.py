@@ -17,7 +17,6 @@ from peer_agent.protocol.coordinator import advance as coordinator
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.advance import TICK_S
 from peer_agent.protocol.coordinator.facts import StoredFacts, restored
-from peer_agent.protocol.coordinator.round.audits import Verdict, work_of
 from peer_agent.protocol.coordinator.state import RECORDS_WALKED, RunState
 from peer_agent.protocol.credentials import Role, public_bytes
 from peer_agent.protocol.grid import Grid
@@ -121,7 +120,8 @@ class Surroundings(ABC):
     non_finite: float
     layer_back_at: float
     unreachable: set[tuple[PeerId, PeerId]]
-    findings: frozenset[e.Finding]  # what the site found by computing contributions again
+    findings: frozenset[e.Findings]  # what the site found by computing contributions again
+    answers: "count[int]"  # numbers of the site's findings
     gradients: dict[bytes, str]  # in an open run: the root of each offer -> the units of its gradient
     host: "Host | None"
 
@@ -530,8 +530,8 @@ class Host:
                 self._stand_back()
             case e.Note() | e.Finish():
                 self.world.tally.take(command)
-            case e.Replay() | e.Recheck():
-                self.after(REPLAY_S, lambda: self._replayed(command))
+            case e.Replay() | e.Recheck() | e.Heeded():
+                self._ask_site(command)
             case e.Adopt():
                 self.handle(e.Adopted(command.peer, 0))
             case (
@@ -569,36 +569,34 @@ class Host:
             observer.persisted(self, command, outcome)
         self.after(DATABASE_S if is_there else AGAIN_S, lambda: self.handle(e.Persisted(outcome, sealed)))
 
-    def _replayed(self, command: e.Replay | e.Recheck) -> None:
-        """Report the digest derived from the log, or find out which contributions were false.
+    def _ask_site(self, command: e.Replay | e.Recheck | e.Heeded) -> None:
+        """Begin to replay the log or to compute contributions again, or forget findings that have been heeded."""
+        match command:
+            case e.Replay():
+                self.after(REPLAY_S, lambda: self._replayed(command))
+            case e.Recheck():
+                self.world.clock.after(REPLAY_S, lambda: self._recheck(command))
+            case e.Heeded():
+                self.world.findings = frozenset(each for each in self.world.findings if each.number != command.number)
 
-        No state is uploaded, because virtual relays store no bytes.
-        """
-        if isinstance(command, e.Recheck):
-            self._recheck(command)
-            return
+    def _replayed(self, command: e.Replay) -> None:
+        """Report the digest derived from the log. No state is uploaded, because virtual relays store no bytes."""
         digest = state_digest(self.world.log_digest(command.index))
         self.handle(e.Replayed(command.index, command.step, digest))
 
     def _recheck(self, command: e.Recheck) -> None:
         """Compare the sketches of contributions with those of the units that the records name."""
-        found: dict[PeerId, list[tuple[int, Verdict]]] = {}
+        found = list[e.Finding]()
         for seen in command.sketched:
             record = self.world.database.records[seen.index - 1]
             chunks = sum(part.stop - part.first for part in seen.parts)
             for part in record.contributions:
                 if part.peer in seen.gradients:
-                    base = record.step - 1
-                    again = gradient_of((unit, base - (unit in part.stale)) for unit in part.units)
+                    again = gradient_of((unit, record.step - 1 - (unit in part.stale)) for unit in part.units)
                     is_same = sketch_of(again, chunks) == seen.gradients[part.peer].sketch
-                    verdict = Verdict.PASSED if is_same else Verdict.FAILED
-                    found.setdefault(part.peer, []).append((seen.index, verdict))
-        works = {peer: work_of([verdict for _, verdict in each]) for peer, each in found.items()}
-        self.world.findings = frozenset(
-            e.Finding(peer, min(index for index, verdict in found[peer]), work)
-            for peer, work in works.items()
-            if work is not None
-        )
+                    found.append(e.Finding(part.peer, seen.index, e.Verdict.PASSED if is_same else e.Verdict.FAILED))
+        number = next(self.world.answers)
+        self.world.findings |= {e.Findings(number, tuple(found))}
 
     def _reserve(self, command: e.Reserve) -> None:
         database, now = self.world.database, self.world.clock.now

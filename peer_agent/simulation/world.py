@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Literal
 
 from msgspec import Struct
@@ -88,7 +89,8 @@ class World(Surroundings):
         self.non_finite = setting.non_finite
         self.goal: e.Goal = "running"
         self.trusted = setting.trusted
-        self.findings: frozenset[e.Finding] = frozenset()
+        self.findings: frozenset[e.Findings] = frozenset()
+        self.answers = count(1)
         self.gradients: dict[bytes, str] = {}
         self.run_id = RunId(name_of(setting.seed, "run"))
         self.database = Database(self.run_id, setting.seed, setting.failure_rates, self.faults)

@@ -1,21 +1,20 @@
 """Compute logged contributions again on the site, and compare them with the sketches that reducers made of them.
 
-Run after a run's loss has risen: the verdicts are the site's own arithmetic, not a volunteer's word.
+The site does this if people dispute a machine's work, or if a run's loss has risen. The verdicts are its own
+arithmetic, not a volunteer's word.
 """
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from peer_agent.averaging.contributor import NotFinite
 from peer_agent.averaging.sketches import sketch_again
-from peer_agent.protocol.coordinator.events import Gradient, Sketched
-from peer_agent.protocol.coordinator.round.audits import Verdict, verdict
+from peer_agent.protocol.coordinator.events import Gradient, Sketched, Verdict
+from peer_agent.protocol.coordinator.round.audits import verdict
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.log.records import Contribution, Record, from_lines, open_record
@@ -26,8 +25,7 @@ from peer_agent.training.loop import Elsewhere, Trainer
 from peer_agent.training.replica import Replica
 from peer_agent.training.units import Computed
 
-ENOUGH = 3  # contributions of each machine that are computed again, its last ones
-BUDGET_S = 600.0  # for all of them
+BUDGET_S = 600.0  # for all contributions
 
 
 class Found(Struct, frozen=True):
@@ -48,7 +46,7 @@ class Asked(Struct, frozen=True):
 
 
 class Rechecked(Struct, frozen=True):
-    """The verdicts, in log order. `left`: the number of contributions that could not be computed in time."""
+    """The verdicts, in log order. `left`: how many contributions could not be computed; their verdict is UNCLEAR."""
 
     found: list[Found]
     left: int
@@ -86,7 +84,7 @@ def recheck(
     `replay`, and E111 if a shard is damaged.
     """
     wanted = msgspec.json.decode(asked.read_bytes(), type=Asked)
-    chosen = chosen_of(wanted.sketched)
+    chosen = {each.index: each for each in wanted.sketched}
     replica = Replica(recipe, files=files)
     replica.load(snapshot)
     replica.keeps_before = True
@@ -102,20 +100,10 @@ def recheck(
             judged = _judged(trainer, record, part, kept, began + budget_s - spent_s)
             spent_s += time.monotonic() - began
             left += judged is None
-            found += [Found(record.index, record.step, part.peer, judged)] if judged is not None else []
+            found.append(Found(record.index, record.step, part.peer, judged or Verdict.UNCLEAR))
         apply_entry(replica, sealed, logs, site_key)
         tell(replica.step)
     return Rechecked(found, left)
-
-
-def chosen_of(sketched: Sequence[Sketched]) -> dict[int, Sketched]:
-    """Return the last `ENOUGH` contributions of each machine, by log entry."""
-    times, chosen = Counter[PeerId](), dict[int, Sketched]()
-    for each in sorted(sketched, key=lambda each: each.index, reverse=True):
-        gradients = {peer: seen for peer, seen in each.gradients.items() if times[peer] < ENOUGH}
-        times.update(gradients.keys())
-        chosen[each.index] = replace(each, gradients=gradients)
-    return chosen
 
 
 def _judged(trainer: Trainer, record: Record, part: Contribution, kept: Sketched, until: float) -> Verdict | None:

@@ -249,8 +249,8 @@ class Agent:
             await self._arrived(round_)
 
     async def _arrived(self, round_: OpenRound) -> None:
-        """Handle a new averaged chunk. Once all of the round's averages have arrived, tell the core, although some of
-        them may still turn out to be wrong.
+        """Handle a new averaged chunk or plan. Once all of the round's averages have arrived, tell the core, although
+        some of them may still turn out to be wrong.
         """
         round_.arrived.set()
         gathered = round_.gathered()
@@ -333,6 +333,7 @@ class Agent:
         round_.follow(plan.plan, slot)
         if slot is not None:
             round_.task = self.start(contribute(round_, self.links))
+        self.start(self._arrived(round_))  # all averages may be here, if the plan keeps them or they came early
 
     def say(self, message: m.Message) -> None:
         """Queue a message to the coordinator, or drop it if the queue is full. Messages are also dropped while the link

@@ -21,7 +21,8 @@ from jobs.queue import Kind
 from peer_agent.protocol import messages as m
 from peer_agent.protocol import reasons
 from peer_agent.protocol.averaged import averaged_bytes
-from peer_agent.protocol.coordinator.events import Checked, Directed, Goal, Mark, Reverse, Sketched, Target
+from peer_agent.protocol.coordinator.events import Checked, Directed, Goal, Mark, Reverse, Target
+from peer_agent.protocol.coordinator.events import Recheck as AskedRecheck
 from peer_agent.protocol.coordinator.facts import StoredFacts, restored
 from peer_agent.protocol.coordinator.state import LOSSES_KEPT, RECORDS_WALKED, RunState
 from peer_agent.protocol.coordinator.workers.counts import RECORDS_KEPT
@@ -45,7 +46,7 @@ from runs.ledger.records import (
 from runs.ledger.totals import MOST, add_averaged, add_to_day, add_to_totals, confirm, reverse
 from runs.lifecycle.services import halt_run
 from runs.models import IN_MODEL, Head, LeaseMark, LedgerEntry, LogEntry, Publication, Run, Snapshot
-from runs.snapshots.recheck import findings_of, forget_blame, request_recheck
+from runs.snapshots.recheck import findings_of, heed_findings, request_recheck
 from runs.snapshots.state_check import Restated, restate
 from runs.snapshots.verification import verified_up_to
 from runs.states import NOT_OPEN
@@ -289,7 +290,6 @@ def reverse_credit(run: Run, fence: int, asked: Reverse) -> None:
         machine = UUID(asked.peer)
         reverse(run, LedgerEntry.objects.filter(machine=machine, entry__index__gt=asked.index), asked.reason)
         run.checks.update_or_create(machine_id=machine, defaults={"passed": 0})
-        forget_blame(run, machine)
 
 
 def halt(run: Run, fence: int, reason: str) -> None:
@@ -298,10 +298,16 @@ def halt(run: Run, fence: int, reason: str) -> None:
         halt_run(run=run, reason=reason)
 
 
-def recheck(run: Run, fence: int, sketched: Sequence[Sketched]) -> None:
+def recheck(run: Run, fence: int, asked: AskedRecheck) -> None:
     """Request that the site compute contributions again. Raises Stale if this host has lost the run."""
     with fenced(run, fence):
-        request_recheck(run, sketched)
+        request_recheck(run, asked.sketched, about=asked.about)
+
+
+def heed(run: Run, fence: int, number: int) -> None:
+    """Store that the coordinator has acted on the findings of a recheck. Raises Stale if this host has lost the run."""
+    with fenced(run, fence):
+        heed_findings(run, number)
 
 
 def set_waiting(run: Run, reason: str) -> None:

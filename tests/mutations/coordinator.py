@@ -198,7 +198,7 @@ COORDINATOR: tuple[Mutation, ...] = (
     fault(
         "the first three who are asked may prove that work is false",
         "round/audits",
-        " and len(record.accused_by | record.cleared_by) >= JUDGES",
+        " and len(record.accused_by.keys() | record.cleared_by) >= JUDGES",
         "",
         "round/audits",
     ),
@@ -268,8 +268,8 @@ COORDINATOR: tuple[Mutation, ...] = (
     fault(
         "false accusations have no consequence",
         "round/audits",
-        "            member.reliability.dismissed += 1\n",
-        "",
+        "        state.dismissed[person] += 1\n",
+        "        pass\n",
         "round/audits",
     ),
     fault(
@@ -368,8 +368,8 @@ COORDINATOR: tuple[Mutation, ...] = (
     fault(
         "a reducer that says nothing is dropped though its gradient comes",
         "acting",
-        "if moved_at - heard_at <= REPORT_S and state.now",
-        "if state.now",
+        "if is_still or member is None or state.now - member.heard_at >= UNHEARD_S:",
+        "if True:",
         "round/stopped_reducers",
     ),
     fault(

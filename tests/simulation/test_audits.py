@@ -147,8 +147,7 @@ class Told:
         pass
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("staleness", [0, 1])
+@pytest.mark.parametrize(("seed", "staleness"), [(0, 0), (0, 1)])
 def test_machine_with_bad_memory_is_told_so_and_not_named(seed: int, staleness: int) -> None:
     """Its memory spoils one gradient in seven, and one audit in seven. Honest machines go on auditing."""
     world, *_ = open_world(seed, liars=0, honest=7, steps=150, staleness=staleness)
@@ -161,8 +160,7 @@ def test_machine_with_bad_memory_is_told_so_and_not_named(seed: int, staleness: 
     assert set(told.codes) == {bad.peer}
     assert named(world) == []
     assert told.reversed == set()
-    records = {t.peer: state(world).members[t.peer].reliability for t in others}
-    assert max(record.dismissed for record in records.values()) < DISMISSALS
+    assert max(state(world).dismissed[world.person_of(trainer.peer)] for trainer in others) < DISMISSALS
     assert updates_of(world, world.person_of(bad.peer)) > 0.6 * len(world.database.records)
 
 

@@ -196,6 +196,27 @@ async def test_averages_of_a_round_without_it_are_taken_as_they_come(tmp_path: P
         assert scene.agent.round is None
 
 
+async def test_plan_that_keeps_all_averages_is_answered_at_once(tmp_path: Path) -> None:
+    """No chunk follows such a plan. Without a relay, the round would wait for this word until it is void."""
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        grid = grid_of(ELEMENTS)
+        offered = Accumulator(grid).offer("fp32", (m.Weight(0, grid.chunks, 5),))
+        plan = replace(plan_of([offered], grid=grid, cuts=(0, grid.chunks), reducers=(RELAY,)), step=0, fence=1)
+        sat_out = m.SitOut(run=RUN, reason="a test", step=0, fence=1, attempt=plan.attempt, round=plan.round)
+        await scene.site.says(sat_out, planned_for(seal_plan(SITE_KEY, plan), TRAINER), REHELLO)
+        await scene.site.hears(m.Hello)
+        for chunk in grid:
+            average = frame(plan, plan.spans[0].span, chunk, 0, bytes(4 * grid.length(chunk)), Kind.AVERAGE)
+            await scene.agent._hear_average(RELAY, average, scene.agent.round)
+        first = await scene.site.hears(m.Arrivals)
+        kept = tuple(replace(span, root=b"r" * 32) for span in plan.spans)
+        await scene.site.says(planned_for(seal_plan(SITE_KEY, replace(plan, attempt=9, spans=kept)), TRAINER))
+        again = await scene.site.hears(m.Arrivals)
+        assert (first.attempt, again.attempt) == (plan.attempt, 9)
+        assert again.holds == first.holds
+
+
 async def test_snapshot_removed_from_the_site_does_not_end_the_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from peer_agent.protocol.coordinator.agreement.digests import replay_for_digest
 from peer_agent.protocol.coordinator.agreement.snapshots import elect_again, replay_for_hash
-from peer_agent.protocol.coordinator.awaited import Awaited, holds, of_replicas
+from peer_agent.protocol.coordinator.awaited import Awaited, holds, of_replicas, still_s
 from peer_agent.protocol.coordinator.decisions import ROWS, Action, Fact, Kind, Row, decide
 from peer_agent.protocol.coordinator.events import Command, Note
 from peer_agent.protocol.coordinator.membership import lose
@@ -19,7 +19,10 @@ from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.state import Phase, Round, RunState
 from peer_agent.protocol.coordinator.workers.counts import look_soon, suspend
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.timing import MISSED_REPORTS, REPORT_S, SILENT_S
+from peer_agent.protocol.timing import MISSED_REPORTS, REPORT_S, SILENT_S, STILL_BATCHES
+
+UNHEARD_S = 2.5 * REPORT_S  # without a word from a machine that reports every second
+STOPPED_S = 1.25 * REPORT_S  # without a chunk at any reducer, all of which report every second
 
 
 def act(state: RunState, overdue: Iterable[Awaited], seed: int) -> list[Command]:
@@ -133,16 +136,21 @@ def disputed_by(round_: Round, items: Iterable[Awaited]) -> set[tuple[PeerId, in
 
 
 def _stopped_with(state: RunState, round_: Round, reducers: Collection[PeerId]) -> set[int]:
-    """Return the slots of silent reducers that also stopped sending their own gradients when their reports stopped.
+    """Return the slots of these reducers' machines that have stopped, and send no more of their own gradients.
 
-    No more chunks of these slots will arrive.
+    Either nothing at all was heard of the machine, although the rest of its gradient may still arrive from its sockets;
+    or it has not reported as a reducer, and none of its gradient has arrived.
     """
+    batch_s = max(still_s(round_, reducer) for reducer in chunks_of(round_)) / STILL_BATCHES
+    pause_s = max(STOPPED_S, batch_s)  # a sender may pause for as long between two batches
     stopped = set()
     for slot in (number for number, entry in enumerate(round_.slots) if entry.peer in reducers):
         heard_at = round_.reported_at(round_.slots[slot].peer)
         seen = [each.slots[slot] for each in round_.reductions.values() if slot in each.slots]
         moved_at = max((each.at for each in seen if each.chunks), default=round_.planned_at)
-        if moved_at - heard_at <= REPORT_S and state.now - heard_at >= (MISSED_REPORTS - 1) * REPORT_S:
+        is_still = state.now - heard_at >= (MISSED_REPORTS - 1) * REPORT_S and state.now - moved_at >= pause_s
+        member = state.members.get(round_.slots[slot].peer)
+        if is_still or member is None or state.now - member.heard_at >= UNHEARD_S:
             stopped.add(slot)
     return stopped
 

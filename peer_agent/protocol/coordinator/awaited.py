@@ -222,10 +222,10 @@ def _wait_s(state: RunState, round_: Round) -> float:
 
 def _pause_s(state: RunState, round_: Round, reducer: PeerId) -> float:
     """Return how many seconds a slot may send nothing to a reducer, including the time between two batches."""
-    return max(_wait_s(state, round_), _still_s(round_, reducer))
+    return max(_wait_s(state, round_), still_s(round_, reducer))
 
 
-def _still_s(round_: Round, reducer: PeerId) -> float:
+def still_s(round_: Round, reducer: PeerId) -> float:
     """Return how many seconds a slot may pause between two batches to a reducer, or 0 if the plan has no deadlines."""
     if round_.plan is None or not round_.plan.sigma:
         return 0.0
@@ -270,7 +270,7 @@ def _standing_s(round_: Round, reducers: Collection[PeerId]) -> float:
     """Return how many seconds these reducers may receive nothing, or 0 if the plan has no deadlines."""
     if round_.plan is None or not round_.plan.sigma or not reducers:
         return 0.0
-    return max(HEARD_S, waiting_s(round_.plan), *(_still_s(round_, peer) for peer in reducers))
+    return max(HEARD_S, waiting_s(round_.plan), *(still_s(round_, peer) for peer in reducers))
 
 
 def _is_isolated(state: RunState, item: Awaited) -> bool:

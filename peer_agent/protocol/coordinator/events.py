@@ -67,22 +67,27 @@ class Target(Struct, frozen=True):
     file: str
 
 
-class Work(StrEnum):
-    """A machine's work, as the site found by computing some of its contributions again."""
+class Verdict(StrEnum):
+    """The result of comparing a contribution with its recomputation. UNCLEAR: also if it could not be computed."""
 
-    TRUE = "true"
-    FAULTY = "faulty"  # one contribution was false and others true, as with bad memory
-    FALSE = "false"
+    PASSED = "passed"
+    UNCLEAR = "unclear"
+    FAILED = "failed"
 
 
 class Finding(Struct, frozen=True, order=True):
-    """A result of a recheck by the site. `index`: of the log entry with the machine's first false contribution, or with
-    the last one that was compared if none was false.
-    """
+    """The site's verdict on a machine's contribution to the log entry `index`."""
 
     peer: PeerId
     index: int
-    work: Work
+    verdict: Verdict
+
+
+class Findings(Struct, frozen=True, order=True):
+    """The site's answer to a `Recheck`. `number` tells it from others, until the coordinator has heeded it."""
+
+    number: int
+    found: tuple[Finding, ...]
 
 
 class Directed(Struct, frozen=True):
@@ -90,7 +95,7 @@ class Directed(Struct, frozen=True):
 
     `pause_reason`: the reason shown while a run is paused, if the organizer did not pause it. `trusted`: the people who
     get looser limits in a run that strangers may join (rule 12). None means everyone. `findings`: what the
-    site found by computing contributions again (`Recheck`).
+    site found by computing contributions again (`Recheck`), until `Heeded`.
     """
 
     goal: Goal
@@ -99,7 +104,7 @@ class Directed(Struct, frozen=True):
     back_to: Target | None = None
     pause_reason: str = ""
     trusted: frozenset[str] | None = None
-    findings: frozenset[Finding] = frozenset()
+    findings: frozenset[Findings] = frozenset()
 
 
 class Verified(Struct, frozen=True):
@@ -276,9 +281,19 @@ class Halt(Struct, frozen=True):
 
 
 class Recheck(Struct, frozen=True):
-    """Let the site itself compute these contributions again. `Directed.findings` has its answer."""
+    """Let the site itself compute these contributions again. `Directed.findings` has its answer.
+
+    `about`: the machine whose work is disputed, or "" if the loss rose and all machines' last work is to be checked.
+    """
 
     sketched: tuple[Sketched, ...]
+    about: str = ""
+
+
+class Heeded(Struct, frozen=True):
+    """The coordinator has acted on the findings with this number, and no later host has to."""
+
+    number: int
 
 
 class Reverse(Struct, frozen=True):
@@ -358,6 +373,7 @@ Command = (
     | Reverse
     | Halt
     | Recheck
+    | Heeded
     | Note
     | Waiting
     | Finish

@@ -5,15 +5,21 @@ earlier updates, including any that a machine spoilt.
 """
 
 import math
+from collections import Counter
+from collections.abc import Iterable
 from statistics import median
 
+from msgspec.structs import replace
+
 from peer_agent.protocol import reasons
-from peer_agent.protocol.coordinator.events import Command, Halt, Note, Recheck
+from peer_agent.protocol.coordinator.events import Command, Halt, Note, Recheck, Sketched
 from peer_agent.protocol.coordinator.state import LOSSES_KEPT, RunState
+from peer_agent.protocol.identifiers import PeerId
 
 LATEST = 5  # updates whose median loss is compared with that of the others, so that one unusual batch pauses nothing
 RISE = 1.5  # times the usual loss
 SPREAD = 10.0  # times the median distance from the usual loss
+CHECKED = 3  # contributions of each machine that the site computes again
 WRITTEN_S = 10.0  # for which an older answer of the database may still say that the run goes on
 
 
@@ -35,6 +41,16 @@ def watch_loss(state: RunState, loss: float | None) -> list[Command]:
     return []
 
 
+def last_of_each(sketched: Iterable[Sketched]) -> tuple[Sketched, ...]:
+    """Return the last three contributions of each machine, in log order."""
+    times, chosen = Counter[PeerId](), list[Sketched]()
+    for each in sorted(sketched, key=lambda each: each.index, reverse=True):
+        gradients = {peer: seen for peer, seen in each.gradients.items() if times[peer] < CHECKED}
+        times.update(gradients.keys())
+        chosen.append(replace(each, gradients=gradients))
+    return tuple(reversed([each for each in chosen if each.gradients]))
+
+
 def forget_losses(state: RunState) -> None:
     """Forget all losses, after the organizer resumes the run or changes its data."""
     state.losses.clear()
@@ -45,5 +61,5 @@ def _halt(state: RunState, before: float, now: float) -> list[Command]:
     forget_losses(state)
     reason = reasons.LOSS_ROSE.format(before=f"{before:.3g}", now=f"{now:.3g}", step=f"{state.step:,}")
     state.goal, state.pause_reason, state.halting_until = "paused", reason, state.now + WRITTEN_S
-    rechecks = [Recheck(tuple(state.sketched))] if state.sketched else []
+    rechecks = [Recheck(last_of_each(state.sketched))] if state.sketched else []
     return [Halt(reason), *rechecks, Note("halted", f"The run was paused, because {reason}.")]

@@ -8,6 +8,7 @@ from peer_agent.protocol.coordinator.facts import carried_of
 from peer_agent.protocol.coordinator.recovery import awaits_relay, tell_of_loss
 from peer_agent.protocol.coordinator.reliability import Reliability
 from peer_agent.protocol.coordinator.reports import resend
+from peer_agent.protocol.coordinator.round.audits import tell
 from peer_agent.protocol.coordinator.round.offers import revoke, revoked
 from peer_agent.protocol.coordinator.round.reducing import withdraw, without
 from peer_agent.protocol.coordinator.standing import standing
@@ -37,6 +38,9 @@ def join(state: RunState, event: Joined) -> list[Command]:
     if member.trains:
         commands += _reconcile(state, member, hello)
         recount(state, member)
+    if member.reliability.notice:
+        code, member.reliability.notice = member.reliability.notice, ""
+        commands += tell(state, event.peer, code)
     if known is None:
         commands.append(Note("joined", f"{_who(event.role, event.person)} joined", (event.person,)))
     greeting = _greeting(state, reconciled=member.reconciled or not member.trains)

@@ -117,12 +117,16 @@ class Reliability(Struct):
     doubted_in: int = 0  # the round in which the doubt began
     unclear: int = 0  # unclear audits since the last one that it passed
     site_asked: bool = False  # since it is in doubt, the site was asked to compute its work again
-    accused_by: frozenset[str] = frozenset()  # since it is in doubt, persons whose machines found other gradients
+    # since it is in doubt, persons whose machines found other gradients, with the log entry of the last such one
+    accused_by: dict[str, int] = field(default_factory=dict)
     cleared_by: frozenset[str] = frozenset()  # since it is in doubt, persons whose machines found the same gradients
-    evidence: Sketched | None = None  # since it is in doubt, the last contribution that others found false
-    overruled: frozenset[str] = frozenset()  # persons whose accusations others dismissed, until the site decides
+    # since it is in doubt, the contributions for the site to compute again, by log entry
+    evidence: dict[int, Sketched] = field(default_factory=dict)
+    # persons whose accusations others dismissed, with the log entry, until the site knows who was right
+    overruled: dict[str, int] = field(default_factory=dict)
+    judged_index: int = 0  # false contributions up to this log entry have had their consequences
     faults: int = 0  # times that the site found some of its contributions false and others true
-    dismissed: int = 0  # accusations that it made and others dismissed
+    notice: str = ""  # the code of a notice that its owner has not been sent, because it was away
     audited_in: int = -(2**31)  # the last round in which it was asked to audit another machine
     skipped_updates: int = 0  # updates in a row without it, because its link would have slowed the others
 

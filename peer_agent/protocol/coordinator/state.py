@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from peer_agent.protocol.bandwidth.links import Links
 from peer_agent.protocol.coordinator.decisions import Kind
-from peer_agent.protocol.coordinator.events import Finding, Goal, Sketched
+from peer_agent.protocol.coordinator.events import Goal, Sketched
 from peer_agent.protocol.coordinator.leases import LeaseBook
 from peer_agent.protocol.coordinator.reliability import Reliability
 from peer_agent.protocol.credentials import Role
@@ -349,7 +349,8 @@ class RunState(Struct, kw_only=True):
     is_dirty: bool = False  # check all leases and shares at the next tick
     # audits
     audits: dict[int, Audit] = field(default_factory=dict)  # by number
-    findings: frozenset[Finding] = frozenset()  # what the site found about machines, as last told
+    heeded: frozenset[int] = frozenset()  # the numbers of the site's findings that have had their consequences
+    dismissed: Counter[str] = field(default_factory=Counter)  # false accusations by person, as others found
     alarmed_until: int = 0  # the last round in which a robust rule replaces the mean
     audits_drawn: int = 0  # number of the last audit
     halting_until: float = 0.0  # until then, the database may not know yet that the coordinator has paused the run

@@ -291,7 +291,7 @@ AGENT: dict[str, Entry] = {
     "E143": Entry(
         "Results differ from other machines'",
         Severity.HIGH,
-        "Two other people's machines computed some of this machine's work again, and got other results.",
+        "Other people's machines, or the site, computed some of this machine's work again, and got other results.",
         "Stop overclocking, and test this machine's memory, for example with memtest86+. Then join again.",
         means="Its work counts again once checks find no more differences.",
     ),
@@ -320,7 +320,7 @@ AGENT: dict[str, Entry] = {
         "Some results were wrong",
         Severity.MEDIUM,
         "The site computed some of this machine's work again. One result was wrong, and others were right.",
-        "Nothing else is needed if this happens once. If it happens again, stop overclocking, and test this machine's "
+        "You need do nothing if this happens once. If it happens again, stop overclocking, and test this machine's "
         "memory, for example with memtest86+.",
         means="This machine pauses for a step or a few. Only its owner is told.",
     ),

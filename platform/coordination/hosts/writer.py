@@ -72,6 +72,7 @@ Write = (
     | e.Reverse
     | e.Halt
     | e.Recheck
+    | e.Heeded
     | Listens
 )
 
@@ -136,7 +137,9 @@ class Writer:
             case e.Halt():
                 await in_thread(store.halt)(self.run, self.holding.fence, command.reason)
             case e.Recheck():
-                await in_thread(store.recheck)(self.run, self.holding.fence, command.sketched)
+                await in_thread(store.recheck)(self.run, self.holding.fence, command)
+            case e.Heeded():
+                await in_thread(store.heed)(self.run, self.holding.fence, command.number)
             case e.Note(kind=kind, text=text, names=names):
                 await in_thread(timeline.add_line)(run=self.run, kind=kind, text=text, names=names)
             case e.Waiting():

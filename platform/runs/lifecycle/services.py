@@ -176,7 +176,7 @@ def pause_run(*, run: Run, by: Person | None = None) -> None:
 def halt_run(*, run: Run, reason: str) -> None:
     """Pause a run because its loss has risen, and notify its managers. Forget what an earlier recheck found."""
     if move(run, Why.HALTED, waiting_for=reason):
-        Recheck.objects.filter(run=run).delete()
+        Recheck.objects.filter(run=run, about="").delete()
         managers = [run.organizer_id, *run.roles.exclude(accepted_at=None).values_list("person", flat=True)]
         path = f"/runs/{run.slug}/manage/#rollback"
         outbox.note(Event.HALTED, managers, about=f"{run.run_id}:{run.head.index}", title=run.title, path=path)

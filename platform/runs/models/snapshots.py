@@ -76,13 +76,18 @@ class ReplayRequest(models.Model):
 
 
 class Recheck(models.Model):
-    """A request to compute the contributions of a run's last steps again, and its outcome (`snapshots.recheck`)."""
+    """A request to compute contributions of a run's last steps again, and its outcome (`snapshots.recheck`).
 
-    run = models.OneToOneField("runs.Run", models.CASCADE, primary_key=True, related_name="recheck")
+    `about`: the machine whose work is disputed, or "" if the loss rose.
+    """
+
+    run = models.ForeignKey("runs.Run", models.CASCADE, related_name="rechecks")
+    about = models.CharField(max_length=32, blank=True)
     asked_at = models.DateTimeField(default=timezone.now)
     evidence = models.BinaryField(default=b"")  # the contributions' sketches, as JSON; empty once there is an outcome
     outcome = models.JSONField(null=True)
     fault = models.TextField(blank=True)  # why the last attempt failed
+    is_heeded = models.BooleanField(default=False)  # the coordinator has acted on the outcome
 
     def __str__(self) -> str:
         return f"recheck of {self.run_id}"

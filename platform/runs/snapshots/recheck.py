@@ -1,7 +1,7 @@
-"""Find out whose contributions were false, after a run's loss rose, or if too few people are there to judge each other.
+"""Find out whose contributions were false, after a run's loss rose, or if people dispute a machine's work.
 
-A child process computes the contributions of the last steps again. The coordinator kept the sketches that reducers made
-of them, and the replica that replays the log has the parameters. So the verdict is the site's own arithmetic.
+A child process computes some contributions of the last steps again. The coordinator kept the sketches that reducers
+made of them, and the replica that replays the log has the parameters. So the verdict is the site's own arithmetic.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from uuid import UUID
 
 import msgspec
 from django.db import transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 from msgspec import Struct
-from msgspec.structs import replace
 
 from accounts.models import Machine
 from jobs import queue
 from jobs.queue import Kind
-from peer_agent.protocol.coordinator.events import Finding, Sketched, Work
-from peer_agent.protocol.coordinator.round.audits import Verdict, work_of
+from peer_agent.protocol.coordinator.events import Finding, Findings, Sketched, Verdict
+from peer_agent.protocol.coordinator.round.audits import Work, work_of
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.identifiers import PeerId
 from runs import storage
@@ -29,11 +29,12 @@ from runs.processes import ChildStopped, faults_to
 from runs.snapshots import replay
 from runs.timeline import add_line
 
-LATELY = timedelta(hours=1)  # in which findings are reported to new hosts
+MOST_WAITING = 8  # requests of a run that wait; further ones are ignored
+GIVEN_UP = timedelta(days=1)  # after which a dispute's request that fails is given up
 CLEARED = "The site computed {checked:,} contributions to steps {first:,} to {last:,} again, and found none false."
-FAULTY = (
-    "The site computed {checked:,} contributions to steps {first:,} to {last:,} again, and found {faulty} false. "
-    "Others of the same machine were true, as with bad memory. Its owner has been told."
+UNSURE = (
+    "The site computed {checked:,} contributions to steps {first:,} to {last:,} again, and found {false:,} false. "
+    "That is too few to blame anyone: bad memory can spoil some."
 )
 BLAMED = (
     "The site computed {checked:,} contributions to steps {first:,} to {last:,} again. Those of {names} were not the "
@@ -51,94 +52,77 @@ class Blamed(Struct, frozen=True):
 class Outcome(Struct, frozen=True):
     """The result of a recheck: the first and last step, and the machines to blame.
 
-    `checked` contributions were computed; for `left` of them the time did not suffice. `cleared`: machines whose last
-    contributions were all true. `faulty`: machines with one false contribution among true ones. `index`: the last log
-    entry that was checked.
+    `checked` contributions were computed, and `left` could not be. `false`: how many were false. `found`: all verdicts.
     """
 
     first: int
     last: int
     checked: int
     left: int
-    index: int
     blamed: tuple[Blamed, ...] = ()
-    cleared: tuple[str, ...] = ()
-    faulty: tuple[Blamed, ...] = ()
+    false: int = 0
+    found: tuple[Finding, ...] = ()
 
 
 @transaction.atomic
-def request_recheck(run: Run, sketched: Sequence[Sketched]) -> None:
-    """Request that contributions be computed again, beside those of an earlier request that is not done yet.
+def request_recheck(run: Run, sketched: Sequence[Sketched], *, about: str = "") -> None:
+    """Request that contributions be computed again. `about`: the disputed machine, or "" after the loss rose.
 
-    Do nothing if there are none, or if the data are on the Hub.
+    Do nothing if there are none, if the data are on the Hub, or if many requests wait.
     """
-    if not sketched or run.dataset.streamed:
+    if not sketched or run.dataset.streamed or _waiting(run.pk).count() >= MOST_WAITING:
         return
-    waiting = Recheck.objects.select_for_update().filter(run=run, outcome__isnull=True).first()
-    both = _joined(sketched, _read(waiting)) if waiting is not None else list(sketched)
-    made = {"evidence": msgspec.json.encode(both), "outcome": None, "fault": "", "asked_at": timezone.now()}
-    Recheck.objects.update_or_create(run=run, defaults=made)
+    Recheck.objects.create(run=run, about=about, evidence=msgspec.json.encode(sketched))
     queue.put(Kind.RECHECK, run.pk)
 
 
-def _read(asked: Recheck) -> list[Sketched]:
-    return msgspec.json.decode(bytes(asked.evidence), type=list[Sketched])
-
-
-def _joined(new: Sequence[Sketched], old: Sequence[Sketched]) -> list[Sketched]:
-    """Join requests by log entry. Of an entry that was replaced after a rollback, the new one stays."""
-    entries = {each.index: each for each in old} | {each.index: each for each in new}
-    for each in old:
-        found = entries[each.index]
-        if (found.seed, found.parts) == (each.seed, each.parts):
-            entries[each.index] = replace(found, gradients={**each.gradients, **found.gradients})
-    return [entries[index] for index in sorted(entries)]
+def _waiting(run_id: UUID) -> QuerySet[Recheck]:
+    return Recheck.objects.filter(run=run_id, outcome__isnull=True).order_by("pk")
 
 
 def recheck_run(run_id: UUID) -> Fault | None:
-    """Carry out a request, and report the outcome on the timeline. Return any error, after which to try again."""
-    asked = Recheck.objects.select_related("run__dataset").filter(run=run_id, outcome__isnull=True).first()
-    faults: list[Fault] = []
-    if asked is not None:
+    """Carry out all requests, and report the outcomes on the timeline. Return any error, after which to try again."""
+    failed = None
+    for asked in _waiting(run_id).select_related("run__dataset"):
+        faults: list[Fault] = []
         with faults_to(faults.append, "E312"), storage.workspace() as work:
             _recheck(asked, work)
-    if asked is not None and faults:
-        Recheck.objects.filter(run=run_id).update(fault=str(faults[0]))
-    return faults[0] if faults else None
+        if faults and asked.about and asked.asked_at < timezone.now() - GIVEN_UP:
+            asked.delete()
+        elif faults:
+            failed = faults[0]
+            Recheck.objects.filter(pk=asked.pk).update(fault=str(failed))
+    return failed
+
+
+def recheck_of(run: Run) -> Recheck | None:
+    """Return the request that was made when the run's loss last rose, if there is one."""
+    return Recheck.objects.filter(run=run, about="").order_by("-pk").first()
 
 
 def outcome_of(run: Run) -> Outcome | None:
-    """Return the outcome of the last recheck, or None if there was none, or if it is still under way."""
-    found = Recheck.objects.filter(run=run, outcome__isnull=False).values_list("outcome", flat=True).first()
-    return msgspec.convert(found, Outcome) if found is not None else None
+    """Return what was found after the run's loss rose, or None if there was no recheck, or if it is still under way."""
+    asked = recheck_of(run)
+    return msgspec.convert(asked.outcome, Outcome) if asked is not None and asked.outcome is not None else None
 
 
-def findings_of(run: Run) -> frozenset[Finding]:
-    """Return what the last recheck found, for the coordinator. Empty while a manager has yet to decide.
-
-    After an hour, only blame is left, until it has led to a reversal of credit. A later host need not act on the rest.
-    """
-    outcome = outcome_of(run) if not run.is_halted else None
-    if outcome is None:
+def findings_of(run: Run) -> frozenset[Findings]:
+    """Return all findings that the coordinator has not heeded yet. Empty while a manager has yet to decide."""
+    if run.is_halted:
         return frozenset()
-    found = [Finding(PeerId(each.machine), each.index, Work.FALSE) for each in outcome.blamed]
-    if Recheck.objects.filter(run=run, asked_at__gt=timezone.now() - LATELY).exists():
-        found += [Finding(PeerId(each.machine), each.index, Work.FAULTY) for each in outcome.faulty]
-        found += [Finding(PeerId(each), outcome.index, Work.TRUE) for each in outcome.cleared]
-    return frozenset(found)
+    rows = Recheck.objects.filter(run=run, outcome__isnull=False, is_heeded=False).values_list("pk", "outcome")
+    return frozenset(Findings(number, msgspec.convert(outcome, Outcome).found) for number, outcome in rows)
 
 
-def forget_blame(run: Run, machine: UUID) -> None:
-    """Forget that a machine is to blame, once its credit has been taken back. In a pause, managers still see it."""
-    outcome = outcome_of(run)
-    if outcome is not None and not run.is_halted:
-        left = tuple(each for each in outcome.blamed if UUID(each.machine) != machine)
-        rest = replace(outcome, blamed=left)
-        Recheck.objects.filter(run=run).update(outcome=msgspec.to_builtins(rest))
+def heed_findings(run: Run, number: int) -> None:
+    """Note that the coordinator has acted on findings. Managers still see those from when the loss rose."""
+    rows = Recheck.objects.filter(run=run, pk=number)
+    rows.exclude(about="").delete()
+    rows.update(is_heeded=True)
 
 
 def _recheck(asked: Recheck, work: Path) -> None:
-    run, sketched = asked.run, _read(asked)
+    run, sketched = asked.run, msgspec.json.decode(bytes(asked.evidence), type=list[Sketched])
     if run.log.filter(index__in=[each.index for each in sketched], is_undone=True).exists():
         asked.delete()  # a rollback has undone these steps, and relays may have deleted their averages
         return
@@ -151,38 +135,26 @@ def _recheck(asked: Recheck, work: Path) -> None:
         return  # the site is shutting down, and its next start does this again
     outcome = judged(found["found"], found["left"])
     names = _names([each.machine for each in outcome.blamed])
-    facts = {"checked": outcome.checked, "first": outcome.first, "last": outcome.last}
-    if outcome.faulty and not names:
-        text = FAULTY.format(faulty=len(outcome.faulty), **facts)
-    else:
-        text = BLAMED.format(names=" and ".join(names), **facts) if names else CLEARED.format(**facts)
+    text = BLAMED if names else UNSURE if outcome.false else CLEARED
+    facts = {"checked": outcome.checked, "first": outcome.first, "last": outcome.last, "false": outcome.false}
     with transaction.atomic():
         made = {"outcome": msgspec.to_builtins(outcome), "evidence": b"", "fault": ""}
-        same = Recheck.objects.filter(pk=run.pk, outcome__isnull=True, asked_at=asked.asked_at)
-        if same.update(**made) and outcome.checked:
-            add_line(run=run, kind="rechecked", text=text, names=names)
+        if _waiting(run.pk).filter(pk=asked.pk).update(**made) and outcome.checked:
+            line = text.format(names=" and ".join(names), **facts)
+            add_line(run=run, kind="rechecked", text=line, names=names)
 
 
 def judged(found: Sequence[dict[str, Any]], left: int) -> Outcome:
-    """Return the outcome that follows from single verdicts, in log order."""
-    steps, last = [each["step"] for each in found] or [0], max((each["index"] for each in found), default=0)
-    work = {kind: list[Blamed]() for kind in Work}
-    for machine in sorted({each["machine"] for each in found}):
-        own = [each for each in found if each["machine"] == machine]
-        failed = [each["index"] for each in own if each["verdict"] == Verdict.FAILED]
-        kind = work_of([Verdict(each["verdict"]) for each in own])
-        if kind is not None:
-            work[kind].append(Blamed(machine, min(failed, default=last)))
-    return Outcome(
-        min(steps),
-        max(steps),
-        len(found),
-        left,
-        last,
-        blamed=tuple(work[Work.FALSE]),
-        cleared=tuple(each.machine for each in work[Work.TRUE]),
-        faulty=tuple(work[Work.FAULTY]),
-    )
+    """Return the outcome that follows from single verdicts, in log order. Those on the `left` ones are unclear."""
+    steps = [each["step"] for each in found] or [0]
+    findings = tuple(Finding(PeerId(each["machine"]), each["index"], Verdict(each["verdict"])) for each in found)
+    blamed = list[Blamed]()
+    for machine in sorted({each.peer for each in findings}):
+        own = [each for each in findings if each.peer == machine]
+        if work_of([each.verdict for each in own]) is Work.FALSE:
+            blamed.append(Blamed(machine, min(each.index for each in own if each.verdict is Verdict.FAILED)))
+    false = sum(each.verdict is Verdict.FAILED for each in findings)
+    return Outcome(min(steps), max(steps), len(found) - left, left, tuple(blamed), false, findings)
 
 
 def _start_of(run: Run, first: int) -> Snapshot:

@@ -254,6 +254,7 @@ class Coordinator:
                 | e.Reverse()
                 | e.Halt()
                 | e.Recheck()
+                | e.Heeded()
             ):
                 pass  # these commands write rows and files of a site
             case _:

@@ -38,7 +38,7 @@ def averaged(python: Path, poison: str, folder: Path) -> Figures:
     `finite`: their share that is finite. `times`: their norm by that of the true mean, or None if any is not finite.
     """
     processes: list[Process] = []
-    clock = threading.Timer(MOST_S, lambda: [process.kill() for process in processes])
+    clock = threading.Timer(MOST_S, _kill, [processes])
     clock.daemon = True
     clock.start()
     try:
@@ -55,6 +55,11 @@ def averaged(python: Path, poison: str, folder: Path) -> Figures:
     finally:
         clock.cancel()
         end(processes)
+
+
+def _kill(processes: list[Process]) -> None:
+    for process in processes:
+        process.kill()
 
 
 def _start(python: Path, index: int, initial: list[str], folder: Path) -> Process:

@@ -373,7 +373,7 @@ def plain(model: str, attack: str, liars: int, *, steps: int, seed: int, sleeps:
                 own = learner.gradient(units[liar : liar + 1], labels=int(attack == "labels"))
                 values[liar] = ATTACKS[attack](Seen(own, values[liars:], constant)).astype(np.float32)
                 acted += 1
-        mean = np.mean(values, axis=0, dtype=np.float32)
+        mean: Floats = np.mean(values, axis=0, dtype=np.float32)
         scalars = scalars_of(
             recipe, step=step + 1, sum_squares=float(np.square(mean, dtype=np.float64).sum()), tokens=1
         )

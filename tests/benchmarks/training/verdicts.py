@@ -22,7 +22,8 @@ import torch
 from peer_agent.averaging.contributor import Accumulator
 from peer_agent.averaging.sketches import sketch_again, sketch_of
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.coordinator.round.audits import Verdict, verdict_of
+from peer_agent.protocol.coordinator.events import Verdict
+from peer_agent.protocol.coordinator.round.audits import verdict_of
 from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.log.records import ChunkRange, Unit
 from peer_agent.protocol.recipe import Codec, Optimizer

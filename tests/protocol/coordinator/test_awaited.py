@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol import timing
-from peer_agent.protocol.coordinator.awaited import HEARD_S, _standing_s, _still_s
+from peer_agent.protocol.coordinator.awaited import HEARD_S, _standing_s, still_s
 from peer_agent.protocol.coordinator.decisions import Kind
 from peer_agent.protocol.coordinator.round import planning
 from peer_agent.protocol.coordinator.state import Phase
@@ -436,16 +436,16 @@ def test_nobody_is_late_for_the_sleep_of_the_host() -> None:
     assert stage.round.dropped == set()
 
 
-@pytest.mark.parametrize(("batch", "still_s"), [(1, 10.0), (3, 30.0), (8, 40.0)])
+@pytest.mark.parametrize(("batch", "seconds"), [(1, 10.0), (3, 30.0), (8, 40.0)])
 def test_planned_silence_lasts_as_long_as_two_batches_take(
-    batch: int, still_s: float, monkeypatch: pytest.MonkeyPatch
+    batch: int, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage, _, (relay,) = reducing({}, bps=(ELEMENTS * 8 // 40,))
     assert stage.round.plan is not None
     monkeypatch.setattr(timing, "BATCH_BYTES", batch * (2 * ELEMENTS // CHUNKS + 100))
-    assert _still_s(stage.round, relay) == pytest.approx(still_s, rel=0.01)
+    assert still_s(stage.round, relay) == pytest.approx(seconds, rel=0.01)
     stage.round.plan = replace(stage.round.plan, sigma=0.0)
-    assert _still_s(stage.round, relay) == 0.0
+    assert still_s(stage.round, relay) == 0.0
 
 
 def test_slot_with_no_batch_due_yet_is_not_taken_for_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

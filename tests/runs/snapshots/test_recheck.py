@@ -12,7 +12,7 @@ from accounts.models import Person
 from jobs.queue import Kind
 from jobs.runner import Later
 from peer_agent.protocol import reasons
-from peer_agent.protocol.coordinator.events import Finding, Gradient, Sketched, Work
+from peer_agent.protocol.coordinator.events import Finding, Gradient, Sketched, Verdict
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.log.records import ChunkRange
 from runs import storage
@@ -21,7 +21,7 @@ from runs.lifecycle.repair import repair_of, repair_run
 from runs.lifecycle.services import halt_run, resume_run
 from runs.models import ActivityLine, LedgerEntry, Member, Recheck, Run, RunRole, Snapshot
 from runs.snapshots import replay
-from runs.snapshots.recheck import findings_of, forget_blame, judged, outcome_of, request_recheck
+from runs.snapshots.recheck import MOST_WAITING, findings_of, heed_findings, judged, outcome_of, request_recheck
 from tests.jobs.requests import do, requested
 from tests.runs.factories import Owned, committed, owned, state_file
 
@@ -97,20 +97,18 @@ def blame(child: Child, desktop: Owned, laptop: Owned) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "kind", "index"),
+    ("verdicts", "first", "false"),
     [
-        (["passed", "failed", "failed"], "blamed", 2),
-        (["passed", "failed", "passed"], "faulty", 2),
-        (["unclear"] * 3, "", 0),
+        (["passed", "failed", "failed"], 2, 2),
+        (["passed", "failed", "passed"], None, 1),
+        (["unclear"] * 3, None, 0),
     ],
 )
-def test_outcome_names_the_first_false_contribution(verdicts: list[str], kind: str, index: int) -> None:
+def test_outcome_names_the_first_false_contribution(verdicts: list[str], first: int | None, false: int) -> None:
     found = [{"index": n, "step": n, "machine": "ab", "verdict": verdict} for n, verdict in enumerate(verdicts, 1)]
-    outcome = judged(found, 0)
-    assert {name: [each.index for each in getattr(outcome, name)] for name in ("blamed", "faulty")} == {
-        "blamed": [index] * (kind == "blamed"),
-        "faulty": [index] * (kind == "faulty"),
-    }
+    outcome = judged(found, verdicts.count("unclear"))
+    assert [each.index for each in outcome.blamed] == ([first] if first is not None else [])
+    assert (outcome.false, outcome.checked) == (false, 3 - verdicts.count("unclear"))
 
 
 def test_machine_with_bad_memory_is_told_to_the_coordinator_and_not_named(
@@ -124,11 +122,9 @@ def test_machine_with_bad_memory_is_told_to_the_coordinator_and_not_named(
     assert line.names == ""
     assert repair_of(halted) is None
     resume_run(run=halted)
-    faulty = Finding(desktop.machine.peer_id, 6, Work.FAULTY)
-    cleared = Finding(laptop.machine.peer_id, 8, Work.TRUE)
-    assert findings_of(halted) == {faulty, cleared}
-    Recheck.objects.update(asked_at=timezone.now() - timedelta(hours=2))
-    assert findings_of(halted) == frozenset(), "a later host does not warn it again"
+    (findings,) = findings_of(halted)
+    assert len(findings.found) == 6
+    assert Finding(desktop.machine.peer_id, 6, Verdict.FAILED) in findings.found
 
 
 def test_request_is_for_the_contributions_of_the_last_steps(halted: Run, child: Child) -> None:
@@ -253,21 +249,52 @@ def test_coordinator_learns_of_false_work_once_no_manager_has_to_decide(
     blame(child, desktop, laptop)
     do(Kind.RECHECK, halted.pk)
     assert findings_of(halted) == frozenset(), "a manager decides"
-    forget_blame(halted, desktop.machine.pk)
     resume_run(run=halted)
-    cleared = Finding(laptop.machine.peer_id, 8, Work.TRUE)
-    assert findings_of(halted) == {Finding(desktop.machine.peer_id, 6, Work.FALSE), cleared}
-    forget_blame(halted, desktop.machine.pk)
-    assert findings_of(halted) == {cleared}
+    (findings,) = findings_of(halted)
+    verdicts = {(each.peer, each.index): each.verdict for each in findings.found}
+    assert verdicts[desktop.machine.peer_id, 6] is Verdict.FAILED
+    assert verdicts[laptop.machine.peer_id, 8] is Verdict.PASSED
+    heed_findings(halted, findings.number)
+    assert findings_of(halted) == frozenset(), "a later host does not act on them again"
+    assert outcome_of(halted) is not None
 
 
-def test_second_request_is_added_to_the_first(halted: Run, child: Child, laptop: Owned) -> None:
-    first = Recheck.objects.get()
-    own = {laptop.machine.peer_id: Gradient(b"x" * 1024, 2.0, 8)}
-    request_recheck(halted, [Sketched(5, 7, (ChunkRange(0, 3),), own), Sketched(8, 7, (ChunkRange(0, 3),), own)])
-    assert Recheck.objects.get().asked_at > first.asked_at
-    do(Kind.RECHECK, halted.pk)
-    assert [(each[0], len(each[3])) for each in child.asked["sketched"]] == [(5, 1), (6, 2), (7, 2), (8, 2)]
+def test_each_request_has_an_outcome_of_its_own(halted: Run, child: Child, laptop: Owned) -> None:
+    peer = laptop.machine.peer_id
+    request_recheck(halted, [Sketched(5, 7, (), {peer: Gradient(b"x" * 1024, 2.0, 8)})], about=peer)
+    asked = list[list[int]]()
+
+    def look(arguments: list[str], **facts: Any) -> dict[str, Any]:
+        answer = child(arguments, **facts)
+        asked.append([each[0] for each in child.asked["sketched"]])
+        return answer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replay, "run_child", look)
+        child.found = [(5, laptop, HONEST)]
+        do(Kind.RECHECK, halted.pk)
+    assert asked == [[6, 7, 8], [5]]
+    resume_run(run=halted)
+    numbers = sorted(each.number for each in findings_of(halted))
+    for number in numbers:
+        heed_findings(halted, number)
+    assert [row.about for row in Recheck.objects.all()] == [""], "a dispute's row is deleted once it was heeded"
+
+
+def test_so_many_requests_wait(halted: Run, laptop: Owned) -> None:
+    for _ in range(MOST_WAITING + 3):
+        request_recheck(halted, [Sketched(5, 7, (), {})], about=laptop.machine.peer_id)
+    assert Recheck.objects.count() == MOST_WAITING
+
+
+def test_dispute_that_cannot_be_computed_is_given_up_after_a_day(halted: Run, child: Child, laptop: Owned) -> None:
+    request_recheck(halted, [Sketched(6, 7, (), {})], about=laptop.machine.peer_id)
+    child.error = Problem.of("E341", step=6)
+    assert isinstance(do(Kind.RECHECK, halted.pk), Later)
+    assert Recheck.objects.count() == 2
+    Recheck.objects.update(asked_at=timezone.now() - timedelta(days=2))
+    assert isinstance(do(Kind.RECHECK, halted.pk), Later)
+    assert [row.about for row in Recheck.objects.all()] == [""], "managers wait for this one"
 
 
 def test_closed_account_does_not_prevent_the_repair(halted: Run, child: Child, laptop: Owned, desktop: Owned) -> None:

@@ -21,18 +21,19 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import (
     Checked,
     Command,
-    Finding,
+    Findings,
     Gradient,
+    Heeded,
     Note,
     Recheck,
     Reverse,
     Send,
     Sketched,
-    Work,
+    Verdict,
 )
 from peer_agent.protocol.coordinator.reliability import Failure, Reliability
 from peer_agent.protocol.coordinator.round.screening import MOST_INCOMPARABLE, SETTLED
-from peer_agent.protocol.coordinator.state import Audit, Member, Round, RunState
+from peer_agent.protocol.coordinator.state import SKETCHED_KEPT, Audit, Member, Round, RunState
 from peer_agent.protocol.coordinator.workers.counts import blame
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import PeerId
@@ -44,19 +45,19 @@ CLEARED = 2  # people by which those who clear a machine must outnumber its accu
 PROVEN = 3  # people by which its accusers must outnumber those who clear it
 JUDGES = 5  # people who must have judged it by then
 MAJORITY = 2  # replaces both numbers if its accusers are the majority of all who may audit
-DISMISSALS = 2  # accusations by a machine that others have dismissed, after which it audits no more
+DISMISSALS = 2  # accusations by a person that others have dismissed, after which the person's machines audit no more
 REST = 3  # rounds in which a machine audits at most once, unless few people may audit or the audited one is in doubt
 FEW = 3  # people
 LONGEST_S = 60.0  # of an audit, from the auditor's usual speed
 LONGEST_DOUBT = 50  # rounds; without a verdict, the doubt ends
-SITE_NEEDS = 3  # comparable contributions of a machine, for the site to compute them again
-MOST_SPOILED = 1  # false contributions of those that the site computes again, that bad memory explains
+SITE_NEEDS, SITE_CHECKS = 3, 5  # least comparable contributions of a machine that the site needs, and usually checks
+EVIDENCE, MOST_EVIDENCE = 8, 16  # contributions up to the first accused one that the site computes again; and in all
 ALARM = 50  # rounds after work was proven false, in which gradients are averaged by a rule that withstands more
 ALARM_PEOPLE, ALARM_SLOTS = 4, 32  # fewest people and most gradients for that rule
 SITE_AFTER = 20  # rounds of doubt, after which the site decides if people have not
 UNCLEAR_INT4 = 5  # unclear audits in a row with int4, after which a machine is in doubt
 MOST_SLOTS = 256  # contributions to a round with sketches, of 1 KiB each
-PATIENCE = 20  # rounds after which an unanswered audit is forgotten
+PATIENCE = SKETCHED_KEPT  # rounds after which an unanswered audit is forgotten
 WHY = "audits found other gradients"
 FALSE = "{} contributed gradients other than those of its samples, as {} found; its work since {} no longer counts"
 
@@ -81,10 +82,12 @@ LIMITS = Limits(same=0.98, other=0.95, same_norm=0.03, other_norm=0.1)
 LIMITS_INT4 = Limits(same=0.95, other=0.8, same_norm=0.1, other_norm=0.3)
 
 
-class Verdict(StrEnum):
-    PASSED = "passed"
-    UNCLEAR = "unclear"
-    FAILED = "failed"
+class Work(StrEnum):
+    """A machine's work, judged by the verdicts on some of its contributions."""
+
+    TRUE = "true"
+    FAULTY = "faulty"  # the smaller part was false, as with bad memory
+    FALSE = "false"
 
 
 def draw_seeds(state: RunState, round_: Round, seed: int) -> None:
@@ -247,14 +250,14 @@ def verdict(stated: Gradient, again: Gradient, codec: Codec) -> Verdict:
 def work_of(verdicts: Sequence[Verdict]) -> Work | None:
     """Return what the verdicts on some of a machine's contributions say about its work, or None if they are unclear.
 
-    A flipped bit may spoil a single contribution among true ones.
+    Bad memory spoils a few contributions among true ones.
     """
-    failed = verdicts.count(Verdict.FAILED)
-    if failed >= min(MOST_SPOILED + 1, len(verdicts)):
+    failed, passed = verdicts.count(Verdict.FAILED), verdicts.count(Verdict.PASSED)
+    if failed > passed and (failed > 1 or len(verdicts) == 1):
         return Work.FALSE
-    if failed and Verdict.PASSED in verdicts:
+    if failed and passed:
         return Work.FAULTY
-    return Work.TRUE if verdicts.count(Verdict.PASSED) == len(verdicts) >= SITE_NEEDS else None
+    return Work.TRUE if passed == len(verdicts) >= SITE_NEEDS else None
 
 
 def agreement(one: Numbers, other: Numbers) -> tuple[float, float]:
@@ -347,7 +350,7 @@ def _auditors(state: RunState, able: Sequence[Member], record: Reliability, pers
         and member.reliability.audited_in <= state.rounds - rest
         and samples <= LONGEST_S * member.samples_per_s
     ]
-    judged = record.accused_by | record.cleared_by
+    judged = record.accused_by.keys() | record.cleared_by
     return [member for member in others if member.person not in judged]
 
 
@@ -356,7 +359,7 @@ def audited_people(state: RunState) -> set[str]:
 
     If there are none, anyone may audit: at the beginning of a run whose organizer has no machine in it.
     """
-    here = [each for each in state.members.values() if each.trains and each.reliability.dismissed < DISMISSALS]
+    here = [each for each in state.members.values() if each.trains and state.dismissed[each.person] < DISMISSALS]
     known = {each.person for each in here if state.is_audited(each)}
     return known or {each.person for each in here}
 
@@ -373,7 +376,7 @@ def _is_proven(state: RunState, person: str, record: Reliability) -> bool:
     able = len(judges - {person})
     if 2 * len(record.accused_by) > able:
         return lead >= MAJORITY
-    return lead >= PROVEN and len(record.accused_by | record.cleared_by) >= JUDGES
+    return lead >= PROVEN and len(record.accused_by.keys() | record.cleared_by) >= JUDGES
 
 
 def _ask(state: RunState, round_: Round, number: int, auditor: Member) -> list[Command]:
@@ -421,7 +424,7 @@ def _judge(state: RunState, number: int, audit: Audit) -> list[Command]:
         case Verdict.PASSED:
             record.audits_passed, record.unclear = record.audits_passed + 1, 0
             record.checked_samples = max(record.checked_samples, audit.samples)
-            record.accused_by -= {audit.auditing}
+            record.accused_by.pop(audit.auditing, None)
             if not record.accused_by:
                 record.checked_index = max(record.checked_index, audit.index)
             record.cleared_by |= {audit.auditing} if record.in_doubt else set()
@@ -432,24 +435,36 @@ def _judge(state: RunState, number: int, audit: Audit) -> list[Command]:
                 _doubt(state, record)
         case Verdict.FAILED:
             _doubt(state, record)
-            record.accused_by |= {audit.auditing}
+            record.accused_by[audit.auditing] = audit.index
             record.cleared_by -= {audit.auditing}
-            record.evidence = _evidence(state, audit) or record.evidence
+            _add_evidence(state, audit.peer, record, audit.index)
     lead = len(record.accused_by) - len(record.cleared_by)
     if _is_proven(state, audit.person, record):
         return commands + _prove(
             state, audit.peer, audit.name, (audit.person, *sorted(record.accused_by)), record.checked_index
         )
     if record.in_doubt and lead <= -CLEARED:
-        commands += _ask_site_about(state, audit.peer, record) if record.accused_by else []
+        commands += _ask_site_about(state, audit.peer, record) if record.evidence else []
         _dismiss(state, record)
     return commands
 
 
-def _evidence(state: RunState, audit: Audit) -> Sketched | None:
-    """Return the sketch of an audited contribution for the site, or None if it does not trust those who made it."""
-    kept = next((seen for seen in state.sketched if seen.index == audit.index and audit.peer in seen.gradients), None)
-    return replace(kept, gradients={audit.peer: kept.gradients[audit.peer]}) if kept is not None else None
+def _add_evidence(state: RunState, peer: PeerId, record: Reliability, index: int) -> None:
+    """Keep an accused contribution for the site, and the ones before the first accused one.
+
+    While those were computed, the machine did not know that it was in doubt. Without a sketch by machines that the run
+    trusts, keep nothing.
+    """
+    own = {at: seen for at, seen in _kept(state, peer).items() if at <= index}
+    if index in own and len(record.evidence) < MOST_EVIDENCE:
+        chosen = [index] if record.evidence else sorted(own)[-EVIDENCE:]
+        record.evidence |= {at: own[at] for at in chosen}
+
+
+def _kept(state: RunState, peer: PeerId) -> dict[int, Sketched]:
+    """Return a machine's contributions to the last updates, by log entry."""
+    own = [seen for seen in state.sketched if peer in seen.gradients]
+    return {seen.index: replace(seen, gradients={peer: seen.gradients[peer]}) for seen in own}
 
 
 def _ask_site(state: RunState) -> list[Command]:
@@ -470,90 +485,107 @@ def _ask_site(state: RunState) -> list[Command]:
 
 
 def _ask_site_about(state: RunState, peer: PeerId, record: Reliability) -> list[Command]:
-    """Let the site compute three of a machine's contributions again: its last ones, and the last accused one.
+    """Let the site compute a machine's contributions again, once per doubt: the evidence, or else its last ones.
 
     Several are needed to tell a machine with bad memory from one that lies.
     """
-    own = {seen.index: replace(seen, gradients={peer: seen.gradients[peer]}) for seen in _kept(state, peer)}
-    accused = [record.evidence] if record.evidence is not None else []
-    others = [own[index] for index in sorted(own) if not accused or index != accused[0].index]
-    chosen = accused + others[len(accused) - SITE_NEEDS :]
+    chosen = dict(record.evidence)
+    for index, seen in sorted(_kept(state, peer).items(), reverse=True):
+        if len(chosen) < SITE_CHECKS:
+            chosen.setdefault(index, seen)
     if record.site_asked or len(chosen) < SITE_NEEDS:
         return []
-    record.site_asked = True
-    return [Recheck(tuple(sorted(chosen, key=lambda seen: seen.index)))]
+    record.site_asked, record.evidence = True, chosen
+    return [Recheck(tuple(chosen[index] for index in sorted(chosen)), peer)]
 
 
-def _kept(state: RunState, peer: PeerId) -> list[Sketched]:
-    return [seen for seen in state.sketched if peer in seen.gradients]
-
-
-def take_findings(state: RunState, findings: frozenset[Finding]) -> list[Command]:
-    """Act on what the site found by computing contributions again. Each finding counts once.
-
-    If a machine's work is false, it is so from the first false contribution on. If all contributions were true, the
-    machine's doubt ends.
-    """
+def take_findings(state: RunState, findings: frozenset[Findings]) -> list[Command]:
+    """Act on what the site found by computing contributions again, once."""
     if state.rolling is not None:
         return []  # the next host takes them
     commands = list[Command]()
-    for finding in sorted(findings - state.findings):
-        member = state.members.get(finding.peer)
-        match finding.work:
-            case Work.FALSE:
-                known = member is not None
-                name, names = (f"{member.person} ({member.machine})", (member.person,)) if known else ("", ())
-                _vindicate(state, _record_of(state, finding.peer))
-                commands += _prove(state, finding.peer, name, names, finding.index - 1)
-            case Work.FAULTY:
-                commands += _warn(state, finding.peer)
-            case Work.TRUE if member is not None and member.reliability.in_doubt:
-                _dismiss(state, member.reliability)
-    state.findings = findings
+    for each in sorted(findings):
+        if each.number not in state.heeded:
+            for peer in sorted({one.peer for one in each.found}):
+                verdicts = {one.index: one.verdict for one in each.found if one.peer == peer}
+                commands += _take_verdicts(state, peer, verdicts)
+            commands.append(Heeded(each.number))
+    state.heeded = frozenset(each.number for each in findings)
     return commands
 
 
-def _warn(state: RunState, peer: PeerId) -> list[Command]:
-    """Tell a machine that some of its work was false, pause it, and audit its next contributions.
+def _take_verdicts(state: RunState, peer: PeerId, verdicts: dict[int, Verdict]) -> list[Command]:
+    """Act on the site's verdicts on some of a machine's contributions, by log entry.
 
-    Nobody else learns of it, because its memory may be bad. If it happens again, the pause is longer.
+    False work is false from the first false contribution on. The machine's doubt ends if the site was asked about it,
+    and all contributions were true.
+    """
+    record, commands = _record_of(state, peer), list[Command]()
+    is_known = {index: each is Verdict.FAILED and index <= record.judged_index for index, each in verdicts.items()}
+    new = {index: each for index, each in verdicts.items() if not is_known[index]}
+    failed = [index for index, each in new.items() if each is Verdict.FAILED]
+    match work_of(list(new.values())):
+        case Work.FALSE:
+            member = state.members.get(peer)
+            name, names = (f"{member.person} ({member.machine})", (member.person,)) if member is not None else ("", ())
+            commands = _prove(state, peer, name, names, min(failed) - 1)
+        case Work.FAULTY:
+            commands = _warn(state, peer)
+            record.judged_index = max(record.judged_index, *failed)
+        case Work.TRUE if record.in_doubt and record.site_asked and record.evidence.keys() <= verdicts.keys():
+            _dismiss(state, record)
+    _settle_accusations(state, record, verdicts)
+    return commands
+
+
+def _settle_accusations(state: RunState, record: Reliability, verdicts: dict[int, Verdict]) -> None:
+    """Let those audit again whose accusation was dismissed by others, and confirmed by the site."""
+    for person, index in list(record.overruled.items()):
+        if verdicts.get(index, Verdict.UNCLEAR) is not Verdict.UNCLEAR:
+            del record.overruled[person]
+            state.dismissed[person] -= verdicts[index] is Verdict.FAILED
+
+
+def _warn(state: RunState, peer: PeerId) -> list[Command]:
+    """Tell a machine's owner that some of its work was false, pause it, and audit its next contributions.
+
+    Its memory may be bad, so the timeline does not name it. If it happens again, the pause is longer.
     """
     record = _record_of(state, peer)
-    _vindicate(state, record)
-    _end_doubt(record)
-    _doubt(state, record)
     record.faults += 1
     record.refusals.level = max(record.refusals.level, record.faults - 1)
+    _doubt(state, record)
     blame(state, record, Failure.REFUSED)
-    fault = Fault.of("E147")
+    return tell(state, peer, "E147")
+
+
+def tell(state: RunState, peer: PeerId, code: str) -> list[Command]:
+    """Send a notice to a machine. If it is away, keep the notice for its next hello."""
+    if peer not in state.members:
+        _record_of(state, peer).notice = code
+        return []
+    fault = Fault.of(code)
     return [Send((peer,), m.Notice(run=state.run, code=fault.code, text=fault.text))]
-
-
-def _vindicate(state: RunState, record: Reliability) -> None:
-    """Let those audit again who had accused a machine rightly, although others had dismissed that."""
-    for member in state.members.values():
-        if member.person in record.overruled and member.trains:
-            member.reliability.dismissed = max(0, member.reliability.dismissed - 1)
-    record.overruled = frozenset()
 
 
 def _doubt(state: RunState, record: Reliability) -> None:
     """Audit all contributions of a machine from now on."""
     if not record.in_doubt:
-        record.in_doubt, record.doubted_in, record.site_asked, record.evidence = True, state.rounds, False, None
+        record.in_doubt, record.doubted_in, record.site_asked = True, state.rounds, False
 
 
 def _end_doubt(record: Reliability) -> None:
-    record.in_doubt, record.accused_by, record.cleared_by = False, frozenset(), frozenset()
+    record.in_doubt, record.accused_by, record.cleared_by, record.evidence = False, {}, frozenset(), {}
 
 
 def _dismiss(state: RunState, record: Reliability) -> None:
     """End a machine's doubt, and audit those who accused it. After several such cases, they audit no more."""
+    for person in record.accused_by:
+        state.dismissed[person] += 1
     for member in state.members.values():
         if member.person in record.accused_by and member.trains:
             _doubt(state, member.reliability)
-            member.reliability.dismissed += 1
-    record.overruled = record.accused_by
+    record.overruled |= record.accused_by
     _end_doubt(record)
 
 
@@ -564,17 +596,15 @@ def _prove(state: RunState, peer: PeerId, name: str, persons: tuple[str, ...], i
     by itself, the people whose machines did. `index`: the log entry up to which its credit stays.
     """
     record = _record_of(state, peer)
-    record.audits_passed = 0
+    record.audits_passed, record.judged_index = 0, state.index
     _end_doubt(record)
     _doubt(state, record)
     state.alarmed_until = state.rounds + ALARM
     blame(state, record, Failure.FALSE)
-    fault = Fault.of("E143")
     by = f"the machines of {' and '.join(persons[1:])}" if len(persons) > 1 else "the site"
     text = FALSE.format(name, by, "the last check" if len(persons) > 1 else "the first of them")
     notes = [Note("refused", text, persons)] if name else []
-    said = m.Notice(run=state.run, code=fault.code, text=fault.text)
-    return [*notes, Reverse(peer, index, WHY), Send((peer,), said)]
+    return [*notes, Reverse(peer, index, WHY), *tell(state, peer, "E143")]
 
 
 def _record_of(state: RunState, peer: PeerId) -> Reliability:

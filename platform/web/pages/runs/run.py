@@ -24,11 +24,11 @@ from runs.ledger.standings import Period
 from runs.lifecycle import joining
 from runs.lifecycle.repair import Repair, repair_of
 from runs.lifecycle.services import failed_here
-from runs.models import Publication, Recheck, Release, Run, Snapshot
+from runs.models import Publication, Release, Run, Snapshot
 from runs.releases.card_facts import how_checked
 from runs.releases.making import better_snapshot, is_stale
 from runs.selectors import RunPicture
-from runs.snapshots.recheck import outcome_of
+from runs.snapshots.recheck import outcome_of, recheck_of
 from runs.states import LIVE, MOVING
 from web import qr, strokes
 from web.agent_package import install_lines, is_near
@@ -175,7 +175,7 @@ def repair_facts(run: Run) -> dict[str, Any]:
         return {}
     outcome, repair = outcome_of(run), repair_of(run)
     if outcome is None:
-        return {"recheck": Recheck.objects.filter(run=run).first()}
+        return {"recheck": recheck_of(run)}
     if repair is None:
         return {"outcome": outcome}
     names = sorted({machine.person.username for machine in repair.machines})

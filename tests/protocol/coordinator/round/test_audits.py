@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.events import Recheck, Verdict
 from peer_agent.protocol.coordinator.reliability import Quarantine
 from peer_agent.protocol.coordinator.round.audits import (
     ALARM,
@@ -22,9 +23,10 @@ from peer_agent.protocol.coordinator.round.audits import (
     RATE,
     REST,
     SITE_AFTER,
+    SITE_CHECKS,
     SITE_NEEDS,
     TRUSTED_RATE,
-    Verdict,
+    Work,
     rule_of,
     verdict_of,
     work_of,
@@ -41,6 +43,7 @@ from tests.protocol.coordinator.stage import RUN, SKETCH, TOKENS, UNIT, Stage, T
 NOBODY = frozenset[str]()
 PEOPLE = ("ann", "bob", "cem", "dan", "eve")
 SEVEN = ("ann", "bob", "cem", "dan", "eve", "fay", "gus")
+LETTERS = {"f": Verdict.FAILED, "p": Verdict.PASSED, "u": Verdict.UNCLEAR}
 FALSE = (-np.frombuffer(SKETCH, "<f4")).tobytes()
 
 
@@ -168,7 +171,7 @@ def test_machine_rests_between_audits_unless_few_people_may_audit() -> None:
     rounds: dict[PeerId, list[int]] = {}
     for number in range(40):
         for record in (member.reliability for member in stage.state.members.values()):
-            record.audits_passed, record.in_doubt, record.accused_by, record.cleared_by = 1, False, NOBODY, NOBODY
+            record.audits_passed, record.in_doubt, record.accused_by, record.cleared_by = 1, False, {}, NOBODY
         for auditor, _ in rounds_audits(stage, number):
             rounds.setdefault(auditor, []).append(number)
     assert sum(map(len, rounds.values())) > 10
@@ -424,10 +427,10 @@ def test_doubt_without_a_verdict_ends() -> None:
     stage, (ann, *_) = opened(people=("ann", "eve"))
     record = stage.member(doubted(stage, ann)).reliability
     audited(stage, ann, rounds=3, honest=False)
-    assert (record.in_doubt, record.accused_by) == (True, frozenset({"eve"}))
+    assert (record.in_doubt, set(record.accused_by)) == (True, {"eve"})
     record.doubted_in = stage.state.rounds - LONGEST_DOUBT - 1
     offered(stage)
-    assert (record.in_doubt, record.accused_by) == (False, frozenset())
+    assert (record.in_doubt, record.accused_by) == (False, {})
 
 
 @pytest.mark.parametrize("sketches", [(SKETCH,), (SKETCH,) * 4 + (b"",), (SKETCH,) * 4 + (SKETCH[:-4],)])
@@ -462,7 +465,7 @@ def test_one_persons_word_decides_nothing() -> None:
     doubted(stage, ann)
     commands = audited(stage, ann, rounds=12, honest=False)
     assert "refused" not in notes(commands)
-    assert stage.member(ann).reliability.accused_by == {"eve"}
+    assert stage.member(ann).reliability.accused_by.keys() == {"eve"}
     assert not stage.state.in_quarantine(stage.member(ann).reliability)
 
 
@@ -484,7 +487,7 @@ def test_liar_is_named_and_loses_credit_once_enough_people_accuse_it() -> None:
     (reverse,) = [each for each in commands if isinstance(each, e.Reverse)]
     assert (reverse.peer, reverse.index) == (eve.peer, 0)
     assert stage.state.in_quarantine(record)
-    assert (record.in_doubt, record.accused_by, record.audits_passed) == (True, frozenset(), 0)
+    assert (record.in_doubt, record.accused_by, record.audits_passed) == (True, {}, 0)
 
 
 def test_rounds_after_a_proof_use_a_rule_that_withstands_more() -> None:
@@ -512,7 +515,7 @@ def test_site_decides_if_one_other_person_is_there() -> None:
     assert [list(seen.gradients) for seen in asked[0].sketched] == [[eve.peer]] * SITE_NEEDS
     assert {seen.gradients[eve.peer].sketch for seen in asked[0].sketched} == {FALSE}
     assert not stage.member(eve).reliability.is_proven_false
-    commands = told(stage, e.Finding(eve.peer, 5, e.Work.FALSE))
+    commands = found(stage, eve, {4: "p", 5: "f", 6: "f"})
     (note,) = [each for each in commands if isinstance(each, e.Note) and each.kind == "refused"]
     assert note.text.startswith("eve (eve) contributed gradients other than those of its samples, as the site found")
     assert note.names == ("eve",)
@@ -520,90 +523,155 @@ def test_site_decides_if_one_other_person_is_there() -> None:
     record = stage.member(eve).reliability
     assert stage.state.in_quarantine(record)
     assert (record.in_doubt, record.site_asked) == (True, False), "its next work is checked as well"
-    assert not told(stage, e.Finding(eve.peer, 5, e.Work.FALSE)), "each finding counts once"
+    assert not found(stage, eve, {4: "p", 5: "f", 6: "f"}), "each finding counts once"
     assert ann.person == "ann"
-
-
-def told(stage: Stage, *findings: e.Finding) -> list[e.Command]:
-    """Tell the coordinator what the site found."""
-    event = e.Directed("running", trusted=stage.state.trusted, findings=frozenset(findings))
-    return [each for each in stage.handle(event) if isinstance(each, e.Note | e.Reverse)]
 
 
 def test_machine_that_the_site_clears_is_in_doubt_no_more_and_its_accuser_is() -> None:
     stage, (ann, eve) = opened(people=("ann", "eve"))
     doubted(stage, eve)
     audited(stage, eve, rounds=4, honest=False)
-    assert stage.member(eve).reliability.accused_by == {"ann"}
-    told(stage, e.Finding(eve.peer, 4, e.Work.TRUE))
+    assert stage.member(eve).reliability.accused_by.keys() == {"ann"}
+    found(stage, eve, dict.fromkeys(stage.member(eve).reliability.evidence, "p"))
     assert not stage.member(eve).reliability.in_doubt
     assert stage.member(ann).reliability.in_doubt
 
 
-def accused_once(stage: Stage, ann: Trainer) -> list[e.Command]:
-    """Let one auditor find ann's contribution false, and the next ones true. Return what the coordinator asks."""
+def disputed(stage: Stage, ann: Trainer) -> Recheck:
+    """Let the fourth of ann's contributions be found false by one auditor, and let the others clear her.
+
+    Return what the site is asked.
+    """
+    audited_by_nobody(stage, rounds=3)
     doubted(stage, ann)
-    audited(stage, ann)
     audited(stage, ann, honest=False)
-    return [each for each in audited(stage, ann, rounds=3) if isinstance(each, e.Recheck)]
+    (asked,) = [each for each in audited(stage, ann, rounds=3) if isinstance(each, e.Recheck)]
+    return asked
 
 
-def test_site_checks_an_accusation_that_others_dismissed() -> None:
+def audited_by_nobody(stage: Stage, rounds: int) -> None:
+    for _ in range(rounds):
+        offered(stage)
+        stage.state.audits.clear()
+        stage.reduce()
+        stage.persist()
+
+
+def found(stage: Stage, ann: Trainer, verdicts: dict[int, str], number: int = 1) -> list[e.Command]:
+    """Tell the coordinator the site's verdicts on ann's contributions: "p", "u" or "f" by log entry."""
+    each = tuple(e.Finding(ann.peer, index, LETTERS[letter]) for index, letter in verdicts.items())
+    event = e.Directed("running", trusted=stage.state.trusted, findings=frozenset({e.Findings(number, each)}))
+    return [each for each in stage.handle(event) if isinstance(each, e.Send | e.Note | e.Reverse | e.Heeded)]
+
+
+def test_site_computes_the_accused_contribution_and_those_before_it() -> None:
     stage, (ann, *_) = opened(people=SEVEN)
-    record = stage.member(ann).reliability
-    (asked,) = accused_once(stage, ann)
-    assert isinstance(asked, e.Recheck)
-    assert [list(seen.gradients) for seen in asked.sketched] == [[ann.peer]] * SITE_NEEDS
-    assert [seen.index for seen in asked.sketched] == [2, 3, 4], "the accused one, and those that ended the doubt"
-    assert not record.in_doubt
+    asked = disputed(stage, ann)
+    assert asked.about == ann.peer
+    assert [list(seen.gradients) for seen in asked.sketched] == [[ann.peer]] * SITE_CHECKS
+    assert [seen.index for seen in asked.sketched] == [1, 2, 3, 4, 7], "1 to 4: before ann could know"
+    assert not stage.member(ann).reliability.in_doubt
+    assert sum(stage.state.dismissed.values()) == 1
 
 
 def test_machine_with_bad_memory_is_paused_and_only_its_owner_told() -> None:
-    stage, (ann, *others) = opened(people=SEVEN)
-    accused_once(stage, ann)
-    assert sum(stage.member(other).reliability.dismissed for other in others) == 1
+    stage, (ann, *_) = opened(people=SEVEN)
+    disputed(stage, ann)
     record = stage.member(ann).reliability
     for number, rounds in enumerate((1, 4, 16, 16), 1):
         record.refusals = Quarantine()
-        event = e.Directed("running", trusted=stage.state.trusted, findings=finding(ann, number, e.Work.FAULTY))
-        (sent,) = [each for each in stage.handle(event) if isinstance(each, e.Send | e.Note | e.Reverse)]
+        sent, heeded = found(stage, ann, {2: "p", 3: "p", 3 + number: "f"}, number)
         assert isinstance(sent, e.Send)
         assert isinstance(sent.message, m.Notice)
         assert (sent.peers, sent.message.code) == ((ann.peer,), "E147")
+        assert heeded == e.Heeded(number)
         assert record.refusals.until_round == stage.state.rounds + rounds, "longer each time"
         assert record.in_doubt, "its next work is audited"
-    assert sum(stage.member(other).reliability.dismissed for other in others) == 0, "the accuser was right"
+    assert sum(stage.state.dismissed.values()) == 0, "the accuser was right"
 
 
 def test_accuser_that_the_site_contradicts_stays_dismissed() -> None:
-    stage, (ann, *others) = opened(people=SEVEN)
-    accused_once(stage, ann)
-    told(stage, *finding(ann, 4, e.Work.TRUE))
-    assert sum(stage.member(other).reliability.dismissed for other in others) == 1
+    stage, (ann, *_) = opened(people=SEVEN)
+    disputed(stage, ann)
+    assert found(stage, ann, {2: "p", 3: "p", 4: "p"}) == [e.Heeded(1)]
+    assert sum(stage.state.dismissed.values()) == 1
+    assert not stage.member(ann).reliability.overruled
 
 
-def finding(trainer: Trainer, index: int, work: e.Work) -> frozenset[e.Finding]:
-    return frozenset({e.Finding(trainer.peer, index, work)})
+def test_each_accuser_is_judged_by_the_contribution_that_it_accused() -> None:
+    stage, (ann, *_) = opened(people=SEVEN)
+    disputed(stage, ann)
+    stage.member(ann).reliability.overruled = {"bob": 4, "eve": 5, "fay": 6}
+    stage.state.dismissed = Counter(bob=1, eve=1, fay=1)
+    found(stage, ann, {3: "p", 4: "f", 5: "p", 6: "u"})
+    assert +stage.state.dismissed == Counter(eve=1, fay=1)
+    assert stage.member(ann).reliability.overruled == {"fay": 6}
+
+
+def test_liar_that_is_honest_while_in_doubt_is_proven_false_by_its_earlier_work() -> None:
+    stage, (ann, *_) = opened(people=SEVEN)
+    disputed(stage, ann)
+    commands = found(stage, ann, {2: "f", 3: "f", 4: "f"})
+    assert [(each.peer, each.index) for each in commands if isinstance(each, e.Reverse)] == [(ann.peer, 1)]
+    assert "refused" in notes(commands)
+
+
+def test_known_false_contribution_counts_once() -> None:
+    stage, (ann, *_) = opened(people=SEVEN)
+    disputed(stage, ann)
+    found(stage, ann, {3: "p", 4: "f"})
+    assert found(stage, ann, {3: "p", 4: "f"}, number=2) == [e.Heeded(2)]
+    commands = found(stage, ann, {3: "p", 4: "f", 5: "f"}, number=3)
+    assert "refused" not in notes(commands), "5 is another single one"
+    assert stage.member(ann).reliability.faults == 2
+
+
+def test_answer_about_an_earlier_doubt_does_not_end_a_new_one() -> None:
+    stage, (ann, *_) = opened(people=SEVEN)
+    disputed(stage, ann)
+    doubted(stage, ann)
+    record = stage.member(ann).reliability
+    record.site_asked, record.evidence, record.accused_by = False, {}, {"bob": 7}
+    found(stage, ann, {2: "p", 3: "p", 4: "p"})
+    assert (record.in_doubt, record.accused_by) == (True, {"bob": 7})
+
+
+def test_machine_that_is_away_is_told_when_it_is_back() -> None:
+    stage, (ann, *_) = opened(people=SEVEN)
+    disputed(stage, ann)
+    stage.handle(e.Lost(ann.peer))
+    assert found(stage, ann, {2: "p", 3: "p", 4: "f"}) == [e.Heeded(1)]
+    said = len(stage.said)
+    for _ in range(2):
+        stage.hello(ann)
+    told = sent(stage.said[said:], m.Notice, ann.peer)
+    assert [each.code for each in told if isinstance(each, m.Notice)] == ["E147"], "once"
 
 
 @pytest.mark.parametrize(
     ("verdicts", "work"),
     [
-        ("fpp", e.Work.FAULTY),
-        ("ppf", e.Work.FAULTY),
-        ("ffp", e.Work.FALSE),
-        ("fp", e.Work.FAULTY),
-        ("f", e.Work.FALSE),
+        ("", None),
+        ("fpp", Work.FAULTY),
+        ("ppf", Work.FAULTY),
+        ("ffp", Work.FALSE),
+        ("fp", Work.FAULTY),
+        ("f", Work.FALSE),
         ("fu", None),
+        ("fuu", None),
+        ("ffu", Work.FALSE),
+        ("ff", Work.FALSE),
+        ("ffpp", Work.FAULTY),
+        ("fffpp", Work.FALSE),
+        ("fffuuu", Work.FALSE),
         ("uuu", None),
         ("ppu", None),
-        ("ppp", e.Work.TRUE),
+        ("ppp", Work.TRUE),
         ("pp", None),
     ],
 )
-def test_one_false_contribution_among_true_ones_is_bad_memory(verdicts: str, work: e.Work | None) -> None:
-    letters = {"f": Verdict.FAILED, "p": Verdict.PASSED, "u": Verdict.UNCLEAR}
-    assert work_of([letters[letter] for letter in verdicts]) is work
+def test_one_false_contribution_among_true_ones_is_bad_memory(verdicts: str, work: Work | None) -> None:
+    assert work_of([LETTERS[letter] for letter in verdicts]) is work
 
 
 def test_findings_wait_for_the_host_after_a_rollback() -> None:
@@ -612,10 +680,10 @@ def test_findings_wait_for_the_host_after_a_rollback() -> None:
         "running",
         back_to=e.Target(0, 0, "f" * 64),
         trusted=NOBODY,
-        findings=frozenset({e.Finding(eve.peer, 5, e.Work.FALSE)}),
+        findings=frozenset({e.Findings(1, (e.Finding(eve.peer, 5, Verdict.FAILED),))}),
     )
     assert not [each for each in stage.handle(back) if isinstance(each, e.Reverse)]
-    assert stage.state.findings == frozenset()
+    assert stage.state.heeded == frozenset()
     assert ann.person == "ann"
 
 
@@ -643,11 +711,11 @@ def test_site_is_not_asked_if_people_can_decide() -> None:
 def test_false_accusation_is_dismissed_and_the_accuser_audited() -> None:
     stage, trainers = opened()
     ann, record = doubted(stage, trainers[0]), stage.member(trainers[0]).reliability
-    record.accused_by = frozenset({"eve"})
+    record.accused_by = {"eve": 1}
     audited(stage, ann, rounds=3)
-    assert (record.in_doubt, record.accused_by, record.cleared_by) == (False, frozenset(), frozenset())
+    assert (record.in_doubt, record.accused_by, record.cleared_by) == (False, {}, frozenset())
     assert stage.member(trainers[-1]).reliability.in_doubt
-    assert stage.member(trainers[-1]).reliability.dismissed == 1
+    assert stage.state.dismissed["eve"] == 1
     assert not stage.state.in_quarantine(record)
 
 
@@ -667,8 +735,7 @@ def test_proof_takes_two_people_or_three_if_four_others_may_audit(people: int, p
 def test_machine_whose_accusations_were_dismissed_twice_audits_no_more() -> None:
     stage, (ann, bob, *_) = opened()
     doubted(stage, ann)
-    for trainer in stage.trainers.values():
-        stage.member(trainer).reliability.dismissed = 0 if trainer is bob else DISMISSALS
+    stage.state.dismissed = Counter(dict.fromkeys(set(PEOPLE) - {bob.person}, DISMISSALS))
     assert {auditor for auditor, _ in offered(stage)} == {bob.peer}
 
 
@@ -676,7 +743,7 @@ def test_two_liars_among_five_prove_nothing() -> None:
     """Dan and eve accuse ann in turn. Each of the other two clears her first, so accusers never lead by two."""
     stage, (ann, *others) = opened()
     record = stage.member(doubted(stage, ann)).reliability
-    record.accused_by, record.cleared_by = frozenset({"eve"}), frozenset({"bob"})
+    record.accused_by, record.cleared_by = {"eve": 1}, frozenset({"bob"})
     for _ in range(6):
         for auditor, asked in offered(stage):
             lies = stage.state.members[auditor].person in ("dan", "eve")
@@ -734,7 +801,7 @@ def test_strangers_who_cleared_each_other_prove_nothing_against_the_rest() -> No
     for trainer in (bob, cem):
         stage.member(trainer).reliability.audits_passed = 1
         judged_by(stage, ann, trainer, FALSE)
-    assert stage.member(ann).reliability.accused_by == {"bob", "cem"}
+    assert stage.member(ann).reliability.accused_by.keys() == {"bob", "cem"}
     assert not stage.member(ann).reliability.is_proven_false
 
 

@@ -8,7 +8,7 @@ from peer_agent.protocol.coordinator.awaited import HEARD_S
 from peer_agent.protocol.coordinator.round import planning
 from peer_agent.protocol.identifiers import PeerId
 from tests.protocol.coordinator.scenes import capacities_of
-from tests.protocol.coordinator.stage import ELEMENTS, Stage, notes, peer_of, sent
+from tests.protocol.coordinator.stage import ELEMENTS, RUN, Stage, notes, peer_of, sent
 from tests.protocol.coordinator.test_reach import listening, reaches
 
 CHUNKS_EACH, SLOTS = 4, 4
@@ -52,10 +52,14 @@ def goes_on(stage: Stage, relay: PeerId, stopped: int, *, still: int, seconds: f
         stage.say(relay, m.Progress(**stage.place(), received=received))
 
 
-def test_stopped_reducer_is_not_awaited_as_a_sender_either() -> None:
-    """If the attempt without the reducer also waited for its gradient, that would cost a sixth of the round."""
+@pytest.mark.parametrize("still", [1, 2])
+def test_stopped_reducer_is_not_awaited_as_a_sender_either(still: int) -> None:
+    """If the attempt without the reducer also waited for its gradient, that would cost a third of the round.
+
+    `still`: chunks that arrive after the process has stopped, because they were in its sockets.
+    """
     stage, relay, ann, slot = beside_a_trainer()
-    goes_on(stage, relay, slot, still=1, seconds=HEARD_S + 2.0)
+    goes_on(stage, relay, slot, still=still, seconds=HEARD_S + 2.0)
     assert stage.round.attempt == 2
     assert {span.reducer for span in stage.spans()} == {relay}
     assert stage.round.dropped == {slot}
@@ -72,7 +76,21 @@ def test_one_of_which_nothing_ever_came_has_stopped_too() -> None:
     assert stage.round.dropped == {slot}
 
 
+def test_machine_of_which_nothing_is_heard_is_not_awaited_though_its_sockets_still_deliver() -> None:
+    stage, relay, ann, slot = beside_a_trainer()
+    begun = stage.now
+    while stage.round.attempt == 1 and stage.now < begun + HEARD_S + 2.0:
+        stage.wait(0.5, alive=False)
+        come = int(stage.now - begun)
+        for peer in (relay, *(each.peer for each in stage.trainers.values() if each.peer != ann)):
+            stage.say(peer, m.Heartbeat(run=RUN, index=0))
+        stage.say(relay, m.Progress(**stage.place(), received=tuple((each, come) for each in range(SLOTS))))
+    assert stage.round.attempt == 2
+    assert stage.round.dropped == {slot}
+
+
 def test_one_whose_gradient_still_comes_is_waited_for() -> None:
+    """It sends heartbeats, so its process has not stopped."""
     stage, relay, _, slot = beside_a_trainer()
     goes_on(stage, relay, slot, still=100, seconds=HEARD_S + 2.0)
     assert stage.round.attempt == 2
