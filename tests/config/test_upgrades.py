@@ -27,14 +27,14 @@ def test_migrations_that_the_previous_version_cannot_live_with_wait() -> None:
 @pytest.fixture
 def lacking(any_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A database that lacks the last two migrations of `runs`, of which the first one must wait for other versions."""
-    for name in ("0010_recheck", "0011_disputes"):
+    for name in ("0011_disputes", "0012_old_rechecks"):
         MigrationRecorder(connection).migration_qs.filter(app="runs", name=name).delete()
-    monkeypatch.setattr(import_module("runs.migrations.0010_recheck").Migration, "after", True, raising=False)
+    monkeypatch.setattr(import_module("runs.migrations.0011_disputes").Migration, "after", True, raising=False)
 
 
 @pytest.mark.usefixtures("lacking")
 def test_migrations_wait_while_another_version_is_connected(any_database: str) -> None:
-    both = [("runs", "0010_recheck"), ("runs", "0011_disputes")]
+    both = [("runs", "0011_disputes"), ("runs", "0012_old_rechecks")]
     assert pending() == (both, [], [])
     if any_database != "postgresql":
         assert other_versions() == []

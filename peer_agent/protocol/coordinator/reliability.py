@@ -122,8 +122,8 @@ class Reliability(Struct):
     cleared_by: frozenset[str] = frozenset()  # since it is in doubt, persons whose machines found the same gradients
     # since it is in doubt, the contributions for the site to compute again, by log entry
     evidence: dict[int, Sketched] = field(default_factory=dict)
-    # persons whose accusations others dismissed, with the log entry, until the site knows who was right
-    overruled: dict[str, int] = field(default_factory=dict)
+    # persons whose accusations others dismissed, with the log entries, until the site knows who was right
+    overruled: frozenset[tuple[str, int]] = frozenset()
     judged_index: int = 0  # false contributions up to this log entry have had their consequences
     faults: int = 0  # times that the site found some of its contributions false and others true
     notice: str = ""  # the code of a notice that its owner has not been sent, because it was away

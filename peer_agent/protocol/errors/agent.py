@@ -319,7 +319,7 @@ AGENT: dict[str, Entry] = {
     "E147": Entry(
         "Some results were wrong",
         Severity.MEDIUM,
-        "The site computed some of this machine's work again. One result was wrong, and others were right.",
+        "The site computed some of this machine's work again. Some results were wrong, and others were right.",
         "You need do nothing if this happens once. If it happens again, stop overclocking, and test this machine's "
         "memory, for example with memtest86+.",
         means="This machine pauses for a step or a few. Only its owner is told.",

@@ -2,14 +2,18 @@ import django.db.models.deletion
 import django.utils.timezone
 from django.db import migrations, models
 
+COPY = """
+INSERT INTO runs_recheck_request (run_id, about, asked_at, evidence, outcome, fault, is_heeded)
+SELECT run_id, '', asked_at, evidence, outcome, fault, FALSE FROM runs_recheck
+"""
+
 
 class Migration(migrations.Migration):
-    """Requests that have no outcome yet are lost. The coordinator asks again if doubts remain."""
+    """Give requests a table of their own, because the previous version uses the old one until it has stopped."""
 
-    after = True
     dependencies = (("runs", "0010_recheck"),)
     operations = (
-        migrations.DeleteModel("Recheck"),
+        migrations.SeparateDatabaseAndState(state_operations=[migrations.DeleteModel("Recheck")]),
         migrations.CreateModel(
             "Recheck",
             [
@@ -27,5 +31,7 @@ class Migration(migrations.Migration):
                 ("fault", models.TextField(blank=True)),
                 ("is_heeded", models.BooleanField(default=False)),
             ],
+            options={"db_table": "runs_recheck_request"},
         ),
+        migrations.RunSQL(COPY, migrations.RunSQL.noop),
     )

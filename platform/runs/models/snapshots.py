@@ -89,6 +89,9 @@ class Recheck(models.Model):
     fault = models.TextField(blank=True)  # why the last attempt failed
     is_heeded = models.BooleanField(default=False)  # the coordinator has acted on the outcome
 
+    class Meta:
+        db_table = "runs_recheck_request"  # the table `runs_recheck` was an earlier version's
+
     def __str__(self) -> str:
         return f"recheck of {self.run_id}"
 

@@ -29,12 +29,16 @@ from runs.processes import ChildStopped, faults_to
 from runs.snapshots import replay
 from runs.timeline import add_line
 
-MOST_WAITING = 8  # requests of a run that wait; further ones are ignored
+MOST_WAITING = 8  # disputes of a run that wait; further ones are ignored
 GIVEN_UP = timedelta(days=1)  # after which a dispute's request that fails is given up
 CLEARED = "The site computed {checked:,} contributions to steps {first:,} to {last:,} again, and found none false."
 UNSURE = (
     "The site computed {checked:,} contributions to steps {first:,} to {last:,} again, and found {false:,} false. "
     "That is too few to blame anyone: bad memory can spoil some."
+)
+DISPUTED = (
+    "The site computed {checked:,} contributions to steps {first:,} to {last:,} again, because people disagreed about "
+    "some of them. It found {false:,} false."
 )
 BLAMED = (
     "The site computed {checked:,} contributions to steps {first:,} to {last:,} again. Those of {names} were not the "
@@ -68,16 +72,18 @@ class Outcome(Struct, frozen=True):
 def request_recheck(run: Run, sketched: Sequence[Sketched], *, about: str = "") -> None:
     """Request that contributions be computed again. `about`: the disputed machine, or "" after the loss rose.
 
-    Do nothing if there are none, if the data are on the Hub, or if many requests wait.
+    Do nothing if there are none, if the data are on the Hub, or if many disputes wait.
     """
-    if not sketched or run.dataset.streamed or _waiting(run.pk).count() >= MOST_WAITING:
+    if not sketched or run.dataset.streamed:
+        return
+    if about and _waiting(run.pk).exclude(about="").count() >= MOST_WAITING:
         return
     Recheck.objects.create(run=run, about=about, evidence=msgspec.json.encode(sketched))
     queue.put(Kind.RECHECK, run.pk)
 
 
 def _waiting(run_id: UUID) -> QuerySet[Recheck]:
-    return Recheck.objects.filter(run=run_id, outcome__isnull=True).order_by("pk")
+    return Recheck.objects.filter(run=run_id, outcome__isnull=True).order_by("about", "pk")  # disputes last
 
 
 def recheck_run(run_id: UUID) -> Fault | None:
@@ -134,8 +140,8 @@ def _recheck(asked: Recheck, work: Path) -> None:
     except ChildStopped:
         return  # the site is shutting down, and its next start does this again
     outcome = judged(found["found"], found["left"])
-    names = _names([each.machine for each in outcome.blamed])
-    text = BLAMED if names else UNSURE if outcome.false else CLEARED
+    names = _names([each.machine for each in outcome.blamed]) if not asked.about else []
+    text = DISPUTED if asked.about else BLAMED if names else UNSURE if outcome.false else CLEARED
     facts = {"checked": outcome.checked, "first": outcome.first, "last": outcome.last, "false": outcome.false}
     with transaction.atomic():
         made = {"outcome": msgspec.to_builtins(outcome), "evidence": b"", "fault": ""}

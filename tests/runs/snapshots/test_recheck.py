@@ -282,9 +282,22 @@ def test_each_request_has_an_outcome_of_its_own(halted: Run, child: Child, lapto
 
 
 def test_so_many_requests_wait(halted: Run, laptop: Owned) -> None:
+    Recheck.objects.all().delete()
     for _ in range(MOST_WAITING + 3):
         request_recheck(halted, [Sketched(5, 7, (), {})], about=laptop.machine.peer_id)
     assert Recheck.objects.count() == MOST_WAITING
+    request_recheck(halted, [Sketched(5, 7, (), {})])
+    assert Recheck.objects.count() == MOST_WAITING + 1, "disputes do not keep the site from finding out why a loss rose"
+
+
+def test_outcome_of_a_dispute_names_no_machine(halted: Run, child: Child, laptop: Owned) -> None:
+    Recheck.objects.all().delete()
+    request_recheck(halted, [Sketched(6, 7, (), {})], about=laptop.machine.peer_id)
+    child.found = [(n, laptop, FALSE) for n in (6, 7)]
+    do(Kind.RECHECK, halted.pk)
+    (line,) = ActivityLine.objects.filter(kind="rechecked")
+    assert line.text.endswith("because people disagreed about some of them. It found 2 false.")
+    assert line.names == ""
 
 
 def test_dispute_that_cannot_be_computed_is_given_up_after_a_day(halted: Run, child: Child, laptop: Owned) -> None:

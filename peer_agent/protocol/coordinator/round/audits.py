@@ -62,6 +62,7 @@ WHY = "audits found other gradients"
 FALSE = "{} contributed gradients other than those of its samples, as {} found; its work since {} no longer counts"
 
 
+_SEVERITY = ("", "E147", "E143")  # of notices that a machine gets when it is back
 Numbers = NDArray[np.float64]
 
 
@@ -456,7 +457,7 @@ def _add_evidence(state: RunState, peer: PeerId, record: Reliability, index: int
     trusts, keep nothing.
     """
     own = {at: seen for at, seen in _kept(state, peer).items() if at <= index}
-    if index in own and len(record.evidence) < MOST_EVIDENCE:
+    if index in own and len(record.evidence) < MOST_EVIDENCE and not record.site_asked:
         chosen = [index] if record.evidence else sorted(own)[-EVIDENCE:]
         record.evidence |= {at: own[at] for at in chosen}
 
@@ -524,14 +525,16 @@ def _take_verdicts(state: RunState, peer: PeerId, verdicts: dict[int, Verdict]) 
     is_known = {index: each is Verdict.FAILED and index <= record.judged_index for index, each in verdicts.items()}
     new = {index: each for index, each in verdicts.items() if not is_known[index]}
     failed = [index for index, each in new.items() if each is Verdict.FAILED]
-    match work_of(list(new.values())):
+    known = [Verdict.UNCLEAR] if len(new) < len(verdicts) else []  # so that a single new one is no proof
+    match work_of([*new.values(), *known]):
         case Work.FALSE:
             member = state.members.get(peer)
             name, names = (f"{member.person} ({member.machine})", (member.person,)) if member is not None else ("", ())
             commands = _prove(state, peer, name, names, min(failed) - 1)
         case Work.FAULTY:
-            commands = _warn(state, peer)
             record.judged_index = max(record.judged_index, *failed)
+            _renew_doubt(state, record, verdicts)
+            commands = _warn(state, peer)
         case Work.TRUE if record.in_doubt and record.site_asked and record.evidence.keys() <= verdicts.keys():
             _dismiss(state, record)
     _settle_accusations(state, record, verdicts)
@@ -540,10 +543,20 @@ def _take_verdicts(state: RunState, peer: PeerId, verdicts: dict[int, Verdict]) 
 
 def _settle_accusations(state: RunState, record: Reliability, verdicts: dict[int, Verdict]) -> None:
     """Let those audit again whose accusation was dismissed by others, and confirmed by the site."""
-    for person, index in list(record.overruled.items()):
-        if verdicts.get(index, Verdict.UNCLEAR) is not Verdict.UNCLEAR:
-            del record.overruled[person]
-            state.dismissed[person] -= verdicts[index] is Verdict.FAILED
+    for person, index in record.overruled:
+        state.dismissed[person] -= verdicts.get(index) is Verdict.FAILED
+    is_open = {index for _, index in record.overruled if verdicts.get(index, Verdict.UNCLEAR) is Verdict.UNCLEAR}
+    record.overruled = frozenset(each for each in record.overruled if each[1] in is_open)
+
+
+def _renew_doubt(state: RunState, record: Reliability, verdicts: dict[int, Verdict]) -> None:
+    """Begin a new doubt, with those accusations on which the site has no verdict. Count those that it contradicts."""
+    left = {person: index for person, index in record.accused_by.items() if index not in verdicts}
+    for person, index in record.accused_by.items():
+        state.dismissed[person] += verdicts.get(index) is Verdict.PASSED
+    _end_doubt(record)
+    _doubt(state, record)
+    record.accused_by = left
 
 
 def _warn(state: RunState, peer: PeerId) -> list[Command]:
@@ -562,7 +575,8 @@ def _warn(state: RunState, peer: PeerId) -> list[Command]:
 def tell(state: RunState, peer: PeerId, code: str) -> list[Command]:
     """Send a notice to a machine. If it is away, keep the notice for its next hello."""
     if peer not in state.members:
-        _record_of(state, peer).notice = code
+        record = _record_of(state, peer)
+        record.notice = max(record.notice, code, key=_SEVERITY.index)
         return []
     fault = Fault.of(code)
     return [Send((peer,), m.Notice(run=state.run, code=fault.code, text=fault.text))]
@@ -585,7 +599,7 @@ def _dismiss(state: RunState, record: Reliability) -> None:
     for member in state.members.values():
         if member.person in record.accused_by and member.trains:
             _doubt(state, member.reliability)
-    record.overruled |= record.accused_by
+    record.overruled |= record.accused_by.items()
     _end_doubt(record)
 
 
@@ -596,7 +610,7 @@ def _prove(state: RunState, peer: PeerId, name: str, persons: tuple[str, ...], i
     by itself, the people whose machines did. `index`: the log entry up to which its credit stays.
     """
     record = _record_of(state, peer)
-    record.audits_passed, record.judged_index = 0, state.index
+    record.audits_passed, record.judged_index = 0, state.index + 1  # the entry that is being committed, if any
     _end_doubt(record)
     _doubt(state, record)
     state.alarmed_until = state.rounds + ALARM

@@ -601,11 +601,20 @@ def test_accuser_that_the_site_contradicts_stays_dismissed() -> None:
 def test_each_accuser_is_judged_by_the_contribution_that_it_accused() -> None:
     stage, (ann, *_) = opened(people=SEVEN)
     disputed(stage, ann)
-    stage.member(ann).reliability.overruled = {"bob": 4, "eve": 5, "fay": 6}
-    stage.state.dismissed = Counter(bob=1, eve=1, fay=1)
+    stage.member(ann).reliability.overruled = frozenset({("bob", 4), ("bob", 7), ("eve", 5), ("fay", 6)})
+    stage.state.dismissed = Counter(bob=2, eve=1, fay=1)
     found(stage, ann, {3: "p", 4: "f", 5: "p", 6: "u"})
-    assert +stage.state.dismissed == Counter(eve=1, fay=1)
-    assert stage.member(ann).reliability.overruled == {"fay": 6}
+    assert stage.state.dismissed == Counter(bob=1, eve=1, fay=1)
+    assert stage.member(ann).reliability.overruled == {("fay", 6), ("bob", 7)}
+
+
+def test_findings_during_a_doubt_settle_its_accusations() -> None:
+    stage, (ann, *_) = opened(people=SEVEN)
+    record = stage.member(doubted(stage, ann)).reliability
+    record.accused_by, record.site_asked = {"bob": 4, "eve": 5, "fay": 9}, True
+    found(stage, ann, {3: "p", 4: "f", 5: "p"})
+    assert +stage.state.dismissed == Counter(eve=1)
+    assert (record.in_doubt, record.accused_by, record.site_asked) == (True, {"fay": 9}, False)
 
 
 def test_liar_that_is_honest_while_in_doubt_is_proven_false_by_its_earlier_work() -> None:
