@@ -4,6 +4,7 @@ from tests.mutations.mutation import Mutation
 
 SERVER, TESTS = "platform/server/", "tests/server/"
 AUDITS = "tests/protocol/coordinator/round/test_audits.py"
+DISPUTES = "tests/protocol/coordinator/round/test_disputed_work.py"
 
 
 def fault(name: str, file: str, before: str, after: str, *tests: str) -> Mutation:
@@ -16,7 +17,7 @@ def proxy(name: str, before: str, after: str) -> Mutation:
 
 STRANGERS: tuple[Mutation, ...] = (
     *(
-        Mutation(name, "peer_agent/protocol/coordinator/round/audits.py", before, after, (AUDITS,))
+        Mutation(name, "peer_agent/protocol/coordinator/round/audits.py", before, after, (AUDITS, DISPUTES))
         for name, before, after in (
             ("stale units are audited on the wrong parameters", "if done.base < state.step),", "if False),"),
             (
@@ -26,7 +27,7 @@ STRANGERS: tuple[Mutation, ...] = (
             ),
             ("the site is never asked", "len(chosen) < SITE_NEEDS", "len(chosen) < 99"),
             ("nobody checks a dismissed accusation", " if record.evidence else []", " if False else []"),
-            ("an auditor that was right audits no more", "    record.overruled |= record.accused_by\n", ""),
+            ("an auditor that was right audits no more", "    record.overruled |= record.accused_by.items()\n", ""),
             (
                 "one false contribution of three blames a machine",
                 "if failed > passed and (failed > 1",
@@ -45,7 +46,7 @@ STRANGERS: tuple[Mutation, ...] = (
                 "sorted(own)[-EVIDENCE:]",
                 "[index]",
             ),
-            ("the owner of a machine that is away is not told", "        _record_of(state, peer).notice = code\n", ""),
+            ("the owner of a machine that is away is not told", "        record.notice = max(", "        _ = max("),
             ("a proof raises no alarm", "    state.alarmed_until = state.rounds + ALARM\n", ""),
         )
     ),
