@@ -55,10 +55,9 @@ gradient counts up to that reducer's last report.
 A gradient is *disputed* if only one person's reducers say that something is wrong with it, none of them is a relay,
 and the plan has reducers of other people. If they say that it has stopped, it must also be whole, or move, at another
 person's reducer that has reported lately. One such word penalises no sender, takes no work and voids no round. A second
-person's word is believed, and so is a word about late chunks if nothing was heard of their sender for 2.5 s. A
-reducer's second dispute counts as its failure, unless another reducer confirmed the first. If the same person's
-reducers leave a machine out again before an update contains its work, too little is left without it in this sense: the
-reducer is replaced.
+person's word is believed. A reducer's second dispute counts as its failure, unless another reducer confirmed the first.
+If the same person's reducers leave a machine out again before an update contains its work, too little is left without
+it in this sense: the reducer is replaced.
 
 ## What is recorded against a machine
 

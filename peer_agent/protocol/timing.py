@@ -45,8 +45,8 @@ ROUNDS_KEPT = 20  # rounds whose times are remembered
 # Slots and reducers that stop
 PAUSE_S = 4.0  # without a new chunk before a slot is dropped or a reducer replaced, if nothing else is known
 OTHERS = 4.0  # a slot or reducer may take this many times as long as the others
-UNHEARD_S = 2.5  # without a word from a machine, of which one is due every two seconds; it may have stopped
-STOPPED_S = 1.25  # without a chunk of a gradient at any reducer, all of which report every second
+UNHEARD_S = 2.5  # a machine that sends no message for so long has stopped; it sends one every two seconds at least
+STOPPED_S = 1.25  # a gradient has stopped if no reducer receives a chunk for so long; each reports every second
 STILL_BATCHES = 2.0  # batches that a reducer may lack, by the plan, before it stands still
 EXPIRY_S = 20.0  # without any progress before a round is void
 

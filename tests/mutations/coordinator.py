@@ -368,7 +368,7 @@ COORDINATOR: tuple[Mutation, ...] = (
     fault(
         "a reducer that says nothing is dropped though its gradient comes",
         "acting",
-        "if is_still or is_unheard(state, round_.slots[slot].peer):",
+        "if is_still or member is None or state.now - member.heard_at >= UNHEARD_S:",
         "if True:",
         "round/stopped_reducers",
     ),

@@ -26,7 +26,7 @@ STRANGERS: tuple[Mutation, ...] = (
                 "record.incomparable = 0",
             ),
             ("the site is never asked", "len(chosen) < SITE_NEEDS", "len(chosen) < 99"),
-            ("nobody checks a dismissed accusation", " if record.evidence else []", " if False else []"),
+            ("the site checks no dismissed accusation", " if record.evidence else []", " if False else []"),
             ("an auditor that was right audits no more", "    record.overruled |= record.accused_by.items()\n", ""),
             (
                 "one false contribution of three blames a machine",

@@ -21,8 +21,9 @@ from peer_agent.network.uplink import UPLINK
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.grid import grid_of
+from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.log.records import Unit
+from peer_agent.protocol.messages import Plan
 from peer_agent.protocol.messages.machine import OwnerLimits
 from peer_agent.protocol.sealed import planned_for, seal_plan
 from peer_agent.protocol.trainer import advance, following
@@ -177,12 +178,17 @@ async def test_dropped_trainer_stops_sending_but_takes_the_averages(tmp_path: Pa
         assert scene.agent.round is round_
 
 
+def _plan_of_another() -> tuple[Grid, Plan]:
+    """Return a plan of step 0 with one relay, to which only another trainer contributes."""
+    grid = grid_of(ELEMENTS)
+    offered = Accumulator(grid).offer("fp32", (m.Weight(0, grid.chunks, 5),))
+    return grid, replace(plan_of([offered], grid=grid, cuts=(0, grid.chunks), reducers=(RELAY,)), step=0, fence=1)
+
+
 async def test_averages_of_a_round_without_it_are_taken_as_they_come(tmp_path: Path) -> None:
     async with stage(tmp_path) as scene:
         await scene.join()
-        grid = grid_of(ELEMENTS)
-        offered = Accumulator(grid).offer("fp32", (m.Weight(0, grid.chunks, 5),))
-        plan = replace(plan_of([offered], grid=grid, cuts=(0, grid.chunks), reducers=(RELAY,)), step=0, fence=1)
+        grid, plan = _plan_of_another()
         await scene.site.says(planned_for(seal_plan(SITE_KEY, plan), TRAINER), REHELLO)
         await scene.site.hears(m.Hello)
         assert scene.agent.core.round is None
@@ -200,9 +206,7 @@ async def test_plan_that_keeps_all_averages_is_answered_at_once(tmp_path: Path) 
     """No chunk follows such a plan. Without a relay, the round would wait for this word until it is void."""
     async with stage(tmp_path) as scene:
         await scene.join()
-        grid = grid_of(ELEMENTS)
-        offered = Accumulator(grid).offer("fp32", (m.Weight(0, grid.chunks, 5),))
-        plan = replace(plan_of([offered], grid=grid, cuts=(0, grid.chunks), reducers=(RELAY,)), step=0, fence=1)
+        grid, plan = _plan_of_another()
         sat_out = m.SitOut(run=RUN, reason="a test", step=0, fence=1, attempt=plan.attempt, round=plan.round)
         await scene.site.says(sat_out, planned_for(seal_plan(SITE_KEY, plan), TRAINER), REHELLO)
         await scene.site.hears(m.Hello)

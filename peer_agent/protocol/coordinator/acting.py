@@ -14,19 +14,12 @@ from peer_agent.protocol.coordinator.reports import ask_once
 from peer_agent.protocol.coordinator.round.attempt import chunks_of, has_quorum_without, open_at
 from peer_agent.protocol.coordinator.round.committing import commit, persist_again
 from peer_agent.protocol.coordinator.round.offers import plan_offers, revoke, void_offers
-from peer_agent.protocol.coordinator.round.reducing import (
-    blame_all,
-    blame_for_standstill,
-    dispute,
-    drop,
-    exclude,
-    is_unheard,
-)
+from peer_agent.protocol.coordinator.round.reducing import blame_all, blame_for_standstill, dispute, drop, exclude
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.state import Phase, Round, RunState
 from peer_agent.protocol.coordinator.workers.counts import look_soon, suspend
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.timing import MISSED_REPORTS, REPORT_S, SILENT_S, STILL_BATCHES, STOPPED_S
+from peer_agent.protocol.timing import MISSED_REPORTS, REPORT_S, SILENT_S, STILL_BATCHES, STOPPED_S, UNHEARD_S
 
 
 def act(state: RunState, overdue: Iterable[Awaited], seed: int) -> list[Command]:
@@ -153,7 +146,8 @@ def _stopped_with(state: RunState, round_: Round, reducers: Collection[PeerId]) 
         seen = [each.slots[slot] for each in round_.reductions.values() if slot in each.slots]
         moved_at = max((each.at for each in seen if each.chunks), default=round_.planned_at)
         is_still = state.now - heard_at >= (MISSED_REPORTS - 1) * REPORT_S and state.now - moved_at >= pause_s
-        if is_still or is_unheard(state, round_.slots[slot].peer):
+        member = state.members.get(round_.slots[slot].peer)
+        if is_still or member is None or state.now - member.heard_at >= UNHEARD_S:
             stopped.add(slot)
     return stopped
 

@@ -1,4 +1,4 @@
-"""Rounds of hivemind's averager among four peers, one of which sends other values than its own.
+"""Average with hivemind among four peers, while one of them sends false values.
 
 Run `python -m tests.benchmarks.rivals.poisoned`. The last line is one JSON object. Described in README.md.
 """

@@ -15,7 +15,7 @@ from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Included
-from peer_agent.protocol.timing import PAUSE_S, SILENT_S, UNHEARD_S
+from peer_agent.protocol.timing import PAUSE_S, SILENT_S
 from tests.protocol.coordinator.scenes import CHUNKS, pair, progress, reducing
 from tests.protocol.coordinator.stage import ELEMENTS, Stage, Trainer, notes, sent
 
@@ -291,13 +291,6 @@ def test_who_is_late_at_one_members_reducer_goes_on() -> None:
     said = late_at(stage, yve)
     assert stage.round.dropped == {0}, "a second person's word"
     assert is_blamed(stage, trainers[0])
-
-
-def test_who_is_late_at_one_members_reducer_and_silent_is_dropped() -> None:
-    stage, trainers, (xan, _) = members("xan", "yve", duration_s=10.0)
-    stage.member(trainers[0]).heard_at = stage.state.now - UNHEARD_S
-    assert "dropped" in notes(late_at(stage, xan))
-    assert stage.round.dropped == {0}
 
 
 def test_who_is_late_at_a_relay_is_dropped() -> None:

@@ -87,7 +87,7 @@ class Work(StrEnum):
     """A machine's work, judged by the verdicts on some of its contributions."""
 
     TRUE = "true"
-    FAULTY = "faulty"  # the smaller part was false, as with bad memory
+    FAULTY = "faulty"  # at most half was false, as with bad memory
     FALSE = "false"
 
 
@@ -560,14 +560,13 @@ def _renew_doubt(state: RunState, record: Reliability, verdicts: dict[int, Verdi
 
 
 def _warn(state: RunState, peer: PeerId) -> list[Command]:
-    """Tell a machine's owner that some of its work was false, pause it, and audit its next contributions.
+    """Tell a machine's owner that some of its work was false, and pause the machine.
 
     Its memory may be bad, so the timeline does not name it. If it happens again, the pause is longer.
     """
     record = _record_of(state, peer)
     record.faults += 1
     record.refusals.level = max(record.refusals.level, record.faults - 1)
-    _doubt(state, record)
     blame(state, record, Failure.REFUSED)
     return tell(state, peer, "E147")
 

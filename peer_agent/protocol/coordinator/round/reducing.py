@@ -36,7 +36,7 @@ from peer_agent.protocol.coordinator.state import (
 from peer_agent.protocol.coordinator.workers.counts import blame
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import SUM_TOLERANCE, Leaf, root_of
-from peer_agent.protocol.timing import REPORT_S, UNHEARD_S
+from peer_agent.protocol.timing import REPORT_S
 
 LOOKS = 64  # check for a second copy after each of this many reports, then this many more times, evenly spaced
 ROUNDING = 1.01  # allowance for float32 sums over up to 2^16 slots
@@ -386,12 +386,6 @@ def _record_of(state: RunState, peer: PeerId) -> Reliability:
     return member.reliability if member is not None else state.reliabilities.get(peer) or Reliability()
 
 
-def is_unheard(state: RunState, peer: PeerId) -> bool:
-    """Return True if nothing was heard of a machine for so long that it may have stopped."""
-    member = state.members.get(peer)
-    return member is None or state.now - member.heard_at >= UNHEARD_S
-
-
 def person_of(state: RunState, round_: Round, peer: PeerId) -> str:
     """Return a peer's person, also if the peer has left since the cut."""
     return state.members[peer].person if peer in state.members else round_.persons.get(peer, (peer, ""))[0]
@@ -436,9 +430,7 @@ def _leave_behind(state: RunState, round_: Round, done: m.SpanDone, reducer: Pee
 
 
 def _late_facts(state: RunState, round_: Round, slot: int) -> set[Fact]:
-    """Return the facts about a slot that a reducer closed many chunks without. A silent sender confirms this."""
-    is_heard = not is_unheard(state, round_.slots[slot].peer)
-    is_disputed = is_heard and is_one_word(state, round_, round_.behind_at[slot])
+    is_disputed = is_one_word(state, round_, round_.behind_at[slot])
     return {Fact.LATE, Fact.DISPUTED} if is_disputed else {Fact.LATE}
 
 
