@@ -19,7 +19,7 @@ from peer_agent.protocol.trainer.speaking import hello_of
 from peer_agent.protocol.trainer.state import Phase, new_trainer
 from peer_agent.protocol.trainer.tokens import Ranges
 from peer_agent.simulation.database import state_digest
-from peer_agent.simulation.site import Peer, Surroundings, gradient_of, name_of, sketch_of
+from peer_agent.simulation.site import Peer, Surroundings, gradient_of, sketch_of
 
 TICK_S = 0.5
 ENCODE_S = 0.05  # seconds from the cut to the offer
@@ -46,7 +46,8 @@ class Trainer(Peer):
         self.damaged = False  # True if faulty memory corrupts the chunks sent by this trainer
         self.corrupt = False  # True if this trainer's replica differs from the log
         self.offer_delay_s = ENCODE_S
-        self._seeds = 0
+        self._seeds = 0  # number of random numbers drawn so far
+        self._seed_of = hashlib.sha256(f"{world.seed}/accumulator/{peer}/".encode())
         self.averages: dict[tuple[int, int, int], Leaf] = {}  # leaves of spans by step, span and attempt
         self.running = 0  # units that the computing thread is working on, even if cancelled
         self.held_up: list[Callable[[], None]] = []  # jobs waiting for the computing thread
@@ -65,7 +66,9 @@ class Trainer(Peer):
 
     def _seed(self) -> int:
         self._seeds += 1
-        return int(name_of(self.world.seed, "accumulator", self.peer, self._seeds), 16)
+        drawn = self._seed_of.copy()
+        drawn.update(str(self._seeds).encode())
+        return int.from_bytes(drawn.digest()[:16])
 
     def _tick(self) -> None:
         self.handle(e.Ticked())

@@ -54,8 +54,9 @@ def learn(
 
     `hoped_s`: how many seconds all flows would take if links exceeded their lower bounds as the plan hopes.
     """
+    flows = list(flows)
     loads = loads_of(flows)
-    held_up = _held_up(capacities, loads)
+    held_up = _held_up(capacities, loads, flows)
     narrow = narrow_flows(capacities, loads, held_up)
     # The plan did not know these pairs' limits, so their senders kept all their flows level with the limited ones.
     waiting = {flow.sender for flow in narrow if (flow.sender, flow.receiver) not in limits_of(pairs)}
@@ -128,12 +129,14 @@ def _raise(known: Capacity, load: Load, at: float) -> None:
     known.measured_at = at
 
 
-def _held_up(capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load]) -> set[Flow]:
+def _held_up(
+    capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], flows: Iterable[Flow]
+) -> set[Flow]:
     """Return the flows that a link delayed.
 
     Omit flows that their sender only slowed down to keep them level with another of its flows, into a full downlink.
     """
-    slow = {flow for load in loads.values() for flow in load.flows if flow.is_held_up}
+    slow = {flow for flow in flows if flow.is_held_up}
     full = {flow for flow in slow if flow.in_step and use(capacities, loads, (flow.receiver, "down")) >= FULL}
     waits_for: dict[PeerId, set[PeerId]] = defaultdict(set)
     for flow in full:

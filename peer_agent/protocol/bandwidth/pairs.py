@@ -33,9 +33,9 @@ def narrow_flows(
 ) -> set[Flow]:
     """Return the delayed flows that neither end's link explains. O(flows log flows).
 
-    Return an empty set if any flow has no planned pace.
+    Return an empty set if no flow is delayed, or if any flow has no planned pace.
     """
-    if not all(flow.asked_s for load in loads.values() for flow in load.flows):
+    if not held_up or not all(flow.asked_s for load in loads.values() for flow in load.flows):
         return set()
     free = {direction for direction, load in loads.items() if load.part_of(held_up) <= 1 - FREE}
     crowded = {flow for direction in free for flow in _crowded(capacities.get(direction), loads[direction])}

@@ -110,6 +110,9 @@ class LeaseBook(Struct):
 
         Return None if none of these shards has a unit below the marks.
         """
+        for shard in source.own.get(accumulator, ()):
+            if self._may_deal(source.epoch, shard):
+                return shard
         own = self._own(source, accumulator)
         for shard in own:
             if self._may_deal(source.epoch, shard):
@@ -142,7 +145,7 @@ class LeaseBook(Struct):
         return self.sizes[shard] - self.granted.get((epoch, shard), 0)
 
     def _rest_of(self, source: Source, shards: Iterable[int]) -> int:
-        return sum(self._rest(source.epoch, shard) for shard in shards)
+        return sum([self._rest(source.epoch, shard) for shard in shards])
 
     def _own(self, source: Source, accumulator: AccumulatorId, samples: int = 1) -> list[int]:
         """Return the accumulator's shards. First assign it free ones until its shards have `samples` samples left."""
@@ -169,8 +172,10 @@ class LeaseBook(Struct):
             for ahead in range(1, SHARDS_AHEAD + 1):
                 if own and len(own) <= ahead and len(source.waiting) >= ahead * machines:
                     own = self._own(source, accumulator, self._rest_of(source, own) + 1)
-            for number, shard in enumerate(own[: SHARDS_AHEAD + 1]):
-                coming.append((self._rest_of(source, own[:number]) / source.weight, shard))
+            before = 0
+            for shard in own[: SHARDS_AHEAD + 1]:
+                coming.append((before / source.weight, shard))
+                before += self._rest(source.epoch, shard)
         return tuple(shard for _, shard in sorted(coming, key=lambda each: each[0])[:MOST_COMING])
 
     def marked(self, accumulator: AccumulatorId) -> int:

@@ -29,7 +29,8 @@ class Stopwatch(Struct):
             self.since_s = now
 
     def pause(self, now: float) -> None:
-        self.elapsed_s, self.since_s = self.read(now), None
+        if self.since_s is not None:
+            self.elapsed_s, self.since_s = self.read(now), None
 
     def reset(self, now: float) -> None:
         """Set the seconds to 0. A running stopwatch goes on."""

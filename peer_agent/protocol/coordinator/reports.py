@@ -75,7 +75,7 @@ def _take_work(state: RunState, member: Member, report: m.Report) -> list[Comman
     units = {done.unit: done.base for done in report.done}
     if not state.leases.holds(member.accumulator, units):
         return revoke(state, member, "it reported work that was not leased to it")
-    if any(base < state.step - max(state.recipe.staleness, 1) for base in units.values()):
+    if units and min(units.values()) < state.step - max(state.recipe.staleness, 1):
         return revoke(state, member, "its gradients were too old")
     new = sum(unit.samples for unit in units.keys() - member.done.keys())
     gone = sum(unit.samples for unit in member.done.keys() - units.keys())

@@ -17,7 +17,7 @@ def typical(persons: Iterable[str], values: Iterable[float]) -> float:
     own = defaultdict[str, list[float]](list)
     for person, value in zip(persons, values, strict=True):
         own[person].append(value)
-    return median(median(each) for each in own.values())
+    return median(each[0] if len(each) == 1 else median(each) for each in own.values())  # most people have one value
 
 
 def remember_norm(state: RunState, record: Record) -> None:

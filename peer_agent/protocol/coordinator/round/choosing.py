@@ -60,8 +60,9 @@ def choose_anew(state: RunState) -> None:
 
 
 def contributed(state: RunState) -> int:
-    left_out = state.chosen.left_out if state.chosen is not None else {}
-    spared = (state.members[peer].counted[2] for peer in left_out if peer in state.members)
+    if state.chosen is None or not state.chosen.left_out:
+        return state.awake_samples
+    spared = (state.members[peer].counted[2] for peer in state.chosen.left_out if peer in state.members)
     return state.awake_samples - sum(spared)
 
 

@@ -216,13 +216,16 @@ def plan_offers(state: RunState, seed: int) -> list[Command]:
 
 def has_enough(state: RunState, round_: Round) -> bool:
     """Return True if the offers so far amount to a quorum of the batch."""
-    return _is_enough(state, [offer for offer in round_.offers.values() if offer.loss_tokens])
+    return _is_enough(state, _samples(offer for offer in round_.offers.values() if offer.loss_tokens))
 
 
-def _is_enough(state: RunState, offers: Iterable[m.Offer]) -> bool:
-    """Return True if the offers together amount to a quorum of the batch (rule 7)."""
-    samples = sum(done.unit.samples for offer in offers for done in offer.units)
+def _is_enough(state: RunState, samples: int) -> bool:
+    """Return True if this many samples are a quorum of the batch (rule 7)."""
     return 100 * samples >= QUORUM_PERCENT * state.recipe.target_batch
+
+
+def _samples(offers: Iterable[m.Offer]) -> int:
+    return sum(done.unit.samples for offer in offers for done in offer.units)
 
 
 def _return_of_slow(state: RunState, round_: Round) -> list[Command]:
@@ -238,7 +241,7 @@ def _return_of_slow(state: RunState, round_: Round) -> list[Command]:
         most = max((weight.tokens for weight in offer.weights), default=0)
         whole = most + sum(other.loss_tokens for other in others)
         is_needed = 100 * (whole - most) < QUORUM_PERCENT * whole
-        if is_needed and _is_enough(state, others):
+        if is_needed and _is_enough(state, _samples(others)):
             del round_.offers[peer]
             member.reliability.was_late = False
             commands += revoke(state, member, "it was too slow before, and holds more than the others can do without")
@@ -251,13 +254,13 @@ def _return_of_incomparable(state: RunState, round_: Round) -> list[Command]:
     Otherwise, a machine could avoid all checks by never sending a part of its gradient. Do so only if the other peers'
     offers amount to a quorum of the batch.
     """
-    commands = list[Command]()
+    commands, samples = list[Command](), _samples(round_.offers.values())
     for peer in sorted(round_.offers.keys() & state.members):
         member, offer = state.members[peer], round_.offers[peer]
-        others = [other for of, other in round_.offers.items() if of != peer]
-        is_avoiding = must_be_comparable(state, member) and not is_comparable(offer)
-        if offer.loss_tokens and is_avoiding and _is_enough(state, others):
+        is_avoiding = not is_comparable(offer) and must_be_comparable(state, member)
+        if offer.loss_tokens and is_avoiding and _is_enough(state, samples - _samples([offer])):
             del round_.offers[peer]
+            samples -= _samples([offer])
             commands += revoke(state, member, "no other machine could have checked its gradient")
     return commands
 

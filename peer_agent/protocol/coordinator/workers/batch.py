@@ -23,9 +23,10 @@ def look_at_quarantines(state: RunState) -> None:
     only with its first unit, and a cut makes it lose that unit.
     """
     working = _working(state).values()
+    doubted = [record.rate for record in working if is_doubted(state, record)]
     rates = [record.rate for record in working if not is_doubted(state, record)]
     others, fastest = sum(rates), max(rates, default=0.0)
-    out = sum(min(record.rate, fastest) for record in working if is_doubted(state, record))  # rate may be only a claim
+    out = sum(min(rate, fastest) for rate in doubted)  # a rate may be only a claim
     is_too_soon = bool(rates) and state.now < state.override.not_before
     state.override.is_on = _takes_too_long(state, others, out + others) and not is_too_soon
 

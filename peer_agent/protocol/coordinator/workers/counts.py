@@ -42,7 +42,9 @@ def _put(state: RunState, member: Member, counted: tuple[bool, bool, int]) -> No
 
 def is_counted(state: RunState, record: Reliability) -> bool:
     """Return True if the machine counts towards shares, majorities and rounds."""
-    return is_asked(state, record) and not record.is_silent and (state.override.is_on or not is_doubted(state, record))
+    if record.is_silent or (record.probation and not state.override.is_on):
+        return False
+    return is_asked(state, record)
 
 
 def is_asked(state: RunState, record: Reliability) -> bool:

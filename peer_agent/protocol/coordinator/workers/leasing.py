@@ -103,7 +103,7 @@ def top_up(state: RunState, member: Member) -> list[Command]:
 
 def _fails_alone(state: RunState, member: Member) -> bool:
     """Return True if a machine has returned many non-finite units since the last update, but another one has not."""
-    if state.returned[member.peer] < DIVERGED:
+    if state.returned.get(member.peer, 0) < DIVERGED:
         return False
     others = (other for other in state.trainers() if not other.reliability.is_silent)
     return any(state.returned[other.peer] < DIVERGED for other in others if other.peer != member.peer)
