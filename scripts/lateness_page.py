@@ -29,8 +29,9 @@ Time counts only while the trainer may compute |
 | a trainer that applies the last update | as long as such answers usually take, at least until 1.5 times the plan's \
 time has passed |
 | a trainer's offer | as long as offers usually take, twice as long after each round that was void for lack of offers |
-| a trainer's gradient at a reducer | In a plan with deadlines, the reducer itself closes each chunk (rule 8). In \
-addition: if a slot sends nothing for four times as long as the others take for a chunk (at least 4 s, or 1 s where \
+| a trainer's gradient at a reducer | In a plan with deadlines, the reducer itself closes each chunk (rule 8), and \
+reports at once if it has closed more than a batch of chunks without a slot. In addition: if a slot sends nothing for \
+four times as long as the others take for a chunk (at least 4 s, or 1 s where \
 batches are short, or the plan's wait), or is not finished four times as long after the others were. If too little is \
 left without it, it gets as long again as the others would need to compute its part, or without end if that is over \
 three usual batches |

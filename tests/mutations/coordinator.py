@@ -107,16 +107,23 @@ COORDINATOR: tuple[Mutation, ...] = (
     fault(
         "who was late at the end is dropped for it",
         "round/lateness",
-        "is_behind = _longest_row(_missed(round_, done, slot)) > batch",
-        "is_behind = _longest_row(_missed(round_, done, slot)) > 0",
+        "if _longest_row(_missed(round_, done, slot)) > batch:",
+        "if _longest_row(_missed(round_, done, slot)) > 0:",
         "round/lateness",
     ),
     fault(
         "a late slot is dropped though too few are left",
         "round/lateness",
-        "if is_behind and has_quorum(",
-        "if is_behind or has_quorum(",
+        "if has_quorum(round_.slots, Included(0, state.grid.chunks, rest)):",
+        "if True:",
         "round/lateness",
+    ),
+    fault(
+        "a slot behind at two persons' reducers stays until a span is averaged",
+        "round/reducing",
+        "return _drop_late(state, round_, _decided(state, round_, behind, member.peer))",
+        "return []",
+        "acting",
     ),
     fault(
         "who was dropped is forgotten, and sigma shrinks",

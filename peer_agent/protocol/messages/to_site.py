@@ -182,10 +182,14 @@ class Have(Attempted, frozen=True, kw_only=True):
 
 
 class Progress(Attempted, frozen=True, kw_only=True):
-    """A reducer's count of chunks from each slot. The coordinator uses it to tell slow slots from stuck ones."""
+    """A reducer's count of chunks from each slot. The coordinator uses it to tell slow slots from stuck ones.
+
+    `behind`: slots without which the reducer closed more consecutive chunks than a batch has. It reports them at once.
+    """
 
     received: Annotated[tuple[tuple[Small, Medium], ...], Meta(max_length=65_536)]  # (slot, chunks)
     dropped: Small = 0  # slots that the reducer has been told to continue without
+    behind: Annotated[tuple[Small, ...], Meta(max_length=65_536)] = ()
 
 
 class Arrival(Struct, frozen=True, array_like=True, gc=False):

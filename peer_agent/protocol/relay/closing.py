@@ -22,7 +22,7 @@ class Coverage:
 
     def __init__(self, slots: Sequence[Slot], spans: Iterable[PlannedSpan]) -> None:
         self.chunks = [chunk for span in spans for chunk in range(span.first, span.stop)]
-        self._codecs = {slot.codec for slot in slots}
+        self._codecs = [slot.codec for slot in slots]
         self._column = {chunk: column for column, chunk in enumerate(self.chunks)}
         self._planned = _planned_tokens(slots, np.array(self.chunks, np.int64))
         self._received = np.zeros(self._planned.shape, np.bool_)
@@ -87,7 +87,19 @@ class Coverage:
         return self._close(late.tolist())
 
     def _batch(self, plan: PlanHead) -> int:
-        return batch_chunks(self._codecs, plan.chunk_elements)
+        return batch_chunks(set(self._codecs), plan.chunk_elements)
+
+    def behind(self, plan: PlanHead) -> tuple[int, ...]:
+        """Return the slots without which more consecutive chunks were closed than their batches have.
+
+        Leave out dropped slots. O(slots * chunks).
+        """
+        missed = (self._planned > 0) & ~self._received & self._closed & ~self._dropped[:, None]
+        return tuple(
+            slot
+            for slot in np.flatnonzero(missed.any(axis=1)).tolist()
+            if _longest_row(missed[slot]) > batch_chunks([self._codecs[slot]], plan.chunk_elements)
+        )
 
     def lateness(self, plan: PlanHead) -> tuple[float, ...]:
         """Return the lateness of each slot's latest chunk, as a fraction of the plan's time.
@@ -171,6 +183,12 @@ class Closing(Struct, frozen=True):
 
     chunk: int
     tokens: int
+
+
+def _longest_row(flags: NDArray[np.bool_]) -> int:
+    """Return the length of the longest row of True."""
+    edges = np.flatnonzero(np.diff(flags, prepend=False, append=False))
+    return int(np.max(edges[1::2] - edges[::2], initial=0))
 
 
 def _planned_tokens(slots: Sequence[Slot], chunks: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ from peer_agent.protocol.log.merkle import LEAF
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.closing import Closing, Coverage
 from peer_agent.protocol.relay.opened import OpenPlan, Place
-from peer_agent.protocol.relay.state import Attempt, Phase, Reducer, RelayState, Said, awaited, is_now, named
+from peer_agent.protocol.relay.state import NEVER, Attempt, Phase, Reducer, RelayState, Said, awaited, is_now, named
 from peer_agent.protocol.timing import batch_chunks
 from peer_agent.protocol.wire import Frame, Kind
 
@@ -336,14 +336,22 @@ def tick(state: RelayState, reducer: Reducer, now: float) -> list[e.Action]:
     attempt = reducer.attempt
     if attempt is None or not (attempt.spans or attempt.received):
         return []
-    actions = _close(attempt, attempt.coverage.close_late(attempt.plan.plan, _since_plan_s(attempt, now)))
+    closing = attempt.coverage.close_late(attempt.plan.plan, _since_plan_s(attempt, now))
+    if closing and (behind := attempt.coverage.behind(attempt.plan.plan)) != attempt.behind:
+        attempt.behind, attempt.progress_at = behind, NEVER  # reported at once
+    actions = _close(attempt, closing)
     if state.joined and now - attempt.progress_at >= PROGRESS_S:
         attempt.progress_at = now
         if attempt.spans:
-            received, dropped = attempt.coverage.progress(), attempt.coverage.dropped
-            actions.append(e.Say(m.Progress(**named(attempt), received=received, dropped=dropped)))
+            actions.append(e.Say(_progress(attempt)))
         actions += _again(attempt, now)
     return actions + _idle_links(state, attempt, now)
+
+
+def _progress(attempt: Attempt) -> m.Progress:
+    coverage = attempt.coverage
+    behind = tuple(slot for slot in attempt.behind if not coverage.is_dropped(slot))
+    return m.Progress(**named(attempt), received=coverage.progress(), dropped=coverage.dropped, behind=behind)
 
 
 def _again(attempt: Attempt, now: float) -> list[e.Action]:

@@ -88,9 +88,9 @@ def codecs_of(commands: Iterable[e.Command]) -> dict[PeerId, str]:
     return {peer: send.message.codec for send in said for peer in send.peers}  # type: ignore[attr-defined]
 
 
-def progress(stage: Stage, reducer: PeerId, *chunks: int) -> list[e.Command]:
-    dropped = len(stage.round.dropped)
-    return stage.say(reducer, m.Progress(**stage.place(), received=tuple(enumerate(chunks)), dropped=dropped))
+def progress(stage: Stage, reducer: PeerId, *chunks: int, behind: tuple[int, ...] = ()) -> list[e.Command]:
+    received, dropped = tuple(enumerate(chunks)), len(stage.round.dropped)
+    return stage.say(reducer, m.Progress(**stage.place(), received=received, dropped=dropped, behind=behind))
 
 
 def chunks_arrive(stage: Stage, reducer: PeerId, seconds: float, *per_s: float) -> float:

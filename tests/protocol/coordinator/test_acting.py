@@ -293,6 +293,30 @@ def test_who_is_late_at_one_members_reducer_goes_on() -> None:
     assert is_blamed(stage, trainers[0])
 
 
+def test_who_is_behind_at_two_persons_reducers_is_dropped_before_a_span_is_averaged() -> None:
+    stage, trainers, (xan, yve) = members("xan", "yve", duration_s=10.0)
+    assert notes(progress(stage, xan, 1, 3, 3, 3, behind=(0, 99))) == []
+    assert notes(progress(stage, xan, 1, 4, 4, 4, behind=(0,))) == [], "the same word again"
+    assert (stage.round.dropped, is_blamed(stage, trainers[0])) == (set(), False)
+    assert notes(progress(stage, yve, 1, 3, 3, 3, behind=(0,))) == ["dropped"]
+    assert (stage.round.dropped, is_blamed(stage, trainers[0])) == ({0}, True)
+
+
+def test_those_behind_are_kept_if_too_few_would_be_left() -> None:
+    stage, _, (xan, yve) = members("xan", "yve", duration_s=10.0)
+    for reducer in (xan, yve):
+        progress(stage, reducer, 0, 0, 0, 0, behind=EVERYBODY)
+    assert stage.state.phase is Phase.REDUCE
+    assert stage.round.dropped == {0}, "the other three are a quorum, two are not"
+
+
+def test_a_plan_without_deadlines_has_nobody_behind() -> None:
+    stage, _, (xan, yve) = members("xan", "yve", duration_s=1.0)
+    for reducer in (xan, yve):
+        progress(stage, reducer, 1, 3, 3, 3, behind=(0,))
+    assert stage.round.dropped == set()
+
+
 def test_who_is_late_at_a_relay_is_dropped() -> None:
     stage, trainers, (_, relay) = members("xan", relays=1, duration_s=10.0)
     late_at(stage, relay)

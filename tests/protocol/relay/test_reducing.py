@@ -462,6 +462,28 @@ def test_a_chunk_closes_by_the_clock_without_who_is_late() -> None:
     assert write == e.WriteSpan(span, (Included(0, 1, (0, 1)), Included(1, 2, (0, 1, 2))))
 
 
+def test_who_missed_two_closed_chunks_in_a_row_is_reported_at_once() -> None:
+    relay = opened(TIMED)
+    relay.add(TIMED, 0, 0, 1, 2)
+    relay.add(TIMED, 1, 0, 1, 2)
+    told_at = [(tick, said(relay.tick(0.25))) for tick in range(1, 101)]
+    words = [(tick / 4, each.behind) for tick, heard in told_at for each in heard if isinstance(each, m.Progress)]
+    firsts = [at for at, behind in words if behind]
+    assert firsts[:2] == [24.0, 25.0], "when the second chunk closed, and then each second"
+    assert {behind for at, behind in words if at >= 24} == {(2,)}
+    relay.hear(m.Drop(**named(TIMED.place), slot=2))
+    assert said(relay.tick(1.0))[0].behind == (), "the coordinator knows"
+
+
+def test_two_missed_chunks_that_are_not_neighbours_do_not_count_as_behind() -> None:
+    relay = opened(TIMED)
+    for slot, chunks in ((0, (0, 1, 2)), (1, (0, 1, 2)), (2, (1,))):
+        relay.add(TIMED, slot, *chunks)
+    passes(relay, 36.0)
+    progress = next(each for each in said(relay.tick(1.0)) if isinstance(each, m.Progress))
+    assert (progress.received[2], progress.behind) == ((2, 3), ())
+
+
 def test_one_that_comes_back_is_not_asked_for_what_is_over() -> None:
     relay = opened(TIMED)
     relay.add(TIMED, 0, 0)

@@ -1,6 +1,6 @@
 """Measure how late contributors were in a round (rule 8). The last 20 rounds determine how long the next plan waits."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol import timing
@@ -26,19 +26,24 @@ def left_out(round_: Round, done: m.SpanDone) -> set[int]:
 
 
 def left_behind(state: RunState, round_: Round, done: m.SpanDone) -> set[int]:
-    """Return the late slots that missed more consecutive chunks than a batch has.
-
-    Leave out slots without which no quorum would remain (rule 7).
-    """
-    behind: set[int] = set()
-    for slot in sorted(left_out(round_, done)):
-        gone = round_.dropped | behind | {slot}
-        rest = tuple(number for number in range(len(round_.slots)) if number not in gone)
+    """Return the late slots that missed more consecutive chunks of a span than a batch has, and are dispensable."""
+    behind = set()
+    for slot in left_out(round_, done):
         batch = timing.batch_chunks([round_.slots[slot].codec], state.grid.chunk_elements)
-        is_behind = _longest_row(_missed(round_, done, slot)) > batch
-        if is_behind and has_quorum(round_.slots, Included(0, state.grid.chunks, rest)):
+        if _longest_row(_missed(round_, done, slot)) > batch:
             behind.add(slot)
-    return behind
+    return dispensable(state, round_, behind)
+
+
+def dispensable(state: RunState, round_: Round, slots: Collection[int]) -> set[int]:
+    """Leave out slots that were dropped, and those without which no quorum would remain (rule 7)."""
+    found: set[int] = set()
+    for slot in sorted(set(slots).intersection(range(len(round_.slots))) - round_.dropped):
+        gone = round_.dropped | found | {slot}
+        rest = tuple(number for number in range(len(round_.slots)) if number not in gone)
+        if has_quorum(round_.slots, Included(0, state.grid.chunks, rest)):
+            found.add(slot)
+    return found
 
 
 def _missed(round_: Round, done: m.SpanDone, slot: int) -> list[tuple[int, int]]:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import ERROR
-from peer_agent.protocol.coordinator.decisions import Action, Fact, Kind, decide
+from peer_agent.protocol.coordinator.decisions import Action, Fact, Kind, Row, decide
 from peer_agent.protocol.coordinator.events import Command, Note
 from peer_agent.protocol.coordinator.phases import Why, enter
 from peer_agent.protocol.coordinator.reliability import Failure, Reliability
@@ -19,7 +19,7 @@ from peer_agent.protocol.coordinator.round.attempt import (
     open_round,
 )
 from peer_agent.protocol.coordinator.round.committing import commit
-from peer_agent.protocol.coordinator.round.lateness import left_behind, left_out
+from peer_agent.protocol.coordinator.round.lateness import dispensable, left_behind, left_out
 from peer_agent.protocol.coordinator.round.offers import revoke
 from peer_agent.protocol.coordinator.round.planning import drop_message, holders_of, kept_spans, patience_s, plan
 from peer_agent.protocol.coordinator.round.voiding import void
@@ -43,7 +43,7 @@ ROUNDING = 1.01  # allowance for float32 sums over up to 2^16 slots
 
 
 def take_progress(state: RunState, member: Member, progress: m.Progress) -> list[Command]:
-    """Record when a reducer last received a new chunk of each slot."""
+    """Record when a reducer last received a new chunk of each slot. Drop slots that are behind at two reducers."""
     round_ = open_round(state, progress)
     expected = chunks_of(round_).get(member.peer) if round_ is not None else None
     if round_ is None or expected is None:
@@ -57,7 +57,9 @@ def take_progress(state: RunState, member: Member, progress: m.Progress) -> list
         if before is not None and chunks > before.chunks:
             before.chunks, before.at = chunks, state.now
             move_on(state, round_)
-    return []
+    has_deadlines = round_.plan is not None and round_.plan.sigma
+    behind = dispensable(state, round_, progress.behind) if has_deadlines and progress.behind else set()
+    return _drop_late(state, round_, _decided(state, round_, behind, member.peer))
 
 
 def take_span(state: RunState, member: Member, done: m.SpanDone) -> list[Command]:
@@ -413,20 +415,32 @@ def blame_all(state: RunState, peers: Iterable[PeerId], failure: Failure) -> Non
 
 def _leave_behind(state: RunState, round_: Round, done: m.SpanDone, reducer: PeerId) -> list[Command]:
     """Report each late slot once. Drop from the round any slots that missed too many consecutive chunks (rule 8)."""
-    late, behind = left_out(round_, done), left_behind(state, round_, done)
-    for slot in behind:
-        round_.behind_at.setdefault(slot, set()).add(reducer)
-    rows = {slot: decide(Kind.UPLOAD, _late_facts(state, round_, slot).__contains__) for slot in sorted(behind)}
-    left = {slot: row for slot, row in rows.items() if row is not None and row.action is Action.DROP}
+    late = left_out(round_, done)
+    left = _decided(state, round_, left_behind(state, round_, done), reducer)
     senders = [state.members.get(round_.slots[slot].peer) for slot in sorted(late - left.keys() - round_.late)]
     round_.late |= late
     text = "a part of {}'s gradient came too late; it counts in the next step"
     notes = [Note("late", text.format(sender.person), (sender.person,)) for sender in senders if sender]
-    for slot, row in left.items():
+    return [*notes, *_drop_late(state, round_, left)]
+
+
+def _decided(state: RunState, round_: Round, behind: Iterable[int], reducer: PeerId) -> dict[int, Row]:
+    """Record that slots are behind at a reducer. Return those to drop, with the rows of the table that say so."""
+    rows: dict[int, Row] = {}
+    for slot in sorted(behind):
+        round_.behind_at.setdefault(slot, set()).add(reducer)
+        row = decide(Kind.UPLOAD, _late_facts(state, round_, slot).__contains__)
+        if row is not None and row.action is Action.DROP:
+            rows[slot] = row
+    return rows
+
+
+def _drop_late(state: RunState, round_: Round, rows: Mapping[int, Row]) -> list[Command]:
+    for slot, row in rows.items():
         sender = state.members.get(round_.slots[slot].peer)
         if sender is not None and row.failure is not None:
             blame(state, sender.reliability, row.failure, is_coming=_is_coming(state, round_, slot))
-    return [*notes, *(drop(state, sorted(left), "was late") if left else [])]
+    return drop(state, sorted(rows), "was late") if rows else []
 
 
 def _late_facts(state: RunState, round_: Round, slot: int) -> set[Fact]:
