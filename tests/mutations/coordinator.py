@@ -107,8 +107,8 @@ COORDINATOR: tuple[Mutation, ...] = (
     fault(
         "who was late at the end is dropped for it",
         "round/lateness",
-        "if _longest_row(_missed(round_, done, slot)) > batch:",
-        "if _longest_row(_missed(round_, done, slot)) > 0:",
+        "return _longest_row(_missed(round_, done, slot)) > _batch(state, round_, slot)",
+        "return _longest_row(_missed(round_, done, slot)) > 0",
         "round/lateness",
     ),
     fault(
@@ -121,8 +121,29 @@ COORDINATOR: tuple[Mutation, ...] = (
     fault(
         "a slot behind at two persons' reducers stays until a span is averaged",
         "round/reducing",
-        "return _drop_late(state, round_, _decided(state, round_, behind, member.peer))",
+        "return _drop_late(state, round_, {slot: rows[slot] for slot in left})",
         "return []",
+        "acting",
+    ),
+    fault(
+        "words about an old plan count for the new one",
+        "round/reducing",
+        "    round_.behind_at = {}  #",
+        "    pass  #",
+        "acting",
+    ),
+    fault(
+        "a reducer may contradict its word that a slot is behind",
+        "round/reducing",
+        "    _compare_words(state, round_, reducer)\n",
+        "",
+        "acting",
+    ),
+    fault(
+        "a slot may be behind before any chunk can have closed",
+        "round/lateness",
+        " or state.now - round_.planned_at < timing.waiting_s(plan):",
+        ":",
         "acting",
     ),
     fault(

@@ -160,7 +160,8 @@ def _receive(state: RunState, peer: PeerId, message: m.TO_SITE) -> list[e.Comman
             return take_have(state, member, message)
         case m.Progress():
             heard = m.Heard(message.step, message.fence, message.attempt, has_plan=True, dropped=message.dropped)
-            return take_progress(state, member, message) + repeat(state, member, heard, reduces=True)
+            again = repeat(state, member, heard, reduces=True)
+            return take_progress(state, member, message) + again
         case m.Arrivals():
             take_lateness(state, member, message)
             observe(state.links, peer, message, state.now)

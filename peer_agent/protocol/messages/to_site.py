@@ -184,7 +184,7 @@ class Have(Attempted, frozen=True, kw_only=True):
 class Progress(Attempted, frozen=True, kw_only=True):
     """A reducer's count of chunks from each slot. The coordinator uses it to tell slow slots from stuck ones.
 
-    `behind`: slots without which the reducer closed more consecutive chunks than a batch has. It reports them at once.
+    `behind`: slots without which the reducer closed more consecutive chunks of a span than a batch has, told at once.
     """
 
     received: Annotated[tuple[tuple[Small, Medium], ...], Meta(max_length=65_536)]  # (slot, chunks)

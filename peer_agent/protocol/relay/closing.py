@@ -21,7 +21,9 @@ class Coverage:
     """Tracks which slots have sent each chunk of a reducer's spans. Two-dimensional arrays are [slots, chunks]."""
 
     def __init__(self, slots: Sequence[Slot], spans: Iterable[PlannedSpan]) -> None:
-        self.chunks = [chunk for span in spans for chunk in range(span.first, span.stop)]
+        ranges = [range(span.first, span.stop) for span in spans]
+        self.chunks = [chunk for part in ranges for chunk in part]
+        self._borders = np.cumsum([len(part) for part in ranges])  # the column after each span
         self._codecs = [slot.codec for slot in slots]
         self._column = {chunk: column for column, chunk in enumerate(self.chunks)}
         self._planned = _planned_tokens(slots, np.array(self.chunks, np.int64))
@@ -90,7 +92,7 @@ class Coverage:
         return batch_chunks(set(self._codecs), plan.chunk_elements)
 
     def behind(self, plan: PlanHead) -> tuple[int, ...]:
-        """Return the slots without which more consecutive chunks were closed than their batches have.
+        """Return the slots without which more consecutive chunks of a span were closed than their batches have.
 
         Leave out dropped slots. O(slots * chunks).
         """
@@ -98,8 +100,13 @@ class Coverage:
         return tuple(
             slot
             for slot in np.flatnonzero(missed.any(axis=1)).tolist()
-            if _longest_row(missed[slot]) > batch_chunks([self._codecs[slot]], plan.chunk_elements)
+            if self._longest_row(missed[slot]) > batch_chunks([self._codecs[slot]], plan.chunk_elements)
         )
+
+    def _longest_row(self, flags: NDArray[np.bool_]) -> int:
+        """Return the length of the longest row of True within a span. `flags`: one for each chunk."""
+        edges = np.flatnonzero(np.diff(np.insert(flags, self._borders, False), prepend=False))
+        return int(np.max(edges[1::2] - edges[::2], initial=0))
 
     def lateness(self, plan: PlanHead) -> tuple[float, ...]:
         """Return the lateness of each slot's latest chunk, as a fraction of the plan's time.
@@ -183,12 +190,6 @@ class Closing(Struct, frozen=True):
 
     chunk: int
     tokens: int
-
-
-def _longest_row(flags: NDArray[np.bool_]) -> int:
-    """Return the length of the longest row of True."""
-    edges = np.flatnonzero(np.diff(flags, prepend=False, append=False))
-    return int(np.max(edges[1::2] - edges[::2], initial=0))
 
 
 def _planned_tokens(slots: Sequence[Slot], chunks: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -48,7 +48,7 @@ class Attempt(Struct):
     awaited: dict[int, set[int]] = field(default_factory=dict)  # by span: missing chunks from reducers without a log
     received: dict[int, Said] = field(default_factory=dict)  # by span: other reducers' spans on disk
     progress_at: float = NEVER
-    behind: tuple[int, ...] = ()  # slots that missed more consecutive closed chunks than a batch has
+    behind: tuple[int, ...] = ()  # slots that missed more consecutive chunks of a span than a batch has
 
     @property
     def place(self) -> Place:

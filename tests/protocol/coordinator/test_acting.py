@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import pytest
+from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol import timing
@@ -294,27 +295,88 @@ def test_who_is_late_at_one_members_reducer_goes_on() -> None:
 
 
 def test_who_is_behind_at_two_persons_reducers_is_dropped_before_a_span_is_averaged() -> None:
-    stage, trainers, (xan, yve) = members("xan", "yve", duration_s=10.0)
-    assert notes(progress(stage, xan, 1, 3, 3, 3, behind=(0, 99))) == []
+    stage, trainers, (xan, yve) = behind_at_one()
     assert notes(progress(stage, xan, 1, 4, 4, 4, behind=(0,))) == [], "the same word again"
     assert (stage.round.dropped, is_blamed(stage, trainers[0])) == (set(), False)
     assert notes(progress(stage, yve, 1, 3, 3, 3, behind=(0,))) == ["dropped"]
     assert (stage.round.dropped, is_blamed(stage, trainers[0])) == ({0}, True)
 
 
+def deadlines_pass(stage: Stage, seconds: float = 0.1) -> None:
+    """Wait until a reducer may close its first late chunk, and `seconds` longer."""
+    assert stage.round.plan is not None
+    stage.wait(timing.waiting_s(stage.round.plan) + seconds)
+
+
+def behind_at_one() -> tuple[Stage, list[Trainer], list[PeerId]]:
+    """Return a round in which xan's auxiliary has reported the first slot as behind, and yve's has said nothing."""
+    stage, trainers, reducers = members("xan", "yve", duration_s=10.0)
+    deadlines_pass(stage)
+    assert notes(progress(stage, reducers[0], 1, 3, 3, 3, behind=(0, 99))) == []
+    return stage, trainers, reducers
+
+
 def test_those_behind_are_kept_if_too_few_would_be_left() -> None:
     stage, _, (xan, yve) = members("xan", "yve", duration_s=10.0)
+    deadlines_pass(stage)
     for reducer in (xan, yve):
         progress(stage, reducer, 0, 0, 0, 0, behind=EVERYBODY)
     assert stage.state.phase is Phase.REDUCE
     assert stage.round.dropped == {0}, "the other three are a quorum, two are not"
 
 
-def test_a_plan_without_deadlines_has_nobody_behind() -> None:
-    stage, _, (xan, yve) = members("xan", "yve", duration_s=1.0)
+def test_nobody_is_behind_before_a_chunk_could_have_closed() -> None:
+    stage, _, (xan, yve) = members("xan", "yve", duration_s=10.0)
+    deadlines_pass(stage, -0.1)
     for reducer in (xan, yve):
         progress(stage, reducer, 1, 3, 3, 3, behind=(0,))
     assert stage.round.dropped == set()
+
+
+def test_a_plan_without_deadlines_has_nobody_behind() -> None:
+    stage, _, (xan, yve) = members("xan", "yve", duration_s=1.0)
+    stage.wait(10.0)
+    for reducer in (xan, yve):
+        progress(stage, reducer, 1, 3, 3, 3, behind=(0,))
+    assert stage.round.dropped == set()
+
+
+def test_a_slot_with_no_more_than_a_batch_at_a_reducer_is_not_behind_there() -> None:
+    stage, _, (_, yve) = behind_at_one()
+    span = next(span for span in stage.spans() if span.reducer == yve)
+    first = stage.round.slots[0]
+    weights = (m.Weight(0, span.first, 0), m.Weight(span.first, span.first + 1, 9), m.Weight(span.first + 1, CHUNKS, 0))
+    stage.round.slots = (replace(first, weights=weights), *stage.round.slots[1:])
+    progress(stage, yve, 1, 3, 3, 3, behind=(0,))
+    assert stage.round.dropped == set()
+
+
+def test_a_word_that_the_averages_contradict_does_not_count_and_is_a_dispute() -> None:
+    stage, trainers, (xan, yve) = behind_at_one()
+    span = next(span for span in stage.spans() if span.reducer == xan)
+    stage.span_done(span, included=(Included(span.first, span.stop, EVERYBODY),))
+    assert stage.state.members[xan].reliability.disputes_with == {stage.member(trainers[0]).person}
+    progress(stage, yve, 1, 3, 3, 3, behind=(0,))
+    assert (stage.round.dropped, is_blamed(stage, trainers[0])) == (set(), False)
+
+
+def test_a_word_about_an_earlier_plan_does_not_count() -> None:
+    stage, trainers, (xan, _) = behind_at_one()
+    stage.handle(e.Lost(xan))
+    deadlines_pass(stage)
+    assert stage.round.behind_at == {}
+    assert (stage.round.dropped, is_blamed(stage, trainers[0])) == (set(), False)
+
+
+def test_words_of_one_persons_machines_are_one_word_though_one_has_left() -> None:
+    stage, trainers, (one, other, _) = members("xan", "xan", "yve", duration_s=10.0)
+    deadlines_pass(stage)
+    progress(stage, one, 1, 1, 1, 1, behind=(0,))
+    stage.handle(e.Lost(one))
+    deadlines_pass(stage)
+    progress(stage, other, 1, 3, 3, 3, behind=(0,))
+    assert stage.round.behind_at == {0: {other}}
+    assert (stage.round.dropped, is_blamed(stage, trainers[0])) == (set(), False)
 
 
 def test_who_is_late_at_a_relay_is_dropped() -> None:

@@ -475,13 +475,16 @@ def test_who_missed_two_closed_chunks_in_a_row_is_reported_at_once() -> None:
     assert said(relay.tick(1.0))[0].behind == (), "the coordinator knows"
 
 
-def test_two_missed_chunks_that_are_not_neighbours_do_not_count_as_behind() -> None:
+@pytest.mark.parametrize(("came", "settled"), [((1,), 3), ((0, 3), 4)], ids=["not neighbours", "in two spans"])
+def test_two_missed_chunks_that_are_not_neighbours_in_a_span_do_not_count_as_behind(
+    came: tuple[int, ...], settled: int
+) -> None:
     relay = opened(TIMED)
-    for slot, chunks in ((0, (0, 1, 2)), (1, (0, 1, 2)), (2, (1,))):
+    for slot, chunks in ((0, (0, 1, 2)), (1, (0, 1, 2)), (2, came)):
         relay.add(TIMED, slot, *chunks)
     passes(relay, 36.0)
     progress = next(each for each in said(relay.tick(1.0)) if isinstance(each, m.Progress))
-    assert (progress.received[2], progress.behind) == ((2, 3), ())
+    assert (progress.received[2], progress.behind) == ((2, settled), ())
 
 
 def test_one_that_comes_back_is_not_asked_for_what_is_over() -> None:

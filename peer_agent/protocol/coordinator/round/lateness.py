@@ -27,12 +27,32 @@ def left_out(round_: Round, done: m.SpanDone) -> set[int]:
 
 def left_behind(state: RunState, round_: Round, done: m.SpanDone) -> set[int]:
     """Return the late slots that missed more consecutive chunks of a span than a batch has, and are dispensable."""
-    behind = set()
-    for slot in left_out(round_, done):
-        batch = timing.batch_chunks([round_.slots[slot].codec], state.grid.chunk_elements)
-        if _longest_row(_missed(round_, done, slot)) > batch:
-            behind.add(slot)
+    behind = {slot for slot in left_out(round_, done) if is_behind(state, round_, done, slot)}
     return dispensable(state, round_, behind)
+
+
+def is_behind(state: RunState, round_: Round, done: m.SpanDone, slot: int) -> bool:
+    """Return True if a slot missed more consecutive chunks of a span than a batch has."""
+    return _longest_row(_missed(round_, done, slot)) > _batch(state, round_, slot)
+
+
+def may_be_behind(state: RunState, round_: Round, reducer: PeerId, slots: Collection[int]) -> set[int]:
+    """Return those of the slots that may have missed more than a batch of a reducer's chunks by now."""
+    plan = round_.plan
+    if plan is None or not plan.sigma or state.now - round_.planned_at < timing.waiting_s(plan):
+        return set()
+    spans = [span for span in plan.spans if span.reducer == reducer and not span.root]
+    found = set()
+    for slot in set(slots).intersection(range(len(round_.slots))):
+        parts = ((w.first, w.stop) for w in round_.slots[slot].weights if w.tokens)
+        chunks = sum(max(0, min(stop, s.stop) - max(first, s.first)) for first, stop in parts for s in spans)
+        if chunks > _batch(state, round_, slot):
+            found.add(slot)
+    return found
+
+
+def _batch(state: RunState, round_: Round, slot: int) -> int:
+    return timing.batch_chunks([round_.slots[slot].codec], state.grid.chunk_elements)
 
 
 def dispensable(state: RunState, round_: Round, slots: Collection[int]) -> set[int]:

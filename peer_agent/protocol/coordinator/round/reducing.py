@@ -19,7 +19,7 @@ from peer_agent.protocol.coordinator.round.attempt import (
     open_round,
 )
 from peer_agent.protocol.coordinator.round.committing import commit
-from peer_agent.protocol.coordinator.round.lateness import dispensable, left_behind, left_out
+from peer_agent.protocol.coordinator.round.lateness import dispensable, is_behind, left_behind, left_out, may_be_behind
 from peer_agent.protocol.coordinator.round.offers import revoke
 from peer_agent.protocol.coordinator.round.planning import drop_message, holders_of, kept_spans, patience_s, plan
 from peer_agent.protocol.coordinator.round.voiding import void
@@ -57,9 +57,10 @@ def take_progress(state: RunState, member: Member, progress: m.Progress) -> list
         if before is not None and chunks > before.chunks:
             before.chunks, before.at = chunks, state.now
             move_on(state, round_)
-    has_deadlines = round_.plan is not None and round_.plan.sigma
-    behind = dispensable(state, round_, progress.behind) if has_deadlines and progress.behind else set()
-    return _drop_late(state, round_, _decided(state, round_, behind, member.peer))
+    new = {slot for slot in progress.behind if member.peer not in round_.behind_at.get(slot, ())}
+    rows = _decided(state, round_, may_be_behind(state, round_, member.peer, new), member.peer) if new else {}
+    left = dispensable(state, round_, rows) if rows else set()
+    return _drop_late(state, round_, {slot: rows[slot] for slot in left})
 
 
 def take_span(state: RunState, member: Member, done: m.SpanDone) -> list[Command]:
@@ -273,6 +274,7 @@ def replan(state: RunState) -> list[Command]:
     enter(state, Why.REPLANNED)
     kept = {span.span for span in kept_spans(state, round_)}
     round_.done = {span: done for span, done in round_.done.items() if span in kept}
+    round_.behind_at = {}  # said about the old plan, maybe by a reducer that was replaced
     note = Note("replan", "a machine that averages was lost or stopped; the others take over its part")
     commands = [note, *plan(state)]
     for slot, entry in enumerate(round_.slots):
@@ -415,6 +417,7 @@ def blame_all(state: RunState, peers: Iterable[PeerId], failure: Failure) -> Non
 
 def _leave_behind(state: RunState, round_: Round, done: m.SpanDone, reducer: PeerId) -> list[Command]:
     """Report each late slot once. Drop from the round any slots that missed too many consecutive chunks (rule 8)."""
+    _compare_words(state, round_, reducer)
     late = left_out(round_, done)
     left = _decided(state, round_, left_behind(state, round_, done), reducer)
     senders = [state.members.get(round_.slots[slot].peer) for slot in sorted(late - left.keys() - round_.late)]
@@ -422,6 +425,19 @@ def _leave_behind(state: RunState, round_: Round, done: m.SpanDone, reducer: Pee
     text = "a part of {}'s gradient came too late; it counts in the next step"
     notes = [Note("late", text.format(sender.person), (sender.person,)) for sender in senders if sender]
     return [*notes, *_drop_late(state, round_, left)]
+
+
+def _compare_words(state: RunState, round_: Round, reducer: PeerId) -> None:
+    """Once a reducer has finished, withdraw its words about slots that its averages do include, as disputed."""
+    words = [slot for slot, reducers in round_.behind_at.items() if reducer in reducers]
+    if not words or round_.plan is None or reducer in open_at(round_):
+        return
+    own = (span.span for span in round_.plan.spans if span.reducer == reducer)
+    done = [round_.done[span] for span in own if span in round_.done]
+    for slot in words:
+        if not any(is_behind(state, round_, report, slot) for report in done):
+            round_.behind_at[slot].discard(reducer)
+            dispute(state, reducer, round_.slots[slot].peer)
 
 
 def _decided(state: RunState, round_: Round, behind: Iterable[int], reducer: PeerId) -> dict[int, Row]:
