@@ -43,7 +43,7 @@ ROUNDING = 1.01  # allowance for float32 sums over up to 2^16 slots
 
 
 def take_progress(state: RunState, member: Member, progress: m.Progress) -> list[Command]:
-    """Record when a reducer last received a new chunk of each slot. Drop slots that are behind at two reducers."""
+    """Record when a reducer last received chunks of each slot. Drop slots that are behind at two people's reducers."""
     round_ = open_round(state, progress)
     expected = chunks_of(round_).get(member.peer) if round_ is not None else None
     if round_ is None or expected is None:

@@ -31,6 +31,7 @@ from peer_agent.protocol.coordinator.workers.counts import is_asked, is_counted
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import ChunkRange, Included
+from peer_agent.protocol.plan import QUORUM_PERCENT
 from tests.protocol.coordinator.round.test_replicas import overlapped
 from tests.protocol.coordinator.stage import RUN, SKETCH, TOKENS, UNIT, Stage, Trainer, audit_of, notes, peer_of, sent
 
@@ -238,6 +239,19 @@ def test_machine_that_the_batch_needs_may_carry_gradients_though_in_doubt() -> N
     )
     stage.close()
     assert ann.peer in {slot.peer for slot in stage.round.slots}
+
+
+def test_gradients_are_returned_only_while_a_quorum_is_left() -> None:
+    stage, trainers = opened()
+    for trainer in trainers:
+        stage.member(trainer).reliability.in_doubt = True
+        carrying(stage, trainer)
+    offered(stage)
+    out = [trainer for trainer in trainers if sent(stage.said, m.AccumulatorRevoked, trainer.peer)]
+    left = len(trainers) - len(out)
+    assert out, "the others are a quorum without the first one"
+    assert 100 * left >= QUORUM_PERCENT * len(trainers) > 100 * (left - 1)
+    assert len(stage.round.slots) == left
 
 
 def test_missing_a_chunk_also_makes_a_contribution_incomparable() -> None:
